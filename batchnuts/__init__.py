@@ -1,0 +1,34 @@
+"""batchnuts: recursive NUTS, written for one chain and compiled to run for thousands of them.
+
+Public names: `autobatch` (the compiler of single-lane Python functions), `sample_chains`, `Model`, `__version__`.
+They are loaded on first use, so that `import batchnuts` (and the command line's `--help`) does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = ["Model", "__version__", "autobatch", "sample_chains"]
+
+if TYPE_CHECKING:
+    from batchnuts import autobatch
+    from batchnuts.mcmc.chains import sample_chains
+    from batchnuts.mcmc.model import Model
+
+
+def __getattr__(name: str) -> Any:
+    # importlib, not `from batchnuts import autobatch`: that statement would ask this very function again.
+    if name == "autobatch":
+        return importlib.import_module("batchnuts.autobatch")
+    if name == "sample_chains":
+        return importlib.import_module("batchnuts.mcmc.chains").sample_chains
+    if name == "Model":
+        return importlib.import_module("batchnuts.mcmc.model").Model
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,102 @@
+"""Variable allocation ([R] section 3.2): who needs a stack, who a register, who nothing in the machine's state.
+
+        push fib.return ; fib.return = ...   -->   fib.return = ...       (REGISTER: no frame beneath is ever read)
+        push fib.n                           -->   push fib.n             (FULL)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from batchnuts.autobatch.compiler.dataflow import Variables, live_before_op, liveness
+from batchnuts.autobatch.compiler.ir import (
+    ControlFlowGraph,
+    PopOp,
+    Program,
+    PushGotoOp,
+    PushOp,
+    VariableAllocation,
+    reads,
+    terminator_reads,
+    writes,
+)
+
+
+def allocate(program: Program) -> Program:
+    """The lowered program with `var_alloc`, and without the pushes and pops of variables that need no stack."""
+    stacked = needs_stack(program)
+    blocks = tuple(
+        replace(b, ops=tuple(op for op in b.ops if not isinstance(op, (PushOp, PopOp)) or op.var in stacked))
+        for b in program.graph.blocks
+    )
+    program = program.replace(graph=ControlFlowGraph(blocks))
+    return program.replace(var_alloc=_classify(program, stacked))
+
+
+def needs_stack(program: Program) -> Variables:
+    """Variables some frame of which is read after a pop has exposed it.
+
+    The frame under a push matters only if, after the pop that uncovers it, the variable is read before it is
+    assigned: liveness over the whole lowered program, where only reads of the top frame count, answers that by the
+    call graph. A formal parameter that no call within its recursion changes has equal frames all the way down (the
+    static argument transformation) and needs no stack either.
+    """
+    live = liveness(program.graph, frozenset(program.vars_out), through_calls=True, push_reads=False)
+    exposed: set[str] = set()
+    for block in program.graph.blocks:
+        after = live.at_end[block.label] | set(terminator_reads(block.terminator))
+        for op in reversed(block.ops):
+            if isinstance(op, PopOp) and op.var in after:
+                exposed.add(op.var)
+            after = live_before_op(op, after, push_reads=False)
+    return frozenset(exposed) - static_parameters(program)
+
+
+def static_parameters(program: Program) -> Variables:
+    """Variables that no block of the recursion they are popped in assigns (only the call from outside sets them)."""
+    recursion = _recursions(program)
+    popped_in = {(op.var, b.owner) for b in program.graph.blocks for op in b.ops if isinstance(op, PopOp)}
+    assigned_in: dict[str, set[str]] = {}
+    for block in program.graph.blocks:
+        for op in block.ops:
+            for variable in writes(op):
+                assigned_in.setdefault(variable, set()).add(block.owner)
+    changed = {v for v, owner in popped_in if assigned_in.get(v, set()) & recursion[owner]}
+    return frozenset(v for v, _ in popped_in) - changed
+
+
+def _recursions(program: Program) -> dict[str, frozenset[str]]:
+    """For each function, all functions that call it and are called by it, directly or not, and itself."""
+    owner = {b.label: b.owner for b in program.graph.blocks}
+    reach: dict[str, set[str]] = {b.owner: set() for b in program.graph.blocks}
+    for block in program.graph.blocks:
+        if isinstance(block.terminator, PushGotoOp):
+            reach[block.owner].add(owner[block.terminator.target_label])
+    for _ in reach:
+        for callees in reach.values():
+            callees |= set().union(*(reach[c] for c in callees))
+    return {f: frozenset({f} | {g for g in callees if f in reach[g]}) for f, callees in reach.items()}
+
+
+def _classify(program: Program, stacked: Variables) -> dict[str, VariableAllocation]:
+    live = liveness(program.graph, frozenset(program.vars_out), through_calls=True)
+    crossing = set(program.vars_in) | set(program.vars_out) | stacked
+    crossing |= set().union(*(live.at_start[label] for label in program.graph.labels))
+    read = set(program.vars_out)
+    mentioned = set(program.vars_in) | set(program.vars_out)
+    for block in program.graph.blocks:
+        read |= set(terminator_reads(block.terminator))
+        for op in block.ops:
+            read |= set(reads(op))
+            mentioned |= set(reads(op)) | set(writes(op))
+    result = {}
+    for variable in sorted(mentioned):
+        if variable in stacked:
+            result[variable] = VariableAllocation.FULL
+        elif variable not in read:
+            result[variable] = VariableAllocation.NULL
+        elif variable in crossing:
+            result[variable] = VariableAllocation.REGISTER
+        else:
+            result[variable] = VariableAllocation.TEMPORARY
+    return result

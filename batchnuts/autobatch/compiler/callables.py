@@ -1,0 +1,76 @@
+"""What the frontend recognizes when a user's code calls it: batched functions, declared primitives, `write`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.compiler.tree import map_leaves
+
+single_lane: ContextVar[bool] = ContextVar("single_lane", default=False)
+"""True while a program runs as plain Python, one lane, without a lane axis anywhere."""
+
+
+class LaneFunction:
+    """A Python function of one lane that the compiler batches; `api.BatchedFunction` is the one users hold."""
+
+    python_function: Callable[..., Any]
+
+    def __init__(self, python_function: Callable[..., Any]) -> None:
+        self.python_function = python_function
+        functools.update_wrapper(self, python_function)
+
+
+class PrimitiveFunction:
+    """A function the compiler calls as one operation; made by `primitive`."""
+
+    def __init__(self, function: Callable[..., Any], batched: bool, costly: bool) -> None:
+        self.function = function
+        self.batched = batched
+        self.costly = costly
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any) -> Any:
+        if not (self.batched and single_lane.get()):
+            return self.function(*args)
+        lanes_of_one = [map_leaves(lambda leaf: np.asarray(leaf)[None], arg) for arg in args]
+        return map_leaves(lambda leaf: leaf[0], self.function(*lanes_of_one))
+
+
+def primitive(
+    function: Callable[..., Any] | None = None, *, batched: bool = False, costly: bool = False
+) -> Callable[..., Any]:
+    """Declare a function of arrays to be one operation of the language.
+
+    batched: the function is already written over a leading lane axis: every argument and result has shape
+        [lanes, ...], and row i of the result depends on row i of the arguments only.
+    costly: the function is what the program spends its time on; schedules wait for many lanes before they run it.
+
+    A function that needs neither flag needs no declaration. Arguments are positional.
+    """
+    if function is None:
+        return functools.partial(primitive, batched=batched, costly=costly)
+    return PrimitiveFunction(function, batched, costly)
+
+
+def write(buffer: Any, index: Any, value: Any) -> Any:
+    """`buffer` with row `index` along its first axis replaced by `value`; the argument itself is left alone.
+
+    One lane: buffer [n, ...], index an integer scalar in [0, n), value [...] of the buffer's dtype; or three equal
+    structures of buffers and values with one index. Inside a batched function, `buffer = write(buffer, i, value)`
+    is done in place, whatever n. An index outside [0, n) is a ValueError in plain Python and writes nothing in the
+    machine.
+    """
+
+    def one(rows: Any, row: Any) -> Any:
+        rows = np.array(rows)
+        if not 0 <= int(index) < len(rows):
+            raise ValueError(f"write: index {int(index)} is outside the buffer's {len(rows)} rows")
+        rows[int(index)] = row
+        return rows
+
+    return map_leaves(one, buffer, value)

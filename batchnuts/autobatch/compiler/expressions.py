@@ -1,0 +1,273 @@
+"""The syntax of pure expressions: which names they read, and the Python function that computes them.
+
+The function is compiled from the user's own syntax tree with its line numbers, so a traceback out of it points at
+the user's file.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchnuts.autobatch import ops
+
+UNKNOWN = object()
+"""Not known at compile time."""
+
+_TRUTH = "__autobatch_truth"
+_NOT = "__autobatch_not"
+_CALLED = "__autobatch_"
+
+LANE_BUILTINS: dict[Any, Any] = {
+    builtins.min: ops.python_min,
+    builtins.max: ops.python_max,
+    builtins.abs: ops.python_abs,
+    builtins.round: ops.python_round,
+    builtins.len: ops.python_len,
+}
+"""Builtins that Python defines on numbers only, and what stands for them on arrays of every backend."""
+
+LANE_TYPES: dict[Any, Any] = {
+    builtins.int: ops.python_int,
+    builtins.float: ops.python_float,
+    builtins.bool: ops.python_bool,
+}
+"""The same for types, which are replaced only where they are called: `dtype=float` stays as it is."""
+
+_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def with_lane_builtins(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The namespace in which a function's expressions are evaluated."""
+
+    def replaced(value: Any) -> Any:
+        try:
+            return LANE_BUILTINS.get(value, value)
+        except TypeError:  # unhashable values are no builtins
+            return value
+
+    result = {name: replaced(value) for name, value in namespace.items()}
+    result |= {_CALLED + type_.__name__: function for type_, function in LANE_TYPES.items()}
+    return result | {_TRUTH: ops.truth, _NOT: lambda value: ops.logical_not(ops.truth(value))}
+
+
+def assigned_names(function: ast.FunctionDef | ast.For) -> set[str]:
+    """Names that the statements of a function's or loop's body assign (not those of nested scopes)."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, (*_SCOPES, ast.FunctionDef, ast.ClassDef)) and node is not function:
+            return
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    for statement in function.body:
+        visit(statement)
+    return found
+
+
+def _free_loads(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
+    """Names read in `node` that no scope inside it binds."""
+    if isinstance(node, ast.Name):
+        if isinstance(node.ctx, ast.Load) and node.id not in bound:
+            yield node
+        return
+    if isinstance(node, ast.Lambda):
+        arguments = node.args
+        names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        names += [a.arg for a in (arguments.vararg, arguments.kwarg) if a]
+        for default in (*arguments.defaults, *(d for d in arguments.kw_defaults if d)):
+            yield from _free_loads(default, bound)
+        yield from _free_loads(node.body, bound | set(names))
+        return
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        for generator in node.generators:
+            yield from _free_loads(generator.iter, bound)
+            bound |= {n.id for n in ast.walk(generator.target) if isinstance(n, ast.Name)}
+            for condition in generator.ifs:
+                yield from _free_loads(condition, bound)
+        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        for part in parts:
+            yield from _free_loads(part, bound)
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _free_loads(child, bound)
+
+
+def names_read(node: ast.AST, local_names: set[str]) -> tuple[str, ...]:
+    """The local variables an expression reads, in order of appearance, each once."""
+    return tuple(dict.fromkeys(name.id for name in _free_loads(node) if name.id in local_names))
+
+
+def unknown_names(node: ast.AST, local_names: set[str], namespace: Mapping[str, Any]) -> Iterator[ast.Name]:
+    """Names that are neither local nor defined around the function."""
+    return (name for name in _free_loads(node) if name.id not in local_names and name.id not in namespace)
+
+
+def static_value(node: ast.AST, local_names: set[str], namespace: Mapping[str, Any]) -> Any:
+    """The object that a name or a chain of attributes denotes outside the function's locals, else UNKNOWN."""
+    if isinstance(node, ast.Name):
+        return UNKNOWN if node.id in local_names else namespace.get(node.id, UNKNOWN)
+    if isinstance(node, ast.Attribute):
+        value = static_value(node.value, local_names, namespace)
+        return UNKNOWN if value is UNKNOWN else getattr(value, node.attr, UNKNOWN)
+    return UNKNOWN
+
+
+def text_of(node: ast.expr) -> str:
+    """The expression as the user wrote it, on one line."""
+    text = ast.unparse(node).replace(_TRUTH, "bool").replace(_NOT, "not ")
+    return " ".join(text.split())
+
+
+def located(node: ast.expr, like: ast.AST) -> ast.expr:
+    """The node, and all in it without a position, at the place of `like`."""
+    ast.copy_location(node, like)
+    return ast.fix_missing_locations(node)
+
+
+def formula(text: str, like: ast.AST, **parts: Any) -> ast.expr:
+    """An expression from its text; `parts` stand for names in it (syntax trees, or the names of other variables)."""
+
+    class Fill(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            part = parts[node.id]
+            return ast.Name(part, ast.Load()) if isinstance(part, str) else copy.deepcopy(part)
+
+    return located(Fill().visit(ast.parse(text, mode="eval").body), like)
+
+
+def is_literal_integer(node: ast.AST | None) -> bool:
+    """True for `3` and `-3`."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        node = node.operand
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def range_test(counter: str, stop: str, step: ast.expr | None, like: ast.AST) -> ast.expr:
+    """Whether a range's counter is still before its end, for a step of either sign."""
+    if is_literal_integer(step):
+        text = "counter > stop" if isinstance(step, ast.UnaryOp) else "counter < stop"
+        return formula(text, like, counter=counter, stop=stop)
+    text = "((step > zero) & (counter < stop)) | ((step < zero) & (counter > stop))"
+    return formula(text, like, counter=counter, stop=stop, step=step, zero=ast.Constant(0))
+
+
+_HARMLESS = (ast.Name, ast.Constant, ast.Attribute, ast.expr_context, ast.UnaryOp, ast.unaryop)
+_HARMLESS += (ast.BinOp, ast.Add, ast.Sub, ast.Mult)
+
+
+def must_stop_early(node: ast.AST) -> bool:
+    """Whether a chained comparison has a side behind its first link whose evaluation may cost or fail."""
+    later = node.comparators[1:] if isinstance(node, ast.Compare) else []
+    return not all(isinstance(part, _HARMLESS) for side in later for part in ast.walk(side))
+
+
+def truth_of(node: ast.expr) -> ast.expr:
+    """The expression as a condition: comparisons as they are, everything else through Python's truth rule."""
+    if isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and _calls(node, _NOT)):
+        return node
+    return located(ast.Call(ast.Name(_TRUTH, ast.Load()), [node], []), node)
+
+
+def _calls(node: ast.Call, name: str) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def purify(
+    node: ast.expr,
+    take_out: Callable[[ast.expr], ast.expr | None],
+    in_nested_scope: Callable[[ast.expr], None],
+) -> ast.expr:
+    """A copy in which `take_out` replaced what it wanted to, `not` and chained comparisons work on arrays.
+
+    Lambdas and comprehensions are kept whole: `in_nested_scope` is shown the expressions inside them.
+    """
+
+    class Purify(ast.NodeTransformer):
+        def visit(self, inner: ast.AST) -> ast.AST:
+            if not isinstance(inner, ast.expr):
+                return self.generic_visit(inner)
+            replacement = take_out(inner)
+            if replacement is not None:
+                return replacement
+            if isinstance(inner, _SCOPES):
+                for part in ast.walk(inner):
+                    if isinstance(part, ast.expr):
+                        in_nested_scope(part)
+                return inner
+            if isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not):
+                operand = self.visit(inner.operand)
+                return located(ast.Call(ast.Name(_NOT, ast.Load()), [operand], []), inner)
+            if isinstance(inner, ast.Compare) and len(inner.ops) > 1:
+                return self.chain(inner)
+            return self.generic_visit(inner)
+
+        def chain(self, inner: ast.Compare) -> ast.expr:
+            sides = [self.visit(side) for side in (inner.left, *inner.comparators)]
+            result: ast.expr | None = None
+            for left, op, right in zip(sides, inner.ops, sides[1:]):
+                link = ast.Compare(copy.deepcopy(left), [op], [copy.deepcopy(right)])
+                result = link if result is None else ast.BinOp(result, ast.BitAnd(), link)
+            assert result is not None
+            return located(result, inner)
+
+    return Purify().visit(copy.deepcopy(node))
+
+
+def compile_expression(
+    node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any], filename: str
+) -> Callable[..., Any]:
+    """The function of the values of `names` that evaluates the expression."""
+    arguments = ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
+    node = copy.deepcopy(node)
+    free = [name for name in _free_loads(node) if name.id not in names]
+    called = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
+    for name in free:
+        value = namespace.get(name.id)
+        if isinstance(value, type) and value in LANE_TYPES and any(name is function for function in called):
+            name.id = _CALLED + value.__name__
+    tree = ast.Expression(located(ast.Lambda(arguments, node), node))
+    return eval(compile(tree, filename, "eval"), namespace)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A tuple of assignment targets, nested; names are in order of appearance."""
+
+    names: tuple[str, ...]
+    children: tuple[str | Pattern, ...]
+
+    @staticmethod
+    def of(target: ast.expr, refuse: Callable[[ast.expr], Any]) -> Pattern:
+        """From the syntax of `a, (b, c)`; `refuse` is called for targets that are no plain names."""
+        children: list[str | Pattern] = []
+        names: list[str] = []
+        for element in target.elts:  # type: ignore[attr-defined]
+            match element:
+                case ast.Name(id=name):
+                    children.append(name)
+                    names.append(name)
+                case ast.Tuple() | ast.List():
+                    child = Pattern.of(element, refuse)
+                    children.append(child)
+                    names.extend(child.names)
+                case _:
+                    refuse(element)
+        return Pattern(tuple(names), tuple(children))
+
+    def take_apart(self, value: Any) -> tuple[Any, ...]:
+        """The values of the names. Raises ValueError where the lengths differ."""
+        length = len(value) if isinstance(value, (tuple, list)) else ops.python_len(value)
+        if length != len(self.children):
+            raise ValueError(f"cannot unpack {length} values into {len(self.children)} names")
+        result: list[Any] = []
+        for i, child in enumerate(self.children):
+            result.extend((value[i],) if isinstance(child, str) else child.take_apart(value[i]))
+        return tuple(result)

@@ -1,0 +1,291 @@
+"""The intermediate representation: labelled basic blocks over named variables.
+
+    program    ::= graph function*                         (the graph is the main program)
+    function   ::= name "(" variable* ")" "->" variable* graph
+    graph      ::= block+                                  (the first block is the entry)
+    block      ::= label ":" op* terminator
+    op         ::= variable* "=" primitive variable*       PrimOp
+                 | variable "=" write variable variable variable   WriteRowOp
+                 | variable* "=" call name variable*       FunctionCallOp   (gone after lowering)
+                 | push variable | pop variable            PushOp, PopOp    (there after lowering)
+    terminator ::= goto label                              GotoOp
+                 | branch variable label label             BranchOp
+                 | push_goto label label                   PushGotoOp       (there after lowering)
+                 | return                                  IndirectGotoOp
+
+Everything is frozen, and blocks refer to each other by label, so a pass is a pure function from Program to Program.
+Variable names are unique in the whole program: `fib.n` is `n` of function `fib`.
+
+A variable is a stack of frames whose top frame is what ops read and write. `PushOp(x)` duplicates the top frame,
+`PopOp(x)` drops it: [R] section 3.1's "push x = f(y)" is `PushOp(x)` followed by `PrimOp(x, f, y)`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from batchnuts.autobatch.errors import Source
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """One lane's array: dtype and static shape. `weak` marks a Python literal, which takes the dtype it meets."""
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    weak: bool = False
+    __tree_leaf__ = True
+
+    def __str__(self) -> str:
+        star = "*" if self.weak else ""
+        return f"{self.dtype}{star}[{','.join(map(str, self.shape))}]"
+
+
+class VariableAllocation(enum.Enum):
+    """Where a variable lives in the machine ([R] section 3.2)."""
+
+    NULL = "null"
+    """Never read: not stored."""
+    TEMPORARY = "temporary"
+    """Lives within one block only: not part of the machine's state."""
+    REGISTER = "register"
+    """One frame per lane."""
+    FULL = "full"
+    """A stack per lane; the top frame is cached beside it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Primitive:
+    """A traceable function of one lane's arrays, returning a tuple with one array for each output variable.
+
+    `batched` functions take and return arrays with a leading lane axis instead. `costly` marks the operation worth
+    waiting for (a gradient): schedules prefer to run it when many lanes have arrived, and the profile counts it.
+    """
+
+    text: str
+    call: Callable[..., tuple[Any, ...]]
+    batched: bool = False
+    costly: bool = False
+
+
+COPY = Primitive("copy", lambda *values: values)
+"""Parallel copy, from any number of variables to as many."""
+
+
+@dataclass(frozen=True)
+class PrimOp:
+    """vars_out = function(vars_in), all inputs read before any output is written."""
+
+    vars_out: tuple[str, ...]
+    function: Primitive
+    vars_in: tuple[str, ...]
+    source: Source | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class WriteRowOp:
+    """var_out = buffer with row `index` (along its first axis) replaced by `value`; in place if var_out is buffer."""
+
+    var_out: str
+    buffer: str
+    index: str
+    value: str
+    source: Source | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class FunctionCallOp:
+    """vars_out = the return variables of `function` called with vars_in."""
+
+    vars_out: tuple[str, ...]
+    function: str
+    vars_in: tuple[str, ...]
+    source: Source | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class PushOp:
+    """Duplicate the top frame of `var`."""
+
+    var: str
+
+
+@dataclass(frozen=True)
+class PopOp:
+    """Drop the top frame of `var`."""
+
+    var: str
+
+
+Op = PrimOp | WriteRowOp | FunctionCallOp | PushOp | PopOp
+
+
+@dataclass(frozen=True)
+class GotoOp:
+    """Continue at `label`."""
+
+    label: str
+
+
+@dataclass(frozen=True)
+class BranchOp:
+    """Continue at `true_label` on lanes where the scalar boolean `cond_var` holds, else at `false_label`."""
+
+    cond_var: str
+    true_label: str
+    false_label: str
+    source: Source | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class PushGotoOp:
+    """Enter a function body at `target_label`; its IndirectGotoOp comes back to `resume_label`."""
+
+    resume_label: str
+    target_label: str
+
+
+@dataclass(frozen=True)
+class IndirectGotoOp:
+    """Return: continue at the label on top of the return-address stack; at its bottom the lane halts."""
+
+
+Terminator = GotoOp | BranchOp | PushGotoOp | IndirectGotoOp
+
+
+@dataclass(frozen=True)
+class Block:
+    """Straight-line ops and one terminator. `owner` is the function whose body the block belongs to."""
+
+    label: str
+    ops: tuple[Op, ...]
+    terminator: Terminator
+    owner: str = "main"
+
+
+@dataclass(frozen=True)
+class ControlFlowGraph:
+    """Blocks in order; the first is the entry, and the order is the priority of the `earliest` schedule."""
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def entry(self) -> str:
+        """Label of the block where execution starts."""
+        return self.blocks[0].label
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of all blocks, in order."""
+        return tuple(block.label for block in self.blocks)
+
+    def block(self, label: str) -> Block:
+        """The block of that label; KeyError if there is none."""
+        for block in self.blocks:
+            if block.label == label:
+                return block
+        raise KeyError(label)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A callable body. `vars_in` are the formal parameters, `vars_out` the return variables."""
+
+    name: str
+    vars_in: tuple[str, ...]
+    vars_out: tuple[str, ...]
+    graph: ControlFlowGraph
+    source: Source | None = field(default=None, compare=False)
+
+
+def _frozen_mapping() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Program:
+    """The unit that passes transform and executors run.
+
+    var_defs maps each variable to its TensorType (before structures are flattened: to a structure of them; before
+    type inference: to nothing). var_alloc is empty until allocation. `functions` is empty after lowering. `renamed` maps
+    each variable that coalescing merged into another (or left alone) to the name it now has.
+    """
+
+    graph: ControlFlowGraph
+    functions: tuple[Function, ...]
+    vars_in: tuple[str, ...]
+    vars_out: tuple[str, ...]
+    var_defs: Mapping[str, Any] = field(default_factory=_frozen_mapping)
+    var_alloc: Mapping[str, VariableAllocation] = field(default_factory=_frozen_mapping)
+    renamed: Mapping[str, str] = field(default_factory=_frozen_mapping)
+
+    def main_function(self) -> Function:
+        """The main graph as a Function, so that passes can treat all bodies alike."""
+        return Function("main", self.vars_in, self.vars_out, self.graph)
+
+    def all_functions(self) -> tuple[Function, ...]:
+        """Main first, then the others."""
+        return (self.main_function(), *self.functions)
+
+    def function(self, name: str) -> Function:
+        """The function of that name; KeyError if there is none."""
+        for function in self.all_functions():
+            if function.name == name:
+                return function
+        raise KeyError(name)
+
+    def replace(self, **changes: Any) -> Program:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    def with_functions(self, functions: Mapping[str, Function]) -> Program:
+        """A copy whose bodies (main included) are those of `functions`, by name."""
+        main = functions["main"]
+        rest = tuple(functions[f.name] for f in self.functions)
+        return replace(self, graph=main.graph, vars_in=main.vars_in, vars_out=main.vars_out, functions=rest)
+
+
+def reads(op: Op) -> tuple[str, ...]:
+    """The variables whose top frame an op reads. A push reads the frame it duplicates; a pop only moves frames."""
+    match op:
+        case PrimOp() | FunctionCallOp():
+            return op.vars_in
+        case WriteRowOp():
+            return (op.buffer, op.index, op.value)
+        case PushOp(var):
+            return (var,)
+        case PopOp():
+            return ()
+
+
+def writes(op: Op) -> tuple[str, ...]:
+    """The variables whose top frame an op replaces."""
+    match op:
+        case PrimOp() | FunctionCallOp():
+            return op.vars_out
+        case WriteRowOp():
+            return (op.var_out,)
+        case PushOp() | PopOp():
+            return ()
+
+
+def terminator_reads(terminator: Terminator) -> tuple[str, ...]:
+    """The variables that a terminator reads."""
+    return (terminator.cond_var,) if isinstance(terminator, BranchOp) else ()
+
+
+def jump_labels(terminator: Terminator) -> tuple[str, ...]:
+    """The labels a terminator names as places to go next; for a PushGotoOp the callee's entry only."""
+    match terminator:
+        case GotoOp(label):
+            return (label,)
+        case BranchOp():
+            return (terminator.true_label, terminator.false_label)
+        case PushGotoOp():
+            return (terminator.target_label,)
+        case IndirectGotoOp():
+            return ()

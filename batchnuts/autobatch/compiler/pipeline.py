@@ -1,0 +1,64 @@
+"""The passes in order, each with the name under which its result can be dumped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from batchnuts.autobatch.compiler import check
+from batchnuts.autobatch.compiler.allocate import allocate
+from batchnuts.autobatch.compiler.callables import LaneFunction
+from batchnuts.autobatch.compiler.cfg import simplify
+from batchnuts.autobatch.compiler.coalesce import coalesce
+from batchnuts.autobatch.compiler.dataflow import check_assigned
+from batchnuts.autobatch.compiler.eliminate import eliminate
+from batchnuts.autobatch.compiler.flatten_structures import flatten_structures
+from batchnuts.autobatch.compiler.frontend import build_program
+from batchnuts.autobatch.compiler.infer_types import Evaluator, infer_types
+from batchnuts.autobatch.compiler.inline import inline
+from batchnuts.autobatch.compiler.ir import Program
+from batchnuts.autobatch.compiler.lower import lower_function_calls
+
+Observer = Callable[[str, Program], None]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The two forms that executors run: with calls (stackless) and lowered (virtual machine)."""
+
+    with_calls: Program
+    lowered: Program
+    result_type: Any
+    """Structure of TensorTypes of one lane's result."""
+
+
+def compile_function(
+    function: LaneFunction, input_types: tuple[Any, ...], evaluator: Evaluator, observe: Observer | None = None
+) -> Compiled:
+    """From a Python function and the types of one lane's arguments to both executable forms.
+
+    `observe` is called with each pass's name and result: frontend, infer_types, flatten_structures, eliminate,
+    inline, lower, eliminate_lowered, allocate, coalesce.
+    """
+
+    def passed(name: str, program: Program, verify: Callable[[Program], None]) -> Program:
+        verify(program)
+        if observe is not None:
+            observe(name, program)
+        return program
+
+    program = passed("frontend", build_program(function), check.check_structure)
+    check_assigned(program)
+    program = passed("infer_types", infer_types(program, input_types, evaluator), check.check_types)
+    result_type = program.var_defs[program.vars_out[0]]
+    program = passed("flatten_structures", flatten_structures(program, evaluator), check.check_types)
+    program = passed("eliminate", simplify(eliminate(program)), check.check_types)
+    with_calls = passed("inline", eliminate(inline(program)), check.check_types)
+    obeys_discipline = partial(check.check_stack_discipline, functions=with_calls.functions)
+    program = passed("lower", lower_function_calls(with_calls), obeys_discipline)
+    program = passed("eliminate_lowered", eliminate(program), obeys_discipline)
+    program = passed("allocate", allocate(program), check.check_allocation)
+    lowered = passed("coalesce", coalesce(program), check.check_allocation)
+    return Compiled(with_calls, lowered, result_type)

@@ -1,0 +1,76 @@
+"""From a Python function to its syntax tree, with every node at its true line and column in the user's file."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import linecache
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from batchnuts.autobatch.errors import CompileError, Source, UnsupportedSyntaxError
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """A function's syntax tree, the file it stands in, and the values its free names have."""
+
+    tree: ast.FunctionDef
+    filename: str
+    namespace: dict[str, Any]
+    """Globals and closure variables at compile time, builtins included."""
+
+    def at(self, node: ast.AST) -> Source:
+        """The place of a node."""
+        return source_at(self.filename, node)
+
+
+def source_at(filename: str, node: ast.AST) -> Source:
+    """The place of a node of that file's tree; nodes without a position give line 0."""
+    line = getattr(node, "lineno", 0)
+    text = linecache.getline(filename, line).rstrip("\n")
+    return Source(filename, line, getattr(node, "col_offset", 0), text)
+
+
+class _ShiftColumns(ast.NodeVisitor):
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def generic_visit(self, node: ast.AST) -> None:
+        if hasattr(node, "col_offset"):
+            node.col_offset += self.by
+            if getattr(node, "end_col_offset", None) is not None:
+                node.end_col_offset += self.by
+        super().generic_visit(node)
+
+
+def read_function(function: Callable[..., Any]) -> FunctionSource:
+    """Parse the source of `function`.
+
+    Raises CompileError when Python cannot show the source, UnsupportedSyntaxError for what is not a plain `def`.
+    """
+    name = getattr(function, "__name__", repr(function))
+    try:
+        lines, first = inspect.getsourcelines(function)
+        filename = inspect.getsourcefile(function) or function.__code__.co_filename
+    except (OSError, TypeError) as error:
+        raise CompileError(
+            f"cannot find the source of {name!r} ({error}). The compiler reads the function's text: define it in a "
+            "file or a notebook cell rather than through exec or the plain interactive prompt."
+        ) from None
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    module = ast.parse(textwrap.dedent("".join(lines)))
+    ast.increment_lineno(module, first - 1)
+    _ShiftColumns(indent).visit(module)
+    node = module.body[0]
+    if not isinstance(node, ast.FunctionDef):
+        raise UnsupportedSyntaxError(
+            f"{name!r} is not a plain function: found {type(node).__name__}, expected `def`. Write it with `def`.",
+            source_at(filename, node),
+        )
+    closure = inspect.getclosurevars(function)
+    namespace = {**vars(builtins), **function.__globals__, **closure.nonlocals}
+    return FunctionSource(node, filename, namespace)

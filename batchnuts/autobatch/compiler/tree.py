@@ -1,0 +1,101 @@
+"""Structures of arrays: tuples, lists, namedtuples, frozen dataclasses and dicts, nested, with arrays as leaves.
+
+    structure ::= leaf | tuple | list | namedtuple | dataclass | dict          (of structures)
+
+A user's variable may hold a structure; the machine stores leaves only. `flatten` and `unflatten` go between the two,
+and `leaf_names` gives each leaf the path under which it appears in the IR (`point.q`, `pair.0`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TreeDef:
+    """The shape of a structure without its leaves. A leaf has `kind` None."""
+
+    kind: type | None
+    names: tuple[str, ...] = ()
+    children: tuple[TreeDef, ...] = ()
+
+    @property
+    def leaf_count(self) -> int:
+        """How many arrays a structure of this shape holds."""
+        return 1 if self.kind is None else sum(child.leaf_count for child in self.children)
+
+    def __str__(self) -> str:
+        if self.kind is None:
+            return "array"
+        inner = ", ".join(f"{n}={c}" if not n.isdigit() else str(c) for n, c in zip(self.names, self.children))
+        return f"{self.kind.__name__}({inner})"
+
+
+LEAF = TreeDef(None)
+
+
+def _is_namedtuple(value: object) -> bool:
+    return isinstance(value, tuple) and hasattr(type(value), "_fields")
+
+
+def _parts(value: Any) -> tuple[tuple[str, ...], list[Any]] | None:
+    """Names and values of a container's children, or None for a leaf."""
+    if _is_namedtuple(value):
+        return value._fields, list(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(str(i) for i in range(len(value))), list(value)
+    if isinstance(value, dict):
+        return tuple(value), list(value.values())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not getattr(value, "__tree_leaf__", False):
+        names = tuple(f.name for f in dataclasses.fields(value))
+        return names, [getattr(value, n) for n in names]
+    return None
+
+
+def flatten(value: Any) -> tuple[list[Any], TreeDef]:
+    """All leaves, depth first in field order, and the structure's shape."""
+    parts = _parts(value)
+    if parts is None:
+        return [value], LEAF
+    names, children = parts
+    flat = [flatten(child) for child in children]
+    leaves = [leaf for child_leaves, _ in flat for leaf in child_leaves]
+    return leaves, TreeDef(type(value), names, tuple(tree for _, tree in flat))
+
+
+def _build(tree: TreeDef, leaves: Iterator[Any]) -> Any:
+    if tree.kind is None:
+        return next(leaves)
+    children = [_build(child, leaves) for child in tree.children]
+    if tree.kind in (tuple, list):
+        return tree.kind(children)
+    if tree.kind is dict:
+        return dict(zip(tree.names, children))
+    if issubclass(tree.kind, tuple):
+        return tree.kind(*children)
+    return tree.kind(**dict(zip(tree.names, children)))
+
+
+def unflatten(tree: TreeDef, leaves: Sequence[Any]) -> Any:
+    """The structure of shape `tree` with these leaves; the inverse of `flatten`."""
+    return _build(tree, iter(leaves))
+
+
+def map_leaves(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
+    """`function` of corresponding leaves of equally shaped structures, in that structure."""
+    leaves, tree = flatten(first)
+    others = [flatten(structure) for structure in rest]
+    for _, other in others:
+        if other != tree:
+            raise ValueError(f"structures differ: {tree} and {other}")
+    return unflatten(tree, [function(*group) for group in zip(leaves, *(other for other, _ in others))])
+
+
+def leaf_names(name: str, tree: TreeDef) -> list[str]:
+    """The IR name of each leaf of a variable: `point` of (q, p) gives `point.q`, `point.p`."""
+    if tree.kind is None:
+        return [name]
+    return [leaf for field, child in zip(tree.names, tree.children) for leaf in leaf_names(f"{name}.{field}", child)]

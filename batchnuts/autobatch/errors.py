@@ -1,0 +1,58 @@
+"""Every error that batchnuts raises for a user's mistake, and the place in the user's code that each one names.
+
+A message is one paragraph: what was found, what was expected, what to do. `Source` says where.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class BatchnutsError(Exception):
+    """Base of all errors that are the user's to mend; the command line prints them without a traceback."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place in the user's code. Lines count from 1, columns from 0, as in Python's `ast`."""
+
+    filename: str
+    line: int
+    column: int
+    text: str = ""
+    """The source line itself, without its newline."""
+
+    def __str__(self) -> str:
+        place = f"{self.filename}:{self.line}:{self.column + 1}"
+        if not self.text:
+            return place
+        return f"{place}\n    {self.text}\n    {' ' * self.column}^"
+
+
+class CompileError(BatchnutsError):
+    """The program cannot be batched as written. `source` is the user's line (None where there is none)."""
+
+    def __init__(self, message: str, source: Source | None = None) -> None:
+        super().__init__(message if source is None else f"{source}\n{message}")
+        self.message = message
+        self.source = source
+
+
+class UnsupportedSyntaxError(CompileError):
+    """A Python construct outside the language; the message names the rewrite."""
+
+
+class UndefinedVariableError(CompileError):
+    """A variable is read on a path that never assigned it."""
+
+
+class TypeConflictError(CompileError):
+    """Two types meet in one variable, or an operation refuses the types it got."""
+
+
+class LaneInputError(BatchnutsError):
+    """The arrays handed to a batched function do not fit it (lane counts, structure, argument count)."""
+
+
+class StackOverflowError(BatchnutsError):
+    """A lane recursed deeper than `max_stack_depth`; no result of the run is given out."""

@@ -1,0 +1,83 @@
+"""What an executor needs of an array library. A new backend is one file that provides this Protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from batchnuts.autobatch.compiler.infer_types import Evaluator
+from batchnuts.autobatch.compiler.ir import Primitive, TensorType
+
+Array = Any
+"""An array of the backend's library; [lanes, ...] unless said otherwise."""
+
+State = dict[str, Array]
+"""All arrays of a machine, by name."""
+
+Region = Callable[..., tuple[Array, ...]]
+"""(mask, *inputs) -> outputs, all over lanes. Rows of lanes outside the mask are unspecified in the outputs."""
+
+
+class Backend(Evaluator, Protocol):
+    """Arrays, masking, rows of stacks, vectorization and control flow of one array library."""
+
+    name: str
+    mode: str
+    """How programs run: "eager", and where the library has them "graph" and "xla"."""
+
+    def asarray(self, value: Any, dtype: str) -> Array:
+        """A value of the host as an array."""
+
+    def to_numpy(self, array: Array) -> np.ndarray:
+        """An array on the host."""
+
+    def full(self, shape: Sequence[int], value: Any, dtype: str) -> Array:
+        """An array with the same value everywhere."""
+
+    def cast(self, array: Array, dtype: str) -> Array:
+        """The array in another dtype."""
+
+    def reshape(self, array: Array, shape: Sequence[int]) -> Array:
+        """The array's elements in another static shape."""
+
+    def where(self, mask: Array, new: Array, old: Array) -> Array:
+        """Per lane: the row of `new` where mask [lanes] holds, else of `old`."""
+
+    def clip(self, values: Array, low: int, high: int) -> Array:
+        """Values kept within [low, high]."""
+
+    def any(self, mask: Array) -> Array:
+        """Whether any lane of the mask holds: a scalar."""
+
+    def count(self, mask: Array) -> Array:
+        """How many lanes of the mask hold: an int64 scalar."""
+
+    def minimum(self, values: Array) -> Array:
+        """The least of the values: a scalar."""
+
+    def add_at(self, values: Array, index: int, amount: Array) -> Array:
+        """values [n] with `amount` added at a static index."""
+
+    def take_rows(self, memory: Array, rows: Array) -> Array:
+        """memory[rows] for memory [n, ...] and valid row numbers [lanes]."""
+
+    def put_rows(self, memory: Array, rows: Array, values: Array) -> Array:
+        """memory [n, ...] with values [lanes, ...] in rows [lanes], valid and all different."""
+
+    def vectorize(
+        self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
+    ) -> Region:
+        """A function of one lane's arrays as a Region."""
+
+    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> Region:
+        """A primitive already written over lanes as a Region."""
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of States and scalars as the mode runs it."""
+
+    def run_blocks(
+        self, steps: Sequence[Callable[[State], State]], state: State, halted: int, budget: Any
+    ) -> State:
+        """Run steps[min(pc)] until every lane's pc is `halted` or `budget` steps were taken (inside `compile`)."""

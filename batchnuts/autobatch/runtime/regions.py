@@ -1,0 +1,101 @@
+"""Blocks made ready to run over lanes: runs of primitives become Regions, everything else stays an op.
+
+Both executors share this. A run of consecutive one-lane primitives is vectorized as one region, so the backend sees
+(and fuses) all of it; a primitive written over lanes is a region of its own; a run of nothing but copies moves arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.compiler.dataflow import Variables, live_before_op
+from batchnuts.autobatch.compiler.ir import COPY, Block, Op, PrimOp, TensorType, terminator_reads
+from batchnuts.autobatch.runtime.backend import Array, Backend, Region
+
+
+@dataclass(frozen=True)
+class Compute:
+    """vars_out = region(vars_in)."""
+
+    vars_in: tuple[str, ...]
+    vars_out: tuple[str, ...]
+    region: Region
+
+    def __call__(self, mask: Array, values: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs by name, given all variables by name."""
+        return dict(zip(self.vars_out, self.region(mask, *(values[v] for v in self.vars_in))))
+
+
+Step = Compute | Op
+
+
+def plan_block(
+    block: Block, live_at_end: Variables, types: Mapping[str, TensorType], backend: Backend
+) -> tuple[Step, ...]:
+    """The steps of a block in order; `live_at_end` are the variables that must have their values afterwards."""
+    live = live_at_end | set(terminator_reads(block.terminator))
+    live_after: list[Variables] = []
+    for op in reversed(block.ops):
+        live_after.append(live)
+        live = live_before_op(op, live)
+    live_after.reverse()
+    steps: list[Step] = []
+    run: list[PrimOp] = []
+
+    def close(needed: Variables) -> None:
+        if run:
+            steps.append(_compute(tuple(run), needed, types, backend))
+            run.clear()
+
+    needed: Variables = live
+    for op, after in zip(block.ops, live_after):
+        if isinstance(op, PrimOp) and not op.function.batched:
+            run.append(op)
+            needed = after
+            continue
+        close(needed)
+        if isinstance(op, PrimOp):
+            outputs = tuple(types[v] for v in op.vars_out)
+            steps.append(Compute(op.vars_in, op.vars_out, backend.over_lanes(op.function, outputs)))
+        else:
+            steps.append(op)
+    close(needed)
+    return tuple(steps)
+
+
+def _compute(run: tuple[PrimOp, ...], needed: Variables, types: Mapping[str, TensorType], backend: Backend) -> Compute:
+    written: set[str] = set()
+    vars_in: dict[str, None] = {}
+    for op in run:
+        vars_in.update((v, None) for v in op.vars_in if v not in written)
+        written |= set(op.vars_out)
+    inputs = tuple(vars_in)
+    outputs = tuple(sorted(written & needed))
+    function = _one_lane(run, inputs, outputs, types)
+    same_types = all(types[o] == types[i] for op in run if op.function is COPY for o, i in zip(op.vars_out, op.vars_in))
+    if all(op.function is COPY for op in run) and same_types:
+        return Compute(inputs, outputs, lambda mask, *values: function(*values))
+    region = backend.vectorize(function, tuple(types[v] for v in inputs), tuple(types[v] for v in outputs))
+    return Compute(inputs, outputs, region)
+
+
+def _one_lane(
+    run: tuple[PrimOp, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], types: Mapping[str, TensorType]
+) -> Callable[..., tuple[Any, ...]]:
+    def function(*arguments: Any) -> tuple[Any, ...]:
+        values = dict(zip(inputs, arguments))
+        for op in run:
+            results = op.function.call(*(values[v] for v in op.vars_in))
+            values.update((v, _literal(r, types[v])) for v, r in zip(op.vars_out, results))
+        return tuple(values[v] for v in outputs)
+
+    return function
+
+
+def _literal(value: Any, type_: TensorType) -> Any:
+    """A Python number in its variable's dtype; arrays as they are."""
+    return np.asarray(value, type_.dtype)[()] if isinstance(value, (bool, int, float, complex)) else value

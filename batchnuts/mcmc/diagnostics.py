@@ -1,0 +1,216 @@
+"""Did it converge, and how precise are the estimates: R-hat, effective sample sizes, Monte Carlo errors, a verdict.
+
+The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS: Vehtari, Gelman, Simpson, Carpenter,
+Buerkner, "Rank-normalization, folding, and localization", 2021). Its array functions are called on all coefficients
+together, not one at a time, and on one slice of them per thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.errors import BatchnutsError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+RHAT_LIMIT = 1.01
+MINIMUM_DRAWS = 4
+"""Split chains need at least two draws in each half."""
+
+_TAILS = (0.05, 0.95)
+_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
+_NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat")
+_SLICE_VALUES = 2_000_000
+"""Values in one slice of coefficients (16 MB in float64): ArviZ makes several copies of what it is given."""
+
+
+class DiagnosticsError(BatchnutsError):
+    """The draws do not have the form that the diagnostics need."""
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """One row for each coefficient, and what they say together.
+
+    Every array is float64 of shape [coefficients]; R-hat and ESS are NaN where they cannot be computed (fewer than
+    4 draws, R-hat also for fewer than 2 chains, and for a coefficient that never moved). `divergences` counts draws.
+    """
+
+    names: tuple[str, ...]
+    columns: dict[str, NDArray[np.float64]]
+    chains: int
+    draws: int
+    divergences: int
+    reached_max_treedepth: int
+
+    @property
+    def rhat(self) -> NDArray[np.float64]:
+        """R-hat of each coefficient."""
+        return self.columns["r_hat"]
+
+    @property
+    def converged(self) -> bool | None:
+        """True if every R-hat is below RHAT_LIMIT; None if too few chains or draws to compute any."""
+        if self.draws < MINIMUM_DRAWS or self.chains < 2:
+            return None
+        return bool(np.all(self.rhat < RHAT_LIMIT))  # NaN compares as false: a stuck coefficient has not converged
+
+    def worst_first(self) -> NDArray[np.intp]:
+        """Indices of the coefficients by falling R-hat, those without one in front."""
+        return np.argsort(np.where(np.isnan(self.rhat), -np.inf, -self.rhat), kind="stable")
+
+    def verdict(self) -> str:
+        """Some lines: convergence, the least effective sample size, divergences, trees cut at the depth limit."""
+        count = len(self.names)
+        total = self.chains * self.draws
+        if self.converged is None:
+            lines = [
+                f"R-hat was not computed: it needs at least 2 chains and {MINIMUM_DRAWS} draws, and there are "
+                f"{self.chains} and {self.draws}."
+            ]
+        else:
+            worst = int(self.worst_first()[0])
+            answer = "yes" if self.converged else "no"
+            value = self.rhat[worst]
+            shown = "not defined (it never moved)" if np.isnan(value) else f"{value:.4f}"
+            lines = [f"R-hat < {RHAT_LIMIT} on all {count} coefficients: {answer}, worst {self.names[worst]} = {shown}"]
+        ess = self.columns["ess_bulk"]
+        if np.isfinite(ess).any():
+            least = int(np.nanargmin(ess))
+            lines.append(f"Least bulk ESS: {ess[least]:.0f} of {total} draws ({self.names[least]})")
+        share = f" ({100 * self.divergences / total:.2g}% of the draws)" if self.divergences else ""
+        lines.append(f"Divergences: {self.divergences}{share}")
+        if self.reached_max_treedepth:
+            lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth}")
+        return "\n".join(lines)
+
+    def table(self, rows: int = 12, *, narrow: bool = False) -> Table:
+        """A table of at most `rows` coefficients: all in order, or the worst R-hat first where some are left out.
+
+        The number left out is said in the caption; `narrow` leaves out the columns that do not fit 80 characters.
+        Raises DiagnosticsError for rows < 1.
+        """
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        if rows < 1:
+            raise DiagnosticsError(f"A summary of {rows} rows was asked for; expected at least 1.")
+        count = len(self.names)
+        left_out = max(count - rows, 0)
+        order: Sequence[int] = list(range(count)) if not left_out else [int(i) for i in self.worst_first()[:rows]]
+        caption = f"worst R-hat first; {left_out} more coefficients are not shown" if left_out else None
+        columns = _NARROW if narrow else _COLUMNS
+        title = f"{count} coefficients, {self.chains} chains x {self.draws} draws"
+        table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
+        table.add_column("", no_wrap=True)
+        for name in columns:
+            table.add_column(name, justify="right", no_wrap=True)
+        for index in order:
+            table.add_row(self.names[index], *(_shown(name, self.columns[name][index]) for name in columns))
+        return table
+
+
+def diagnose(
+    position: NDArray[Any],
+    names: Sequence[str],
+    diverging: NDArray[Any] | None = None,
+    reached_max_treedepth: NDArray[Any] | None = None,
+) -> Diagnostics:
+    """Diagnose draws `position` [chains, draws, coefficients]; the two flags are bool arrays [chains, draws].
+
+    Raises DiagnosticsError for another shape, for no draws at all, and for draws that are not finite.
+    """
+    if position.ndim != 3 or position.shape[2] != len(names):
+        raise DiagnosticsError(
+            f"Draws have shape {position.shape}; expected [chains, draws, {len(names)}], one entry for each name."
+        )
+    chains, draws, count = position.shape
+    if not chains or not draws:
+        raise DiagnosticsError(f"There is nothing to diagnose: {chains} chains with {draws} draws each.")
+    columns = {name: np.full(count, np.nan) for name in _COLUMNS}
+    width = max(1, min(_SLICE_VALUES // (chains * draws), -(-count // (os.cpu_count() or 1))))
+    slices = [slice(start, min(start + width, count)) for start in range(0, count, width)]
+    # Two at a time at most: a slice takes several times its own memory, and sorting is bound by memory bandwidth.
+    with _quiet(), ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        for part, result in zip(slices, pool.map(lambda part: _columns(position[:, :, part]), slices), strict=True):
+            for name, values in result.items():
+                columns[name][part] = values
+    return Diagnostics(
+        names=tuple(names),
+        columns=columns,
+        chains=chains,
+        draws=draws,
+        divergences=0 if diverging is None else int(np.sum(diverging)),
+        reached_max_treedepth=0 if reached_max_treedepth is None else int(np.sum(reached_max_treedepth)),
+    )
+
+
+def _columns(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    import arviz
+    import xarray
+
+    values = position.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")
+    flat = values.reshape(-1, values.shape[2])
+    low, high = np.quantile(flat, _TAILS, axis=0)
+    result = {
+        "mean": flat.mean(axis=0),
+        "sd": flat.std(axis=0, ddof=1) if len(flat) > 1 else np.full(flat.shape[1], np.nan),
+        "5%": low,
+        "95%": high,
+    }
+    if position.shape[1] < MINIMUM_DRAWS:
+        return result
+    # A Dataset is the one form that the functions of ArviZ 0.x and 1.x both take.
+    data = xarray.Dataset({"x": (("chain", "draw", "coefficient"), values)})
+    if position.shape[0] >= 2:
+        result["r_hat"] = arviz.rhat(data, method="rank")["x"].values
+    result["ess_bulk"] = arviz.ess(data, method="bulk")["x"].values
+    result["ess_tail"] = arviz.ess(data, method="tail", prob=_TAILS)["x"].values
+    result["mcse_mean"] = arviz.mcse(data, method="mean")["x"].values
+    result["mcse_sd"] = arviz.mcse(data, method="sd")["x"].values
+    # A coefficient that never moved: ArviZ reports an ESS of all its draws, which would look like the best one.
+    still = flat.max(axis=0) == flat.min(axis=0)
+    for name in ("r_hat", "ess_bulk", "ess_tail", "mcse_mean", "mcse_sd"):
+        if name in result:
+            result[name] = np.where(still, np.nan, result[name])
+    return result
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what does not concern a user's draws.
+
+    ArviZ 0.x announces its successor when imported, and both versions divide zero by zero for a coefficient that never
+    moved, which is reported here as NaN.
+    """
+    logger = logging.getLogger("arviz")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+            warnings.filterwarnings("ignore", message="invalid value|divide by zero", category=RuntimeWarning)
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _shown(column: str, value: float) -> str:
+    if np.isnan(value):
+        return "-"
+    if column.startswith("ess"):
+        return f"{value:.0f}"
+    return f"{value:.4f}" if column == "r_hat" else f"{value:.3g}"

@@ -1,0 +1,82 @@
+"""The Hamiltonian system of one chain: energy, the leapfrog integrator, and the U-turn criterion.
+
+    H(q, p) = -log pi(q) + p' M^-1 p / 2                                       ([B] section 3; M^-1 diagonal here)
+
+Everything is written for one chain: positions and momenta are vectors [dimension], energies scalars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from batchnuts.autobatch import ops, primitive, random
+from batchnuts.mcmc.model import Model
+
+Array = Any
+
+
+class Point(NamedTuple):
+    """A phase-space point with what the integrator needs to go on: three vectors [dimension]."""
+
+    position: Array
+    momentum: Array
+    gradient: Array
+    """Gradient of the log-density at the position."""
+
+
+def value_and_gradient(model: Model) -> Callable[[Array], tuple[Array, Array]]:
+    """The model's log-density and its gradient as one costly primitive of the language.
+
+    One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. The model's hand-batched twin
+    is used where it has one; else the one-chain density is differentiated by TensorFlow and vectorized.
+    """
+    if model.batched_value_and_gradient is not None:
+        by_hand = model.batched_value_and_gradient
+
+        def over_lanes(position: Array) -> tuple[Array, Array]:
+            log_density, gradient = by_hand(position)
+            return log_density, gradient
+
+        return primitive(over_lanes, batched=True, costly=True)
+
+    def of_one_chain(position: Array) -> tuple[Array, Array]:
+        import tensorflow as tf
+
+        position = tf.convert_to_tensor(position)
+        with tf.GradientTape() as tape:
+            tape.watch(position)
+            log_density = model.flat_log_density(position)
+        return log_density, tape.gradient(log_density, position)
+
+    return primitive(of_one_chain, costly=True)
+
+
+def draw_momentum(key: Array, inverse_mass: Array, dtype: str) -> Array:
+    """p ~ N(0, M), M diagonal: [dimension]."""
+    return random.normal(key, inverse_mass.shape, dtype) / ops.sqrt(inverse_mass)
+
+
+def kinetic_energy(momentum: Array, inverse_mass: Array) -> Array:
+    """p' M^-1 p / 2."""
+    return 0.5 * ops.sum(inverse_mass * momentum * momentum)
+
+
+def kick(momentum: Array, gradient: Array, step: Array) -> Array:
+    """Half a step of the momentum: p + step/2 * grad log pi(q)."""
+    return momentum + 0.5 * step * gradient
+
+
+def drift(position: Array, momentum: Array, inverse_mass: Array, step: Array) -> Array:
+    """A full step of the position: q + step * M^-1 p."""
+    return position + step * inverse_mass * momentum
+
+
+def keeps_going(first_momentum: Array, last_momentum: Array, momentum_sum: Array, inverse_mass: Array) -> Array:
+    """The generalized no-U-turn criterion ([B] appendix A.4.2): both ends still move along the trajectory.
+
+    p_first' M^-1 rho > 0 and p_last' M^-1 rho > 0, with rho the sum of the momenta of all states between them.
+    It is symmetric in the two ends, so it does not matter in which direction the trajectory was built.
+    """
+    velocity = inverse_mass * momentum_sum
+    return (ops.sum(first_momentum * velocity) > 0) & (ops.sum(last_momentum * velocity) > 0)

@@ -1,0 +1,235 @@
+"""The No-U-Turn Sampler for one chain, recursive, in the language of autobatch.
+
+Multinomial NUTS ([B] appendix A.3) as in Stan: a trajectory doubles, forwards or backwards at random, until it turns
+back on itself; states are drawn from it with weight exp(-H) by progressive sampling.
+
+What lives across the second recursive call of `build_subtree` decides how much the machine must stack. The integrator's
+point is threaded through (given to each call, taken from its result), so of a finished first half only five vectors
+wait for the second: its first and last momentum, its momentum sum, and its proposal's position and gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batchnuts.autobatch import BatchedFunction, batch, ops, random
+from batchnuts.mcmc.hamiltonian import Point, draw_momentum, drift, keeps_going, kick, kinetic_energy
+
+Array = Any
+
+_MOMENTUM, _DIRECTION, _SWITCH, _MERGE = range(4)
+"""What a transition's random numbers are for: the low bits of the integers folded into its key."""
+
+
+class Proposal(NamedTuple):
+    """A state drawn from a (sub)tree in proportion to exp(-H)."""
+
+    position: Array
+    gradient: Array
+    log_density: Array
+    energy: Array
+
+
+class Walk(NamedTuple):
+    """What is threaded through the recursion: where the integrator stands and what it has met so far."""
+
+    point: Point
+    n_steps: Array
+    """Leapfrog steps taken in this transition."""
+    acceptance_sum: Array
+    """Sum over the new states of min(1, exp(H_0 - H)) ([H] equation (6), as a statistic of multinomial NUTS)."""
+    diverging: Array
+
+
+class Subtree(NamedTuple):
+    """What a finished subtree tells the one that contains it."""
+
+    first_momentum: Array
+    """Momentum of its first state in the order of integration."""
+    momentum_sum: Array
+    """rho: the sum of the momenta of its states."""
+    proposal: Proposal
+    log_weight: Array
+    """log of the sum over its states of exp(H_0 - H)."""
+    valid: Array
+    """False if it turned back on itself or diverged: then nothing of it may be drawn."""
+
+
+class Trajectory(NamedTuple):
+    """What stays fixed while one trajectory is built in one direction."""
+
+    key: Array
+    step: Array
+    """Signed step size: negative when integrating backwards in time."""
+    inverse_mass: Array
+    initial_energy: Array
+
+
+class Transition(NamedTuple):
+    """The result of one NUTS transition: the new state and its statistics."""
+
+    position: Array
+    gradient: Array
+    log_density: Array
+    energy: Array
+    acceptance_rate: Array
+    tree_depth: Array
+    n_steps: Array
+    diverging: Array
+
+
+@dataclass(frozen=True)
+class NutsOptions:
+    """Constants of the sampler; see SamplerSettings for their meaning."""
+
+    max_tree_depth: int = 10
+    leapfrogs_per_leaf: int = 1
+    divergence_threshold: float = 1000.0
+    dtype: str = "float32"
+
+
+def swap_if(condition: Array, first: Point, second: Point) -> tuple[Point, Point]:
+    """The two points, exchanged where the condition holds."""
+    return (
+        Point(*(ops.where(condition, b, a) for a, b in zip(first, second))),
+        Point(*(ops.where(condition, a, b) for a, b in zip(first, second))),
+    )
+
+
+def choose(condition: Array, chosen: Proposal, otherwise: Proposal) -> Proposal:
+    """One of two proposals."""
+    return Proposal(*(ops.where(condition, a, b) for a, b in zip(chosen, otherwise)))
+
+
+def event(trajectory_key: Array, purpose: int, number: Array) -> Array:
+    """The key of one random decision within a transition."""
+    return random.fold_in(trajectory_key, number * 4 + purpose)
+
+
+def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], options: NutsOptions) -> BatchedFunction:
+    """The transition kernel `nuts_transition(key, position, log_density, gradient, step_size, inverse_mass)`.
+
+    One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density, step_size scalars, all of
+    dtype `options.dtype`. Returns a Transition.
+    """
+    max_tree_depth = options.max_tree_depth
+    leapfrogs = options.leapfrogs_per_leaf
+    threshold = options.divergence_threshold
+    dtype = options.dtype
+
+    @batch
+    def leaf(walk, trajectory):
+        """One new state: a few leapfrog steps and a look at the energy."""
+        position, momentum, gradient = walk.point
+        log_density = trajectory.initial_energy
+        for _ in range(leapfrogs):
+            momentum = kick(momentum, gradient, trajectory.step)
+            position = drift(position, momentum, trajectory.inverse_mass, trajectory.step)
+            log_density, gradient = value_and_gradient(position)
+            momentum = kick(momentum, gradient, trajectory.step)
+        energy = kinetic_energy(momentum, trajectory.inverse_mass) - log_density
+        log_weight = trajectory.initial_energy - energy
+        log_weight = ops.where(ops.isnan(log_weight), -float("inf"), log_weight)
+        diverging = ops.logical_not(log_weight >= -threshold)
+        acceptance = ops.exp(ops.minimum(log_weight, 0.0))
+        new_walk = Walk(
+            Point(position, momentum, gradient),
+            walk.n_steps + leapfrogs,
+            walk.acceptance_sum + acceptance,
+            walk.diverging | diverging,
+        )
+        proposal = Proposal(position, gradient, log_density, energy)
+        return new_walk, Subtree(momentum, momentum, proposal, log_weight, ops.logical_not(diverging))
+
+    @batch
+    def build_subtree(walk, tree_depth, trajectory):
+        """2**tree_depth new states, the second half only if the first did not turn or diverge."""
+        if tree_depth == 0:
+            return leaf(walk, trajectory)
+        walk, inner = build_subtree(walk, tree_depth - 1, trajectory)
+        if not inner.valid:
+            return walk, inner
+        between = walk.point.momentum
+        walk, outer = build_subtree(walk, tree_depth - 1, trajectory)
+        if not outer.valid:
+            return walk, outer
+        # uniform progressive sampling within the subtree ([B] appendix A.3.1)
+        log_weight = ops.logaddexp(inner.log_weight, outer.log_weight)
+        uniform = random.uniform(event(trajectory.key, _MERGE, walk.n_steps * 32 + tree_depth), (), dtype)
+        proposal = choose(ops.log(uniform) < outer.log_weight - log_weight, outer.proposal, inner.proposal)
+        # the whole, and each half with the first state of the other: no turn may hide between the halves
+        last = walk.point.momentum
+        inverse_mass = trajectory.inverse_mass
+        momentum_sum = inner.momentum_sum + outer.momentum_sum
+        valid = (
+            keeps_going(inner.first_momentum, last, momentum_sum, inverse_mass)
+            & keeps_going(
+                inner.first_momentum, outer.first_momentum, inner.momentum_sum + outer.first_momentum, inverse_mass
+            )
+            & keeps_going(between, last, outer.momentum_sum + between, inverse_mass)
+        )
+        return walk, Subtree(inner.first_momentum, momentum_sum, proposal, log_weight, valid)
+
+    @batch
+    def nuts_transition(key, position, log_density, gradient, step_size, inverse_mass):
+        """Double the trajectory until it turns, diverges or is deep enough."""
+        momentum = draw_momentum(event(key, _MOMENTUM, 0), inverse_mass, dtype)
+        initial_energy = kinetic_energy(momentum, inverse_mass) - log_density
+        near = Point(position, momentum, gradient)
+        far = Point(position, momentum, gradient)
+        step = step_size
+        momentum_sum = momentum
+        proposal = Proposal(position, gradient, log_density, initial_energy)
+        log_weight = initial_energy - initial_energy
+        n_steps = 0
+        acceptance_sum = log_weight
+        diverging = False
+        tree_depth = 0
+        growing = True
+        while growing:
+            # a fair coin decides whether to go on at this end or at the other one
+            flip = random.bernoulli(event(key, _DIRECTION, tree_depth))
+            near, far = swap_if(flip, near, far)
+            step = ops.where(flip, -step, step)
+            walk, subtree = build_subtree(
+                Walk(near, n_steps, acceptance_sum, diverging),
+                tree_depth,
+                Trajectory(key, step, inverse_mass, initial_energy),
+            )
+            # biased progressive sampling between the old trajectory and its extension ([B] appendix A.3.2)
+            uniform = random.uniform(event(key, _SWITCH, tree_depth), (), dtype)
+            switch = subtree.valid & (ops.log(uniform) < subtree.log_weight - log_weight)
+            proposal = choose(switch, subtree.proposal, proposal)
+            log_weight = ops.logaddexp(log_weight, subtree.log_weight)
+            total = momentum_sum + subtree.momentum_sum
+            last = walk.point.momentum
+            growing = (
+                subtree.valid
+                & keeps_going(far.momentum, last, total, inverse_mass)
+                & keeps_going(
+                    far.momentum, subtree.first_momentum, momentum_sum + subtree.first_momentum, inverse_mass
+                )
+                & keeps_going(near.momentum, last, subtree.momentum_sum + near.momentum, inverse_mass)
+            )
+            momentum_sum = total
+            near = walk.point
+            n_steps = walk.n_steps
+            acceptance_sum = walk.acceptance_sum
+            diverging = walk.diverging
+            tree_depth = tree_depth + ops.cast(subtree.valid, "int64")
+            growing = growing & (tree_depth < max_tree_depth)
+        leaves = ops.cast(n_steps // leapfrogs, dtype)
+        return Transition(
+            proposal.position,
+            proposal.gradient,
+            proposal.log_density,
+            proposal.energy,
+            acceptance_sum / leaves,
+            tree_depth,
+            n_steps,
+            diverging,
+        )
+
+    return nuts_transition

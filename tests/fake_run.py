@@ -1,0 +1,52 @@
+"""A stand-in for `run_chains`, for tests of what surrounds a run: independent N(0, 1) draws of the right form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+
+
+def make_draws(
+    model: Model,
+    sampler: SamplerSettings,
+    execution: ExecutionSettings | None = None,
+    done: Sequence[int] | None = None,
+) -> Draws:
+    """Draws of `model`'s shape; `done` makes it an interrupted run."""
+    rng = np.random.default_rng(sampler.seed)
+    shape = (sampler.chains, sampler.draws)
+    stats = {
+        "lp": rng.normal(size=shape),
+        "acceptance_rate": rng.uniform(size=shape),
+        "step_size": np.full(shape, 0.5),
+        "tree_depth": np.full(shape, 3),
+        "n_steps": np.full(shape, 7),
+        "diverging": np.zeros(shape, dtype=bool),
+        "energy": rng.normal(size=shape),
+        "reached_max_treedepth": np.zeros(shape, dtype=bool),
+    }
+    return Draws(
+        position=rng.normal(size=(*shape, model.dimension)).astype(model.dtype),
+        stats=stats,
+        done=np.full(sampler.chains, sampler.draws) if done is None else np.asarray(done),
+        interrupted=done is not None,
+        inverse_mass=np.ones(model.dimension),
+        timings={"compile": 1.0, "warmup": 2.0, "sampling": 3.0},
+        useful_gradients=1000,
+        utilization=0.75,
+        settings=sampler,
+        execution=execution or ExecutionSettings(),
+    )
+
+
+def report(progress, sampler: SamplerSettings) -> None:
+    """Report the progress that a run would."""
+    total = sampler.chains * sampler.draws
+    for phase, size in (("compile", 0), ("warmup", total), ("sampling", total)):
+        for share in (0, size):
+            progress(Progress(phase, share, size, 1.0, 7 * share, 0.75, 0))

@@ -1,0 +1,104 @@
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from batchnuts.mcmc.diagnostics import DiagnosticsError, diagnose
+
+
+def names(count):
+    return [f"b[{index}]" for index in range(count)]
+
+
+def text(table):
+    console = Console(width=160, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_values_are_those_of_arviz():
+    import arviz
+    import xarray
+
+    position = np.random.default_rng(0).normal(size=(4, 100, 5)).cumsum(axis=1).astype(np.float32)
+    found = diagnose(position, names(5))
+    data = xarray.Dataset({"x": (("chain", "draw", "k"), position.astype(np.float64))})
+    np.testing.assert_allclose(found.rhat, arviz.rhat(data)["x"].values)
+    np.testing.assert_allclose(found.columns["ess_bulk"], arviz.ess(data)["x"].values)
+    np.testing.assert_allclose(found.columns["mcse_mean"], arviz.mcse(data)["x"].values)
+    np.testing.assert_allclose(found.columns["mean"], position.mean(axis=(0, 1)), rtol=1e-4)
+
+
+def test_slices_of_coefficients_do_not_change_the_values(monkeypatch):
+    from batchnuts.mcmc import diagnostics
+
+    position = np.random.default_rng(0).normal(size=(4, 50, 7))
+    whole = diagnose(position, names(7))
+    monkeypatch.setattr(diagnostics, "_SLICE_VALUES", 1)
+    for name, values in diagnose(position, names(7)).columns.items():
+        np.testing.assert_allclose(values, whole.columns[name], rtol=1e-12)
+
+
+def test_verdict_yes():
+    position = np.random.default_rng(0).normal(size=(100, 100, 3))
+    found = diagnose(position, names(3))
+    assert found.converged is True
+    worst = int(np.argmax(found.rhat))
+    assert found.verdict().startswith(f"R-hat < 1.01 on all 3 coefficients: yes, worst b[{worst}] = 1.0")
+    assert "Divergences: 0" in found.verdict()
+
+
+def test_verdict_no_names_the_worst():
+    position = np.random.default_rng(0).normal(size=(10, 100, 3))
+    position[:5, :, 2] += 3
+    diverging = np.zeros((10, 100), dtype=bool)
+    diverging[0, :3] = True
+    found = diagnose(position, names(3), diverging, diverging)
+    assert found.converged is False
+    assert "coefficients: no, worst b[2] = " in found.verdict()
+    assert "Divergences: 3 (0.3% of the draws)" in found.verdict()
+    assert "reached max_tree_depth: 3" in found.verdict()
+
+
+def test_a_coefficient_that_never_moved_is_no_success():
+    position = np.random.default_rng(0).normal(size=(10, 100, 3))
+    position[:, :, 1] = 4.0
+    found = diagnose(position, names(3))
+    assert found.converged is False
+    assert "worst b[1] = not defined (it never moved)" in found.verdict()
+    assert np.isnan(found.columns["ess_bulk"][1])
+
+
+@pytest.mark.parametrize("shape", [(1, 100, 2), (10, 3, 2), (1, 1, 2)])
+def test_too_little_for_rhat_is_said(shape):
+    found = diagnose(np.random.default_rng(0).normal(size=shape), names(2))
+    assert found.converged is None
+    assert f"there are {shape[0]} and {shape[1]}" in found.verdict()
+    assert "b[1]" in text(found.table(5))
+
+
+def test_table_is_bounded():
+    position = np.random.default_rng(0).normal(size=(4, 50, 20))
+    position[:2, :, 17] += 2
+    found = diagnose(position, names(20))
+    short = text(found.table(4))
+    rows = [line for line in short.splitlines() if line.strip().startswith("b[")]
+    assert len(rows) == 4
+    assert rows[0].split()[0] == "b[17]"
+    assert "16 more coefficients are not shown" in short
+    whole = text(found.table(20))
+    assert [line.split()[0] for line in whole.splitlines() if line.strip().startswith("b[")] == names(20)
+    assert "not shown" not in whole
+    assert len(text(found.table(3, narrow=True)).splitlines()[1].rstrip()) < 80
+    with pytest.raises(DiagnosticsError, match="0 rows"):
+        found.table(0)
+
+
+def test_unusable_draws_are_refused():
+    with pytest.raises(DiagnosticsError, match=r"expected \[chains, draws, 2\]"):
+        diagnose(np.zeros((4, 10, 3)), names(2))
+    with pytest.raises(DiagnosticsError, match="nothing to diagnose"):
+        diagnose(np.zeros((4, 0, 2)), names(2))
+    with pytest.raises(DiagnosticsError, match="NaN or infinite"):
+        diagnose(np.full((4, 10, 2), np.nan), names(2))

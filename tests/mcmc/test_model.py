@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+
+from batchnuts.mcmc.model import Model, ModelError, Variable
+
+
+def structured():
+    return Model.from_function(lambda parts: parts["mu"], variables={"mu": [], "theta": [2, 3]}, name="m")
+
+
+def test_unflatten_and_flatten_are_inverse():
+    model = structured()
+    position = np.arange(4 * 5 * 7, dtype=np.float32).reshape(4, 5, 7)
+    parts = model.unflatten(position)
+    assert {name: part.shape for name, part in parts.items()} == {"mu": (4, 5), "theta": (4, 5, 2, 3)}
+    np.testing.assert_array_equal(model.flatten(parts), position)
+    assert model.coefficient_names()[:3] == ["mu", "theta[0, 0]", "theta[0, 1]"]
+
+
+def test_unflatten_takes_tensors_eagerly_and_traced_with_free_axes():
+    import tensorflow as tf
+
+    model = structured()
+    position = np.arange(3 * 7, dtype=np.float32).reshape(3, 7)
+    want = model.unflatten(position)
+    traced = tf.function(model.unflatten, input_signature=[tf.TensorSpec([None, 7], tf.float32)])
+    for parts in (model.unflatten(tf.constant(position)), traced(position)):
+        for name, array in want.items():
+            np.testing.assert_array_equal(parts[name].numpy(), array)
+    one = model.unflatten(tf.constant(position[0]))
+    assert one["mu"].shape == []
+    assert one["theta"].shape == [2, 3]
+
+
+def test_flat_log_density_gives_a_dict_only_to_structured_functions():
+    assert structured().flat_log_density(np.arange(7.0)) == 0.0
+    flat = Model.from_function(lambda q: q[1], dimension=2)
+    assert flat.flat_log_density(np.arange(2.0)) == 1.0
+
+
+def test_initial_positions_default_and_own():
+    model = Model.from_function(lambda q: q[0], dimension=3, dtype="float64")
+    rng = np.random.default_rng(0)
+    start = model.initial_positions(rng, 500)
+    assert start.shape == (500, 3)
+    assert start.dtype == np.float64
+    assert -2 <= start.min() < -1.9
+    assert 1.9 < start.max() <= 2
+
+    def own(result):
+        return Model(name="m", log_density=lambda q: q, dimension=3, initializer=lambda rng, chains: result)
+
+    assert own(np.zeros((2, 3))).initial_positions(rng, 2).dtype == np.float32
+    with pytest.raises(ModelError, match=r"gave positions of shape \(3, 2\); expected \(2, 3\)"):
+        own(np.zeros((3, 2))).initial_positions(rng, 2)
+    with pytest.raises(ModelError, match="gave chain 1 a position that is not finite"):
+        own(np.array([[0, 0, 0], [0, np.nan, 0]])).initial_positions(rng, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dimension": 0}, "dimension is 0; expected an integer of at least 1"),
+        ({"dimension": 3, "dtype": "float16"}, "dtype is 'float16'"),
+        ({"dimension": 3, "log_density": 1}, "expected a function"),
+        ({"dimension": 3, "variables": (Variable("a", (2,)),)}, r"\(a\[2\]\) hold 2 numbers together"),
+        ({"dimension": 2, "variables": (Variable("a"), Variable("a"))}, "two variables share a name"),
+        (
+            {"dimension": 5, "variables": (Variable("a", (2,), ("d",)), Variable("b", (3,), ("d",)))},
+            "axis 'd' has length 2 in 'a' and 3 in 'b'",
+        ),
+        ({"dimension": 1, "observed_data": {"y": (("row",), np.zeros((2, 2)))}}, r"observed_data\['y'\] has shape"),
+    ],
+)
+def test_contradictions_are_refused(arguments, message):
+    with pytest.raises(ModelError, match=message):
+        Model(**{"name": "m", "log_density": lambda q: q, **arguments})
+
+
+def test_bad_variables_are_refused():
+    for arguments in ({"name": "chain"}, {"name": "a", "shape": (0,)}, {"name": "a", "shape": (2,), "dims": ("draw",)}):
+        with pytest.raises(ModelError):
+            Variable(**arguments)
+    with pytest.raises(ModelError, match="3 coordinate labels"):
+        Variable("a", (2,), ("k",), {"k": [1, 2, 3]})
+    with pytest.raises(ModelError, match="exactly one"):
+        Model.from_function(lambda q: q)
+    with pytest.raises(ModelError, match="variables is empty"):
+        Model.from_function(lambda q: q, variables={})

@@ -1,0 +1,56 @@
+import numpy as np
+import pydantic
+import pytest
+
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError, split_settings
+
+
+def test_defaults_and_split():
+    sampler, execution = split_settings({"chains": 4, "mode": "eager", "target_acceptance": 0.9})
+    assert sampler == SamplerSettings(chains=4, target_acceptance=0.9)
+    assert execution == ExecutionSettings(mode="eager")
+    assert sampler.step_size is None
+    assert execution.max_stack_depth is None
+
+
+def test_numpy_scalars_are_numbers():
+    sampler, _ = split_settings({"chains": np.int64(8), "step_size": np.float32(0.5)})
+    assert (sampler.chains, sampler.step_size) == (8, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"chains": 0}, "chains: found 0 (an integer); expected an integer at least 1"),
+        ({"chains": 2.0}, "chains: found 2.0 (a number); expected an integer"),
+        ({"chains": True}, "chains: found True (a boolean); expected an integer"),
+        ({"draws": -1}, "draws: found -1 (an integer); expected an integer at least 1"),
+        ({"warmup": -1}, "warmup: found -1 (an integer); expected an integer at least 0"),
+        ({"seed": 2**63}, "expected an integer at least 0 and below 2**63"),
+        ({"max_tree_depth": 21}, "expected an integer at least 1 and at most 20"),
+        ({"target_acceptance": 1.0}, "expected a number above 0 and below 1"),
+        ({"step_size": 0.0}, "step_size: found 0.0 (a number); expected null or a number above 0"),
+        ({"step_size": float("nan")}, "step_size: found nan (a number); expected null or a number above 0"),
+        ({"mode": "xlaa"}, "expected one of xla, graph, eager; did you mean 'xla'?"),
+        ({"max_stack_depth": 0}, "expected null or an integer at least 1"),
+        ({"chians": 4}, "chians: unknown setting; did you mean 'chains'?"),
+        ({"qqqq": 4}, "qqqq: unknown setting; expected one of chains, warmup, "),
+    ],
+)
+def test_bad_settings_are_named(values, message):
+    with pytest.raises(SettingsError) as caught:
+        split_settings(values)
+    assert message in str(caught.value)
+
+
+def test_every_mistake_is_told_at_once():
+    with pytest.raises(SettingsError) as caught:
+        split_settings({"chains": 0, "mode": "x", "zzz": 1})
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_settings_are_immutable_and_described():
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        SamplerSettings().chains = 3  # type: ignore[misc]
+    for schema in (SamplerSettings, ExecutionSettings):
+        assert all(field.description for field in schema.model_fields.values())

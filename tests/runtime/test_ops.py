@@ -1,0 +1,360 @@
+"""ops: the same functions on NumPy and on TensorFlow, eager, in graphs, under XLA and vectorized."""
+
+import builtins
+import inspect
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from batchnuts.autobatch import ops
+
+INF, NAN = math.inf, math.nan
+
+# Each case: a one-lane function and its arguments with a leading axis of 4 lanes.
+rng = np.random.default_rng(0)
+REAL = rng.normal(size=(4, 3)).astype(np.float32)
+POSITIVE = np.exp(REAL)
+UNIT = np.tanh(REAL)
+SPECIAL = np.array([[-INF, -2.5, -0.0], [0.5, 1.5, 2.5], [INF, NAN, 3.0], [-0.5, -1.5, 1e30]], np.float32)
+OTHER = np.array([[-INF, 7.0, 0.0], [0.5, NAN, -2.5], [INF, INF, -3.0], [-INF, 1.5, 1e30]], np.float32)
+INTEGERS = np.array([[-7, 0, 3], [5, -5, 2], [1, 2, -3], [9, 8, 7]], np.int32)
+WORDS = rng.integers(0, 2**32, (4, 3), dtype=np.uint32)
+SHIFTS = rng.integers(0, 32, (4, 3), dtype=np.uint32)
+BOOLS = np.array([[True, False, True], [False, False, False], [True, True, True], [False, True, False]])
+MATRIX = rng.normal(size=(4, 2, 3)).astype(np.float32)
+SQUARE = rng.normal(size=(4, 3, 3)).astype(np.float32)
+SHARED = rng.normal(size=(5, 3)).astype(np.float32)
+SCALARS = np.array([-2.5, 0.0, 1.5, 2.5], np.float32)
+FLAGS = np.array([True, False, True, False])
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "exp": (ops.exp, (REAL,)),
+    "log": (ops.log, (SPECIAL,)),
+    "log1p": (ops.log1p, (SPECIAL,)),
+    "expm1": (ops.expm1, (REAL,)),
+    "sqrt": (ops.sqrt, (SPECIAL,)),
+    "sin": (ops.sin, (REAL,)),
+    "cos": (ops.cos, (REAL,)),
+    "tan": (ops.tan, (REAL,)),
+    "tanh": (ops.tanh, (SPECIAL,)),
+    "sigmoid": (ops.sigmoid, (SPECIAL,)),
+    "softplus": (ops.softplus, (SPECIAL,)),
+    "erf": (ops.erf, (SPECIAL,)),
+    "erfinv": (ops.erfinv, (UNIT,)),
+    "exp of integers": (ops.exp, (INTEGERS,)),
+    "isfinite": (ops.isfinite, (SPECIAL,)),
+    "isfinite of integers": (ops.isfinite, (INTEGERS,)),
+    "isnan": (ops.isnan, (SPECIAL,)),
+    "square": (ops.square, (REAL,)),
+    "square of words": (ops.square, (WORDS,)),
+    "abs": (ops.abs, (SPECIAL,)),
+    "abs of integers": (ops.abs, (INTEGERS,)),
+    "abs of words": (ops.abs, (WORDS,)),
+    "sign": (ops.sign, (SPECIAL,)),
+    "sign of integers": (ops.sign, (INTEGERS,)),
+    "sign of words": (ops.sign, (SHIFTS,)),
+    "floor": (ops.floor, (SPECIAL,)),
+    "floor of integers": (ops.floor, (INTEGERS,)),
+    "ceil": (ops.ceil, (SPECIAL,)),
+    "round": (ops.round, (SPECIAL,)),
+    "minimum": (ops.minimum, (SPECIAL, OTHER)),
+    "maximum": (ops.maximum, (SPECIAL, OTHER)),
+    "minimum of words": (ops.minimum, (WORDS, SHIFTS)),
+    "maximum of bools": (ops.maximum, (BOOLS, BOOLS[::-1])),
+    "maximum with a literal": (lambda x: ops.maximum(x, 0), (REAL,)),
+    "clip": (lambda x: ops.clip(x, -1, 0.5), (SPECIAL,)),
+    "clip to per-lane bounds": (ops.clip, (REAL, -SCALARS**2, SCALARS**2)),
+    "logaddexp": (ops.logaddexp, (SPECIAL, OTHER)),
+    "bitwise_and": (ops.bitwise_and, (WORDS, SHIFTS)),
+    "bitwise_or": (ops.bitwise_or, (WORDS, SHIFTS)),
+    "bitwise_xor": (ops.bitwise_xor, (WORDS, WORDS[::-1])),
+    "bitwise_xor with a literal": (lambda x: ops.bitwise_xor(x, 0xDEADBEEF), (WORDS,)),
+    "bitwise_xor of bools": (ops.bitwise_xor, (BOOLS, BOOLS[::-1])),
+    "bitwise_and of bools": (ops.bitwise_and, (BOOLS, BOOLS[::-1])),
+    "left_shift": (ops.left_shift, (WORDS, SHIFTS)),
+    "left_shift by a literal": (lambda x: ops.left_shift(x, 7), (WORDS,)),
+    "right_shift": (ops.right_shift, (WORDS, SHIFTS)),
+    "right_shift of signed integers": (lambda x: ops.right_shift(x, 1), (INTEGERS,)),
+    "logical_not": (ops.logical_not, (BOOLS,)),
+    "logical_not of numbers": (ops.logical_not, (SPECIAL,)),
+    "logical_and": (ops.logical_and, (BOOLS, INTEGERS)),
+    "logical_or": (ops.logical_or, (BOOLS, SCALARS)),
+    "any": (ops.any, (BOOLS,)),
+    "all of numbers": (lambda x: ops.all(x, axis=0), (INTEGERS,)),
+    "sum": (ops.sum, (REAL,)),
+    "sum of integers": (ops.sum, (INTEGERS,)),
+    "sum of words": (ops.sum, (WORDS,)),
+    "sum of bools": (ops.sum, (BOOLS,)),
+    "sum over an axis": (lambda x: ops.sum(x, axis=-1), (MATRIX,)),
+    "sum over axes": (lambda x: ops.sum(x, axis=(0, 1), keepdims=True), (MATRIX,)),
+    "mean": (ops.mean, (REAL,)),
+    "mean of integers": (ops.mean, (INTEGERS,)),
+    "min": (ops.min, (SPECIAL,)),
+    "max": (lambda x: ops.max(x, axis=0, keepdims=True), (MATRIX,)),
+    "min of bools": (ops.min, (BOOLS,)),
+    "max of words": (ops.max, (WORDS,)),
+    "dot": (ops.dot, (REAL, POSITIVE)),
+    "dot with a scalar": (ops.dot, (SCALARS, REAL)),
+    "dot with a literal": (lambda x: ops.dot(2, x), (REAL,)),
+    "dot with a matrix": (ops.dot, (MATRIX, REAL)),
+    "matmul of vectors": (ops.matmul, (REAL, POSITIVE)),
+    "matmul matrix vector": (ops.matmul, (MATRIX, REAL)),
+    "matmul vector matrix": (ops.matmul, (REAL, SQUARE)),
+    "matmul matrices": (ops.matmul, (MATRIX, SQUARE)),
+    "matmul shared matrix vector": (lambda x: ops.matmul(SHARED, x), (REAL,)),
+    "matmul vector shared matrix": (lambda x: ops.matmul(x, SHARED.T), (REAL,)),
+    "matmul matrix shared vector": (lambda x: ops.matmul(x, SHARED[0]), (MATRIX,)),
+    "norm": (ops.norm, (REAL,)),
+    "norm over an axis": (lambda x: ops.norm(x, axis=1), (MATRIX,)),
+    "norm of integers": (ops.norm, (INTEGERS,)),
+    "where": (ops.where, (BOOLS, REAL, POSITIVE)),
+    "where per lane": (ops.where, (FLAGS, REAL, POSITIVE)),
+    "where of literals": (lambda c: ops.where(c, 1.0, 0.0), (BOOLS,)),
+    "where mixes a literal": (lambda c, x: ops.where(c, x, 0), (INTEGERS, REAL)),
+    "zeros_like": (ops.zeros_like, (REAL,)),
+    "ones_like": (ops.ones_like, (INTEGERS,)),
+    "full_like": (ops.full_like, (INTEGERS, SCALARS)),
+    "full_like of a shared array": (lambda v: ops.full_like(SHARED, v), (SCALARS,)),
+    "cast to integers": (lambda x: ops.cast(x, "int32"), (REAL * 3,)),
+    "cast to float64": (lambda x: ops.cast(x, "float64"), (WORDS,)),
+    "cast to bool": (lambda x: ops.cast(x, "bool"), (SPECIAL,)),
+    "cast to words wraps": (lambda x: ops.cast(x, "uint32"), (INTEGERS,)),
+    "stack": (lambda x, y: ops.stack([x, y], axis=-1), (REAL, POSITIVE)),
+    "stack of scalars": (lambda x: ops.stack([x, 1.0, 2]), (SCALARS,)),
+    "concatenate": (lambda x, y: ops.concatenate((x, y, SHARED[0])), (REAL, INTEGERS)),
+    "reshape": (lambda x: ops.reshape(x, (3, -1)), (MATRIX,)),
+    "reshape flat": (lambda x: ops.reshape(x, -1), (MATRIX,)),
+    "bitcast to words": (lambda x: ops.bitcast(x, "uint32"), (SPECIAL,)),
+    "bitcast to floats": (lambda x: ops.bitcast(x, "float32"), (SPECIAL.view(np.uint32),)),
+    "truth": (ops.truth, (SCALARS,)),
+    "truth of a bool": (ops.truth, (FLAGS,)),
+    "python_min": (lambda x, y: ops.python_min(x, y, 1), (SCALARS, -SCALARS)),
+    "python_max": (lambda x, y: ops.python_max(x, y, 1), (SCALARS, -SCALARS)),
+    "python_max of a vector": (ops.python_max, (INTEGERS,)),
+    "python_min of a tuple": (lambda x, y: ops.python_min((x, y)), (SCALARS, -SCALARS)),
+    "python_abs": (ops.python_abs, (SCALARS,)),
+    "python_round": (ops.python_round, (SCALARS,)),
+    "python_round to places": (lambda x: ops.python_round(x, 1), (SCALARS * 1.33,)),
+    "python_round to tens": (lambda x: ops.python_round(x, -1), (SCALARS * 13,)),
+    "python_round of integers": (lambda x: ops.python_round(x[0], 2) + ops.python_round(x[1], -1), (INTEGERS * 7,)),
+    "python_int": (ops.python_int, (SCALARS,)),
+    "python_float": (ops.python_float, (SCALARS,)),
+    "python_bool": (ops.python_bool, (SCALARS,)),
+    "python_len": (lambda x: x + ops.python_len(x), (REAL,)),
+}
+
+HELPERS = {"uses_tensorflow", "is_python_scalar", "dtype_of", "dtype_named", "static_shape"}
+
+
+def by_lane(function: Callable[..., Any], arguments: tuple[np.ndarray, ...]) -> np.ndarray:
+    return np.stack([function(*lane) for lane in zip(*arguments, strict=True)])
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    if expected.dtype.kind == "f":
+        np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
+    else:
+        np.testing.assert_array_equal(found, expected)
+
+
+def vectorized(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *lanes: tf.vectorized_map(lambda lane: function(*lane), lanes, fallback_to_while_loop=False)
+
+
+def test_every_function_has_a_case() -> None:
+    public = {name for name, value in vars(ops).items() if inspect.isfunction(value) and not name.startswith("_")}
+    assert public - HELPERS <= {name.split(" ")[0] for name in CASES}
+    for name in public:
+        assert vars(ops)[name].__doc__
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_eager_agrees_with_numpy(name: str) -> None:
+    function, arguments = CASES[name]
+    for lane in zip(*arguments, strict=True):
+        expected, found = function(*lane), function(*map(tf.constant, lane))
+        assert not ops.uses_tensorflow(expected)
+        assert ops.uses_tensorflow(found)
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("name", CASES)
+def test_traced_and_vectorized_agree_with_numpy(name: str, compiled: bool) -> None:
+    # One function traced for both: a lane alone, and all lanes vectorized.
+    function, arguments = CASES[name]
+
+    @tf.function(jit_compile=compiled, autograph=False)
+    def both(*lanes: tf.Tensor) -> Any:
+        return function(*[lane[0] for lane in lanes]), vectorized(function)(*lanes)
+
+    alone, together = both(*map(tf.constant, arguments))
+    expected = by_lane(function, arguments)
+    assert_same(alone, expected[0])
+    assert_same(together, expected)
+
+
+def test_numpy_use_does_not_import_tensorflow() -> None:
+    program = (
+        "import sys, numpy as np\n"
+        "from batchnuts.autobatch import ops, random\n"
+        "ops.where(np.ones(2) > 0, ops.exp(1.0), ops.bitcast(np.ones(2), 'int64'))\n"
+        "random.normal(random.key(0), (2,))\n"
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_variables_count_as_tensors() -> None:
+    variable = tf.Variable([1.0, 4.0])
+    np.testing.assert_allclose(ops.sqrt(variable), [1, 2])
+    assert ops.uses_tensorflow(1, [np.ones(2), (variable,)])
+    assert not ops.uses_tensorflow(1, [np.ones(2), ("tensorflow",)])
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (ops.exp(0), 1.0),
+        (ops.exp(1.0), math.e),
+        (ops.minimum(1, 2), 1),
+        (ops.maximum(1, 2.5), 2.5),
+        (ops.abs(-3), 3),
+        (ops.square(3), 9),
+        (ops.floor(2.5), 2.0),
+        (ops.floor(2), 2),
+        (ops.round(2.5), 2.0),
+        (ops.where(True, 1, 2), 1),
+        (ops.where(False, 1, 2.5), 2.5),
+        (ops.clip(5, 0, 3), 3),
+        (ops.isfinite(INF), False),
+        (ops.logical_and(1, 2.0), True),
+        (ops.bitwise_xor(6, 3), 5),
+        (ops.left_shift(1, 40), 2**40),
+        (ops.sum(3), 3),
+        (ops.norm(-3), 3.0),
+        (ops.zeros_like(2.0), 0.0),
+        (ops.full_like(2, 7), 7),
+        (ops.log(0.0), -INF),
+    ],
+)
+def test_python_scalars_give_python_scalars(result: Any, expected: Any) -> None:
+    assert type(result) is type(expected)
+    assert result == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint32"])
+def test_python_scalars_take_the_dtype_they_meet(as_array: Callable[..., Any], dtype: str) -> None:
+    x = as_array(np.arange(3, dtype=dtype))
+    assert ops.dtype_of(ops.maximum(x, 1)) == dtype
+    assert ops.dtype_of(ops.where(as_array([True, False, True]), 1, x)) == dtype
+    assert ops.dtype_of(ops.maximum(1.5, x)) == (dtype if dtype.startswith("float") else "float64")
+    assert ops.dtype_of(ops.exp(x)) == (dtype if dtype.startswith("float") else "float64")
+    assert ops.dtype_of(ops.sum(x)) == dtype
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+def test_errors(as_array: Callable[..., Any]) -> None:
+    vector, matrix = as_array(np.ones(3, np.float32)), as_array(np.ones((2, 3), np.float32))
+    with pytest.raises(ValueError, match=r"condition takes a scalar, not shape \(3,\)"):
+        ops.truth(vector)
+    for function in (ops.python_int, ops.python_float, ops.python_bool, ops.python_round):
+        with pytest.raises(ValueError, match=r"not shape \(2, 3\)"):
+            function(matrix)
+    with pytest.raises(ValueError, match=r"min\(\) takes a scalar, not shape \(3,\)"):
+        ops.python_min(vector, 1.0)
+    with pytest.raises(ValueError, match=r"max\(\) of one array .* not shape \(2, 3\)"):
+        ops.python_max(matrix)
+    with pytest.raises(TypeError, match="no key"):
+        ops.python_max(vector, key=float)
+    with pytest.raises(TypeError, match=r"len\(\) of a scalar"):
+        ops.python_len(as_array(1.0))
+    with pytest.raises(ValueError, match="float32 as float64"):
+        ops.bitcast(vector, "float64")
+    with pytest.raises(OverflowError):
+        ops.bitwise_and(as_array(np.ones(2, np.uint32)), -1)
+    with pytest.raises(ValueError, match=r"matmul|core dimension|scalar"):
+        ops.matmul(as_array(1.0), as_array(2.0))
+
+
+def test_builtins_keep_their_own_results_on_python_values() -> None:
+    assert ops.python_min("b", "a") == "a"
+    assert ops.python_max([], default=4) == 4
+    assert ops.python_max([1, -5], key=abs) == -5
+    assert ops.python_min(1, 2.5) == 1
+    assert type(ops.python_min(1, 2.5)) is int
+    assert ops.python_round(2.5) == 2
+    assert ops.python_round(2.675, 2) == builtins.round(2.675, 2)
+    assert ops.python_int("12") == 12
+    assert ops.python_float("inf") == INF
+    assert ops.python_len("four") == 4
+    assert ops.truth([]) is False
+    assert ops.truth(NAN) is True
+
+
+@pytest.mark.parametrize("as_array", [np.float32, tf.constant], ids=["numpy", "tensorflow"])
+def test_min_and_max_treat_nan_as_python_does(as_array: Callable[..., Any]) -> None:
+    for function, builtin in ((ops.python_min, builtins.min), (ops.python_max, builtins.max)):
+        for pair in ((NAN, 1.0), (1.0, NAN)):
+            assert float(function(*map(as_array, pair))) == pytest.approx(builtin(*pair), nan_ok=True)
+
+
+def test_int_truncates_toward_zero_and_float_is_double() -> None:
+    assert [int(ops.python_int(tf.constant(x))) for x in (-2.7, 2.7)] == [-2, 2]
+    assert ops.dtype_of(ops.python_int(tf.constant(1.5))) == np.int64
+    assert ops.dtype_of(ops.python_float(np.float32(1.5))) == np.float64
+
+
+def gradients(function: Callable[..., Any], *values: float) -> list[float]:
+    variables = [tf.constant(value) for value in values]
+    with tf.GradientTape() as tape:
+        tape.watch(variables)
+        result = function(*variables)
+    return [float(gradient) for gradient in tape.gradient(result, variables)]
+
+
+def test_gradients_at_the_edges() -> None:
+    assert gradients(ops.logaddexp, 1.0, 1.0) == [0.5, 0.5]
+    assert gradients(ops.logaddexp, -INF, 2.0) == [0.0, 1.0]
+    assert builtins.all(math.isfinite(g) for g in gradients(ops.logaddexp, -INF, -INF))
+    assert builtins.all(math.isfinite(g) for g in gradients(ops.logaddexp, INF, INF))
+    assert gradients(lambda x, y: ops.norm(ops.stack([x, y])), 0.0, 0.0) == [0.0, 0.0]
+    assert gradients(lambda x, y: ops.norm(ops.stack([x, y])), 3.0, 4.0) == pytest.approx([0.6, 0.8])
+
+
+def test_matrix_times_vector_vectorizes_without_transposes() -> None:
+    # The reason for the row form in matmul: each lane's vector is a row; no transpose is needed, nor in the gradient.
+    def value_and_gradient(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = ops.sum(ops.softplus(ops.matmul(SHARED, x)))
+        return value, tape.gradient(value, x)
+
+    function = tf.function(vectorized(value_and_gradient)).get_concrete_function(tf.TensorSpec((4, 3), tf.float32))
+    definition = function.graph.as_graph_def()
+    nodes = [*definition.node, *(node for part in definition.library.function for node in part.node_def)]
+    operations = {node.op for node in nodes}
+    assert "MatMul" in operations
+    assert "Transpose" not in operations
+
+
+def test_unknown_shapes_are_traced() -> None:
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
+    def anything(x: tf.Tensor) -> Any:
+        return ops.full_like(x, 2.0) + ops.zeros_like(x), ops.truth(ops.sum(x))
+
+    filled, true = anything(tf.constant([1.0, 2.0]))
+    np.testing.assert_array_equal(filled, [2, 2])
+    assert bool(true)
+    with pytest.raises(ValueError, match="unknown"):
+        tf.function(ops.python_len, input_signature=[tf.TensorSpec([None], tf.float32)]).get_concrete_function()

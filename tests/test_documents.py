@@ -1,0 +1,56 @@
+"""The code blocks of README and docs run as they stand."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language):
+    """Each block of `language` with the page and line it starts at."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+            line = text[: match.start()].count("\n") + 1
+            yield pytest.param(match.group(1), id=f"{page.name}:{line}")
+
+
+def run(*arguments, cwd):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", list(blocks("python")))
+def test_python_blocks_run(code, tmp_path):
+    (tmp_path / "block.py").write_text(code, encoding="utf-8")
+    run("block.py", cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_own_model_of_the_readme_is_sampled(tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    part = text[text.index("## Your own model") : text.index("## Any recursive function")]
+    (tmp_path / "schools.py").write_text(re.findall(r"^```python\n(.*?)^```$", part, flags=re.M | re.S)[0])
+    (tmp_path / "schools.yaml").write_text(re.findall(r"^```yaml\n(.*?)^```$", part, flags=re.M | re.S)[0])
+    overrides = ["sampler.chains=4", "sampler.warmup=20", "sampler.draws=10"]
+    out = run("-m", "batchnuts.sample", "--config", "schools.yaml", *overrides, cwd=tmp_path)
+    assert "10 coefficients, 4 chains x 10 draws" in out
+
+
+def test_set_up_lines_of_the_readme_are_whole():
+    """Both commands make their environment themselves and end as promised."""
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("python3 -m venv")]
+    assert [line.rsplit("&& ", 1)[1] for line in lines] == [
+        "python -m batchnuts.sample --config logreg.yaml",
+        "python -m pytest",
+    ]
