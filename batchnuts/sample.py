@@ -123,7 +123,7 @@ def _uninterrupted() -> Iterator[None]:
 def _interruption(draws: Draws, target: Path) -> str:
     chains = len(draws.done)
     further = int(draws.done.sum()) - draws.complete * chains
-    rest = f" {further} further draws of the faster chains are in its group 'unfinished'." if further else ""
+    rest = f" The faster chains' further draws ({further} in all) are in its group 'unfinished'." if further else ""
     return (
         f"batchnuts: interrupted; {draws.complete} of {draws.settings.draws} draws of each of {chains} chains are "
         f"saved in {target}, which is marked as interrupted.{rest}"

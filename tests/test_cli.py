@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -133,7 +134,7 @@ def test_interrupted_run_is_saved_and_says_so(cli, tmp_path):
     code, out, err = cli(run=lambda model, sampler, execution: make_draws(model, sampler, done=(6, 9, 20, 6)))
     assert code == 130
     assert "interrupted; 6 of 20 draws of each of 4 chains are saved in " in err
-    assert "17 further draws of the faster chains are in its group 'unfinished'" in err
+    assert "The faster chains' further draws (17 in all) are in its group 'unfinished'" in err
     assert "4 chains x 6 draws" in out
     with xarray.open_dataset("out.nc", group="posterior", engine="h5netcdf") as posterior:
         assert posterior.attrs["interrupted"] == 1
@@ -144,7 +145,7 @@ def test_interrupted_with_no_complete_draw_still_saves_the_others(cli):
     code, out, err = cli(run=lambda model, sampler, execution: make_draws(model, sampler, done=(0, 1, 0, 0)))
     assert code == 130
     assert "0 of 20 draws" in err
-    assert "1 further draws" in err
+    assert "(1 in all)" in err
     assert "R-hat" not in out
 
 
@@ -153,6 +154,35 @@ def test_interrupted_before_the_first_draw_writes_nothing(cli):
     assert code == 130
     assert "nothing was drawn yet and no file was written" in err
     assert os.listdir() == ["small.yaml"]
+
+
+def test_a_second_key_press_does_not_lose_the_file(cli, monkeypatch):
+    from batchnuts.mcmc import output
+
+    save = output.save
+
+    def pressed(*arguments, **options):
+        signal.raise_signal(signal.SIGINT)
+        return save(*arguments, **options)
+
+    monkeypatch.setattr(output, "save", pressed)
+    before = signal.getsignal(signal.SIGINT)
+    assert cli("--quiet")[0] == 0
+    assert Path("out.nc").exists()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
+    from batchnuts.mcmc import diagnostics
+
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(diagnostics, "diagnose", pressed)
+    code, _, err = cli()
+    assert code == 130
+    assert "the summary was interrupted; the draws are in " in err
+    assert Path("out.nc").exists()
 
 
 def test_dry_run_prints_a_config_and_runs_nothing(cli):

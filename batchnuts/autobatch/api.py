@@ -158,6 +158,10 @@ class BatchedFunction(LaneFunction):
         lowered = self.compiled(types, backend).lowered
         return VirtualMachine(lowered, backend, lanes, stack_depth, make_schedule(lowered, schedule))
 
+    def lane_types(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One lane's type of each argument of a call."""
+        return self._bind(args, {}).types
+
     def dump(self, *types: Any, after: str = "coalesce", backend: str = "tensorflow") -> str:
         """The text of the program after a pass (see `compiler.pipeline`), for one lane's argument types.
 

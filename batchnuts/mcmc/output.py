@@ -196,8 +196,7 @@ def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) ->
         "inference_library_version": batchnuts.__version__,
         "model": model.name,
         "config": json.dumps(resolved),
-        # A text: the seed may exceed the 32-bit integers that some netCDF readers stop at.
-        "seed": str(draws.settings.seed),
+        "seed": draws.settings.seed,
         "warmup": draws.settings.warmup,
         "draws_requested": draws.settings.draws,
         "draws_complete": draws.complete,

@@ -61,7 +61,7 @@ KNOWN_ANSWERS = [
     (20, "ffffffff ffffffff", "ffffffff ffffffff", "1cb996fc bb002be7"),
     (20, "243f6a88 85a308d3", "13198a2e 03707344", "c4923a9c 483df7a0"),
     (32, "00000000 00000000", "00000000 00000000", "cee3d47e a23dfd5c"),
-    (32, "ffffffff ffffffff", "ffffffff ffffffff", "2e6fe0d0 b1b76f82"),
+    (32, "ffffffff ffffffff", "ffffffff ffffffff", "6e2fe0d0 b1b76f82"),
     (32, "243f6a88 85a308d3", "13198a2e 03707344", "e2827716 c3c05cdf"),
 ]
 

@@ -51,6 +51,8 @@ def check_structure(program: Program) -> None:
             _require(targets <= labels, f"{block.label} jumps to unknown {sorted(targets - labels)}")
             for op in block.ops:
                 if isinstance(op, FunctionCallOp):
+                    known = any(f.name == op.function for f in program.functions)
+                    _require(known, f"{block.label}: call of unknown function {op.function}")
                     callee = program.function(op.function)
                     fits = len(op.vars_in) == len(callee.vars_in) and len(op.vars_out) == len(callee.vars_out)
                     _require(fits, f"{block.label}: call of {op.function} with the wrong number of variables")

@@ -140,12 +140,18 @@ def check_assigned(program: Program) -> None:
 
 
 def _first_reader(function: Function, variable: str) -> PrimOp | None:
-    """An op that reads the variable where no earlier op of its block assigned it."""
-    live = function_liveness(function)
+    """The first op, in program order, that a path reaches without having assigned the variable it reads."""
+    following = successors(function.graph, through_calls=False)
+    assigning = {b.label for b in function.graph.blocks if any(variable in writes(op) for op in b.ops)}
+    unassigned: set[str] = set()
+    todo = [function.graph.entry]
+    while todo:
+        label = todo.pop()
+        if label not in unassigned:
+            unassigned.add(label)
+            todo.extend(following[label] if label not in assigning else ())
     for block in function.graph.blocks:
-        if variable not in live.at_start[block.label]:
-            continue
-        for op in block.ops:
+        for op in block.ops if block.label in unassigned else ():
             if variable in reads(op):
                 return op  # type: ignore[return-value]
             if variable in writes(op):

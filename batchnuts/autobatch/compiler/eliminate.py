@@ -10,7 +10,9 @@ place, and ops whose results nobody reads go.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from batchnuts.autobatch.compiler.dataflow import Variables, function_liveness, live_before_op, liveness
 from batchnuts.autobatch.compiler.ir import (
@@ -30,6 +32,8 @@ from batchnuts.autobatch.compiler.ir import (
     writes,
 )
 
+Types = Mapping[str, Any]
+
 
 def eliminate(program: Program) -> Program:
     """Both eliminations on every block, to the fixpoint. Works before and after lowering."""
@@ -43,13 +47,16 @@ def eliminate(program: Program) -> Program:
 def _once(program: Program) -> Program:
     if not program.functions:
         live = liveness(program.graph, frozenset(program.vars_out), through_calls=True)
-        blocks = tuple(_block(b, _live_at_end(b, live.at_end[b.label], program.vars_out)) for b in program.graph.blocks)
+        blocks = tuple(
+            _block(b, _live_at_end(b, live.at_end[b.label], program.vars_out), program.var_defs)
+            for b in program.graph.blocks
+        )
         return program.replace(graph=ControlFlowGraph(blocks))
     functions = {}
     for function in program.all_functions():
         live = function_liveness(function)
         blocks = tuple(
-            _block(b, live.at_end[b.label] | (set(function.vars_out) if _returns(b) else frozenset()))
+            _block(b, live.at_end[b.label] | (set(function.vars_out) if _returns(b) else frozenset()), program.var_defs)
             for b in function.graph.blocks
         )
         functions[function.name] = replace(function, graph=ControlFlowGraph(blocks))
@@ -64,15 +71,15 @@ def _live_at_end(block: Block, live: Variables, vars_out: tuple[str, ...]) -> Va
     return live | set(vars_out) if _returns(block) and block.owner == "main" else live
 
 
-def _block(block: Block, live_at_end: Variables) -> Block:
+def _block(block: Block, live_at_end: Variables, types: Types) -> Block:
     live_at_end |= set(terminator_reads(block.terminator))
-    ops = _read_originals(block.ops)
-    ops = _compute_in_place(ops, live_at_end)
+    ops = _read_originals(block.ops, types)
+    ops = _compute_in_place(ops, live_at_end, types)
     return replace(block, ops=_drop_dead(ops, live_at_end))
 
 
-def _read_originals(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """Forward: after `a = copy b`, read b for a until either changes."""
+def _read_originals(ops: tuple[Op, ...], types: Types) -> tuple[Op, ...]:
+    """Forward: after `a = copy b`, read b for a until either changes. A copy to another type is a cast and stays."""
     original: dict[str, str] = {}
     result: list[Op] = []
     for op in ops:
@@ -88,7 +95,8 @@ def _read_originals(ops: tuple[Op, ...]) -> tuple[Op, ...]:
         changed = {op.var} if isinstance(op, PopOp) else set(writes(op))
         original = {a: b for a, b in original.items() if a not in changed and b not in changed}
         if isinstance(op, PrimOp) and op.function is COPY:
-            original |= {a: b for a, b in zip(op.vars_out, op.vars_in) if b not in op.vars_out}
+            pairs = zip(op.vars_out, op.vars_in)
+            original |= {a: b for a, b in pairs if b not in op.vars_out and types.get(a) == types.get(b)}
         result.append(op)
     return tuple(result)
 
@@ -98,8 +106,11 @@ def _without_self_copies(op: PrimOp) -> PrimOp:
     return replace(op, vars_out=tuple(o for o, _ in pairs), vars_in=tuple(i for _, i in pairs))
 
 
-def _compute_in_place(ops: tuple[Op, ...], live_at_end: Variables) -> tuple[Op, ...]:
-    """Backward: `t = f(x); ...; a = copy t` with t dead afterwards becomes `a = f(x)`."""
+def _compute_in_place(ops: tuple[Op, ...], live_at_end: Variables, types: Types) -> tuple[Op, ...]:
+    """Backward: `t = f(x); ...; a = copy t` with t dead afterwards becomes `a = f(x)`.
+
+    Where a and t differ in type, only for a literal, which takes the type of whatever it is assigned to.
+    """
     result = list(ops)
     live_after: list[Variables] = []
     live = live_at_end
@@ -117,10 +128,12 @@ def _compute_in_place(ops: tuple[Op, ...], live_at_end: Variables) -> tuple[Op, 
                 continue
             made = result[maker]
             assert isinstance(made, PrimOp)
+            if made.vars_in and types.get(out) != types.get(source):
+                continue
             result[maker] = replace(made, vars_out=tuple(out if v == source else v for v in made.vars_out))
             rest = [(o, i) for o, i in zip(op.vars_out, op.vars_in) if o != out]
             result[k] = replace(op, vars_out=tuple(o for o, _ in rest), vars_in=tuple(i for _, i in rest))
-            return _compute_in_place(tuple(result), live_at_end)
+            return _compute_in_place(tuple(result), live_at_end, types)
     return tuple(result)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,18 @@ LANE_TYPES: dict[Any, Any] = {
 }
 """The same for types, which are replaced only where they are called: `dtype=float` stays as it is."""
 
+
+def _on_tensors(tensors: Callable[..., Any], others: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, y: (tensors if ops.uses_tensorflow(x, y) else others)(x, y)
+
+
+LANE_OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
+    ast.LShift: _on_tensors(ops.left_shift, operator.lshift),
+    ast.RShift: _on_tensors(ops.right_shift, operator.rshift),
+    ast.MatMult: _on_tensors(ops.matmul, operator.matmul),
+}
+"""Operators that TensorFlow's tensors lack, or have for other shapes than NumPy's arrays."""
+
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -52,6 +65,7 @@ def with_lane_builtins(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
     result = {name: replaced(value) for name, value in namespace.items()}
     result |= {_CALLED + type_.__name__: function for type_, function in LANE_TYPES.items()}
+    result |= {_CALLED + operator_.__name__: function for operator_, function in LANE_OPERATORS.items()}
     return result | {_TRUTH: ops.truth, _NOT: lambda value: ops.logical_not(ops.truth(value))}
 
 
@@ -221,18 +235,33 @@ def purify(
     return Purify().visit(copy.deepcopy(node))
 
 
+class _LaneOperators(ast.NodeTransformer):
+    """Calls in place of the operators in LANE_OPERATORS, and nothing in place of unary plus."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        if type(node.op) not in LANE_OPERATORS:
+            return node
+        function = ast.Name(_CALLED + type(node.op).__name__, ast.Load())
+        return located(ast.Call(function, [node.left, node.right], []), node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        return node.operand if isinstance(node.op, ast.UAdd) else node
+
+
 def compile_expression(
     node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any], filename: str
 ) -> Callable[..., Any]:
     """The function of the values of `names` that evaluates the expression."""
     arguments = ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
     node = copy.deepcopy(node)
-    free = [name for name in _free_loads(node) if name.id not in names]
-    called = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
-    for name in free:
+    called = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+    for name in _free_loads(node):
         value = namespace.get(name.id)
-        if isinstance(value, type) and value in LANE_TYPES and any(name is function for function in called):
+        if id(name) in called and name.id not in names and isinstance(value, type) and value in LANE_TYPES:
             name.id = _CALLED + value.__name__
+    node = _LaneOperators().visit(node)
     tree = ast.Expression(located(ast.Lambda(arguments, node), node))
     return eval(compile(tree, filename, "eval"), namespace)
 

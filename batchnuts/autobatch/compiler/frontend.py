@@ -179,6 +179,10 @@ class _FunctionBuilder:
                     self.end(GotoOp(after))
                 self.start(after)
             case ast.BoolOp():
+                later = ast.Tuple(node.values[1:], ast.Load())
+                if identifier == "return" or identifier in expressions.names_read(later, self.locals):
+                    self.assign(identifier, ast.copy_location(ast.Name(self.atom(node), ast.Load()), node))
+                    return
                 after = self.new_label("endbool")
                 for value in node.values[:-1]:
                     more = self.new_label("bool")
@@ -224,8 +228,11 @@ class _FunctionBuilder:
             return ast.copy_location(ast.Name(self.atom(inner), ast.Load()), inner)
 
         def in_nested_scope(inner: ast.expr) -> None:
-            if isinstance(inner, ast.Call) and isinstance(self.static(inner.func), LaneFunction):
-                self.refuse(inner, "a call of a batched function inside a lambda or comprehension", "use a for loop")
+            callee = self.static(inner.func) if isinstance(inner, ast.Call) else None
+            over_lanes = isinstance(callee, PrimitiveFunction) and callee.batched
+            if isinstance(callee, LaneFunction) or over_lanes or callee is write:
+                what = f"a call of `{ast.unparse(inner.func)}` inside a lambda or comprehension"  # type: ignore[attr-defined]
+                self.refuse(inner, what, "use a for loop")
 
         return expressions.purify(node, take_out, in_nested_scope)
 
@@ -360,6 +367,8 @@ class _FunctionBuilder:
                 self.end(GotoOp(self.loops[-1].again))
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 pass
+            case ast.Expr(value=value) if type(value) in REWRITES:
+                self.refuse(node, f"`{ast.unparse(value)}`", REWRITES[type(value)])
             case ast.Expr(value=value):
                 self.refuse(node, f"the statement `{ast.unparse(value)}`, whose value is not used,", "drop or assign it")
             case _:

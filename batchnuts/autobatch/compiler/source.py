@@ -6,7 +6,6 @@ import ast
 import builtins
 import inspect
 import linecache
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,18 +34,6 @@ def source_at(filename: str, node: ast.AST) -> Source:
     return Source(filename, line, getattr(node, "col_offset", 0), text)
 
 
-class _ShiftColumns(ast.NodeVisitor):
-    def __init__(self, by: int) -> None:
-        self.by = by
-
-    def generic_visit(self, node: ast.AST) -> None:
-        if hasattr(node, "col_offset"):
-            node.col_offset += self.by
-            if getattr(node, "end_col_offset", None) is not None:
-                node.end_col_offset += self.by
-        super().generic_visit(node)
-
-
 def read_function(function: Callable[..., Any]) -> FunctionSource:
     """Parse the source of `function`.
 
@@ -61,11 +48,15 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
             f"cannot find the source of {name!r} ({error}). The compiler reads the function's text: define it in a "
             "file or a notebook cell rather than through exec or the plain interactive prompt."
         ) from None
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    module = ast.parse(textwrap.dedent("".join(lines)))
-    ast.increment_lineno(module, first - 1)
-    _ShiftColumns(indent).visit(module)
-    node = module.body[0]
+    text = "".join(lines)
+    if text[0] in " \t":  # an indented body of something, so that columns and multi-line strings stay as they are
+        block = ast.parse("if True:\n" + text).body[0]
+        assert isinstance(block, ast.If)
+        ast.increment_lineno(block, first - 2)
+        node = block.body[0]
+    else:
+        node = ast.parse(text).body[0]
+        ast.increment_lineno(node, first - 1)
     if not isinstance(node, ast.FunctionDef):
         raise UnsupportedSyntaxError(
             f"{name!r} is not a plain function: found {type(node).__name__}, expected `def`. Write it with `def`.",

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch import ops
 from batchnuts.autobatch.compiler.dataflow import Variables, live_before_op
 from batchnuts.autobatch.compiler.ir import COPY, Block, Op, PrimOp, TensorType, terminator_reads
 from batchnuts.autobatch.runtime.backend import Array, Backend, Region
@@ -86,16 +87,20 @@ def _compute(run: tuple[PrimOp, ...], needed: Variables, types: Mapping[str, Ten
 def _one_lane(
     run: tuple[PrimOp, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], types: Mapping[str, TensorType]
 ) -> Callable[..., tuple[Any, ...]]:
+    dtypes = {v: np.dtype(types[v].dtype) for op in run for v in op.vars_out}
+
     def function(*arguments: Any) -> tuple[Any, ...]:
         values = dict(zip(inputs, arguments))
         for op in run:
             results = op.function.call(*(values[v] for v in op.vars_in))
-            values.update((v, _literal(r, types[v])) for v, r in zip(op.vars_out, results))
+            values.update((v, _in_dtype(r, dtypes[v])) for v, r in zip(op.vars_out, results))
         return tuple(values[v] for v in outputs)
 
     return function
 
 
-def _literal(value: Any, type_: TensorType) -> Any:
-    """A Python number in its variable's dtype; arrays as they are."""
-    return np.asarray(value, type_.dtype)[()] if isinstance(value, (bool, int, float, complex)) else value
+def _in_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A result in its variable's dtype, which can be another one where it came from a literal."""
+    if isinstance(value, (bool, int, float, complex)):
+        return np.asarray(value, dtype)[()]
+    return value if ops.dtype_of(value) == dtype else ops.cast(value, dtype)

@@ -117,11 +117,17 @@ class _Run:
                     values.set_active(variable, value)
             case FunctionCallOp():
                 callee = self.program.function(step.function)
-                inputs = {p: values[v] for p, v in zip(callee.vars_in, step.vars_in)}
-                for variable, value in zip(step.vars_out, self.call(callee, inputs, lanes, depth + 1)):
-                    values.set_active(variable, value)
+                inputs = {p: self.in_type_of(p, v, values[v]) for p, v in zip(callee.vars_in, step.vars_in)}
+                results = self.call(callee, inputs, lanes, depth + 1)
+                for variable, result, value in zip(step.vars_out, callee.vars_out, results):
+                    values.set_active(variable, self.in_type_of(variable, result, value))
             case WriteRowOp():
                 self.write(step, values, mask)
+
+    def in_type_of(self, target: str, variable: str, value: Array) -> Array:
+        """The value of `variable` as `target` holds it: a literal's dtype can differ between the two."""
+        wanted, found = (self.program.var_defs[v].dtype for v in (target, variable))
+        return value if wanted == found else self.backend.cast(value, wanted)
 
     def write(self, op: WriteRowOp, values: LaneValues, mask: Array) -> None:
         state: State = {"fault": self.backend.full((self.lanes,), 0, "int32")}

@@ -139,6 +139,10 @@ class VirtualMachine:
         """The top frame of any stored variable, on the host: [lanes, ...]."""
         return self.backend.to_numpy(state[f"value:{variable}"])
 
+    def live_name(self, variable: str) -> str:
+        """Under which name a variable of the program before coalescing is stored."""
+        return self.program.renamed.get(variable, variable)
+
     def check_faults(self, state: State) -> None:
         """Raise for the first lane on which something went wrong.
 

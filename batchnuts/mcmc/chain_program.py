@@ -1,0 +1,126 @@
+"""The programs a run is made of, each written for one chain: a stretch of transitions, and a first step size."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from batchnuts.autobatch import BatchedFunction, batch, ops, random, write
+from batchnuts.mcmc.adaptation import DualAveraging, update_if
+from batchnuts.mcmc.hamiltonian import draw_momentum, drift, kick, kinetic_energy
+from batchnuts.mcmc.nuts import NutsOptions, make_nuts
+
+Array = Any
+
+
+class Record(NamedTuple):
+    """What is kept of each transition; in the buffers of a run every array has the transition axis in front."""
+
+    position: Array
+    lp: Array
+    energy: Array
+    acceptance_rate: Array
+    step_size: Array
+    tree_depth: Array
+    n_steps: Array
+    diverging: Array
+
+
+class ChainResult(NamedTuple):
+    """A chain after a stretch of transitions."""
+
+    position: Array
+    log_density: Array
+    gradient: Array
+    adaptation: DualAveraging
+    records: Record
+    """Arrays [capacity, ...]; the first `done` rows are this stretch's."""
+    done: Array
+    divergences: Array
+
+
+def empty_records(capacity: int, dimension: int, dtype: str) -> Record:
+    """Buffers for one chain, all zero: position [capacity, dimension], the others [capacity]."""
+    scalar = {name: dtype for name in ("lp", "energy", "acceptance_rate", "step_size")}
+    scalar |= {"tree_depth": "int32", "n_steps": "int32", "diverging": "bool"}
+    arrays = {name: np.zeros(capacity, kind) for name, kind in scalar.items()}
+    return Record(position=np.zeros((capacity, dimension), dtype), **arrays)
+
+
+def make_chain(
+    value_and_gradient: Any, options: NutsOptions, target_acceptance: float, capacity: int, dimension: int
+) -> BatchedFunction:
+    """The program `run_chain`: `transitions` NUTS transitions from a state, each recorded.
+
+    One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density scalar; adaptation a
+    DualAveraging; adapting bool; first, transitions int64, transitions <= capacity. Transition i uses the key folded
+    with first + i, so a chain's numbers do not depend on how a run is cut into stretches. Returns a ChainResult.
+    """
+    nuts_transition = make_nuts(value_and_gradient, options)
+    empty = empty_records(capacity, dimension, options.dtype)
+
+    @batch
+    def run_chain(key, position, log_density, gradient, inverse_mass, adaptation, adapting, first, transitions):
+        """Transitions one after another; chains of a batch are out of step with each other all the time."""
+        records = empty
+        done = 0
+        divergences = 0
+        while done < transitions:
+            step_size = ops.exp(adaptation.log_step)
+            transition_key = random.fold_in(key, first + done)
+            new = nuts_transition(transition_key, position, log_density, gradient, step_size, inverse_mass)
+            adaptation = update_if(adapting, adaptation, new.acceptance_rate, target_acceptance)
+            position, log_density, gradient = new.position, new.log_density, new.gradient
+            records = write(
+                records,
+                done,
+                Record(
+                    position,
+                    log_density,
+                    new.energy,
+                    new.acceptance_rate,
+                    step_size,
+                    ops.cast(new.tree_depth, "int32"),
+                    ops.cast(new.n_steps, "int32"),
+                    new.diverging,
+                ),
+            )
+            done += 1
+            divergences = divergences + ops.cast(new.diverging, "int64")
+        return ChainResult(position, log_density, gradient, adaptation, records, done, divergences)
+
+    return run_chain
+
+
+def make_first_step_size(value_and_gradient: Any, dtype: str) -> BatchedFunction:
+    """The program `first_step_size`: a step size at which one leapfrog step is accepted about 8 times in 10.
+
+    [H] Algorithm 4, with Stan's threshold 0.8: from the step given, double or halve until the acceptance probability
+    of one step crosses it. One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density, step
+    scalars. Returns the step size.
+    """
+
+    @batch
+    def first_step_size(key, position, log_density, gradient, inverse_mass, step):
+        """Double or halve until the acceptance crosses the threshold, at most 50 times."""
+        momentum = draw_momentum(key, inverse_mass, dtype)
+        energy = kinetic_energy(momentum, inverse_mass) - log_density
+        larger = False
+        tries = 0
+        searching = True
+        while searching:
+            half = kick(momentum, gradient, step)
+            there = drift(position, half, inverse_mass, step)
+            log_density_there, gradient_there = value_and_gradient(there)
+            energy_there = kinetic_energy(kick(half, gradient_there, step), inverse_mass) - log_density_there
+            accepted = energy - energy_there > -0.2231435513142097  # log 0.8; False for NaN
+            if tries == 0:
+                larger = accepted
+            searching = (accepted == larger) & (tries < 50)
+            if searching:
+                step = step * 2.0 if larger else step * 0.5
+            tries += 1
+        return step
+
+    return first_step_size

@@ -1,0 +1,247 @@
+"""A whole run: initial positions, warmup windows with pooling between them, then draws.
+
+    positions -> check -> first step size -> [window -> pool metric and step size]* -> draws -> Draws
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch import random
+from batchnuts.mcmc import adaptation
+from batchnuts.mcmc.chain_program import ChainResult, Record, make_chain, make_first_step_size
+from batchnuts.mcmc.check_model import check_density, evaluate_at
+from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.runner import Counts, Runner, make_runner
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.warmup import Window, warmup_windows
+
+ProgressCallback = Callable[[Progress], None]
+
+
+def sample_chains(model: Model, *, progress: ProgressCallback | None = None, **settings: Any) -> Any:
+    """Sample a model with NUTS and give the draws as an ArviZ object, the same that the command line saves.
+
+    settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: called a few times a second.
+    Raises SettingsError for settings that do not fit, ModelError for a model that cannot be sampled.
+    """
+    from batchnuts.mcmc.output import to_arviz, to_datasets
+
+    sampler, execution = split_settings(settings)
+    return to_arviz(to_datasets(run_chains(model, sampler, execution, progress), model))
+
+
+def run_chains(
+    model: Model,
+    sampler: SamplerSettings,
+    execution: ExecutionSettings,
+    progress: ProgressCallback | None = None,
+) -> Draws:
+    """Run warmup and draws; exactly `sampler.draws` draws of every chain, unless interrupted.
+
+    Ctrl-C ends the run early and gives what was drawn so far, with `interrupted` set. The model is checked first.
+    """
+    return _Run(model, sampler, execution, progress or (lambda _: None)).run()
+
+
+@dataclass
+class _State:
+    """All chains between stretches, on the host; every array [chains, ...]."""
+
+    position: np.ndarray
+    log_density: np.ndarray
+    gradient: np.ndarray
+    inverse_mass: np.ndarray
+    """[dimension], the same for all chains."""
+    step_size: float
+    transitions_done: int = 0
+
+
+@dataclass
+class _Tally:
+    """What a phase has counted so far."""
+
+    counts: Counts = field(default_factory=Counts)
+    seconds: float = 0.0
+
+
+class _Run:
+    def __init__(
+        self, model: Model, sampler: SamplerSettings, execution: ExecutionSettings, progress: ProgressCallback
+    ) -> None:
+        self.model = model
+        self.sampler = sampler
+        self.execution = execution
+        self.progress = progress
+        self.windows = warmup_windows(sampler.warmup)
+        self.keys = random.lane_keys(sampler.seed, sampler.chains)
+        self.timings = {"compile": 0.0, "warmup": 0.0, "sampling": 0.0}
+        self.warmup, self.sampling = _Tally(), _Tally()
+        self.density = value_and_gradient(model)
+
+    def run(self) -> Draws:
+        """Warmup, then draws."""
+        model, sampler = self.model, self.sampler
+        check_density(model)
+        rng = np.random.default_rng(sampler.seed)
+        position = model.initial_positions(rng, sampler.chains)
+        log_density, gradient = self.timed("compile", lambda: evaluate_at(model, self.density, position, self.execution))
+        inverse_mass = np.ones(model.dimension, model.dtype)
+        self.state = _State(position, log_density, gradient, inverse_mass, sampler.step_size or 1.0)
+        try:
+            self.prepare()
+            for window in self.windows:
+                self.warm_up(window)
+            records, done, interrupted = self.draw()
+        except KeyboardInterrupt:
+            records, done, interrupted = None, np.zeros(sampler.chains, "int64"), True
+        return self.draws(records, done, interrupted)
+
+    def timed(self, phase: str, work: Callable[[], Any]) -> Any:
+        """The result of `work`, its time added to the phase."""
+        start = time.perf_counter()
+        result = work()
+        self.timings[phase] += time.perf_counter() - start
+        return result
+
+    def prepare(self) -> None:
+        """Compile everything the run needs."""
+        sampler, model = self.sampler, self.model
+        self.progress(Progress("compile", 0, 1, 0.0))
+        options = NutsOptions(
+            sampler.max_tree_depth, sampler.leapfrogs_per_leaf, sampler.divergence_threshold, model.dtype
+        )
+        capacity = max([sampler.draws, *(w.transitions for w in self.windows)])
+        program = make_chain(self.density, options, sampler.target_acceptance, capacity, model.dimension)
+        self.runner: Runner = self.timed("compile", lambda: make_runner(program, self.inputs(0, False), self.execution))
+        self.first_step_size = make_first_step_size(self.density, model.dtype)
+        if sampler.step_size is None:
+            self.timed("compile", self.find_step_size)
+        self.progress(Progress("compile", 1, 1, self.timings["compile"]))
+
+    def find_step_size(self) -> None:
+        """Set the step size to the median of what each chain finds reasonable where it stands."""
+        state, n = self.state, self.sampler.chains
+        options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
+        found = self.first_step_size.run(
+            random.lane_keys(self.sampler.seed, n, first=n * (1 + state.transitions_done)),
+            state.position,
+            state.log_density,
+            state.gradient,
+            np.tile(state.inverse_mass, (n, 1)),
+            np.full(n, state.step_size, self.model.dtype),
+            **options,
+        )
+        state.step_size = adaptation.pooled_step_size(np.log(found))
+
+    def inputs(self, transitions: int, adapting: bool) -> tuple[Any, ...]:
+        """The arguments of `run_chain` from the state of all chains."""
+        state, n, dtype = self.state, self.sampler.chains, self.model.dtype
+        log_step = np.full(n, np.log(state.step_size), dtype)
+        return (
+            self.keys,
+            state.position,
+            state.log_density,
+            state.gradient,
+            np.tile(state.inverse_mass, (n, 1)),
+            adaptation.start(log_step),
+            np.full(n, adapting),
+            np.full(n, state.transitions_done, "int64"),
+            np.full(n, transitions, "int64"),
+        )
+
+    def stretch(self, transitions: int, adapting: bool, phase: str, total: int, before: int) -> Iterator[ChainResult]:
+        """Run all chains for some transitions; yields the result so far a few times a second, at last the whole."""
+        tally = self.warmup if phase == "warmup" else self.sampling
+        start, counts_before = time.perf_counter(), tally.counts
+        seconds_before = tally.seconds
+        for counts, result in self.runner.run(self.inputs(transitions, adapting), transitions):
+            tally.counts = counts_before + counts
+            tally.seconds = seconds_before + time.perf_counter() - start
+            self.timings[phase] = tally.seconds
+            done = before * self.sampler.chains + counts.transitions
+            self.progress(
+                Progress(
+                    phase,  # type: ignore[arg-type]
+                    done,
+                    total * self.sampler.chains,
+                    tally.seconds,
+                    tally.counts.useful_gradients,
+                    tally.counts.utilization,
+                    tally.counts.divergences,
+                )
+            )
+            yield result
+
+    def warm_up(self, window: Window) -> None:
+        """One window: adapt in every chain, then pool."""
+        state, sampler = self.state, self.sampler
+        adapting = sampler.step_size is None
+        result = None
+        for result in self.stretch(
+            window.transitions, adapting, "warmup", sampler.warmup, before=state.transitions_done
+        ):
+            pass
+        if result is None:
+            return
+        self.carry_over(result, window.transitions)
+        if adapting:
+            state.step_size = adaptation.pooled_step_size(result.adaptation.log_step_mean)
+        if window.estimates_metric and sampler.adapt_metric:
+            recorded = result.records.position[:, : window.transitions]
+            state.inverse_mass = adaptation.pooled_inverse_mass(recorded).astype(self.model.dtype)
+            if adapting:
+                self.timed("warmup", self.find_step_size)
+
+    def carry_over(self, result: ChainResult, transitions: int) -> None:
+        state = self.state
+        state.position, state.log_density, state.gradient = result.position, result.log_density, result.gradient
+        state.transitions_done += transitions
+
+    def draw(self) -> tuple[Record | None, np.ndarray, bool]:
+        """The draws: records, how many each chain has, and whether the run was interrupted."""
+        result = None
+        try:
+            for result in self.stretch(self.sampler.draws, False, "sampling", self.sampler.draws, before=0):
+                pass
+        except KeyboardInterrupt:
+            result = self.runner.interrupted() or result
+            if result is None:
+                return None, np.zeros(self.sampler.chains, "int64"), True
+            return result.records, np.asarray(result.done), True
+        assert result is not None
+        return result.records, np.asarray(result.done), False
+
+    def draws(self, records: Record | None, done: np.ndarray, interrupted: bool) -> Draws:
+        """Everything as the object that is given out."""
+        sampler, model = self.sampler, self.model
+        if records is None:
+            shape = (sampler.chains, sampler.draws)
+            names = [n for n in Record._fields if n != "position"]
+            position = np.full((*shape, model.dimension), np.nan, model.dtype)
+            stats = {n: np.zeros(shape, "bool" if n == "diverging" else "float64") for n in names}
+        else:
+            position = records.position[:, : sampler.draws]
+            stats = {n: v[:, : sampler.draws] for n, v in records._asdict().items() if n != "position"}
+        stats["reached_max_treedepth"] = (stats["tree_depth"] >= sampler.max_tree_depth) & ~stats["diverging"]
+        counts = self.warmup.counts + self.sampling.counts
+        return Draws(
+            position=position,
+            stats=stats,
+            done=done,
+            interrupted=interrupted,
+            inverse_mass=self.state.inverse_mass,
+            timings=dict(self.timings),
+            useful_gradients=counts.useful_gradients,
+            utilization=counts.utilization,
+            settings=sampler,
+            execution=self.execution,
+        )

@@ -1,0 +1,112 @@
+"""What is wrong with a user's density is said before anything is compiled, in terms of the density itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch import BatchnutsError, batch
+from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.settings import ExecutionSettings
+
+
+def check_density(model: Model) -> None:
+    """Evaluate the one-chain density once, with its gradient; raise ModelError for what no sampler could use."""
+    import tensorflow as tf
+
+    position = tf.convert_to_tensor(model.initial_positions(np.random.default_rng(0), 1)[0])
+    here = f"Model {model.name!r}: its log-density, given one chain's position"
+    try:
+        with tf.GradientTape() as tape:
+            tape.watch(position)
+            value = model.flat_log_density(position)
+    except Exception as error:
+        raise ModelError(
+            f"{here} of {model.dimension} numbers ({model.dtype}), failed with {type(error).__name__}: {error}"
+        ) from error
+    if not tf.is_tensor(value):
+        raise ModelError(
+            f"{here}, returned {type(value).__name__}; expected a TensorFlow scalar, so that it can be differentiated. "
+            "Write it with tf operations."
+        )
+    if value.shape.rank != 0:
+        raise ModelError(
+            f"{here}, returned shape {tuple(value.shape)}; expected a scalar. Sum over observations and coordinates."
+        )
+    if value.dtype.name != model.dtype:
+        raise ModelError(
+            f"{here} of dtype {model.dtype}, returned {value.dtype.name}. Convert data and constants to {model.dtype}, "
+            f"or declare the model's dtype as {value.dtype.name}."
+        )
+    gradient = tape.gradient(value, position)
+    if gradient is None:
+        raise ModelError(
+            f"{here}, has no gradient: it does not depend on the position through differentiable TensorFlow operations."
+        )
+    gradient = tf.convert_to_tensor(gradient)
+    if tuple(gradient.shape) != (model.dimension,):
+        raise ModelError(f"{here}, has a gradient of shape {tuple(gradient.shape)}; expected ({model.dimension},).")
+    if model.batched_value_and_gradient is not None:
+        _check_twin(model)
+
+
+def _check_twin(model: Model) -> None:
+    """The hand-batched density against the one-chain one: shapes and dtypes (agreement is the model's own test)."""
+    import tensorflow as tf
+
+    lanes = 3
+    positions = tf.convert_to_tensor(model.initial_positions(np.random.default_rng(0), lanes))
+    assert model.batched_value_and_gradient is not None
+    values, gradients = (tf.convert_to_tensor(x) for x in model.batched_value_and_gradient(positions))
+    found = (tuple(values.shape), tuple(gradients.shape))
+    expected = ((lanes,), (lanes, model.dimension))
+    if found != expected:
+        raise ModelError(
+            f"Model {model.name!r}: its batched_value_and_gradient, given {lanes} positions, returned shapes "
+            f"{found[0]} and {found[1]}; expected {expected[0]} and {expected[1]}."
+        )
+    if {values.dtype.name, gradients.dtype.name} != {model.dtype}:
+        raise ModelError(
+            f"Model {model.name!r}: its batched_value_and_gradient returned {values.dtype.name} and "
+            f"{gradients.dtype.name}; expected {model.dtype}."
+        )
+
+
+def evaluate_at(
+    model: Model, value_and_gradient: Any, position: np.ndarray, execution: ExecutionSettings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log-density [chains] and gradient [chains, dimension] at the initial positions.
+
+    Raises ModelError naming the chains where either is not finite.
+    """
+
+    @batch
+    def evaluate(position):
+        """Both at one chain's position."""
+        log_density, gradient = value_and_gradient(position)
+        return log_density, gradient
+
+    try:
+        log_density, gradient = evaluate.run(
+            position, executor=execution.executor, backend=execution.backend, mode=execution.mode
+        )
+    except BatchnutsError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"Model {model.name!r}: its log-density could not be run for many chains ({type(error).__name__}: {error})"
+        ) from error
+    for what, finite in (
+        ("log-density", np.isfinite(log_density)),
+        ("gradient", np.isfinite(gradient).all(axis=-1)),
+    ):
+        if not finite.all():
+            bad = np.flatnonzero(~finite)
+            value = log_density[bad[0]] if what == "log-density" else "NaN or infinity"
+            raise ModelError(
+                f"Model {model.name!r}: its {what} is not finite at the initial position of {len(bad)} of "
+                f"{len(finite)} chains (first: chain {bad[0]}, {value}). A chain can only start where the density is "
+                "positive and smooth: transform constrained parameters, or give the model an initializer."
+            )
+    return log_density, gradient

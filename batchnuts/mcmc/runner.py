@@ -1,0 +1,182 @@
+"""How a chain program is driven: in slices of the virtual machine, or in short stretches of the other executors.
+
+A runner yields what all chains have done so far a few times a second, so that progress can be shown and a run can be
+interrupted; the last thing it yields is the finished stretch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from batchnuts.autobatch import BatchedFunction, StackOverflowError
+from batchnuts.autobatch.api import get_backend
+from batchnuts.autobatch.compiler.schedule import costly_blocks
+from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
+from batchnuts.mcmc.chain_program import ChainResult, Record
+from batchnuts.mcmc.settings import ExecutionSettings
+
+SLICE_SECONDS = 0.5
+"""How long the machine runs between two looks at it; leaving it twice a second costs nothing measurable."""
+
+STRETCH = 5
+"""Transitions per call for executors that cannot be stopped within one."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a stretch has done so far, over all chains."""
+
+    transitions: int = 0
+    useful_gradients: int = 0
+    executed_gradients: int = 0
+    """Gradient evaluations times lanes, active or not."""
+    divergences: int = 0
+
+    @property
+    def utilization(self) -> float:
+        """Useful share of the gradient lanes executed."""
+        return self.useful_gradients / self.executed_gradients if self.executed_gradients else 0.0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.transitions + other.transitions,
+            self.useful_gradients + other.useful_gradients,
+            self.executed_gradients + other.executed_gradients,
+            self.divergences + other.divergences,
+        )
+
+
+class Runner(Protocol):
+    """Runs `run_chain` for all chains."""
+
+    def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult]]:
+        """Counts and result so far, the last one finished."""
+
+    def interrupted(self) -> ChainResult | None:
+        """The result of a stretch that was broken off, as far as it had come."""
+
+
+def make_runner(program: BatchedFunction, example: tuple[Any, ...], execution: ExecutionSettings) -> Runner:
+    """The runner for the executor asked for, compiled for inputs like the example."""
+    if execution.executor == "virtual_machine":
+        return MachineRunner(program, example, execution)
+    return StretchRunner(program, execution)
+
+
+class MachineRunner:
+    """The virtual machine, left and entered again about twice a second."""
+
+    def __init__(self, program: BatchedFunction, example: tuple[Any, ...], execution: ExecutionSettings) -> None:
+        leaves, _ = flatten(example)
+        backend = get_backend(execution.backend, execution.mode)
+        types = program.lane_types(example)
+        self.result_tree = flatten(program.compiled(types, backend).result_type)[1]
+        self.may_grow = execution.max_stack_depth is None
+        depth = execution.max_stack_depth or FIRST_STACK_DEPTH
+        self.machine = program.machine(types, len(leaves[0]), backend, execution.schedule, depth)
+        self.costly = [self.machine.index[label] for label in costly_blocks(self.machine.program)]
+        self.state: dict[str, Any] | None = None
+        self.blocks_per_second = 200.0
+        self.machine.advance(self.start(example), 0)  # compiles
+
+    def start(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
+        """The machine's state before the first block."""
+        return self.machine.start(dict(zip(self.machine.program.vars_in, flatten(inputs)[0])))
+
+    def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult]]:
+        """See Runner."""
+        self.state = self.start(inputs)
+        while True:
+            blocks = max(20, int(self.blocks_per_second * SLICE_SECONDS))
+            began = time.perf_counter()
+            before = int(self.machine.backend.to_numpy(self.state["executions"]).sum())
+            self.state = self.machine.advance(self.state, blocks)
+            taken = int(self.machine.backend.to_numpy(self.state["executions"]).sum()) - before
+            self.blocks_per_second = taken / max(time.perf_counter() - began, 1e-6)
+            try:
+                self.machine.check_faults(self.state)
+            except StackOverflowError:
+                if not self.may_grow:
+                    raise
+                self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
+                self.state = self.start(inputs)
+                continue
+            finished = self.machine.is_finished(self.state)
+            yield self.counts(self.state), self.result(self.state) if finished else _NOT_YET
+            if finished:
+                return
+
+    def interrupted(self) -> ChainResult | None:
+        """See Runner: the machine's state is whole between any two slices."""
+        return None if self.state is None else self.result(self.state)
+
+    def result(self, state: dict[str, Any]) -> ChainResult:
+        """The output variables as they stand: the program keeps them up to date while it runs."""
+        machine = self.machine
+        values = [machine.read(state, machine.live_name(v)) for v in machine.program.vars_out]
+        return unflatten(self.result_tree, values)
+
+    def counts(self, state: dict[str, Any]) -> Counts:
+        """Read off the machine's own counters."""
+        machine = self.machine
+        executions = machine.backend.to_numpy(state["executions"])
+        active = machine.backend.to_numpy(state["active"])
+        done, divergences = (
+            int(machine.read(state, machine.live_name(f"main.result.{name}")).sum()) for name in ("done", "divergences")
+        )
+        useful = int(active[self.costly].sum())
+        return Counts(done, useful, int(executions[self.costly].sum()) * machine.lanes, divergences)
+
+
+_NOT_YET: Any = None
+"""In place of a result while a stretch goes on; it is read only when asked for."""
+
+
+class StretchRunner:
+    """Other executors: a few transitions a call, joined on the host."""
+
+    def __init__(self, program: BatchedFunction, execution: ExecutionSettings) -> None:
+        self.program = program
+        self.options = execution.model_dump(
+            include={"executor", "backend", "mode", "schedule", "max_stack_depth"}
+        )
+        self.parts: list[ChainResult] = []
+
+    def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult]]:
+        """See Runner."""
+        self.parts = []
+        key, position, log_density, gradient, inverse_mass, adaptation, adapting, first, _ = inputs
+        for start in range(0, transitions, STRETCH):
+            length = min(STRETCH, transitions - start)
+            result = self.program.run(
+                key, position, log_density, gradient, inverse_mass, adaptation, adapting,
+                first + start, np.full_like(first, length), **self.options,
+            )  # fmt: skip
+            self.parts.append(result._replace(records=map_leaves(lambda a, n=length: a[:, :n], result.records)))
+            position, log_density, gradient = result.position, result.log_density, result.gradient
+            adaptation = result.adaptation
+            joined = self.joined()
+            useful = int(joined.records.n_steps.sum())
+            # each of these executors evaluates a gradient for all lanes of an activation: counted where it is useful
+            yield (
+                Counts(int(joined.done.sum()), useful, useful, int(joined.divergences.sum())),
+                joined,
+            )
+
+    def joined(self) -> ChainResult:
+        """All parts as one result."""
+        last = self.parts[-1]
+        records = map_leaves(lambda *arrays: np.concatenate(arrays, axis=1), *(p.records for p in self.parts))
+        done = np.sum([p.done for p in self.parts], axis=0)
+        divergences = np.sum([p.divergences for p in self.parts], axis=0)
+        return last._replace(records=Record(*records), done=done, divergences=divergences)
+
+    def interrupted(self) -> ChainResult | None:
+        """See Runner."""
+        return self.joined() if self.parts else None
