@@ -203,13 +203,15 @@ class BatchedFunction(LaneFunction):
         return _Inputs(tuple(values), tuple(types), lanes)
 
     def _run_unbatched(self, inputs: _Inputs) -> Any:
+        parameters = inspect.signature(self.python_function).parameters.values()
         results = []
         for lane in range(inputs.lanes):
-            arguments = [
-                map_leaves(lambda leaf, t, lane=lane: leaf[lane].item() if t.weak else leaf[lane], value, types)
-                for value, types in zip(inputs.values, inputs.types)
-            ]
-            results.append(map_leaves(np.asarray, self.function(*arguments)))
+            arguments = {
+                p.name: map_leaves(lambda leaf, t, lane=lane: leaf[lane].item() if t.weak else leaf[lane], value, types)
+                for p, value, types in zip(parameters, inputs.values, inputs.types)
+            }
+            by_position = [arguments.pop(p.name) for p in parameters if p.kind is not p.KEYWORD_ONLY]
+            results.append(map_leaves(np.asarray, self.function(*by_position, **arguments)))
         return map_leaves(lambda *leaves: np.stack(leaves), *results)
 
 

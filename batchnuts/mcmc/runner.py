@@ -82,7 +82,7 @@ class MachineRunner:
         self.machine = program.machine(types, len(leaves[0]), backend, execution.schedule, depth)
         self.costly = [self.machine.index[label] for label in costly_blocks(self.machine.program)]
         self.state: dict[str, Any] | None = None
-        self.blocks_per_second = 200.0
+        self.sweeps_per_second = 40.0
         self.machine.advance(self.start(example), 0)  # compiles
 
     def start(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
@@ -93,12 +93,11 @@ class MachineRunner:
         """See Runner."""
         self.state = self.start(inputs)
         while True:
-            blocks = max(20, int(self.blocks_per_second * SLICE_SECONDS))
+            sweeps = max(5, int(self.sweeps_per_second * SLICE_SECONDS))
             began = time.perf_counter()
-            before = int(self.machine.backend.to_numpy(self.state["executions"]).sum())
-            self.state = self.machine.advance(self.state, blocks)
-            taken = int(self.machine.backend.to_numpy(self.state["executions"]).sum()) - before
-            self.blocks_per_second = taken / max(time.perf_counter() - began, 1e-6)
+            self.state = self.machine.advance(self.state, sweeps)
+            finished = self.machine.is_finished(self.state)
+            self.sweeps_per_second = sweeps / max(time.perf_counter() - began, 1e-6)
             try:
                 self.machine.check_faults(self.state)
             except StackOverflowError:
@@ -107,31 +106,36 @@ class MachineRunner:
                 self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
                 self.state = self.start(inputs)
                 continue
-            finished = self.machine.is_finished(self.state)
             yield self.counts(self.state), self.result(self.state) if finished else _NOT_YET
             if finished:
                 return
 
     def interrupted(self) -> ChainResult | None:
         """See Runner: the machine's state is whole between any two slices."""
-        return None if self.state is None else self.result(self.state)
+        if self.state is None:
+            return None
+        # a chain's outputs are set when it returns; until then its records stand in the program's own variables
+        finished = self.result(self.state)
+        records = Record(*(self.working(self.state, f"records.{name}") for name in Record._fields))
+        return finished._replace(records=records, done=self.working(self.state, "done"))
+
+    def working(self, state: dict[str, Any], name: str) -> np.ndarray:
+        """A variable of `run_chain` as it stands now, [chains, ...]."""
+        return self.machine.read(state, self.machine.live_name(f"run_chain.{name}"))
 
     def result(self, state: dict[str, Any]) -> ChainResult:
-        """The output variables as they stand: the program keeps them up to date while it runs."""
-        machine = self.machine
-        values = [machine.read(state, machine.live_name(v)) for v in machine.program.vars_out]
-        return unflatten(self.result_tree, values)
+        """The output variables of a finished state."""
+        return unflatten(self.result_tree, [np.asarray(r) for r in self.machine.results(state)])
 
     def counts(self, state: dict[str, Any]) -> Counts:
         """Read off the machine's own counters."""
         machine = self.machine
         executions = machine.backend.to_numpy(state["executions"])
         active = machine.backend.to_numpy(state["active"])
-        done, divergences = (
-            int(machine.read(state, machine.live_name(f"main.result.{name}")).sum()) for name in ("done", "divergences")
-        )
         useful = int(active[self.costly].sum())
-        return Counts(done, useful, int(executions[self.costly].sum()) * machine.lanes, divergences)
+        executed = int(executions[self.costly].sum()) * machine.lanes
+        done, divergences = (int(self.working(state, name).sum()) for name in ("done", "divergences"))
+        return Counts(done, useful, executed, divergences)
 
 
 _NOT_YET: Any = None

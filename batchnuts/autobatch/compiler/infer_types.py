@@ -149,9 +149,10 @@ class _Inference:
             raise
         except Exception as error:
             shown = ", ".join(f"{v.split('.', 1)[1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
+            hint = "\nIf dtypes are mixed here, cast with autobatch.ops.cast." if isinstance(error, TypeError) else ""
             raise CompileError(
                 f"`{op.function.text}` failed while it was traced for one lane with {shown or 'no inputs'}.\n"
-                f"{type(error).__name__}: {error}",
+                f"{type(error).__name__}: {error}{hint}",
                 op.source,
             ) from error
 

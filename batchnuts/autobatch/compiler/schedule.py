@@ -1,9 +1,11 @@
 """Schedules: which block the machine runs next, as data.
 
-The machine always runs the first block, in the schedule's order, at which some lane waits. `earliest` takes the
-program's own order ([R] Algorithm 2). `drain` moves blocks with a costly primitive behind all others, so that control
-drains until every live lane waits at one of them, and blocks that lie on no cycle (what runs once, at the end)
-behind those.
+A schedule is a sequence of groups of blocks. The machine sweeps: it looks at the blocks one after another and runs
+each at which some lane waits, but a group's blocks only while no lane waits in an earlier group. So
+
+    earliest    one group per block, in the program's order: always the earliest block, [R] Algorithm 2
+    drain       control blocks; then blocks with a costly primitive; then blocks on no cycle (what runs once, at the
+                end): control drains until every live lane waits for the costly primitive
 """
 
 from __future__ import annotations
@@ -18,10 +20,23 @@ POLICIES = ("auto", "earliest", "drain")
 
 @dataclass(frozen=True)
 class Schedule:
-    """Block labels in order of priority, and the policy that chose it."""
+    """Groups of block labels in order of priority, and the policy that chose them."""
 
     policy: str
-    order: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """All labels, group after group."""
+        return tuple(label for group in self.groups for label in group)
+
+    @property
+    def group_starts(self) -> tuple[int, ...]:
+        """For each block in order, the index of its group's first block."""
+        starts = []
+        for group in self.groups:
+            starts += [len(starts)] * len(group)
+        return tuple(starts)
 
 
 def make_schedule(program: Program, policy: str = "auto") -> Schedule:
@@ -31,17 +46,16 @@ def make_schedule(program: Program, policy: str = "auto") -> Schedule:
     """
     if policy not in POLICIES:
         raise ValueError(f"schedule must be one of {', '.join(POLICIES)}; found {policy!r}")
-    costly = costly_blocks(program)
+    labels, costly = program.graph.labels, costly_blocks(program)
     if policy == "auto":
         policy = "drain" if costly else "earliest"
     if policy == "earliest":
-        return Schedule(policy, program.graph.labels)
+        return Schedule(policy, tuple((label,) for label in labels))
     cyclic = _on_cycles(program.graph)
-
-    def rank(label: str) -> int:
-        return 2 if label not in cyclic else int(label in costly)
-
-    return Schedule(policy, tuple(sorted(program.graph.labels, key=rank)))
+    control = tuple(label for label in labels if label in cyclic and label not in costly)
+    expensive = tuple(label for label in labels if label in cyclic and label in costly)
+    final = tuple(label for label in labels if label not in cyclic)
+    return Schedule(policy, tuple(group for group in (control, expensive, final) if group))
 
 
 def costly_blocks(program: Program) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +19,18 @@ State = dict[str, Array]
 
 Region = Callable[..., tuple[Array, ...]]
 """(mask, *inputs) -> outputs, all over lanes. Rows of lanes outside the mask are unspecified in the outputs."""
+
+
+@dataclass(frozen=True)
+class BlockStep:
+    """One block ready to run: on the lanes whose pc is `index`."""
+
+    index: int
+    group_start: int
+    """Index of the first block of its group: it runs only while no lane's pc is below this."""
+    touches: tuple[str, ...]
+    """The entries of the state that it may change."""
+    run: Callable[[State], State]
 
 
 class Backend(Evaluator, Protocol):
@@ -77,7 +90,8 @@ class Backend(Evaluator, Protocol):
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of States and scalars as the mode runs it."""
 
-    def run_blocks(
-        self, steps: Sequence[Callable[[State], State]], state: State, halted: int, budget: Any
-    ) -> State:
-        """Run steps[min(pc)] until every lane's pc is `halted` or `budget` steps were taken (inside `compile`)."""
+    def sweep(self, steps: Sequence[BlockStep], state: State, halted: int, budget: Any) -> State:
+        """Sweep over the steps until every lane's pc is `halted` or `budget` sweeps were made (inside `compile`).
+
+        In one sweep each step runs in turn if some lane waits at it and none waits before its group.
+        """

@@ -10,7 +10,7 @@ import numpy as np
 from batchnuts.autobatch.compiler.infer_types import WEAK_DTYPES, AbstractResult
 from batchnuts.autobatch.compiler.ir import Primitive, TensorType
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
-from batchnuts.autobatch.runtime.backend import Region, State
+from batchnuts.autobatch.runtime.backend import BlockStep, Region, State
 
 STAND_INS = {"b": True, "i": 5, "u": 5, "f": 0.5, "c": 0.5}
 """What stands for an unknown value of a dtype kind while types are inferred."""
@@ -171,11 +171,13 @@ class NumpyBackend:
         """See Backend: nothing to do."""
         return function
 
-    def run_blocks(self, steps: Sequence[Callable[[State], State]], state: State, halted: int, budget: Any) -> State:
+    def sweep(self, steps: Sequence[BlockStep], state: State, halted: int, budget: Any) -> State:
         """See Backend: a host loop."""
         for _ in range(int(budget)):
-            first = int(state["pc"].min(initial=halted))
-            if first == halted:
+            if int(state["pc"].min(initial=halted)) == halted:
                 break
-            state = steps[first](state)
+            for step in steps:
+                pc = state["pc"]
+                if (pc == step.index).any() and pc.min() >= step.group_start:
+                    state = step.run(state)
         return state

@@ -11,7 +11,7 @@ import tensorflow as tf
 from batchnuts.autobatch.compiler.infer_types import AbstractResult
 from batchnuts.autobatch.compiler.ir import Primitive, TensorType
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
-from batchnuts.autobatch.runtime.backend import Region, State
+from batchnuts.autobatch.runtime.backend import BlockStep, Region, State
 from batchnuts.autobatch.runtime.numpy_backend import type_of_value, weak_stand_in
 
 MODES = ("xla", "graph", "eager")
@@ -163,24 +163,45 @@ class TensorFlowBackend:
             return function
         return tf.function(function, autograph=False, jit_compile=self.mode == "xla")
 
-    def run_blocks(self, steps: Sequence[Callable[[State], State]], state: State, halted: int, budget: Any) -> State:
-        """See Backend: a host loop in eager mode, else one `tf.while_loop` around a `tf.switch_case`."""
+    def sweep(self, steps: Sequence[BlockStep], state: State, halted: int, budget: Any) -> State:
+        """See Backend: a host loop in eager mode, else one `tf.while_loop`.
+
+        Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
+        conditional, that makes XLA copy neither stacks nor buffers.
+        """
         if self.mode == "eager":
             for _ in range(int(budget)):
-                first = int(tf.reduce_min(state["pc"]))
-                if first == halted:
+                if int(tf.reduce_min(state["pc"])) == halted:
                     break
-                state = steps[first](state)
+                for step in steps:
+                    pc = state["pc"].numpy()
+                    if (pc == step.index).any() and pc.min() >= step.group_start:
+                        state = step.run(state)
             return state
 
         def some_lane_runs(state: State, taken: Any) -> Any:
             return (tf.reduce_min(state["pc"]) < halted) & (taken < budget)
 
-        def run_one(state: State, taken: Any) -> tuple[State, Any]:
-            branches = [lambda step=step: step(state) for step in steps]
-            return tf.switch_case(tf.reduce_min(state["pc"]), branches), taken + 1
+        def one_sweep(state: State, taken: Any) -> tuple[State, Any]:
+            for step in steps:
+                state = _run_if_due(step, state)
+            return state, taken + 1
 
-        return tf.while_loop(some_lane_runs, run_one, (state, tf.zeros_like(budget)))[0]
+        return tf.while_loop(some_lane_runs, one_sweep, (state, tf.zeros_like(budget)))[0]
+
+
+def _run_if_due(step: BlockStep, state: State) -> State:
+    """The state after the step, if it is due; a loop whose trip count is zero or one."""
+    pc = state["pc"]
+    due = tf.reduce_any(pc == step.index) & (tf.reduce_min(pc) >= step.group_start)
+
+    def once(_: Any, touched: State) -> tuple[Any, State]:
+        after = step.run({**state, **touched})
+        return tf.constant(False), {name: after[name] for name in step.touches}
+
+    touched = {name: state[name] for name in step.touches}
+    _, touched = tf.while_loop(lambda due, _: due, once, (due, touched), maximum_iterations=None)
+    return {**state, **touched}
 
 
 def _type(leaf: Any) -> TensorType:

@@ -17,7 +17,6 @@ The whole machine is this dictionary of arrays: a run can stop after any block a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +34,11 @@ from batchnuts.autobatch.compiler.ir import (
     PushOp,
     VariableAllocation,
     WriteRowOp,
+    writes,
 )
 from batchnuts.autobatch.compiler.schedule import Schedule, make_schedule
 from batchnuts.autobatch.errors import BatchnutsError, StackOverflowError
-from batchnuts.autobatch.runtime.backend import Array, Backend, State
+from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State
 from batchnuts.autobatch.runtime.regions import Compute, plan_block
 from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, LaneValues, Storage
 
@@ -59,7 +59,7 @@ class Fault:
 class VirtualMachine:
     """A lowered, allocated program made ready for one lane count, stack depth and schedule.
 
-    `start` makes the initial state from inputs [lanes, ...], `advance` runs up to a number of blocks, `results` reads
+    `start` makes the initial state from inputs [lanes, ...], `advance` makes up to a number of sweeps, `results` reads
     the outputs of a finished state. The compiled code is reused for every run of the same machine.
     """
 
@@ -82,10 +82,11 @@ class VirtualMachine:
             if a in (VariableAllocation.REGISTER, VariableAllocation.FULL)
         )
         self.stacked = tuple(v for v, a in program.var_alloc.items() if a is VariableAllocation.FULL)
-        steps = [self._block_step(program.graph.block(label)) for label in self.schedule.order]
-        self._advance = backend.compile(
-            lambda state, budget: backend.run_blocks(steps, state, self.halted, budget)
-        )
+        starts = self.schedule.group_starts
+        steps = [
+            self._block_step(program.graph.block(label), start) for label, start in zip(self.schedule.order, starts)
+        ]
+        self._advance = backend.compile(lambda state, budget: backend.sweep(steps, state, self.halted, budget))
 
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
         """The same machine with stacks of another depth."""
@@ -119,9 +120,9 @@ class VirtualMachine:
         state[f"height:{RETURN_ADDRESS}"] = backend.full((lanes,), 0, "int32")
         return state
 
-    def advance(self, state: State, blocks: int) -> State:
-        """Run up to `blocks` blocks. The state given in must not be used again."""
-        return self._advance(state, self.backend.asarray(blocks, "int64"))
+    def advance(self, state: State, sweeps: int) -> State:
+        """Make up to `sweeps` sweeps over the schedule; the state given in stays valid."""
+        return self._advance(state, self.backend.asarray(sweeps, "int64"))
 
     def run(self, inputs: dict[str, Array]) -> State:
         """From `start` until every lane has halted."""
@@ -174,8 +175,20 @@ class VirtualMachine:
         self.faults.append(fault)
         return len(self.faults)
 
-    def _block_step(self, block: Block) -> Callable[[State], State]:
-        """The function that runs one block on the lanes whose counter is at it."""
+    def _touches(self, block: Block, live_at_end: frozenset[str]) -> tuple[str, ...]:
+        """The entries of the state that running the block may change."""
+        names = {"pc", "fault", "executions", "active"}
+        for op in block.ops:
+            if isinstance(op, (PushOp, PopOp)):
+                names |= {f"frames:{op.var}", f"height:{op.var}"}
+            changed = (op.var,) if isinstance(op, PopOp) else () if isinstance(op, PushOp) else writes(op)
+            names |= {f"value:{v}" for v in changed if v in self.stored and v in live_at_end}
+        if isinstance(block.terminator, (PushGotoOp, IndirectGotoOp)):
+            names |= {f"frames:{RETURN_ADDRESS}", f"height:{RETURN_ADDRESS}"}
+        return tuple(sorted(names))
+
+    def _block_step(self, block: Block, group_start: int) -> BlockStep:
+        """What runs one block on the lanes whose counter is at it."""
         backend, types = self.backend, self.program.var_defs
         live_at_end = self.live.at_end[block.label]
         if block.owner == "main" and isinstance(block.terminator, IndirectGotoOp):
@@ -221,7 +234,7 @@ class VirtualMachine:
             state["pc"] = backend.where(state["fault"] > 0, backend.full((self.lanes,), self.halted, "int32"), state["pc"])
             return state
 
-        return run
+        return BlockStep(here, group_start, self._touches(block, live_at_end), run)
 
     def _jump(self, state: State, mask: Array, block: Block, values: LaneValues, code: int) -> None:
         """Move the counters of the block's active lanes."""
