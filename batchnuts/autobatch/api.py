@@ -19,7 +19,7 @@ from batchnuts.autobatch.compiler.ir import Program, TensorType
 from batchnuts.autobatch.compiler.pipeline import Compiled, compile_function
 from batchnuts.autobatch.compiler.schedule import POLICIES, make_schedule
 from batchnuts.autobatch.compiler.text import show_program
-from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.runtime import stackless
 from batchnuts.autobatch.runtime.backend import Backend
@@ -53,6 +53,7 @@ class _Inputs:
 
     @property
     def leaves(self) -> tuple[np.ndarray, ...]:
+        """All arrays in order."""
         return tuple(leaf for value in self.values for leaf in flatten(value)[0])
 
 
@@ -95,6 +96,7 @@ class BatchedFunction(LaneFunction):
         mode: str = "xla",
         schedule: str = "auto",
         max_stack_depth: int | None = None,
+        tally: stackless.Tally | None = None,
     ) -> Any:
         """Run for all lanes and give the result's structure with the lane axis in front of every array.
 
@@ -105,12 +107,13 @@ class BatchedFunction(LaneFunction):
         backend, mode: "tensorflow" with "xla", "graph" or "eager"; "numpy". `stackless` runs eagerly.
         schedule: "auto", "earliest" or "drain"; the order in which the virtual machine serves its blocks.
         max_stack_depth: frames a lane's stacks may hold; None lets them grow.
+        tally: a dictionary to which `stackless` adds, by block, how often it ran and on how many lanes.
 
         Raises CompileError (with the line) for what cannot be batched, LaneInputError for arguments that do not fit,
         StackOverflowError for a lane that recursed deeper than allowed.
         """
-        options = dict(executor=executor, backend=backend, mode=mode, schedule=schedule)
-        return self._run(lanes, {}, max_stack_depth=max_stack_depth, **options)
+        options = {"executor": executor, "backend": backend, "mode": mode, "schedule": schedule}
+        return self._run(lanes, {}, max_stack_depth=max_stack_depth, tally=tally, **options)
 
     def _run(
         self,
@@ -121,6 +124,7 @@ class BatchedFunction(LaneFunction):
         mode: str = "xla",
         schedule: str = "auto",
         max_stack_depth: int | None = None,
+        tally: stackless.Tally | None = None,
     ) -> Any:
         if executor not in EXECUTORS:
             raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}; found {executor!r}")
@@ -132,11 +136,12 @@ class BatchedFunction(LaneFunction):
         target = get_backend(backend, "eager" if executor == "stackless" else mode)
         compiled = self.compiled(inputs.types, target)
         if executor == "stackless":
-            cache = self._block_code.setdefault((inputs.types, target), {})
-            limit = dict(max_stack_depth=max_stack_depth)
-            results = stackless.execute(compiled.with_calls, target, cache, *inputs.leaves, **limit)
+            cache = self._block_code.setdefault((hashable(inputs.types), target), {})
+            results = stackless.execute(
+                compiled.with_calls, target, cache, *inputs.leaves, max_stack_depth=max_stack_depth, tally=tally
+            )
         else:
-            key = (inputs.types, target, inputs.lanes, schedule, max_stack_depth)
+            key = (hashable(inputs.types), target, inputs.lanes, schedule, max_stack_depth)
             machine = self._machines.get(key) or self.machine(
                 inputs.types, inputs.lanes, target, schedule, max_stack_depth or FIRST_STACK_DEPTH
             )
@@ -146,7 +151,7 @@ class BatchedFunction(LaneFunction):
 
     def compiled(self, types: tuple[Any, ...], backend: Backend) -> Compiled:
         """Both executable forms for one lane's argument types; compiled once per types and backend."""
-        key = (types, backend)
+        key = (hashable(types), backend)
         if key not in self._compiled:
             self._compiled[key] = compile_function(self, types, backend)
         return self._compiled[key]

@@ -33,10 +33,14 @@ class DualAveraging(NamedTuple):
     """mu: where log_step is drawn to."""
 
 
-def start(log_step: Array) -> DualAveraging:
-    """The state before the first transition; mu = log(10 step) prefers large steps ([H] section 3.2.1)."""
+def start(log_step: Array, boldness: float = 10.0) -> DualAveraging:
+    """The state before the first transition, with mu = log(boldness * step).
+
+    [H] section 3.2.1 takes 10, to try large steps before small ones, where little is known of the step size. Where
+    all chains have already agreed on one, 1 saves each of them the excursion.
+    """
     zero = log_step - log_step
-    return DualAveraging(log_step, log_step, zero, zero, log_step + float(np.log(10.0)))
+    return DualAveraging(log_step, log_step, zero, zero, log_step + np.log(boldness).astype(log_step.dtype))
 
 
 def update(state: DualAveraging, acceptance_rate: Array, target: float) -> DualAveraging:
@@ -57,7 +61,7 @@ def update_if(adapting: Array, state: DualAveraging, acceptance_rate: Array, tar
 
 
 def pooled_step_size(log_step_means: NDArray[Any]) -> float:
-    """One step size for all chains: the median of their averaged log step sizes [chains], which no stuck chain moves."""
+    """One step size for all chains: the median of their log step sizes [chains], which no stuck chain moves."""
     return float(np.exp(np.median(log_step_means.astype("float64"))))
 
 
@@ -69,4 +73,5 @@ def pooled_inverse_mass(positions: NDArray[Any]) -> NDArray[Any]:
     """
     flat = positions.reshape(-1, positions.shape[-1]).astype("float64")
     n = len(flat)
-    return n / (n + 5.0) * flat.var(axis=0, ddof=1) + 5.0 / (n + 5.0) * 1e-3
+    shrunk: NDArray[Any] = n / (n + 5.0) * flat.var(axis=0, ddof=1) + 5.0 / (n + 5.0) * 1e-3
+    return shrunk

@@ -42,7 +42,7 @@ class ChainResult(NamedTuple):
 
 def empty_records(capacity: int, dimension: int, dtype: str) -> Record:
     """Buffers for one chain, all zero: position [capacity, dimension], the others [capacity]."""
-    scalar = {name: dtype for name in ("lp", "energy", "acceptance_rate", "step_size")}
+    scalar = dict.fromkeys(("lp", "energy", "acceptance_rate", "step_size"), dtype)
     scalar |= {"tree_depth": "int32", "n_steps": "int32", "diverging": "bool"}
     arrays = {name: np.zeros(capacity, kind) for name, kind in scalar.items()}
     return Record(position=np.zeros((capacity, dimension), dtype), **arrays)
@@ -61,7 +61,17 @@ def make_chain(
     empty = empty_records(capacity, dimension, options.dtype)
 
     @batch
-    def run_chain(key, position, log_density, gradient, inverse_mass, adaptation, adapting, first, transitions):
+    def run_chain(
+        key: Array,
+        position: Array,
+        log_density: Array,
+        gradient: Array,
+        inverse_mass: Array,
+        adaptation: DualAveraging,
+        adapting: Array,
+        first: Array,
+        transitions: Array,
+    ) -> ChainResult:
         """Transitions one after another; chains of a batch are out of step with each other all the time."""
         records = empty
         done = 0
@@ -102,7 +112,9 @@ def make_first_step_size(value_and_gradient: Any, dtype: str) -> BatchedFunction
     """
 
     @batch
-    def first_step_size(key, position, log_density, gradient, inverse_mass, step):
+    def first_step_size(
+        key: Array, position: Array, log_density: Array, gradient: Array, inverse_mass: Array, step: Array
+    ) -> Array:
         """Double or halve until the acceptance crosses the threshold, at most 50 times."""
         momentum = draw_momentum(key, inverse_mass, dtype)
         energy = kinetic_energy(momentum, inverse_mass) - log_density

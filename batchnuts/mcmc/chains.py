@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from batchnuts.autobatch import random
 from batchnuts.mcmc import adaptation
 from batchnuts.mcmc.chain_program import ChainResult, Record, make_chain, make_first_step_size
 from batchnuts.mcmc.check_model import check_density, evaluate_at
-from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.mcmc.draws import Draws, Phase, Progress
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.nuts import NutsOptions
@@ -93,7 +93,9 @@ class _Run:
         check_density(model)
         rng = np.random.default_rng(sampler.seed)
         position = model.initial_positions(rng, sampler.chains)
-        log_density, gradient = self.timed("compile", lambda: evaluate_at(model, self.density, position, self.execution))
+        log_density, gradient = self.timed(
+            "compile", lambda: evaluate_at(model, self.density, position, self.execution)
+        )
         inverse_mass = np.ones(model.dimension, model.dtype)
         self.state = _State(position, log_density, gradient, inverse_mass, sampler.step_size or 1.0)
         try:
@@ -121,7 +123,10 @@ class _Run:
         )
         capacity = max([sampler.draws, *(w.transitions for w in self.windows)])
         program = make_chain(self.density, options, sampler.target_acceptance, capacity, model.dimension)
-        self.runner: Runner = self.timed("compile", lambda: make_runner(program, self.inputs(0, False), self.execution))
+        example = self.inputs(0, False)
+        self.runner: Runner = self.timed(
+            "compile", lambda: make_runner(program, example, self.execution, sampler.max_tree_depth)
+        )
         self.first_step_size = make_first_step_size(self.density, model.dtype)
         if sampler.step_size is None:
             self.timed("compile", self.find_step_size)
@@ -152,25 +157,27 @@ class _Run:
             state.log_density,
             state.gradient,
             np.tile(state.inverse_mass, (n, 1)),
-            adaptation.start(log_step),
+            adaptation.start(log_step, boldness=1.0 if state.transitions_done else 10.0),
             np.full(n, adapting),
             np.full(n, state.transitions_done, "int64"),
             np.full(n, transitions, "int64"),
         )
 
-    def stretch(self, transitions: int, adapting: bool, phase: str, total: int, before: int) -> Iterator[ChainResult]:
-        """Run all chains for some transitions; yields the result so far a few times a second, at last the whole."""
+    def stretch(self, transitions: int, adapting: bool, phase: Phase, total: int, before: int) -> ChainResult:
+        """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way."""
+        result: ChainResult | None = None
         tally = self.warmup if phase == "warmup" else self.sampling
         start, counts_before = time.perf_counter(), tally.counts
         seconds_before = tally.seconds
-        for counts, result in self.runner.run(self.inputs(transitions, adapting), transitions):
+        for counts, so_far in self.runner.run(self.inputs(transitions, adapting), transitions):
+            result = so_far
             tally.counts = counts_before + counts
             tally.seconds = seconds_before + time.perf_counter() - start
             self.timings[phase] = tally.seconds
             done = before * self.sampler.chains + counts.transitions
             self.progress(
                 Progress(
-                    phase,  # type: ignore[arg-type]
+                    phase,
                     done,
                     total * self.sampler.chains,
                     tally.seconds,
@@ -179,19 +186,14 @@ class _Run:
                     tally.counts.divergences,
                 )
             )
-            yield result
+        assert result is not None
+        return result
 
     def warm_up(self, window: Window) -> None:
         """One window: adapt in every chain, then pool."""
         state, sampler = self.state, self.sampler
         adapting = sampler.step_size is None
-        result = None
-        for result in self.stretch(
-            window.transitions, adapting, "warmup", sampler.warmup, before=state.transitions_done
-        ):
-            pass
-        if result is None:
-            return
+        result = self.stretch(window.transitions, adapting, "warmup", sampler.warmup, state.transitions_done)
         self.carry_over(result, window.transitions)
         if adapting:
             state.step_size = adaptation.pooled_step_size(result.adaptation.log_step_mean)
@@ -208,17 +210,14 @@ class _Run:
 
     def draw(self) -> tuple[Record | None, np.ndarray, bool]:
         """The draws: records, how many each chain has, and whether the run was interrupted."""
-        result = None
         try:
-            for result in self.stretch(self.sampler.draws, False, "sampling", self.sampler.draws, before=0):
-                pass
+            result = self.stretch(self.sampler.draws, False, "sampling", self.sampler.draws, before=0)
+            return result.records, np.asarray(result.done), False
         except KeyboardInterrupt:
-            result = self.runner.interrupted() or result
-            if result is None:
+            so_far = self.runner.interrupted()
+            if so_far is None:
                 return None, np.zeros(self.sampler.chains, "int64"), True
-            return result.records, np.asarray(result.done), True
-        assert result is not None
-        return result.records, np.asarray(result.done), False
+            return so_far.records, np.asarray(so_far.done), True
 
     def draws(self, records: Record | None, done: np.ndarray, interrupted: bool) -> Draws:
         """Everything as the object that is given out."""

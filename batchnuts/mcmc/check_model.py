@@ -82,7 +82,7 @@ def evaluate_at(
     """
 
     @batch
-    def evaluate(position):
+    def evaluate(position: Any) -> tuple[Any, Any]:
         """Both at one chain's position."""
         log_density, gradient = value_and_gradient(position)
         return log_density, gradient

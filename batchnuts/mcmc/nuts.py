@@ -120,7 +120,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
     dtype = options.dtype
 
     @batch
-    def leaf(walk, trajectory):
+    def leaf(walk: Walk, trajectory: Trajectory) -> tuple[Walk, Subtree]:
         """One new state: a few leapfrog steps and a look at the energy."""
         position, momentum, gradient = walk.point
         log_density = trajectory.initial_energy
@@ -144,7 +144,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
         return new_walk, Subtree(momentum, momentum, proposal, log_weight, ops.logical_not(diverging))
 
     @batch
-    def build_subtree(walk, tree_depth, trajectory):
+    def build_subtree(walk: Walk, tree_depth: Array, trajectory: Trajectory) -> tuple[Walk, Subtree]:
         """2**tree_depth new states, the second half only if the first did not turn or diverge."""
         if tree_depth == 0:
             return leaf(walk, trajectory)
@@ -173,7 +173,9 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
         return walk, Subtree(inner.first_momentum, momentum_sum, proposal, log_weight, valid)
 
     @batch
-    def nuts_transition(key, position, log_density, gradient, step_size, inverse_mass):
+    def nuts_transition(
+        key: Array, position: Array, log_density: Array, gradient: Array, step_size: Array, inverse_mass: Array
+    ) -> Transition:
         """Double the trajectory until it turns, diverges or is deep enough."""
         momentum = draw_momentum(event(key, _MOMENTUM, 0), inverse_mass, dtype)
         initial_energy = kinetic_energy(momentum, inverse_mass) - log_density

@@ -17,7 +17,7 @@ from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.compiler.schedule import costly_blocks
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
-from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
+from batchnuts.autobatch.runtime.stackless import Tally
 from batchnuts.mcmc.chain_program import ChainResult, Record
 from batchnuts.mcmc.settings import ExecutionSettings
 
@@ -62,23 +62,28 @@ class Runner(Protocol):
         """The result of a stretch that was broken off, as far as it had come."""
 
 
-def make_runner(program: BatchedFunction, example: tuple[Any, ...], execution: ExecutionSettings) -> Runner:
+def make_runner(
+    program: BatchedFunction, example: tuple[Any, ...], execution: ExecutionSettings, max_tree_depth: int
+) -> Runner:
     """The runner for the executor asked for, compiled for inputs like the example."""
     if execution.executor == "virtual_machine":
-        return MachineRunner(program, example, execution)
-    return StretchRunner(program, execution)
+        # a tree of depth d is built by d + 1 calls, one within the other
+        return MachineRunner(program, example, execution, max_tree_depth + 1)
+    return StretchRunner(program, example, execution)
 
 
 class MachineRunner:
     """The virtual machine, left and entered again about twice a second."""
 
-    def __init__(self, program: BatchedFunction, example: tuple[Any, ...], execution: ExecutionSettings) -> None:
+    def __init__(
+        self, program: BatchedFunction, example: tuple[Any, ...], execution: ExecutionSettings, first_depth: int
+    ) -> None:
         leaves, _ = flatten(example)
         backend = get_backend(execution.backend, execution.mode)
         types = program.lane_types(example)
         self.result_tree = flatten(program.compiled(types, backend).result_type)[1]
         self.may_grow = execution.max_stack_depth is None
-        depth = execution.max_stack_depth or FIRST_STACK_DEPTH
+        depth = execution.max_stack_depth or first_depth
         self.machine = program.machine(types, len(leaves[0]), backend, execution.schedule, depth)
         self.costly = [self.machine.index[label] for label in costly_blocks(self.machine.program)]
         self.state: dict[str, Any] | None = None
@@ -91,6 +96,11 @@ class MachineRunner:
 
     def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult]]:
         """See Runner."""
+        self.state = None  # what an earlier stretch recorded is no part of this one
+        return self.slices(inputs)
+
+    def slices(self, inputs: tuple[Any, ...]) -> Iterator[tuple[Counts, ChainResult]]:
+        """Sweeps for about SLICE_SECONDS at a time, until every chain is done."""
         self.state = self.start(inputs)
         while True:
             sweeps = max(5, int(self.sweeps_per_second * SLICE_SECONDS))
@@ -125,7 +135,8 @@ class MachineRunner:
 
     def result(self, state: dict[str, Any]) -> ChainResult:
         """The output variables of a finished state."""
-        return unflatten(self.result_tree, [np.asarray(r) for r in self.machine.results(state)])
+        result: ChainResult = unflatten(self.result_tree, [np.asarray(r) for r in self.machine.results(state)])
+        return result
 
     def counts(self, state: dict[str, Any]) -> Counts:
         """Read off the machine's own counters."""
@@ -145,33 +156,44 @@ _NOT_YET: Any = None
 class StretchRunner:
     """Other executors: a few transitions a call, joined on the host."""
 
-    def __init__(self, program: BatchedFunction, execution: ExecutionSettings) -> None:
+    def __init__(self, program: BatchedFunction, example: tuple[Any, ...], execution: ExecutionSettings) -> None:
         self.program = program
-        self.options = execution.model_dump(
-            include={"executor", "backend", "mode", "schedule", "max_stack_depth"}
-        )
+        self.options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         self.parts: list[ChainResult] = []
+        self.costly: tuple[str, ...] = ()
+        if execution.executor == "stackless":
+            backend = get_backend(execution.backend, "eager")
+            self.costly = costly_blocks(program.compiled(program.lane_types(example), backend).with_calls)
 
     def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult]]:
         """See Runner."""
         self.parts = []
+        return self.stretches(inputs, transitions)
+
+    def stretches(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult]]:
+        """Calls of STRETCH transitions each, every one going on from the state the last one left."""
+        tally: Tally = {}
         key, position, log_density, gradient, inverse_mass, adaptation, adapting, first, _ = inputs
         for start in range(0, transitions, STRETCH):
             length = min(STRETCH, transitions - start)
             result = self.program.run(
                 key, position, log_density, gradient, inverse_mass, adaptation, adapting,
-                first + start, np.full_like(first, length), **self.options,
+                first + start, np.full_like(first, length), tally=tally, **self.options,
             )  # fmt: skip
             self.parts.append(result._replace(records=map_leaves(lambda a, n=length: a[:, :n], result.records)))
             position, log_density, gradient = result.position, result.log_density, result.gradient
             adaptation = result.adaptation
             joined = self.joined()
-            useful = int(joined.records.n_steps.sum())
-            # each of these executors evaluates a gradient for all lanes of an activation: counted where it is useful
-            yield (
-                Counts(int(joined.done.sum()), useful, useful, int(joined.divergences.sum())),
-                joined,
-            )
+            yield self.counts(joined, tally, len(key)), joined
+
+    def counts(self, joined: ChainResult, tally: Tally, lanes: int) -> Counts:
+        """Gradients as the executor counted them; plain Python evaluates each for one chain, all of them useful."""
+        if self.options["executor"] == "stackless":
+            useful = sum(tally[label][1] for label in self.costly if label in tally)
+            executed = sum(tally[label][0] for label in self.costly if label in tally) * lanes
+        else:
+            useful = executed = int(joined.records.n_steps.sum())
+        return Counts(int(joined.done.sum()), useful, executed, int(joined.divergences.sum()))
 
     def joined(self) -> ChainResult:
         """All parts as one result."""

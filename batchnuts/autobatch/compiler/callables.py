@@ -22,7 +22,7 @@ class LaneFunction:
 
     def __init__(self, python_function: Callable[..., Any]) -> None:
         self.python_function = python_function
-        functools.update_wrapper(self, python_function)
+        functools.update_wrapper(self, python_function)  # type: ignore[arg-type]
 
 
 class PrimitiveFunction:

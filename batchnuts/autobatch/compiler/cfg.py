@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from batchnuts.autobatch.compiler.ir import (
-    Block,
     BranchOp,
     ControlFlowGraph,
     GotoOp,
@@ -119,7 +118,7 @@ def simplify_graph(graph: ControlFlowGraph) -> ControlFlowGraph:
 
 
 def _join_chains(graph: ControlFlowGraph) -> ControlFlowGraph:
-    jumps_in: dict[str, int] = {label: 0 for label in graph.labels}
+    jumps_in: dict[str, int] = dict.fromkeys(graph.labels, 0)
     jumps_in[graph.entry] += 1
     for block in graph.blocks:
         targets = list(jump_labels(block.terminator))

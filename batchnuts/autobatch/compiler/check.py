@@ -84,14 +84,14 @@ def check_stack_discipline(program: Program, functions: tuple[Function, ...]) ->
     body's entry to a return each formal parameter has one net pop, each return variable one net push and every other
     variable none; the heights agree wherever paths meet.
     """
+    for block in program.graph.blocks:
+        calls = any(isinstance(op, FunctionCallOp) for op in block.ops)
+        _require(not calls, f"{block.label}: a call is left after lowering")
     check_structure(program)
     owner = {block.label: block.owner for block in program.graph.blocks}
     entry = {f.graph.entry: f for f in functions}
     by_name = {f.name: f for f in functions}
     for block in program.graph.blocks:
-        _require(
-            not any(isinstance(op, FunctionCallOp) for op in block.ops), f"{block.label}: a call is left after lowering"
-        )
         if isinstance(block.terminator, PushGotoOp):
             _require(block.terminator.target_label in entry, f"{block.label} enters a function past its first block")
             _require(owner[block.terminator.resume_label] == block.owner, f"{block.label} resumes in another function")

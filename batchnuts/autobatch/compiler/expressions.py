@@ -173,8 +173,8 @@ def range_test(counter: str, stop: str, step: ast.expr | None, like: ast.AST) ->
     return formula(text, like, counter=counter, stop=stop, step=step, zero=ast.Constant(0))
 
 
-_HARMLESS = (ast.Name, ast.Constant, ast.Attribute, ast.expr_context, ast.UnaryOp, ast.unaryop)
-_HARMLESS += (ast.BinOp, ast.Add, ast.Sub, ast.Mult)
+_LEAVES = (ast.Name, ast.Constant, ast.Attribute, ast.expr_context)
+_HARMLESS = (*_LEAVES, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.Add, ast.Sub, ast.Mult)
 
 
 def must_stop_early(node: ast.AST) -> bool:

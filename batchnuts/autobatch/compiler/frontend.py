@@ -248,7 +248,14 @@ class _FunctionBuilder:
         arguments = self.bind(node, callee)
         name = self.callee_name(callee)
         inputs = tuple(self.variable(self.atom(a)) for a in arguments)
-        self.emit(FunctionCallOp((out,), name, inputs, self.source.at(node)))
+        where = self.source.at(node)
+        if name == self.name and out == self.variable("return"):
+            # its own result goes through a temporary, so that no frame of `return` beneath the top is ever read
+            held = self.variable(self.temporary())
+            self.emit(FunctionCallOp((held,), name, inputs, where))
+            self.emit(PrimOp((out,), COPY, (held,), where))
+        else:
+            self.emit(FunctionCallOp((out,), name, inputs, where))
 
     def bind(self, node: ast.Call, callee: LaneFunction) -> list[ast.expr]:
         """The argument expressions in the order of the callee's parameters, defaults filled in."""

@@ -10,7 +10,7 @@ the dtype of `y`; what stays weak at the end becomes Python's own: int64, float6
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -27,7 +27,7 @@ from batchnuts.autobatch.compiler.ir import (
     WriteRowOp,
     reads,
 )
-from batchnuts.autobatch.compiler.tree import TreeDef, flatten, map_leaves
+from batchnuts.autobatch.compiler.tree import TreeDef, flatten, hashable, map_leaves
 from batchnuts.autobatch.errors import BatchnutsError, CompileError, Source, TypeConflictError
 
 WEAK_DTYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
@@ -55,6 +55,21 @@ class Evaluator(Protocol):
 
         Weak leaves are handed to the function as Python numbers. Errors of the function propagate.
         """
+
+
+class Remembering:
+    """An Evaluator that traces each primitive once for the same argument types."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._known: dict[Any, tuple[AbstractResult, ...]] = {}
+
+    def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
+        """See Evaluator."""
+        key = (function, hashable(arguments))
+        if key not in self._known:
+            self._known[key] = self._evaluator.evaluate(function, arguments)
+        return self._known[key]
 
 
 class _Conflict(Exception):
@@ -98,10 +113,10 @@ def strengthen(type_: TensorType) -> TensorType:
 def show(type_: Any) -> str:
     """A structured type for messages and dumps."""
     leaves, tree = flatten(type_)
-    return str(leaves[0]) if tree.kind is None else _show_tree(tree, iter(map(str, leaves)))
+    return _show_tree(tree, iter(map(str, leaves)))
 
 
-def _show_tree(tree: TreeDef, leaves: Any) -> str:
+def _show_tree(tree: TreeDef, leaves: Iterator[str]) -> str:
     if tree.kind is None:
         return next(leaves)
     parts = []
@@ -256,7 +271,7 @@ def infer_types(program: Program, input_types: tuple[Any, ...], evaluator: Evalu
     for variable, type_ in zip(program.vars_in, input_types):
         inference.join(variable, type_, None)
     inference.run()
-    for function in program.all_functions():
+    for function in (*program.functions, program.main_function()):  # the user's own lines first
         _check_settled(function, inference)
         _check_conditions(function, inference)
     settled = {f.name: _map_ops(f, inference.settle_weak) for f in program.all_functions()}

@@ -250,7 +250,7 @@ class Program:
 
 
 def reads(op: Op) -> tuple[str, ...]:
-    """The variables whose top frame an op reads. A push reads the frame it duplicates; a pop only moves frames."""
+    """The variables whose top frame an op reads; a push reads the frame it duplicates, a pop reads nothing."""
     match op:
         case PrimOp() | FunctionCallOp():
             return op.vars_in

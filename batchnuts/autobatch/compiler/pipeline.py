@@ -16,7 +16,7 @@ from batchnuts.autobatch.compiler.dataflow import check_assigned
 from batchnuts.autobatch.compiler.eliminate import eliminate
 from batchnuts.autobatch.compiler.flatten_structures import flatten_structures
 from batchnuts.autobatch.compiler.frontend import build_program
-from batchnuts.autobatch.compiler.infer_types import Evaluator, infer_types
+from batchnuts.autobatch.compiler.infer_types import Evaluator, Remembering, infer_types
 from batchnuts.autobatch.compiler.inline import inline
 from batchnuts.autobatch.compiler.ir import Program
 from batchnuts.autobatch.compiler.lower import lower_function_calls
@@ -49,6 +49,7 @@ def compile_function(
             observe(name, program)
         return program
 
+    evaluator = Remembering(evaluator)
     program = passed("frontend", build_program(function), check.check_structure)
     check_assigned(program)
     program = passed("infer_types", infer_types(program, input_types, evaluator), check.check_types)

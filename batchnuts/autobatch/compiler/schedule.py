@@ -33,7 +33,7 @@ class Schedule:
     @property
     def group_starts(self) -> tuple[int, ...]:
         """For each block in order, the index of its group's first block."""
-        starts = []
+        starts: list[int] = []
         for group in self.groups:
             starts += [len(starts)] * len(group)
         return tuple(starts)
@@ -60,9 +60,8 @@ def make_schedule(program: Program, policy: str = "auto") -> Schedule:
 
 def costly_blocks(program: Program) -> tuple[str, ...]:
     """Labels of blocks that run a primitive declared costly."""
-    return tuple(
-        b.label for b in program.graph.blocks if any(isinstance(op, PrimOp) and op.function.costly for op in b.ops)
-    )
+    blocks = [b for function in program.all_functions() for b in function.graph.blocks]
+    return tuple(b.label for b in blocks if any(isinstance(op, PrimOp) and op.function.costly for op in b.ops))
 
 
 def _on_cycles(graph: ControlFlowGraph) -> frozenset[str]:

@@ -84,6 +84,12 @@ def unflatten(tree: TreeDef, leaves: Sequence[Any]) -> Any:
     return _build(tree, iter(leaves))
 
 
+def hashable(value: Any) -> tuple[tuple[Any, ...], TreeDef]:
+    """A structure (of hashable leaves) as something that can be a dictionary's key, lists and dicts included."""
+    leaves, tree = flatten(value)
+    return tuple(leaves), tree
+
+
 def map_leaves(function: Callable[..., Any], first: Any, *rest: Any) -> Any:
     """`function` of corresponding leaves of equally shaped structures, in that structure."""
     leaves, tree = flatten(first)

@@ -1,0 +1,1 @@
+"""The executors, and the backends they run on."""

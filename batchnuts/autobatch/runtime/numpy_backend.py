@@ -45,7 +45,7 @@ class NumpyBackend:
             return self._evaluate_with(function, arguments, dict(STAND_INS))
         except Exception:
             try:
-                return self._evaluate_with(function, arguments, {k: 0 for k in STAND_INS})
+                return self._evaluate_with(function, arguments, dict.fromkeys(STAND_INS, 0))
             except Exception:  # the first failure is the one to show
                 pass
             raise
@@ -81,7 +81,7 @@ class NumpyBackend:
 
     # ---- arrays -----------------------------------------------------------------------------------------------
 
-    def asarray(self, value: Any, dtype: str) -> np.ndarray:
+    def asarray(self, value: Any, dtype: str) -> Any:
         """See Backend."""
         return np.array(value, dtype)
 
@@ -89,24 +89,24 @@ class NumpyBackend:
         """See Backend."""
         return np.asarray(array)
 
-    def full(self, shape: Sequence[int], value: Any, dtype: str) -> np.ndarray:
+    def full(self, shape: Sequence[int], value: Any, dtype: str) -> Any:
         """See Backend."""
         return np.full(tuple(shape), value, dtype)
 
-    def cast(self, array: Any, dtype: str) -> np.ndarray:
+    def cast(self, array: Any, dtype: str) -> Any:
         """See Backend."""
         return np.asarray(array).astype(dtype)
 
-    def reshape(self, array: Any, shape: Sequence[int]) -> np.ndarray:
+    def reshape(self, array: Any, shape: Sequence[int]) -> Any:
         """See Backend."""
         return np.reshape(array, tuple(shape))
 
-    def where(self, mask: Any, new: Any, old: Any) -> np.ndarray:
+    def where(self, mask: Any, new: Any, old: Any) -> Any:
         """See Backend."""
         rank = max(np.ndim(new), np.ndim(old))
         return np.where(np.reshape(mask, mask.shape + (1,) * (rank - 1)), new, old)
 
-    def clip(self, values: Any, low: int, high: int) -> np.ndarray:
+    def clip(self, values: Any, low: int, high: int) -> Any:
         """See Backend."""
         return np.clip(values, low, high)
 
@@ -122,17 +122,17 @@ class NumpyBackend:
         """See Backend."""
         return values.min()
 
-    def add_at(self, values: Any, index: int, amount: Any) -> np.ndarray:
+    def add_at(self, values: Any, index: int, amount: Any) -> Any:
         """See Backend."""
         values = values.copy()
         values[index] += amount
         return values
 
-    def take_rows(self, memory: Any, rows: Any) -> np.ndarray:
+    def take_rows(self, memory: Any, rows: Any) -> Any:
         """See Backend."""
         return memory[rows]
 
-    def put_rows(self, memory: Any, rows: Any, values: Any) -> np.ndarray:
+    def put_rows(self, memory: Any, rows: Any, values: Any) -> Any:
         """See Backend."""
         memory = memory.copy()
         memory[rows] = values

@@ -26,6 +26,9 @@ from batchnuts.autobatch.runtime.backend import Array, Backend, State
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
 from batchnuts.autobatch.runtime.storage import LaneValues, Storage
 
+Tally = dict[str, tuple[int, int]]
+"""For each block's label: how often it ran, and on how many active lanes in all."""
+
 _BlockCode = tuple[tuple[Step, ...], frozenset[str]]
 
 
@@ -35,14 +38,17 @@ def execute(
     block_code_cache: dict[str, Any] | None,
     *inputs: Array,
     max_stack_depth: int | None = None,
+    tally: Tally | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Run a typed program with calls on inputs [lanes, ...]; outputs [lanes, ...] on the host.
 
     block_code_cache: a dictionary kept between runs of the same program and backend, so that blocks are made ready
         once; None for none. max_stack_depth: how deep calls may nest (None: as deep as Python's own stack allows).
+    tally: counts of block executions are added to it.
     Raises StackOverflowError when calls nest deeper, BatchnutsError for a write outside its buffer.
     """
-    run = _Run(program, backend, {} if block_code_cache is None else block_code_cache, len(inputs[0]), max_stack_depth)
+    cache = {} if block_code_cache is None else block_code_cache
+    run = _Run(program, backend, cache, len(inputs[0]), max_stack_depth, {} if tally is None else tally)
     everyone = np.ones(run.lanes, bool)
     named = {v: backend.asarray(x, program.var_defs[v].dtype) for v, x in zip(program.vars_in, inputs)}
     try:
@@ -57,13 +63,20 @@ def execute(
 
 class _Run:
     def __init__(
-        self, program: Program, backend: Backend, cache: dict[str, _BlockCode], lanes: int, max_depth: int | None
+        self,
+        program: Program,
+        backend: Backend,
+        cache: dict[str, _BlockCode],
+        lanes: int,
+        max_depth: int | None,
+        tally: Tally,
     ) -> None:
         self.program = program
         self.backend = backend
         self.cache = cache
         self.lanes = lanes
         self.max_depth = max_depth
+        self.tally = tally
         self.storage = Storage(backend, lanes, 0)
 
     def code(self, function: Function, label: str) -> _BlockCode:
@@ -93,6 +106,8 @@ class _Run:
             block = function.graph.blocks[first]
             lanes = counter == first
             mask = backend.asarray(lanes, "bool")
+            times, active_lanes = self.tally.get(block.label, (0, 0))
+            self.tally[block.label] = (times + 1, active_lanes + int(lanes.sum()))
             steps, at_end = self.code(function, block.label)
             values = LaneValues(state, mask, backend)
             for step in steps:

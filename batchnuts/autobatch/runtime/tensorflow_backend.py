@@ -161,7 +161,8 @@ class TensorFlowBackend:
         """See Backend."""
         if self.mode == "eager":
             return function
-        return tf.function(function, autograph=False, jit_compile=self.mode == "xla")
+        compiled: Callable[..., Any] = tf.function(function, autograph=False, jit_compile=self.mode == "xla")
+        return compiled
 
     def sweep(self, steps: Sequence[BlockStep], state: State, halted: int, budget: Any) -> State:
         """See Backend: a host loop in eager mode, else one `tf.while_loop`.
@@ -187,7 +188,8 @@ class TensorFlowBackend:
                 state = _run_if_due(step, state)
             return state, taken + 1
 
-        return tf.while_loop(some_lane_runs, one_sweep, (state, tf.zeros_like(budget)))[0]
+        after: State = tf.while_loop(some_lane_runs, one_sweep, (state, tf.zeros_like(budget)))[0]
+        return after
 
 
 def _run_if_due(step: BlockStep, state: State) -> State:
@@ -200,7 +202,7 @@ def _run_if_due(step: BlockStep, state: State) -> State:
         return tf.constant(False), {name: after[name] for name in step.touches}
 
     touched = {name: state[name] for name in step.touches}
-    _, touched = tf.while_loop(lambda due, _: due, once, (due, touched), maximum_iterations=None)
+    _, touched = tf.while_loop(lambda due, _: due, once, (due, touched))
     return {**state, **touched}
 
 
@@ -243,4 +245,4 @@ def _identity_source(tensor: Any) -> str:
     while op.type == "Identity":
         tensor = op.inputs[0]
         op = tensor.op
-    return tensor.name
+    return str(tensor.name)

@@ -122,7 +122,8 @@ class VirtualMachine:
 
     def advance(self, state: State, sweeps: int) -> State:
         """Make up to `sweeps` sweeps over the schedule; the state given in stays valid."""
-        return self._advance(state, self.backend.asarray(sweeps, "int64"))
+        after: State = self._advance(state, self.backend.asarray(sweeps, "int64"))
+        return after
 
     def run(self, inputs: dict[str, Array]) -> State:
         """From `start` until every lane has halted."""
@@ -231,7 +232,8 @@ class VirtualMachine:
             state["executions"] = backend.add_at(state["executions"], here, 1)
             state["active"] = backend.add_at(state["active"], here, backend.count(mask))
             # a lane with a fault has no meaningful next step
-            state["pc"] = backend.where(state["fault"] > 0, backend.full((self.lanes,), self.halted, "int32"), state["pc"])
+            halted = backend.full((self.lanes,), self.halted, "int32")
+            state["pc"] = backend.where(state["fault"] > 0, halted, state["pc"])
             return state
 
         return BlockStep(here, group_start, self._touches(block, live_at_end), run)
