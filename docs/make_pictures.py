@@ -1,0 +1,213 @@
+"""Make the pictures of README and docs, each from a real run: `python docs/make_pictures.py [logreg.nc]`.
+
+Needs matplotlib (in the extra `dev`). With a netCDF file of the packaged logistic regression it draws the posterior too.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.patches import Patch
+
+from batchnuts import autobatch
+from batchnuts.autobatch import ops, random
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.compiler.ir import TensorType
+from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
+from batchnuts.mcmc.adaptation import start
+from batchnuts.mcmc.chain_program import make_chain
+from batchnuts.mcmc.nuts import NutsOptions
+
+IMAGES = Path(__file__).parent / "images"
+WIDTH = 7.2
+"""Of every picture, in inches: the text width of most journals."""
+
+STYLE = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left", "font.family": "DejaVu Sans"}
+
+
+class RecordingBackend(NumpyBackend):
+    """NumPy's backend that notes, for each block the machine executes, which block it was and on which lanes."""
+
+    def __init__(self, *watched: str) -> None:
+        self.watched = watched
+        self.blocks: list[int] = []
+        self.masks: list[np.ndarray] = []
+        self.values: list[dict[str, np.ndarray]] = []
+
+    def sweep(self, steps: Any, state: Any, halted: int, budget: Any) -> Any:
+        """As the parent's, with notes taken before each block."""
+
+        def noted(step: Any) -> Any:
+            def run(before: Any) -> Any:
+                self.blocks.append(step.index)
+                self.masks.append(np.asarray(before["pc"] == step.index))
+                self.values.append({name: np.array(before[f"value:{name}"]) for name in self.watched})
+                return step.run(before)
+
+            return type(step)(step.index, step.group_start, step.touches, run)
+
+        return super().sweep([noted(step) for step in steps], state, halted, budget)
+
+
+@autobatch.batch
+def fibonacci(n):
+    """The n-th Fibonacci number, the slow way."""
+    if n <= 1:
+        return 1
+    return fibonacci(n - 2) + fibonacci(n - 1)
+
+
+def draw_fibonacci(path: Path) -> None:
+    """Block executions along x, lanes along y: which lanes each execution serves."""
+    n = np.array([3, 7, 4, 5, 6, 2, 7, 1])
+    backend = RecordingBackend()
+    machine = fibonacci.machine((as_type("int64"),), len(n), backend, "earliest", 16)
+    state = machine.run({"main.n": n})
+    results = machine.results(state)[0]
+    labels = [label for label in machine.schedule.order if label.startswith("fibonacci")]
+    colour = {machine.index[label]: i + 1 for i, label in enumerate(labels)}
+    columns = [(block, mask) for block, mask in zip(backend.blocks, backend.masks) if block in colour]
+    image = np.zeros((len(n), len(columns)))
+    for x, (block, mask) in enumerate(columns):
+        image[mask, x] = colour[block]
+    served = sum(int(mask.sum()) for _, mask in columns) / image.size
+    colours = ["#f0f0f0", "#4477aa", "#ccbb44", "#228833", "#66ccee", "#ee6677"]
+    figure, axes = plt.subplots(figsize=(WIDTH, 2.5), layout="constrained")
+    axes.imshow(image, aspect="auto", interpolation="nearest", cmap=ListedColormap(colours), vmin=0, vmax=5)
+    axes.set_yticks(range(len(n)), [f"n = {k}" for k in n])
+    axes.set_xlabel("block execution")
+    axes.set_ylabel("lane")
+    axes.set_yticks(np.arange(len(n) + 1) - 0.5, minor=True)
+    axes.grid(which="minor", axis="y", color="white", linewidth=2)
+    axes.tick_params(which="both", length=0)
+    axes.set_title(f"fibonacci on {len(n)} lanes: {len(columns)} block executions, {100 * served:.0f} % of lanes active")
+    handles = [Patch(color=c, label=label) for c, label in zip(colours, ["lane waits or has halted", *labels])]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.savefig(path, dpi=200)
+    plt.close(figure)
+    print(f"{path.name}: results {results.tolist()}, {len(columns)} executions, {served:.2f} of lanes active")
+
+
+def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -> None:
+    """Gradient evaluations along x, chains along y; colours are transitions, the second panel is lockstep."""
+    dimension = 20
+    scales = np.geomspace(0.1, 1.0, dimension).astype("float32")
+
+    @autobatch.primitive(batched=True, costly=True)
+    def value_and_gradient(position):
+        scaled = position / scales
+        return -0.5 * ops.sum(scaled * scaled, axis=-1), -scaled / scales
+
+    program = make_chain(value_and_gradient, NutsOptions(), 0.8, transitions, dimension)
+    scalar, vector = TensorType("float32"), TensorType("float32", (dimension,))
+    rng = np.random.default_rng(3)
+    position = (rng.standard_normal((chains, dimension)) * scales).astype("float32")
+    log_density, gradient = value_and_gradient.function(position)
+    adaptation = start(np.full(chains, np.log(0.12), "float32"))
+    inputs = (
+        random.lane_keys(1, chains), position, log_density, gradient, np.ones((chains, dimension), "float32"),
+        *adaptation, np.zeros(chains, bool), np.zeros(chains, "int64"), np.full(chains, transitions),
+    )  # fmt: skip
+    types = (TensorType("uint32", (2,)), vector, scalar, vector, vector, type(adaptation)(*[scalar] * 5))
+    types += (TensorType("bool"), TensorType("int64"), TensorType("int64"))
+    renamed = program.compiled(types, RecordingBackend()).lowered.renamed
+    backend = RecordingBackend(renamed["run_chain.done"])
+    machine = program.machine(types, chains, backend, "drain", 16)
+    state = machine.run(dict(zip(machine.program.vars_in, inputs)))
+    machine.check_faults(state)
+    here = machine.index["build_subtree.then"]
+    columns = [i for i, block in enumerate(backend.blocks) if block == here]
+    shared = np.full((chains, len(columns)), -1)
+    for x, i in enumerate(columns):
+        mask = backend.masks[i]
+        shared[mask, x] = backend.values[i][renamed["run_chain.done"]][mask]
+    steps = machine.read(state, renamed["run_chain.records.n_steps"])
+    together = np.full((chains, int(steps.max(axis=0).sum())), -1)
+    first = 0
+    for t in range(transitions):
+        for chain in range(chains):
+            together[chain, first : first + steps[chain, t]] = t
+        first += int(steps[:, t].max())
+    assert (shared >= 0).sum() == (together >= 0).sum() == steps.sum()
+    colours = [plt.get_cmap("viridis")(t / (transitions - 1)) for t in range(transitions)]
+    norm = BoundaryNorm(np.arange(-1.5, transitions), transitions + 1)
+    cmap = ListedColormap([(0.94, 0.94, 0.94, 1.0), *colours])
+    figure, panels = plt.subplots(2, 1, figsize=(WIDTH, 4.2), sharex=True, sharey=True, layout="constrained")
+    titles = ("batchnuts: chains out of step with each other", "the same trees, if chains met after every transition")
+    for axes, image, title in zip(panels, (shared, together), titles):
+        useful = (image >= 0).mean()
+        drawn = axes.imshow(
+            image, aspect="auto", interpolation="nearest", cmap=cmap, norm=norm,
+            extent=(0, image.shape[1], chains - 0.5, -0.5),
+        )  # fmt: skip
+        axes.set_title(f"{title}: {image.shape[1]} gradient evaluations, utilization {useful:.2f}")
+        axes.set_ylabel("chain")
+        axes.set_yticks([0, 5, 10, 15, 20])
+    panels[1].set_xlim(0, together.shape[1])
+    panels[1].set_xlabel(f"evaluation of the gradient for all {chains} chains")
+    bar = figure.colorbar(drawn, ax=panels, ticks=[-1, 0, 3, 6, 9, 11], aspect=30, pad=0.01)
+    bar.ax.set_yticklabels(["idle", "1", "4", "7", "10", "12"])
+    bar.set_label("transition of the chain")
+    figure.savefig(path, dpi=200)
+    plt.close(figure)
+    shares = [(shared >= 0).mean(), (together >= 0).mean()]
+    print(f"{path.name}: {shared.shape[1]} against {together.shape[1]} evaluations, utilization {shares}")
+
+
+def draw_posterior(source: Path, path: Path) -> None:
+    """Posterior means with 90 % intervals of all coefficients, in order, with the truth of the synthetic data."""
+    import h5py
+
+    from batchnuts.models.logistic_regression import synthetic
+
+    with h5py.File(source) as file:
+        beta = np.array(file["posterior/beta"])
+        x = np.array(file["constant_data/x"])
+    rows, columns = x.shape
+    truth = np.random.default_rng(0)
+    truth.standard_normal((rows, columns))
+    truth = truth.standard_normal(columns) / 10
+    assert np.allclose(x, synthetic(rows, columns, 0)[0], atol=1e-5), "the file's data are not those of data_seed 0"
+    flat = beta.reshape(-1, columns)
+    mean, (low, high) = flat.mean(axis=0), np.quantile(flat, [0.05, 0.95], axis=0)
+    order = np.argsort(mean)
+    inside = ((truth >= low) & (truth <= high)).sum()
+    place = np.arange(columns)
+    figure, axes = plt.subplots(figsize=(WIDTH, 2.6), layout="constrained")
+    axes.axhline(0, color="0.8", linewidth=0.8)
+    axes.vlines(place, low[order], high[order], color="#4477aa", linewidth=1.6, label="90 % interval")
+    axes.plot(place, mean[order], ".", color="#4477aa", markersize=4, label="posterior mean")
+    axes.plot(place, truth[order], "x", color="#ee6677", markersize=3.5, label="value the data were made with")
+    axes.set_xlabel("coefficient, by posterior mean")
+    axes.set_ylabel(r"$\beta$ (log-odds per unit of $x$)")
+    axes.set_xlim(-1, columns)
+    axes.set_title(
+        f"Logistic regression, {beta.shape[0]} chains x {beta.shape[1]} draws: "
+        f"{inside} of {columns} intervals cover the truth"
+    )
+    axes.legend(loc="upper left", frameon=False, fontsize=8)
+    figure.savefig(path, dpi=200)
+    plt.close(figure)
+    print(f"{path.name}: {inside} of {columns} intervals cover the truth")
+
+
+def main() -> None:
+    """Write all pictures into docs/images."""
+    IMAGES.mkdir(exist_ok=True)
+    with plt.rc_context(STYLE):
+        draw_fibonacci(IMAGES / "fibonacci.png")
+        draw_shared_gradients(IMAGES / "shared_gradients.png")
+        if len(sys.argv) > 1:
+            draw_posterior(Path(sys.argv[1]), IMAGES / "logreg.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""Every mistake is named at the user's line (marked `# error`), with what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from from_source import load, marked_line
+
+from batchnuts.autobatch import (
+    CompileError,
+    LaneInputError,
+    TypeConflictError,
+    UndefinedVariableError,
+    UnsupportedSyntaxError,
+    batch,
+)
+
+INTS = (np.array([1, 2, 3]),)
+FLOATS = (np.array([1.0, 2.0, 3.0]),)
+VECTORS = (np.array([[1.0, 2.0], [3.0, 4.0]]),)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    name: str
+    text: str
+    """Defines a batched function `f`."""
+    message: str
+    kind: type[CompileError] = UnsupportedSyntaxError
+    inputs: tuple[Any, ...] = INTS
+    backends: tuple[str, ...] = ("numpy", "tensorflow")
+
+
+def statement(name: str, lines: str, message: str) -> Mistake:
+    """An unsupported statement in the middle of a function."""
+    body = "".join(f"    {line}\n" for line in lines.splitlines())
+    return Mistake(name, f"@batch\ndef f(n):\n    x = n\n{body}    return x\n", message)
+
+
+UNSUPPORTED = (
+    statement("try", "try:  # error\n    x = 1\nfinally:\n    x = 2", "a `try` .* Instead, test for the condition"),
+    statement("with", "with open('a'):  # error\n    x = 1", "a `with` .* Instead, do the set-up outside"),
+    statement("yield", "yield x  # error", "`.*yield x.*` cannot be batched .* Instead, write each value"),
+    statement("yield value", "x = yield n  # error", "`.*yield n.*` cannot be batched .* Instead, write each value"),
+    statement("global", "global y  # error\ny = 1", "a `global` .* Instead, pass the value in and return it"),
+    statement("def", "def g():  # error\n    return 1", "Instead, define the function outside"),
+    statement("class", "class C:  # error\n    pass", "Instead, define the class outside"),
+    statement("assert", "assert n > 0  # error", "an? `assert` .* Instead, return a flag"),
+    statement("raise", "raise ValueError  # error", "a `raise` .* Instead, return a flag"),
+    statement("del", "del x  # error\nx = 1", "Instead, let the variable go out of use"),
+    statement("import", "import math  # error", "Instead, import at the top of the module"),
+    statement("match", "match n:  # error\n    case 1:\n        x = 2", "a `match` .* Instead, use if/elif/else"),
+    statement("walrus", "x = (y := n) + 1  # error", "`.*y := n.*` .* Instead, assign the value in a statement"),
+    statement("element", "y = np.zeros(3)\ny[0] = 1.0  # error", r"Instead, x = autobatch.write\(x, index, value\)"),
+    statement("augmented element", "y = np.zeros(3)\ny[0] += 1.0  # error", r"Instead, x = autobatch.write"),
+    statement("field", "n.real = 1  # error", r"assignment to a field .* Instead, x = x._replace"),
+    statement("starred target", "x, *y = n, n, n  # error", r"assignment to `\*y` .* Instead, assign to plain names"),
+    statement("bare expression", "print(x)  # error", r"the statement `print\(x\)`, whose value .* drop or assign it"),
+    statement("for over a list", "for y in [1, 2]:  # error\n    x += y", r"Instead, loop over range\(n\) and index"),
+    statement("range of nothing", "for y in range():  # error\n    x += y", "Instead, write range"),
+    statement("loop target", "for x, y in range(3):  # error\n    pass", "Instead, take it apart in the loop's body"),
+    statement("bare return", "if n > 1:\n    return  # error", "Instead, return what the caller needs"),
+    Mistake("star parameters", "@batch\ndef f(*n):  # error\n    return n\n", "Instead, name each parameter"),
+    Mistake("lambda", "f = batch(lambda n: n + 1)  # error\n", "is not a plain function: .* Write it with `def`"),
+    Mistake(
+        "star arguments",
+        "@batch\ndef g(a, b):\n    return a + b\n@batch\ndef f(n):\n    p = (n, n)\n    return g(*p)  # error\n",
+        "star arguments in a call of a batched function .* Instead, write the arguments out",
+    ),
+    Mistake(
+        "call in a comprehension",
+        "@batch\ndef f(n):\n    return sum([f(n - k) for k in range(2)])  # error\n",
+        "a call of `f` inside a lambda or comprehension .* Instead, use a for loop",
+    ),
+    Mistake(
+        "batched primitive in a comprehension",
+        "@primitive(batched=True)\ndef p(n):\n    return n + 1\n"
+        "@batch\ndef f(n):\n    return sum([p(n) for k in range(2)])  # error\n",
+        "a call of `p` inside a lambda or comprehension .* Instead, use a for loop",
+    ),
+    Mistake(
+        "keywords of a primitive",
+        "@primitive(batched=True)\ndef p(n):\n    return n + 1\n@batch\ndef f(n):\n    return p(n=n)  # error\n",
+        "keyword or star arguments of a declared primitive .* Instead, pass them by position",
+    ),
+)
+
+NAMES = (
+    statement("undefined name", "x = nowhere + 1  # error", "name 'nowhere' is not defined"),
+    statement("undefined function", "x = max(n, nowhere(n))  # error", "name 'nowhere' is not defined"),
+    statement("on one path", "if n > 1:\n    y = 1\nx = y  # error", "'y' of 'f' may be read here .* every path"),
+    statement("after a loop", "for i in range(n):\n    x = i\nx = i  # error", "'i' of 'f' may be read here"),
+    statement("before its loop", "while n > 1:\n    n = n - y  # error\n    y = 1", "'y' of 'f' may be read here"),
+    statement("in a condition", "if n > 1:\n    y = True\nif y:  # error\n    x = 1", "'y' of 'f' may be read here"),
+    statement("augmented", "y += 1  # error", "'y' of 'f' may be read here"),
+    statement(
+        "not the safe reader",
+        "if n > 1:\n    y = 1\n    while n > 3:\n        n = n - y\nx = y  # error",
+        "'y' of 'f' may be read here",
+    ),
+    statement(
+        "argument of a call", "if n > 1:\n    y = 1\nwhile n > 0:\n    n = f(y)  # error", "'y' of 'f' may be read here"
+    ),
+)
+
+TYPES = (
+    statement("two dtypes", "if n > 1:\n    x = 0.5  # error", "(?s)'x' is float64.* here but int64.* at .*Cast"),
+    statement("two shapes", "if n > 1:\n    x = np.zeros(3)  # error", r"(?s)'x' is float64\[3\] here but .*Cast"),
+    statement("two structures", "if n > 1:\n    x = (n, n)  # error", r"(?s)'x' is tuple\(.*\) here but int64"),
+    statement("a vector's condition", "if np.zeros(3) > n:  # error\n    x = n", "scalar boolean, found bool.*ops.any"),
+    statement("a vector's truth", "y = np.zeros(3) + float(n)\nwhile y:  # error\n    x = n", "takes a scalar, not sh"),
+    statement("write: row", "y = np.zeros((3, 2))\ny = write(y, n, 1.0)  # error", "write: a row of .* cannot hold"),
+    statement("write: dtype", "y = np.zeros(3)\ny = write(y, n, n)  # error", "must have the buffer's dtype"),
+    statement("write: index", "y = np.zeros(3)\ny = write(y, 0.5, 1.0)  # error", "index must be an integer scalar"),
+    statement("write: fields", "y = np.zeros(3)\ny = write(y, 0, (1.0, n))  # error", "structures must be equal"),
+    statement("no array", "x = object()  # error", "failed while it was traced for one lane"),
+    Mistake(
+        "results that differ",
+        "@batch\ndef f(n):\n    if n > 1:\n        return n\n    return 0.5  # error\n",
+        "the result of 'f' is float64.* here but int64",
+    ),
+    Mistake(
+        "arguments that differ",
+        "@batch\ndef g(a):\n    return a\n"
+        "@batch\ndef f(n):\n    x = g(n)\n    y = g(np.zeros(2))  # error\n    return x, y\n",
+        r"variable 'a' is float64\[2\] here but int64",
+    ),
+    Mistake(
+        "unpacking too few",
+        "@batch\ndef g(a):\n    return a, a, a\n@batch\ndef f(n):\n    x, y = g(n)  # error\n    return x\n",
+        "cannot unpack 3 values into 2 names",
+    ),
+    Mistake(
+        "mixed dtypes",
+        "@batch\ndef f(n):\n    x = ops.cast(n, 'int32')\n    return n + x  # error\n",
+        "(?s)n: int64.*x: int32.*cast with autobatch.ops.cast",
+        backends=("tensorflow",),
+    ),
+    Mistake(
+        "mixed dtypes",
+        "@batch\ndef f(n):\n    return n * 0.5  # error\n",
+        "(?s)n: int64.*cast with autobatch.ops.cast",
+        backends=("tensorflow",),
+    ),
+)
+
+CALLS = (
+    ("too many", "g(n, n, n)", r"call of 'g' takes 2 positional arguments, got 3; its parameters are \(a, b\)"),
+    ("too few", "g(n)", r"call of 'g' lacks the arguments b; its parameters are \(a, b\)"),
+    ("unknown keyword", "g(n, c=n)", r"call of 'g' has no parameter 'c'; its parameters are \(a, b\)"),
+    ("twice", "g(n, a=n)", r"call of 'g' got two values for 'a'; its parameters are \(a, b\)"),
+)
+
+
+def of_kind(kind: type[CompileError], mistakes: tuple[Mistake, ...]) -> list[Mistake]:
+    return [Mistake(m.name, m.text, m.message, kind, m.inputs, m.backends) for m in mistakes]
+
+
+RETURNS = (
+    Mistake(
+        "no return on a path",
+        "@batch\ndef f(n):  # error\n    if n > 1:\n        return n\n",
+        "'f' can reach its end without returning a value. Add a return",
+    ),
+    Mistake(
+        "no return after a loop",
+        "@batch\ndef f(n):  # error\n    while n > 1:\n        return n\n",
+        "'f' can reach its end without returning a value. Add a return",
+    ),
+    Mistake(
+        "no base case",
+        "@batch\ndef f(n):\n    return f(n - 1) + 1  # error\n",
+        "the recursion through 'f' has no base case.*Add a path that returns without recursing",
+    ),
+    Mistake(
+        "no base case in a mutual recursion",
+        "@batch\ndef g(n):\n    return f(n)\n@batch\ndef f(n):\n    return g(n - 1) * 2  # error\n",
+        "the recursion through 'g' has no base case",
+    ),
+)
+
+MISTAKES = (
+    *UNSUPPORTED,
+    *of_kind(UndefinedVariableError, NAMES),
+    *of_kind(CompileError, TYPES),
+    *of_kind(CompileError, RETURNS),
+    *(
+        Mistake(
+            f"call with {name}",
+            f"@batch\ndef g(a, b):\n    return a + b\n@batch\ndef f(n):\n    return {call}  # error\n",
+            message,
+            CompileError,
+        )
+        for name, call, message in CALLS
+    ),
+)
+
+CASES = [(mistake, backend) for mistake in MISTAKES for backend in mistake.backends]
+
+
+@pytest.mark.parametrize(("mistake", "backend"), CASES, ids=[f"{m.name}-{backend}" for m, backend in CASES])
+def test_names_the_line_and_the_remedy(mistake: Mistake, backend: str, tmp_path: Path) -> None:
+    module = load(tmp_path, mistake.text)
+    with pytest.raises(mistake.kind, match=mistake.message) as caught:
+        module.f.run(*mistake.inputs, backend=backend, mode="eager")
+    source = caught.value.source
+    assert source is not None
+    assert source.line == marked_line(module)
+    assert Path(source.filename) == Path(str(module.__file__))
+    assert source.text.endswith("# error")
+    assert str(caught.value).startswith(f"{source.filename}:{source.line}:{source.column + 1}\n")
+
+
+def test_a_type_conflict_names_both_places(tmp_path: Path) -> None:
+    module = load(
+        tmp_path,
+        "@batch\ndef f(n):\n    x = n  # first\n    if n > 1:\n        x = 0.5  # error\n    return x\n",
+    )
+    with pytest.raises(TypeConflictError) as caught:
+        module.f.run(*INTS, backend="numpy")
+    text = str(caught.value)
+    assert f"{module.__file__}:{marked_line(module, '# first')}:9" in text
+    assert f"{module.__file__}:{marked_line(module)}:13" in text
+    assert "float64*[] here but int64[] at" in text
+
+
+def test_the_caret_stands_under_the_mistake(tmp_path: Path) -> None:
+    module = load(tmp_path, "@batch\ndef f(n):\n    x = n + nowhere\n    return x\n")
+    with pytest.raises(UndefinedVariableError) as caught:
+        module.f.run(*INTS, backend="numpy")
+    _, line, caret, *_ = str(caught.value).splitlines()
+    assert line[caret.index("^") :] == "nowhere"
+
+
+@pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
+def test_the_users_own_exception_is_the_cause(backend: str, tmp_path: Path) -> None:
+    module = load(
+        tmp_path,
+        "class Mine(Exception):\n    pass\n"
+        "def helper(n):\n    raise Mine('what I meant')\n"
+        "@batch\ndef f(n):\n    return n + helper(n)  # error\n",
+    )
+    with pytest.raises(CompileError, match=r"(?s)`n \+ helper\(n\)` failed .* n: int64.*Mine: what I meant") as caught:
+        module.f.run(*INTS, backend=backend, mode="eager")
+    assert isinstance(caught.value.__cause__, module.Mine)
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
+
+
+def test_a_function_without_source_is_refused() -> None:
+    namespace: dict[str, Any] = {}
+    exec("def f(n):\n    return n\n", namespace)
+    with pytest.raises(CompileError, match=r"cannot find the source of 'f' .* define it in a file") as caught:
+        batch(namespace["f"]).run(*INTS)
+    assert caught.value.source is None
+
+
+def test_a_mistake_is_found_again_at_the_next_call(tmp_path: Path) -> None:
+    module = load(tmp_path, "@batch\ndef f(n):\n    del n  # error\n    return 1\n")
+    for _ in range(2):
+        with pytest.raises(UnsupportedSyntaxError):
+            module.f.run(*INTS, backend="numpy")
+
+
+# ---- arguments ------------------------------------------------------------------------------------------------------
+
+
+@batch
+def add(a, b):
+    return a + b
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.zeros(3), np.zeros(4)), "different numbers of lanes: 3 in 'a' and 4 in 'b'. Their first axes must agree"),
+        ((np.zeros(3),), "add: missing a required argument: 'b'"),
+        ((np.zeros(3), np.zeros(3), np.zeros(3)), "add: too many positional arguments"),
+        ((np.zeros(3), np.array(1.0)), r"argument 'b' has an array without a lane axis; give shape \[lanes, ...\]"),
+        ((np.zeros(3), np.array(["a", "b", "c"])), "argument 'b' holds <U1, expected numbers or booleans"),
+    ],
+)
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless", "unbatched"])
+def test_arguments_that_do_not_fit(arguments: tuple[Any, ...], message: str, executor: str) -> None:
+    with pytest.raises(LaneInputError, match=message):
+        add.run(*arguments, executor=executor, backend="numpy")
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"executor": "turbo"}, "executor must be one of virtual_machine, stackless, unbatched; found 'turbo'"),
+        ({"backend": "turbo"}, "backend must be one of tensorflow, numpy; found 'turbo'"),
+        ({"mode": "turbo"}, "mode must be one of xla, graph, eager; found 'turbo'"),
+        ({"schedule": "turbo"}, "schedule must be one of auto, earliest, drain; found 'turbo'"),
+    ],
+)
+def test_unknown_options(option: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        add.run(np.zeros(2), np.zeros(2), **option)

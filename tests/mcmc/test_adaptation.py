@@ -1,0 +1,137 @@
+"""Dual averaging on a known acceptance curve, the pooled estimates, and what a warmup arrives at."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mcmc_models import gaussian
+
+from batchnuts.autobatch import batch
+from batchnuts.mcmc import adaptation
+from batchnuts.mcmc.chains import run_chains
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+
+NUMPY = ExecutionSettings(backend="numpy")
+
+
+def acceptance(log_step: np.ndarray, best: float) -> np.ndarray:
+    """A smooth curve from 1 to 0 that is 0.8 where the step size is `best`."""
+    return 1 / (1 + np.exp(2 * (log_step - np.log(best))) / 4)
+
+
+@pytest.mark.parametrize("target", [0.6, 0.8, 0.95])
+@pytest.mark.parametrize("initial", [1e-3, 0.3, 50.0])
+def test_dual_averaging_finds_the_step_size_of_the_target(target: float, initial: float) -> None:
+    rng = np.random.default_rng(0)
+    state = adaptation.start(np.log(initial) + np.zeros(()))
+    for _ in range(2000):
+        noisy = np.clip(acceptance(state.log_step, 0.2) + 0.1 * rng.normal(), 0, 1)
+        state = adaptation.update(state, noisy, target)
+    assert state.count == 2000
+    assert abs(acceptance(state.log_step_mean, 0.2) - target) < 0.02
+
+
+def test_one_update_by_hand() -> None:
+    """[H] Algorithm 5 with gamma 0.05, t0 10, kappa 0.75, written out for the first two transitions."""
+    state = adaptation.start(np.log(np.float64(0.5)))
+    mu = np.log(10 * 0.5)
+    assert state.center == pytest.approx(mu)
+    first = adaptation.update(state, np.float64(0.3), 0.8)
+    error = (1 - 1 / 11) * 0 + 1 / 11 * 0.5
+    assert first.log_step == pytest.approx(mu - 1 / 0.05 * error)
+    assert first.log_step_mean == pytest.approx(float(first.log_step))
+    second = adaptation.update(first, np.float64(0.9), 0.8)
+    error = (1 - 1 / 12) * error + 1 / 12 * -0.1
+    x = mu - np.sqrt(2) / 0.05 * error
+    assert second.log_step == pytest.approx(x)
+    mix = 2**-0.75
+    assert second.log_step_mean == pytest.approx(mix * x + (1 - mix) * float(first.log_step))
+    assert second.center == state.center
+
+
+def test_it_runs_in_the_language_and_stands_still_where_not_adapting() -> None:
+    @batch
+    def some_updates(log_step, rate, adapting):
+        state = adaptation.start(log_step)
+        for _ in range(3):
+            state = adaptation.update_if(adapting, state, rate, 0.8)
+        return state
+
+    log_step, rate = np.log(np.array([0.1, 0.2, 0.3])), np.array([0.2, 0.99, 0.5])
+    found = some_updates.run(log_step, rate, np.array([True, True, False]), backend="numpy")
+    for lane in range(2):
+        state = adaptation.start(log_step[lane])
+        for _ in range(3):
+            state = adaptation.update(state, rate[lane], 0.8)
+        np.testing.assert_allclose([part[lane] for part in found], state)
+    assert found.log_step[2] == log_step[2]
+    assert found.count[2] == 0
+
+
+def test_no_dtype_is_widened() -> None:
+    state = adaptation.start(np.float32(-1.0))
+    state = adaptation.update(state, np.float32(0.5), 0.8)
+    assert {np.asarray(part).dtype for part in state} == {np.dtype("float32")}
+
+
+def test_a_stuck_chain_does_not_move_the_pooled_step_size() -> None:
+    rng = np.random.default_rng(0)
+    log_steps = np.log(0.25) + 0.05 * rng.normal(size=31)
+    calm = adaptation.pooled_step_size(log_steps)
+    assert calm == pytest.approx(0.25, rel=0.05)
+    for stuck in (-80.0, 80.0, np.inf):
+        disturbed = log_steps.copy()
+        disturbed[3] = stuck
+        assert adaptation.pooled_step_size(disturbed) == pytest.approx(calm, rel=0.02)
+
+
+def test_pooled_inverse_mass_is_the_shrunk_variance_over_all_chains() -> None:
+    draws = np.random.default_rng(0).normal(size=(6, 7, 3)) * [1.0, 10.0, 0.1] + [[[5.0, 0.0, 0.0]]]
+    flat = draws.reshape(42, 3)
+    variance = ((flat - flat.mean(0)) ** 2).sum(0) / 41
+    found = adaptation.pooled_inverse_mass(draws.astype("float32"))
+    np.testing.assert_allclose(found, 42 / 47 * variance + 5 / 47 * 1e-3, rtol=1e-5)
+    assert found.dtype == np.float64
+
+
+def test_pooled_inverse_mass_keeps_digits_far_from_zero_and_is_positive_for_chains_that_stand_still() -> None:
+    far = 1000.0 + np.random.default_rng(0).normal(size=(50, 40, 1)).astype("float32")
+    assert adaptation.pooled_inverse_mass(far)[0] == pytest.approx(1.0, rel=0.1)
+    assert (adaptation.pooled_inverse_mass(np.ones((2, 3, 4))) > 0).all()
+
+
+@pytest.fixture(scope="module")
+def warmed_up():
+    """A Gaussian of variances from 1 to 400 after a warmup."""
+    model = gaussian(6, covariance="diagonal", condition_number=400.0)
+    return run_chains(model, SamplerSettings(chains=24, warmup=100, draws=25, seed=2), NUMPY)
+
+
+def test_warmup_arrives_at_the_target_acceptance(warmed_up) -> None:
+    assert abs(warmed_up.stats["acceptance_rate"].mean() - 0.8) < 0.08
+
+
+def test_warmup_finds_the_metric(warmed_up) -> None:
+    truth = np.geomspace(1.0, 400.0, 6)
+    np.testing.assert_allclose(warmed_up.inverse_mass, truth, rtol=0.25)
+
+
+def test_the_step_size_is_one_for_all_chains_and_draws(warmed_up) -> None:
+    assert len(np.unique(warmed_up.stats["step_size"])) == 1
+
+
+def test_the_target_acceptance_is_heeded() -> None:
+    model = gaussian(4, covariance="ar1", correlation=0.5)
+    steps = []
+    for target in (0.65, 0.95):
+        sampler = SamplerSettings(chains=16, warmup=60, draws=15, target_acceptance=target)
+        draws = run_chains(model, sampler, NUMPY)
+        assert abs(draws.stats["acceptance_rate"].mean() - target) < 0.1
+        steps.append(draws.stats["step_size"][0, 0])
+    assert steps[0] > 1.3 * steps[1]
+
+
+def test_the_identity_metric_is_kept_when_asked() -> None:
+    model = gaussian(4, covariance="diagonal")
+    sampler = SamplerSettings(chains=8, warmup=40, draws=2, adapt_metric=False)
+    np.testing.assert_array_equal(run_chains(model, sampler, NUMPY).inverse_mass, np.ones(4))

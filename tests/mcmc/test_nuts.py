@@ -1,0 +1,254 @@
+"""NUTS against an enumeration of its trajectory, against exact draws, and on every executor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from mcmc_models import gaussian_primitive, quartic, quartic_alone
+from nuts_oracle import Expected, Orbit, directions, replay
+from scipy import stats
+
+from batchnuts.autobatch import TensorType, VariableAllocation, primitive, random
+from batchnuts.autobatch.api import get_backend
+from batchnuts.mcmc.nuts import _DIRECTION, _MOMENTUM, NutsOptions, Transition, event, make_nuts
+
+INVERSE_MASS = np.array([0.7, 1.6])
+ALPHA = 1e-3
+"""Chance that a statistical test of this file would fail by bad luck; the seeds are fixed."""
+
+
+def run(options: NutsOptions, position: np.ndarray, step: float, seed: int, **how: Any) -> tuple[np.ndarray, Transition]:
+    """Transitions of `quartic` from each row of `position`, and the keys they used."""
+    keys = random.lane_keys(seed, len(position))
+    values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
+    masses = np.tile(INVERSE_MASS, (len(position), 1))
+    nuts_transition = make_nuts(quartic, options)
+    return keys, nuts_transition.run(keys, position, values, gradients, np.full(len(keys), step), masses, **how)
+
+
+def expected(keys: np.ndarray, position: np.ndarray, step: float, options: NutsOptions, kind=Orbit) -> list[Expected]:
+    """What the oracle says of each lane's transition, given the random numbers for momentum and directions."""
+    momentum = random.normal(event(keys, _MOMENTUM, 0), (2,), "float64") / np.sqrt(INVERSE_MASS)
+    flips = np.stack([random.bernoulli(event(keys, _DIRECTION, depth)) for depth in range(options.max_tree_depth)])
+    oracles = []
+    for lane in range(len(keys)):
+        orbit = kind(quartic_alone, position[lane], momentum[lane], step, INVERSE_MASS, options.leapfrogs_per_leaf)
+        forwards = directions(flips[:, lane])
+        oracles.append(replay(orbit, forwards, options.max_tree_depth, options.divergence_threshold))
+    return oracles
+
+
+def drawn_state(found: Transition, lane: int, oracle: Expected) -> int:
+    """The number on the orbit of the state that the transition drew."""
+    possible = [k for k, probability in oracle.probabilities.items() if probability > 0]
+    distances = [np.abs(oracle.orbit[k][0] - found.position[lane]).max() for k in possible]
+    assert min(distances) < 1e-9, f"lane {lane}: the position is not among the states {possible} of its trajectory"
+    return possible[int(np.argmin(distances))]
+
+
+def agree(found: Transition, lane: int, oracle: Expected) -> int:
+    """Compare one lane with the oracle; gives the number of the drawn state."""
+    assert found.tree_depth[lane] == oracle.tree_depth
+    assert found.n_steps[lane] == oracle.n_steps
+    assert found.diverging[lane] == oracle.diverging
+    np.testing.assert_allclose(found.acceptance_rate[lane], oracle.acceptance_rate, rtol=1e-9)
+    number = drawn_state(found, lane, oracle)
+    q, _, log_density, energy = oracle.orbit[number]
+    np.testing.assert_allclose(found.energy[lane], energy, atol=1e-9)
+    np.testing.assert_allclose(found.log_density[lane], log_density, atol=1e-9)
+    np.testing.assert_allclose(found.gradient[lane], oracle.orbit.density(q)[1], atol=1e-9)
+    return number
+
+
+@pytest.mark.parametrize(
+    ("max_tree_depth", "step", "leapfrogs"), [(1, 0.5, 1), (2, 0.8, 1), (3, 0.3, 1), (4, 0.2, 1), (6, 0.05, 1), (4, 0.05, 4)]
+)
+def test_transitions_follow_the_enumerated_trajectory(max_tree_depth: int, step: float, leapfrogs: int) -> None:
+    options = NutsOptions(max_tree_depth, leapfrogs, dtype="float64")
+    position = np.random.default_rng(max_tree_depth).normal(size=(40, 2))
+    keys, found = run(options, position, step, seed=max_tree_depth, executor="unbatched")
+    numbers = [agree(found, lane, oracle) for lane, oracle in enumerate(expected(keys, position, step, options))]
+    assert min(numbers) < 0 < max(numbers)
+    assert set(found.n_steps % leapfrogs) == {0}
+    # every way for a trajectory to end is among them
+    full = found.n_steps == leapfrogs * (2**found.tree_depth - 1)
+    assert (full & (found.tree_depth == max_tree_depth)).any(), "none went to the greatest depth"
+    if max_tree_depth > 3:
+        assert (full & (found.tree_depth < max_tree_depth)).any(), "none turned as a whole"
+        assert (~full).any(), "none turned within a subtree"
+
+
+def test_the_checks_across_subtrees_decide_some_trajectories() -> None:
+    """Without the two extra checks some trajectories would be longer: the comparison above would see them missing."""
+    options = NutsOptions(6, dtype="float64")
+    position = np.random.default_rng(0).normal(size=(150, 2))
+    step = 0.25
+    keys, found = run(options, position, step, seed=5, backend="numpy")
+    n_steps = [oracle.n_steps for oracle in expected(keys, position, step, options)]
+    np.testing.assert_array_equal(found.n_steps, n_steps)
+    without = [oracle.n_steps for oracle in expected(keys, position, step, options, kind=_WithoutExtraChecks)]
+    assert (np.array(without) > n_steps).sum() >= 3
+
+
+class _WithoutExtraChecks(Orbit):
+    def has_turned(self, low: int, middle: int, high: int) -> bool:
+        return not self.moves_apart(range(low, high), (low, high - 1))
+
+
+def test_divergences_are_those_above_the_threshold() -> None:
+    """With a low threshold and a long step some lanes diverge, at the first state or later; nothing of them is drawn."""
+    options = NutsOptions(5, divergence_threshold=0.4, dtype="float64")
+    position = np.random.default_rng(1).normal(size=(60, 2)) * 1.5
+    keys, found = run(options, position, 0.5, seed=2, executor="unbatched")
+    for lane, oracle in enumerate(expected(keys, position, 0.5, options)):
+        agree(found, lane, oracle)
+    assert 5 < found.diverging.sum() < 55
+    assert found.n_steps[found.diverging].min() == 1
+    assert found.n_steps[found.diverging].max() > 1
+    at_once = found.diverging & (found.n_steps == 1)
+    np.testing.assert_array_equal(found.position[at_once], position[at_once])
+    assert (found.tree_depth[at_once] == 0).all()
+
+
+@pytest.mark.parametrize("how", [{"executor": "unbatched"}, {"backend": "numpy"}], ids=["unbatched", "numpy"])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_density_that_is_not_finite_ends_the_trajectory(value: float, how: dict[str, Any]) -> None:
+    @primitive(costly=True)
+    def cliff(position):
+        return np.where(position[0] > 0, value, -0.5 * np.sum(position**2)), -position
+
+    start = np.array([[-0.1, 0.3]])
+    arguments = (-0.5 * (start**2).sum(1), -start, np.array([0.4]), np.ones((1, 2)))
+    nuts_transition = make_nuts(cliff, NutsOptions(8, dtype="float64"))
+    ended = 0
+    for seed in range(8):
+        found = nuts_transition.run(random.lane_keys(seed, 1), start, *arguments, **how)
+        assert np.isfinite(found.position).all()
+        assert np.isfinite(found.acceptance_rate).all()
+        assert found.position[0, 0] <= 0
+        ended += int(found.diverging[0])
+    assert ended
+
+
+def test_states_are_drawn_with_their_multinomial_weights() -> None:
+    """The rank of the drawn state in its own predicted distribution is uniform, in two orders of the states.
+
+    For each transition the oracle gives the exact probability of each state; summed up to the drawn one (which counts
+    a random part of its own) this is uniform on (0, 1) if, and only if, the drawing follows the prediction.
+    """
+    options = NutsOptions(4, dtype="float64")
+    lanes, step = 2000, 0.55
+    rng = np.random.default_rng(7)
+    position = rng.normal(size=(lanes, 2)) * 0.6
+    keys, found = run(options, position, step, seed=11)
+    by_time, by_age, by_weight = [], [], []
+    for lane, oracle in enumerate(expected(keys, position, step, options)):
+        drawn = drawn_state(found, lane, oracle)
+        part = rng.uniform()
+        orders = sorted(oracle.probabilities), oracle.probabilities, sorted(
+            oracle.probabilities, key=lambda k: oracle.orbit[k][3]  # noqa: B023  (used at once)
+        )
+        for order, ranks in zip(orders, (by_time, by_age, by_weight), strict=True):
+            order = list(order)
+            before = sum(oracle.probabilities[k] for k in order[: order.index(drawn)])
+            ranks.append(before + part * oracle.probabilities[drawn])
+    for ranks in (by_time, by_age, by_weight):
+        counts = np.histogram(ranks, bins=20, range=(0, 1))[0]
+        assert counts.sum() == lanes
+        assert stats.chisquare(counts).pvalue > ALPHA / 3, counts
+
+
+def test_the_target_is_invariant() -> None:
+    """Exact draws of a correlated Gaussian are still exact draws after a transition with a long step."""
+    value_and_gradient, covariance = gaussian_primitive(3)
+    lanes = 20_000
+    rng = np.random.default_rng(3)
+    position = rng.multivariate_normal(np.zeros(3), covariance, size=lanes)
+    gradient = -position @ np.linalg.inv(covariance)
+    nuts_transition = make_nuts(value_and_gradient, NutsOptions(4, dtype="float64"))
+    found = nuts_transition.run(
+        random.lane_keys(1, lanes), position, 0.5 * (position * gradient).sum(1), gradient, np.full(lanes, 0.45),
+        np.tile([0.5, 1.0, 2.0], (lanes, 1)),
+    )  # fmt: skip
+    assert 0.3 < found.acceptance_rate.mean() < 0.9, "the step is to be so long that weights differ"
+    assert len(set(found.tree_depth)) >= 3
+    assert (found.position != position).any(axis=1).mean() > 0.8
+    root = np.linalg.inv(np.linalg.cholesky(covariance))
+    white = found.position @ root.T
+    tests = [stats.kstest(white[:, i], stats.norm.cdf).pvalue for i in range(3)]
+    tests += [stats.kstest(found.position[:, i] / np.sqrt(covariance[i, i]), stats.norm.cdf).pvalue for i in range(3)]
+    tests += [stats.kstest((white**2).sum(1), stats.chi2(3).cdf).pvalue]
+    products = np.stack([white[:, i] * white[:, j] for i, j in ((0, 1), (0, 2), (1, 2))])
+    tests += [stats.ttest_1samp(product, 0).pvalue for product in products]
+    assert min(tests) > ALPHA / len(tests), tests
+
+
+# ---- executors --------------------------------------------------------------------------------------------------
+
+EXECUTORS: dict[str, dict[str, Any]] = {
+    "numpy": {"backend": "numpy"},
+    "numpy-drain": {"backend": "numpy", "schedule": "drain"},
+    "numpy-earliest": {"backend": "numpy", "schedule": "earliest"},
+    "stackless-numpy": {"executor": "stackless", "backend": "numpy"},
+    "stackless-tensorflow": {"executor": "stackless"},
+    "eager": {"mode": "eager"},
+    "graph": {"mode": "graph"},
+    "xla": {"mode": "xla"},
+}
+
+
+@pytest.fixture(scope="module")
+def ten_dimensional() -> tuple[Any, tuple[Any, ...], Transition]:
+    """The program for a 10-d Gaussian, inputs of 8 lanes, and what plain Python makes of them."""
+    value_and_gradient, covariance = gaussian_primitive(10)
+    lanes = 8
+    position = np.random.default_rng(0).normal(size=(lanes, 10))
+    gradient = -position @ np.linalg.inv(covariance)
+    density = 0.5 * (position * gradient).sum(1)
+    steps = np.geomspace(0.05, 0.6, lanes)
+    inputs = (random.lane_keys(3, lanes), position, density, gradient, steps, np.ones((lanes, 10)))
+    nuts_transition = make_nuts(value_and_gradient, NutsOptions(dtype="float64"))
+    return nuts_transition, inputs, nuts_transition.run(*inputs, executor="unbatched")
+
+
+@pytest.mark.parametrize("how", EXECUTORS.values(), ids=list(EXECUTORS))
+def test_executors_agree_with_plain_python(ten_dimensional: Any, how: dict[str, Any]) -> None:
+    nuts_transition, inputs, alone = ten_dimensional
+    found = nuts_transition.run(*inputs, **how)
+    assert isinstance(found, Transition)
+    for name in ("tree_depth", "n_steps", "diverging"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(alone, name), err_msg=name)
+    for name in ("position", "gradient", "log_density", "energy", "acceptance_rate"):
+        np.testing.assert_allclose(getattr(found, name), getattr(alone, name), atol=1e-9, err_msg=name)
+    assert len(Counter(alone.tree_depth.tolist())) >= 4, "the lanes are to be out of step"
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "numpy"])
+@pytest.mark.parametrize("leapfrogs", [1, 4])
+def test_what_is_stacked(backend: str, leapfrogs: int) -> None:
+    """The five vectors of a finished first half that wait for the second, three of its scalars, and the depth."""
+    nuts_transition = make_nuts(gaussian_primitive(10)[0], NutsOptions(10, leapfrogs, dtype="float64"))
+    vector, scalar = TensorType("float64", (10,)), TensorType("float64", ())
+    types = (TensorType("uint32", (2,)), vector, scalar, vector, scalar, vector)
+    program = nuts_transition.compiled(types, get_backend(backend, "eager")).lowered
+    stacked = {v for v, allocation in program.var_alloc.items() if allocation is VariableAllocation.FULL}
+    vectors = {v for v in stacked if program.var_defs[v].shape == (10,)}
+    assert vectors == {
+        "build_subtree.between",
+        "build_subtree.inner.first_momentum",
+        "build_subtree.inner.momentum_sum",
+        "build_subtree.inner.proposal.position",
+        "build_subtree.inner.proposal.gradient",
+    }
+    scalars = {
+        "build_subtree.inner.log_weight",
+        "build_subtree.inner.proposal.energy",
+        "build_subtree.inner.proposal.log_density",
+        "build_subtree.tree_depth",
+    }
+    # NumPy's program shows one more, a bool that is always true there
+    assert stacked - vectors in (scalars, scalars | {"build_subtree.inner.valid"})
+    assert backend == "numpy" or stacked == vectors | scalars

@@ -1,0 +1,207 @@
+"""Stacks that overflow, writes outside a buffer, junk on waiting lanes, and a machine stopped and resumed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from programs import fibonacci, is_even, recursion_in_loop
+
+from batchnuts.autobatch import BatchnutsError, StackOverflowError, batch, ops, write
+from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.runtime import virtual_machine
+from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH
+
+MODES = [("numpy", "eager"), ("tensorflow", "eager"), ("tensorflow", "graph"), ("tensorflow", "xla")]
+WAYS = [
+    *({"executor": "virtual_machine", "backend": backend, "mode": mode} for backend, mode in MODES),
+    {"executor": "stackless", "backend": "numpy"},
+    {"executor": "stackless", "backend": "tensorflow"},
+]
+
+every_mode = pytest.mark.parametrize(("backend", "mode"), MODES)
+every_way = pytest.mark.parametrize("way", WAYS, ids=["-".join(way.values()) for way in WAYS])
+
+
+# ---- overflow -------------------------------------------------------------------------------------------------------
+
+
+@every_mode
+def test_an_overflow_names_function_variable_lane_and_limit(backend: str, mode: str) -> None:
+    with pytest.raises(StackOverflowError) as caught:
+        fibonacci.run(np.array([3, 7, 4, 5]), backend=backend, mode=mode, schedule="earliest", max_stack_depth=4)
+    message = str(caught.value)
+    assert message.startswith("lane 1 recursed too deep in 'fibonacci': ")
+    assert "the stack of variable 'n' holds 4 frames" in message or "return addresses holds 4 frames" in message
+    assert "(1 of 4 lanes in all)" in message or "(2 of 4 lanes in all)" in message
+    assert "Give a larger max_stack_depth, or None to let the stack grow." in message
+
+
+@pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
+def test_stackless_overflow_names_function_lane_and_limit(backend: str) -> None:
+    with pytest.raises(StackOverflowError, match="lane 1 recursed too deep in 'fibonacci': calls may nest 4 deep"):
+        fibonacci.run(np.array([3, 7, 4, 5]), executor="stackless", backend=backend, max_stack_depth=4)
+
+
+def deepest(n: int) -> int:
+    """The least max_stack_depth with which fibonacci(n) runs."""
+    for depth in range(1, 20):
+        try:
+            fibonacci.run(np.array([n]), backend="numpy", max_stack_depth=depth)
+        except StackOverflowError:
+            continue
+        return depth
+    raise AssertionError
+
+
+def test_the_limit_is_exact() -> None:
+    """One level of fibonacci more needs one frame more, on every backend."""
+    assert deepest(5) == deepest(4) + 1 == deepest(3) + 2
+    enough = deepest(5)
+    for backend, mode in MODES:
+        found = fibonacci.run(np.array([5, 0]), backend=backend, mode=mode, max_stack_depth=enough)
+        np.testing.assert_array_equal(found, [8, 1])
+        with pytest.raises(StackOverflowError):
+            fibonacci.run(np.array([5, 0]), backend=backend, mode=mode, max_stack_depth=enough - 1)
+
+
+@every_mode
+def test_without_a_limit_the_stack_grows(backend: str, mode: str) -> None:
+    n = np.array([3, FIRST_STACK_DEPTH + 4, 0])
+    np.testing.assert_array_equal(is_even.run(n, backend=backend, mode=mode), [False, True, True])
+
+
+def test_growing_starts_over_from_the_inputs() -> None:
+    """Deeper than two doublings, with other lanes long done."""
+
+    @batch
+    def triangle(n):
+        if n == 0:
+            return 0
+        return n + triangle(n - 1)
+
+    n = np.array([1, 5 * FIRST_STACK_DEPTH, 2])
+    np.testing.assert_array_equal(triangle.run(n, backend="numpy"), n * (n + 1) // 2)
+    np.testing.assert_array_equal(triangle.run(n[:1], backend="numpy"), [1])
+
+
+def test_an_endless_recursion_ends_in_an_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    @batch
+    def endless(n):
+        if n < 0:
+            return 0
+        return endless(n + 1) + 1
+
+    monkeypatch.setattr(virtual_machine, "LARGEST_STACK_DEPTH", 64)
+    with pytest.raises(StackOverflowError, match=r"lane 0 recursed too deep in 'endless': .* holds 64 frames"):
+        endless.run(np.array([0, -1]), backend="numpy")
+    with pytest.raises(StackOverflowError, match=r"deeper than Python's own stack.*executor='virtual_machine'"):
+        endless.run(np.array([0, -1]), backend="numpy", executor="stackless")
+
+
+# ---- writes ----------------------------------------------------------------------------------------------------------
+
+
+@batch
+def write_at(buffer, index):
+    kept = buffer
+    kept = write(kept, index, 1.0)  # the write
+    return kept
+
+
+@every_way
+@pytest.mark.parametrize("outside", [3, -1, 1000])
+def test_a_write_outside_its_buffer_names_lane_and_line(way: dict[str, str], outside: int) -> None:
+    with pytest.raises(BatchnutsError) as caught:
+        write_at.run(np.zeros((4, 3)), np.array([0, 2, outside, 1]), **way)
+    message = str(caught.value)
+    assert "lane 2 wrote outside its buffer" in message
+    assert "kept = write(kept, index, 1.0)  # the write" in message
+    assert "test_virtual_machine.py:" in message
+
+
+@every_way
+def test_writes_at_the_edges_are_inside(way: dict[str, str]) -> None:
+    expected = np.zeros((2, 3))
+    expected[0, 0] = expected[1, 2] = 1.0
+    np.testing.assert_array_equal(write_at.run(np.zeros((2, 3)), np.array([0, 2]), **way), expected)
+
+
+def test_plain_python_refuses_the_write_too() -> None:
+    with pytest.raises(ValueError, match="write: index 3 is outside the buffer's 3 rows"):
+        write_at.run(np.zeros((1, 3)), np.array([3]), executor="unbatched")
+
+
+@batch
+def writes_while_others_wait(n):
+    buffer = np.zeros(2)
+    i = 0
+    while i < n:
+        i += 1
+        if i < 3:
+            buffer = write(buffer, i - 1, float(i))
+    return buffer, i
+
+
+@every_way
+def test_a_waiting_lanes_index_is_not_a_fault(way: dict[str, str]) -> None:
+    """Lanes that do not write hold indices outside the buffer."""
+    buffer, i = writes_while_others_wait.run(np.array([1, 9, 2]), **way)
+    np.testing.assert_array_equal(buffer, [[1.0, 0.0], [1.0, 2.0], [1.0, 2.0]])
+    np.testing.assert_array_equal(i, [1, 9, 2])
+
+
+# ---- junk ----------------------------------------------------------------------------------------------------------
+
+
+@batch
+def fragile(x, n):
+    total = 0.0
+    while n > 0:
+        if x > 0.0:
+            total = total + ops.log(x) / x
+        quotient = 12 // n
+        n -= 1
+        total = total + float(quotient)
+    return total
+
+
+@every_way
+def test_junk_on_waiting_lanes_reaches_no_result(way: dict[str, str]) -> None:
+    """A finished lane would divide by zero, a lane past its branch would take log(0)."""
+    x, n = np.array([0.0, 2.0, np.inf, 1.0]), np.array([1, 4, 0, 0])
+    found = fragile.run(x, n, **way)
+    log = np.log(2.0) / 2.0
+    np.testing.assert_allclose(found, [12.0, 4 * log + 3 + 4 + 6 + 12, 0.0, 0.0], rtol=1e-14)
+
+
+# ---- stopping and going on -----------------------------------------------------------------------------------------
+
+
+@every_mode
+@pytest.mark.parametrize("schedule", ["earliest", "drain"])
+def test_a_run_in_pieces_is_the_run(backend: str, mode: str, schedule: str) -> None:
+    target = get_backend(backend, mode)
+    n = np.array([4, 2, 5])
+    machine = recursion_in_loop.machine((as_type("int64"),), len(n), target, schedule, 8)
+    inputs = dict(zip(machine.program.vars_in, (n,), strict=True))
+    whole = machine.run(inputs)
+    state = machine.start(inputs)
+    pieces = 0
+    while not machine.is_finished(state):
+        state = machine.advance(state, 5)
+        pieces += 1
+    assert pieces > 3
+    assert state.keys() == whole.keys()
+    for name in whole:
+        np.testing.assert_array_equal(target.to_numpy(state[name]), target.to_numpy(whole[name]), err_msg=name)
+    np.testing.assert_array_equal(
+        target.to_numpy(machine.results(state)[0]), recursion_in_loop.run(n, executor="unbatched")
+    )
+
+
+def test_a_finished_machine_stays_as_it_is() -> None:
+    machine = fibonacci.machine((as_type("int64"),), 2, get_backend("numpy", ""), "earliest", 8)
+    state = machine.run({machine.program.vars_in[0]: np.array([3, 4])})
+    again = machine.advance(state, 10)
+    for name in state:
+        np.testing.assert_array_equal(again[name], state[name])
