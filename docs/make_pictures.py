@@ -1,6 +1,6 @@
 """Make the pictures of README and docs, each from a real run: `python docs/make_pictures.py [logreg.nc]`.
 
-Needs matplotlib (in the extra `dev`). With a netCDF file of the packaged logistic regression it draws the posterior too.
+Needs matplotlib (in the extra `dev`). Given a netCDF file of logreg.yaml, it draws that posterior too.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def draw_fibonacci(path: Path) -> None:
     axes.set_yticks(np.arange(len(n) + 1) - 0.5, minor=True)
     axes.grid(which="minor", axis="y", color="white", linewidth=2)
     axes.tick_params(which="both", length=0)
-    axes.set_title(f"fibonacci on {len(n)} lanes: {len(columns)} block executions, {100 * served:.0f} % of lanes active")
+    axes.set_title(
+        f"fibonacci on {len(n)} lanes: {len(columns)} block executions, {100 * served:.0f} % of lanes active"
+    )
     handles = [Patch(color=c, label=label) for c, label in zip(colours, ["lane waits or has halted", *labels])]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     figure.savefig(path, dpi=200)
@@ -151,6 +153,7 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
         axes.set_title(f"{title}: {image.shape[1]} gradient evaluations, utilization {useful:.2f}")
         axes.set_ylabel("chain")
         axes.set_yticks([0, 5, 10, 15, 20])
+    panels[0].text(shared.shape[1] + 8, chains / 2, "all chains have their draws", va="center", color="0.35")
     panels[1].set_xlim(0, together.shape[1])
     panels[1].set_xlabel(f"evaluation of the gradient for all {chains} chains")
     bar = figure.colorbar(drawn, ax=panels, ticks=[-1, 0, 3, 6, 9, 11], aspect=30, pad=0.01)

@@ -465,7 +465,7 @@ def make_closure(factor, helper):
     @batch
     def closure(x, n):
         """Doc of
-no indentation."""
+        no indentation."""
         total = ops.sum(weights * x) * factor
         while n > 0:
             total = helper(total, MATRIX[1, 2]) + math.pi

@@ -1,6 +1,6 @@
 """`@batch`: from a Python function of one lane to its results for all lanes.
 
-    call -> bind arguments -> types of one lane -> compile (cached) -> machine (cached) -> run -> structure of arrays
+call -> bind arguments -> types of one lane -> compile (cached) -> machine (cached) -> run -> structure of arrays
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class BatchedFunction(LaneFunction):
         self._block_code: dict[Any, dict[str, Any]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The results for all lanes, with the defaults of `run`; keyword and default arguments as in Python."""
         if single_lane.get():
             return self.python_function(*args, **kwargs)
         return self._run(args, kwargs)
@@ -186,6 +187,11 @@ class BatchedFunction(LaneFunction):
         bound.apply_defaults()
         lane_counts: dict[int, str] = {}
         for name, value in bound.arguments.items():
+            if isinstance(value, list) and value and all(type(leaf) in WEAK_DTYPES for leaf in value):
+                raise LaneInputError(
+                    f"argument {name!r} is a list of numbers, which is a structure of {len(value)} numbers here, not "
+                    f"{len(value)} lanes. Give numpy.array({name}) for one number per lane."
+                )
             for leaf in flatten(value)[0]:
                 if type(leaf) in WEAK_DTYPES:
                     continue

@@ -100,6 +100,7 @@ def _call(numpy_function: _Function, tensor: _Tensor, values: Sequence[Any], dty
 
 # How the rows of the table become functions
 
+
 def _publish(function: _Function, name: str, summary: str) -> _Function:
     function.__name__, function.__qualname__, function.__doc__ = name, name, summary
     return function
@@ -140,6 +141,7 @@ def _reduction(name: str, numpy_function: _Function, tensor: _Tensor, target: _F
 
 
 # TensorFlow formulations where no single op of TensorFlow does what NumPy's function does
+
 
 def _tensor_abs(x: Any) -> Any:
     return x if x.dtype.is_unsigned or x.dtype.is_bool else _tensorflow().abs(x)
@@ -214,8 +216,9 @@ cos = _elementwise("cos", np.cos, "cos", _REAL, "Cosine of radians.")
 tan = _elementwise("tan", np.tan, "tan", _REAL, "Tangent of radians.")
 tanh = _elementwise("tanh", np.tanh, "tanh", _REAL, "Hyperbolic tangent.")
 sigmoid = _elementwise("sigmoid", scipy.special.expit, "sigmoid", _REAL, "1 / (1 + exp(-x)).")
-softplus = _elementwise("softplus", functools.partial(np.logaddexp, 0), "nn.softplus", _REAL,
-                        "log(1 + exp(x)), without overflow.")
+softplus = _elementwise(
+    "softplus", functools.partial(np.logaddexp, 0), "nn.softplus", _REAL, "log(1 + exp(x)), without overflow."
+)
 erf = _elementwise("erf", scipy.special.erf, "math.erf", _REAL, "Error function.")
 erfinv = _elementwise("erfinv", scipy.special.erfinv, "math.erfinv", _REAL, "Inverse of the error function.")
 isfinite = _elementwise("isfinite", np.isfinite, "math.is_finite", _REAL, "Neither NaN nor infinite; bool.")
@@ -232,19 +235,44 @@ round = _elementwise("round", np.rint, "round", _ROUNDING, "Nearest integer, hal
 
 minimum = _pairwise("minimum", np.minimum, _ordered("logical_and", operator.le), _ANY, "The lesser; NaN if either.")
 maximum = _pairwise("maximum", np.maximum, _ordered("logical_or", operator.ge), _ANY, "The greater; NaN if either.")
-logaddexp = _pairwise("logaddexp", np.logaddexp, _tensor_logaddexp, _REAL,
-                      "log(exp(x) + exp(y)) without overflow; -inf for two -inf, with finite gradients.")
+logaddexp = _pairwise(
+    "logaddexp",
+    np.logaddexp,
+    _tensor_logaddexp,
+    _REAL,
+    "log(exp(x) + exp(y)) without overflow; -inf for two -inf, with finite gradients.",
+)
 
-bitwise_and = _pairwise("bitwise_and", np.bitwise_and, _bitwise("logical_and", "bitwise.bitwise_and"), _ANY,
-                        "Bits set in both; integers or bools.")
-bitwise_or = _pairwise("bitwise_or", np.bitwise_or, _bitwise("logical_or", "bitwise.bitwise_or"), _ANY,
-                       "Bits set in either; integers or bools.")
-bitwise_xor = _pairwise("bitwise_xor", np.bitwise_xor, _bitwise("math.logical_xor", "bitwise.bitwise_xor"), _ANY,
-                        "Bits set in one of the two; integers or bools.")
+bitwise_and = _pairwise(
+    "bitwise_and",
+    np.bitwise_and,
+    _bitwise("logical_and", "bitwise.bitwise_and"),
+    _ANY,
+    "Bits set in both; integers or bools.",
+)
+bitwise_or = _pairwise(
+    "bitwise_or",
+    np.bitwise_or,
+    _bitwise("logical_or", "bitwise.bitwise_or"),
+    _ANY,
+    "Bits set in either; integers or bools.",
+)
+bitwise_xor = _pairwise(
+    "bitwise_xor",
+    np.bitwise_xor,
+    _bitwise("math.logical_xor", "bitwise.bitwise_xor"),
+    _ANY,
+    "Bits set in one of the two; integers or bools.",
+)
 # The amount of a shift lies in [0, width of the dtype); what others give depends on the backend.
 left_shift = _pairwise("left_shift", np.left_shift, "bitwise.left_shift", _ANY, "`x` times 2**y modulo 2**width.")
-right_shift = _pairwise("right_shift", np.right_shift, "bitwise.right_shift", _ANY,
-                        "`x` divided by 2**y and rounded down, so a signed integer keeps its sign.")
+right_shift = _pairwise(
+    "right_shift",
+    np.right_shift,
+    "bitwise.right_shift",
+    _ANY,
+    "`x` divided by 2**y and rounded down, so a signed integer keeps its sign.",
+)
 
 logical_not = _logical("logical_not", np.logical_not, "logical_not", "True where false.")
 logical_and = _logical("logical_and", np.logical_and, "logical_and", "Both true.")
@@ -253,21 +281,37 @@ logical_or = _logical("logical_or", np.logical_or, "logical_or", "Either true.")
 any = _reduction("any", np.any, "reduce_any", lambda dtype: np.dtype(bool), "Whether any element is true (not 0).")
 all = _reduction("all", np.all, "reduce_all", lambda dtype: np.dtype(bool), "Whether all elements are true (not 0).")
 # NumPy alone would widen small integers here; TensorFlow's habit of keeping the dtype is taken, and bools are counted.
-sum = _reduction("sum", lambda x, **options: np.sum(x, dtype=x.dtype, **options), "reduce_sum",
-                 lambda dtype: np.dtype(np.int64) if dtype.kind == "b" else dtype, "Sum in one dtype; counts bools.")
-mean = _reduction("mean", np.mean, "reduce_mean", lambda dtype: np.dtype(np.float64) if dtype.kind in "biu" else dtype,
-                  "Arithmetic mean; of integers in float64.")
-min = _reduction("min", np.min, _reduced("reduce_all", "reduce_min"), lambda dtype: dtype,
-                 "Least element; NaN if there is one.")
-max = _reduction("max", np.max, _reduced("reduce_any", "reduce_max"), lambda dtype: dtype,
-                 "Greatest element; NaN if there is one.")
+sum = _reduction(
+    "sum",
+    lambda x, **options: np.sum(x, dtype=x.dtype, **options),
+    "reduce_sum",
+    lambda dtype: np.dtype(np.int64) if dtype.kind == "b" else dtype,
+    "Sum in one dtype; counts bools.",
+)
+mean = _reduction(
+    "mean",
+    np.mean,
+    "reduce_mean",
+    lambda dtype: np.dtype(np.float64) if dtype.kind in "biu" else dtype,
+    "Arithmetic mean; of integers in float64.",
+)
+min = _reduction(
+    "min", np.min, _reduced("reduce_all", "reduce_min"), lambda dtype: dtype, "Least element; NaN if there is one."
+)
+max = _reduction(
+    "max", np.max, _reduced("reduce_any", "reduce_max"), lambda dtype: dtype, "Greatest element; NaN if there is one."
+)
 
-matmul = _publish(lambda x, y: _call(np.matmul, _tensor_matmul, (x, y), _common_dtype((x, y))), "matmul",
-                  "Matrix product; vectors [k] count as a row on the left and as a column on the right.")
+matmul = _publish(
+    lambda x, y: _call(np.matmul, _tensor_matmul, (x, y), _common_dtype((x, y))),
+    "matmul",
+    "Matrix product; vectors [k] count as a row on the left and as a column on the right.",
+)
 _product = _pairwise("_product", np.multiply, "multiply", _ANY, "x * y.")
 
 
 # Functions with arguments of their own
+
 
 def _nonzero(x: Array) -> Array:
     """`x` as bools: `x != 0` for numbers (NaN is true, as in Python)."""
@@ -320,8 +364,11 @@ def full_like(x: Array, value: Array) -> Array:
     return result.item() if is_python_scalar(x, value) else result[()]
 
 
-clip = _publish(lambda x, low, high: minimum(maximum(x, low), high), "clip",
-                "The nearest point of [low, high], elementwise with broadcasting; `high` where low > high.")
+clip = _publish(
+    lambda x, low, high: minimum(maximum(x, low), high),
+    "clip",
+    "The nearest point of [low, high], elementwise with broadcasting; `high` where low > high.",
+)
 zeros_like = _publish(lambda x: full_like(x, 0), "zeros_like", "Zeros of the shape and dtype of `x`.")
 ones_like = _publish(lambda x: full_like(x, 1), "ones_like", "Ones of the shape and dtype of `x`.")
 
@@ -388,6 +435,7 @@ def reshape(x: Array, shape: int | Sequence[int]) -> Array:
 
 # Python's builtins on one lane's values
 
+
 def static_shape(x: Any) -> tuple[int | None, ...] | None:
     """The static shape; None if TensorFlow does not know the rank."""
     if _is_tensor(x):
@@ -419,8 +467,9 @@ def truth(x: Any) -> Any:
 python_bool = truth
 
 
-def _python_extreme(builtin: _Function, comes_before: Callable[[Any, Any], Any], arguments: tuple[Any, ...],
-                    options: dict[str, Any]) -> Any:
+def _python_extreme(
+    builtin: _Function, comes_before: Callable[[Any, Any], Any], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
     name = builtin.__name__
     if len(arguments) == 1 and _is_array(arguments[0]):
         shape = static_shape(arguments[0])
@@ -443,10 +492,16 @@ def _python_extreme(builtin: _Function, comes_before: Callable[[Any, Any], Any],
     return best if tensors else best[()]
 
 
-python_min = _publish(lambda *xs, **options: _python_extreme(builtins.min, operator.lt, xs, options), "python_min",
-                      "`min` of scalars, or of one sequence (a vector counts as one), in their common dtype.")
-python_max = _publish(lambda *xs, **options: _python_extreme(builtins.max, operator.gt, xs, options), "python_max",
-                      "`max` of scalars, or of one sequence (a vector counts as one), in their common dtype.")
+python_min = _publish(
+    lambda *xs, **options: _python_extreme(builtins.min, operator.lt, xs, options),
+    "python_min",
+    "`min` of scalars, or of one sequence (a vector counts as one), in their common dtype.",
+)
+python_max = _publish(
+    lambda *xs, **options: _python_extreme(builtins.max, operator.gt, xs, options),
+    "python_max",
+    "`max` of scalars, or of one sequence (a vector counts as one), in their common dtype.",
+)
 
 
 def python_abs(x: Any) -> Any:

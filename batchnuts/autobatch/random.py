@@ -46,6 +46,7 @@ _PARITY = 0x1BD11BDA
 
 # The cipher
 
+
 def _rotate_left(x: Any, distance: int) -> Any:
     if not ops.uses_tensorflow(x):
         return (x << np.uint32(distance)) | (x >> np.uint32(32 - distance))
@@ -118,6 +119,7 @@ def _blocks(key: Array, domain: int, count: int) -> tuple[Any, Any]:
 
 # Keys
 
+
 def key(seed: Array) -> Array:
     """The key of a 64-bit seed: uint32[2], the low word first. Different seeds modulo 2**64 give different keys.
 
@@ -150,6 +152,7 @@ def lane_keys(seed: int, lanes: int, first: int = 0) -> np.ndarray[Any, Any]:
 
 
 # Numbers
+
 
 def _shaped(values: Any, shape: tuple[int, ...]) -> Any:
     """`values` [..., size of shape] with the last axis spread over `shape`."""

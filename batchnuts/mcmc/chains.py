@@ -1,6 +1,6 @@
 """A whole run: initial positions, warmup windows with pooling between them, then draws.
 
-    positions -> check -> first step size -> [window -> pool metric and step size]* -> draws -> Draws
+positions -> check -> first step size -> [window -> pool metric and step size]* -> draws -> Draws
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _Run:
             state.log_density,
             state.gradient,
             np.tile(state.inverse_mass, (n, 1)),
-            adaptation.start(log_step, boldness=1.0 if state.transitions_done else 10.0),
+            adaptation.start(log_step, settled=state.transitions_done > 0),
             np.full(n, adapting),
             np.full(n, state.transitions_done, "int64"),
             np.full(n, transitions, "int64"),

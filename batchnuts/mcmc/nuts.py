@@ -147,7 +147,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
     def build_subtree(walk: Walk, tree_depth: Array, trajectory: Trajectory) -> tuple[Walk, Subtree]:
         """2**tree_depth new states, the second half only if the first did not turn or diverge."""
         if tree_depth == 0:
-            return leaf(walk, trajectory)
+            return leaf(walk, trajectory)  # type: ignore[no-any-return]
         walk, inner = build_subtree(walk, tree_depth - 1, trajectory)
         if not inner.valid:
             return walk, inner
@@ -210,9 +210,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             growing = (
                 subtree.valid
                 & keeps_going(far.momentum, last, total, inverse_mass)
-                & keeps_going(
-                    far.momentum, subtree.first_momentum, momentum_sum + subtree.first_momentum, inverse_mass
-                )
+                & keeps_going(far.momentum, subtree.first_momentum, momentum_sum + subtree.first_momentum, inverse_mass)
                 & keeps_going(near.momentum, last, subtree.momentum_sum + near.momentum, inverse_mass)
             )
             momentum_sum = total

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from from_source import load, marked_line
 
+from batchnuts import autobatch
 from batchnuts.autobatch import (
     CompileError,
     LaneInputError,
@@ -149,10 +150,10 @@ TYPES = (
 )
 
 CALLS = (
-    ("too many", "g(n, n, n)", r"call of 'g' takes 2 positional arguments, got 3; its parameters are \(a, b\)"),
-    ("too few", "g(n)", r"call of 'g' lacks the arguments b; its parameters are \(a, b\)"),
-    ("unknown keyword", "g(n, c=n)", r"call of 'g' has no parameter 'c'; its parameters are \(a, b\)"),
-    ("twice", "g(n, a=n)", r"call of 'g' got two values for 'a'; its parameters are \(a, b\)"),
+    ("too many", "g(n, n, n)", r"call of 'g' does not fit its parameters \(a, b\): too many positional"),
+    ("too few", "g(n)", r"call of 'g' does not fit its parameters \(a, b\): missing a required argument: 'b'"),
+    ("unknown keyword", "g(n, n, c=n)", r"call of .g. does not fit its parameters .a, b.: got an unexpected keyword"),
+    ("twice", "g(n, a=n)", r"call of 'g' does not fit its parameters \(a, b\): multiple values for argument 'a'"),
 )
 
 
@@ -302,3 +303,29 @@ def test_arguments_that_do_not_fit(arguments: tuple[Any, ...], message: str, exe
 def test_unknown_options(option: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         add.run(np.zeros(2), np.zeros(2), **option)
+
+
+def test_a_batched_primitive_called_by_one_lane_code_is_refused() -> None:
+    @autobatch.primitive(batched=True)
+    def double(x):
+        return x * 2.0
+
+    def helper(x):
+        return double(x) + 1.0
+
+    @autobatch.batch
+    def program(x):
+        y = helper(x)
+        return y
+
+    with pytest.raises(autobatch.CompileError, match="call it directly in the batched function"):
+        program.run(np.ones(3), backend="numpy")
+
+
+def test_a_list_of_numbers_is_no_array_of_lanes() -> None:
+    @autobatch.batch
+    def program(n):
+        return n + 1
+
+    with pytest.raises(autobatch.LaneInputError, match=r"numpy\.array\(n\)"):
+        program.run([3, 7], backend="numpy")

@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "maximum of bools": (ops.maximum, (BOOLS, BOOLS[::-1])),
     "maximum with a literal": (lambda x: ops.maximum(x, 0), (REAL,)),
     "clip": (lambda x: ops.clip(x, -1, 0.5), (SPECIAL,)),
-    "clip to per-lane bounds": (ops.clip, (REAL, -SCALARS**2, SCALARS**2)),
+    "clip to per-lane bounds": (ops.clip, (REAL, -(SCALARS**2), SCALARS**2)),
     "logaddexp": (ops.logaddexp, (SPECIAL, OTHER)),
     "bitwise_and": (ops.bitwise_and, (WORDS, SHIFTS)),
     "bitwise_or": (ops.bitwise_or, (WORDS, SHIFTS)),

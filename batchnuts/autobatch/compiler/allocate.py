@@ -1,7 +1,7 @@
 """Variable allocation ([R] section 3.2): who needs a stack, who a register, who nothing in the machine's state.
 
-        push fib.return ; fib.return = ...   -->   fib.return = ...       (REGISTER: no frame beneath is ever read)
-        push fib.n                           -->   push fib.n             (FULL)
+push fib.return ; fib.return = ...   -->   fib.return = ...       (REGISTER: no frame beneath is ever read)
+push fib.n                           -->   push fib.n             (FULL)
 """
 
 from __future__ import annotations

@@ -15,6 +15,10 @@ single_lane: ContextVar[bool] = ContextVar("single_lane", default=False)
 """True while a program runs as plain Python, one lane, without a lane axis anywhere."""
 
 
+in_one_lane_code: ContextVar[bool] = ContextVar("in_one_lane_code", default=False)
+"""True while the compiler traces or runs an expression on one lane's arrays."""
+
+
 class LaneFunction:
     """A Python function of one lane that the compiler batches; `api.BatchedFunction` is the one users hold."""
 
@@ -35,6 +39,12 @@ class PrimitiveFunction:
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any) -> Any:
+        """The function itself; a batched one gets a lane axis of one where plain Python runs a single lane."""
+        if self.batched and in_one_lane_code.get():
+            raise TypeError(
+                f"the batched primitive {self.__name__!r} was called by code that is written for one lane and has no "  # type: ignore[attr-defined]
+                "lane axis to give it; call it directly in the batched function"
+            )
         if not (self.batched and single_lane.get()):
             return self.function(*args)
         lanes_of_one = [map_leaves(lambda leaf: np.asarray(leaf)[None], arg) for arg in args]

@@ -29,9 +29,7 @@ def relabel(terminator: Terminator, renaming: dict[str, str]) -> Terminator:
         case BranchOp():
             if new(terminator.true_label) == new(terminator.false_label):
                 return GotoOp(new(terminator.true_label))
-            return replace(
-                terminator, true_label=new(terminator.true_label), false_label=new(terminator.false_label)
-            )
+            return replace(terminator, true_label=new(terminator.true_label), false_label=new(terminator.false_label))
         case PushGotoOp(resume, target):
             return PushGotoOp(new(resume), new(target))
         case IndirectGotoOp():
@@ -90,13 +88,13 @@ def reachable(graph: ControlFlowGraph, roots: Iterable[str] = ()) -> frozenset[s
 def simplify_graph(graph: ControlFlowGraph) -> ControlFlowGraph:
     """Drop unreachable blocks, skip empty ones that only jump, and join a block to its only predecessor.
 
-        a: x = f() ; goto b          a: x = f() ; y = g(x) ; return
-        b: goto c              -->
-        c: y = g(x) ; return
+    a: x = f() ; goto b          a: x = f() ; y = g(x) ; return
+    b: goto c              -->
+    c: y = g(x) ; return
     """
     blocks = {block.label: block for block in graph.blocks}
     skip: dict[str, str] = {}
-    for label, block in blocks.items():
+    for label in blocks:
         seen = {label}
         target = label
         while not blocks[target].ops and isinstance(blocks[target].terminator, GotoOp):
@@ -136,15 +134,11 @@ def _join_chains(graph: ControlFlowGraph) -> ControlFlowGraph:
             target = block.terminator.label
             if target == label or jumps_in[target] != 1 or blocks[target].owner != block.owner:
                 break
-            blocks[label] = replace(
-                block, ops=block.ops + blocks[target].ops, terminator=blocks[target].terminator
-            )
+            blocks[label] = replace(block, ops=block.ops + blocks[target].ops, terminator=blocks[target].terminator)
             absorbed.add(target)
     return ControlFlowGraph(tuple(blocks[label] for label in graph.labels if label not in absorbed))
 
 
 def simplify(program: Program) -> Program:
     """`simplify_graph` on every body."""
-    return program.with_functions(
-        {f.name: replace(f, graph=simplify_graph(f.graph)) for f in program.all_functions()}
-    )
+    return program.with_functions({f.name: replace(f, graph=simplify_graph(f.graph)) for f in program.all_functions()})

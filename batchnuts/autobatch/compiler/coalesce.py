@@ -35,9 +35,7 @@ def coalesce(program: Program) -> Program:
     conflicts = _interference(program)
     leader = {v: v for v in program.var_alloc}
     movable = {
-        v
-        for v, a in program.var_alloc.items()
-        if a in (VariableAllocation.REGISTER, VariableAllocation.TEMPORARY)
+        v for v, a in program.var_alloc.items() if a in (VariableAllocation.REGISTER, VariableAllocation.TEMPORARY)
     }
     fixed = {*program.vars_in, *program.vars_out}
 

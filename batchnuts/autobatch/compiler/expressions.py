@@ -164,7 +164,20 @@ def is_literal_integer(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int
 
 
-def range_test(counter: str, stop: str, step: ast.expr | None, like: ast.AST) -> ast.expr:
+def range_bounds(call: ast.Call) -> tuple[ast.expr, ast.expr, ast.expr]:
+    """Start, stop and step of a range(...) with one to three arguments."""
+    zero, one = located(ast.Constant(0), call), located(ast.Constant(1), call)
+    match call.args:
+        case [stop]:
+            return zero, stop, one
+        case [start, stop]:
+            return start, stop, one
+        case [start, stop, step]:
+            return start, stop, step
+    raise ValueError("range takes one to three arguments")
+
+
+def range_test(counter: str, stop: str, step: ast.expr, like: ast.AST) -> ast.expr:
     """Whether a range's counter is still before its end, for a step of either sign."""
     if is_literal_integer(step):
         text = "counter > stop" if isinstance(step, ast.UnaryOp) else "counter < stop"
@@ -173,8 +186,8 @@ def range_test(counter: str, stop: str, step: ast.expr | None, like: ast.AST) ->
     return formula(text, like, counter=counter, stop=stop, step=step, zero=ast.Constant(0))
 
 
-_LEAVES = (ast.Name, ast.Constant, ast.Attribute, ast.expr_context)
-_HARMLESS = (*_LEAVES, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.Add, ast.Sub, ast.Mult)
+_LEAVES: tuple[type[ast.AST], ...] = (ast.Name, ast.Constant, ast.Attribute, ast.expr_context)
+_HARMLESS: tuple[type[ast.AST], ...] = (*_LEAVES, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.Add, ast.Sub, ast.Mult)
 
 
 def must_stop_early(node: ast.AST) -> bool:
@@ -217,14 +230,14 @@ def purify(
                         in_nested_scope(part)
                 return inner
             if isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not):
-                operand = self.visit(inner.operand)
+                operand: ast.expr = self.visit(inner.operand)  # type: ignore[assignment]
                 return located(ast.Call(ast.Name(_NOT, ast.Load()), [operand], []), inner)
             if isinstance(inner, ast.Compare) and len(inner.ops) > 1:
                 return self.chain(inner)
             return self.generic_visit(inner)
 
         def chain(self, inner: ast.Compare) -> ast.expr:
-            sides = [self.visit(side) for side in (inner.left, *inner.comparators)]
+            sides: list[ast.expr] = [self.visit(s) for s in (inner.left, *inner.comparators)]  # type: ignore[misc]
             result: ast.expr | None = None
             for left, op, right in zip(sides, inner.ops, sides[1:]):
                 link = ast.Compare(copy.deepcopy(left), [op], [copy.deepcopy(right)])
@@ -232,7 +245,8 @@ def purify(
             assert result is not None
             return located(result, inner)
 
-    return Purify().visit(copy.deepcopy(node))
+    pure: ast.expr = Purify().visit(copy.deepcopy(node))  # type: ignore[assignment]
+    return pure
 
 
 class _LaneOperators(ast.NodeTransformer):
@@ -263,7 +277,8 @@ def compile_expression(
             name.id = _CALLED + value.__name__
     node = _LaneOperators().visit(node)
     tree = ast.Expression(located(ast.Lambda(arguments, node), node))
-    return eval(compile(tree, filename, "eval"), namespace)
+    function: Callable[..., Any] = eval(compile(tree, filename, "eval"), namespace)
+    return function
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ is taken out into temporaries first. All expressions are pure, so this order is 
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from batchnuts.autobatch.compiler import expressions
-from batchnuts.autobatch.compiler.callables import LaneFunction, PrimitiveFunction, write
+from batchnuts.autobatch.compiler.callables import LaneFunction, PrimitiveFunction, in_one_lane_code, write
 from batchnuts.autobatch.compiler.cfg import simplify
 from batchnuts.autobatch.compiler.ir import (
     COPY,
@@ -64,6 +65,17 @@ REWRITES: dict[type[ast.AST], str] = {
     ast.AsyncWith: "do the set-up outside the batched function",
     ast.NamedExpr: "assign the value in a statement of its own",
 }
+
+KEYWORDS: dict[type[ast.AST], str] = {
+    ast.FunctionDef: "def",
+    ast.AsyncFunctionDef: "async def",
+    ast.ClassDef: "class",
+    ast.Delete: "del",
+    ast.ImportFrom: "import",
+    ast.AsyncFor: "async for",
+    ast.AsyncWith: "async with",
+}
+"""Statements that Python's syntax tree calls otherwise than its source text does."""
 
 
 @dataclass
@@ -155,7 +167,15 @@ class _FunctionBuilder:
             )
         function = expressions.compile_expression(node, names, self.namespace, self.source.filename)
         text = expressions.text_of(node)
-        return Primitive(text, lambda *args: finish(function(*args))), tuple(map(self.variable, names))
+
+        def call(*values: Any) -> tuple[Any, ...]:
+            token = in_one_lane_code.set(True)
+            try:
+                return finish(function(*values))
+            finally:
+                in_one_lane_code.reset(token)
+
+        return Primitive(text, call), tuple(map(self.variable, names))
 
     def assign(self, identifier: str, node: ast.expr) -> None:
         """identifier = node."""
@@ -231,8 +251,8 @@ class _FunctionBuilder:
             callee = self.static(inner.func) if isinstance(inner, ast.Call) else None
             over_lanes = isinstance(callee, PrimitiveFunction) and callee.batched
             if isinstance(callee, LaneFunction) or over_lanes or callee is write:
-                what = f"a call of `{ast.unparse(inner.func)}` inside a lambda or comprehension"  # type: ignore[attr-defined]
-                self.refuse(inner, what, "use a for loop")
+                called = ast.unparse(inner).split("(")[0]
+                self.refuse(inner, f"a call of `{called}` inside a lambda or comprehension", "use a for loop")
 
         return expressions.purify(node, take_out, in_nested_scope)
 
@@ -259,40 +279,25 @@ class _FunctionBuilder:
 
     def bind(self, node: ast.Call, callee: LaneFunction) -> list[ast.expr]:
         """The argument expressions in the order of the callee's parameters, defaults filled in."""
-        target = read_function(callee.python_function)
-        args = target.tree.args
-        positional = [a.arg for a in (*args.posonlyargs, *args.args)]
-        parameters = positional + [a.arg for a in args.kwonlyargs]
         if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
             self.refuse(node, "star arguments in a call of a batched function", "write the arguments out")
-        bound: dict[str, ast.expr] = dict(zip(positional, node.args))
-        problem = ""
-        if len(node.args) > len(positional):
-            problem = f"takes {len(positional)} positional arguments, got {len(node.args)}"
-        for keyword in node.keywords:
-            if keyword.arg not in parameters:
-                problem = f"has no parameter {keyword.arg!r}"
-            elif keyword.arg in bound:
-                problem = f"got two values for {keyword.arg!r}"
-            else:
-                bound[str(keyword.arg)] = keyword.value
-        function = callee.python_function
-        defaults = dict(zip(reversed(positional), reversed(function.__defaults__ or ())))
-        defaults |= function.__kwdefaults__ or {}
-        for parameter in parameters:
-            if parameter not in bound and parameter in defaults:
-                hidden = f"__default_{target.tree.name}_{parameter}"
-                self.namespace[hidden] = defaults[parameter]
-                bound[parameter] = ast.copy_location(ast.Name(hidden, ast.Load()), node)
-        missing = [p for p in parameters if p not in bound]
-        if missing and not problem:
-            problem = f"lacks the arguments {', '.join(missing)}"
-        if problem:
+        signature = inspect.signature(callee.python_function)
+        try:
+            given = signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords}).arguments
+        except TypeError as error:
+            name = getattr(callee, "__name__", "function")
             raise CompileError(
-                f"the call of {target.tree.name!r} {problem}; its parameters are ({', '.join(parameters)}).",
-                self.source.at(node),
-            )
-        return [bound[p] for p in parameters]
+                f"the call of {name!r} does not fit its parameters {signature}: {error}.", self.source.at(node)
+            ) from None
+        arguments = []
+        for parameter in signature.parameters.values():
+            if parameter.name in given:
+                arguments.append(given[parameter.name])
+            else:
+                hidden = f"__default_{self.callee_name(callee)}_{parameter.name}"
+                self.namespace[hidden] = parameter.default
+                arguments.append(ast.copy_location(ast.Name(hidden, ast.Load()), node))
+        return arguments
 
     def declared_primitive(self, out: str, node: ast.Call, callee: PrimitiveFunction) -> None:
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
@@ -344,7 +349,7 @@ class _FunctionBuilder:
         match node:
             case ast.Return(value=None):
                 self.refuse(node, "a return without a value", "return what the caller needs")
-            case ast.Return(value=value):
+            case ast.Return(value=ast.expr() as value):
                 self.assign("return", value)
                 self.end(IndirectGotoOp())
             case ast.Assign(targets=[target], value=value):
@@ -377,10 +382,11 @@ class _FunctionBuilder:
             case ast.Expr(value=value) if type(value) in REWRITES:
                 self.refuse(node, f"`{ast.unparse(value)}`", REWRITES[type(value)])
             case ast.Expr(value=value):
-                self.refuse(node, f"the statement `{ast.unparse(value)}`, whose value is not used,", "drop or assign it")
+                what = f"the statement `{ast.unparse(value)}`, whose value is not used,"
+                self.refuse(node, what, "drop or assign it")
             case _:
-                kind = type(node).__name__.lower()
-                self.refuse(node, f"a `{kind}` statement", REWRITES.get(type(node), "rewrite it with if and while"))
+                keyword = KEYWORDS.get(type(node), type(node).__name__.lower())
+                self.refuse(node, f"a `{keyword}` statement", REWRITES.get(type(node), "rewrite it with if and while"))
 
     def refuse_target(self, target: ast.expr) -> NoReturn:
         match target:
@@ -427,11 +433,9 @@ class _FunctionBuilder:
             self.refuse(node.iter, "a for loop over anything but range(...)", "loop over range(n) and index")
         if not 1 <= len(node.iter.args) <= 3 or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.refuse(node.iter, "range with other than one to three arguments", "write range(start, stop, step)")
-        bounds = [expressions.located(ast.Constant(0), node.iter), None, expressions.located(ast.Constant(1), node.iter)]
-        for place, bound in zip({1: (1,), 2: (0, 1), 3: (0, 1, 2)}[len(node.iter.args)], node.iter.args):
-            bounds[place] = bound
-        if self.runs_once(node):
-            self.assign(node.target.id, bounds[0])  # type: ignore[arg-type]
+        start, stop_bound, step = expressions.range_bounds(node.iter)
+        if not node.orelse and self.has_one_element(node.iter):
+            self.assign(node.target.id, start)
             once = self.new_label("endfor")
             self.loops.append(_Loop(again=once, after=once))
             self.body(node.body)
@@ -442,19 +446,19 @@ class _FunctionBuilder:
         again, body, done, after = (self.new_label(kind) for kind in ("for", "body", "done", "endfor"))
         changing = expressions.assigned_names(node) | {node.target.id}
 
-        def evaluated_once(bound: Any) -> str:
+        def evaluated_once(bound: ast.expr) -> str:
             if isinstance(bound, ast.Name) and bound.id in changing:
                 identifier = self.temporary()
                 self.assign(identifier, bound)
                 return identifier
             return self.atom(bound)
 
-        stop, step = evaluated_once(bounds[1]), bounds[2]
+        stop = evaluated_once(stop_bound)
         if not expressions.is_literal_integer(step):
-            step = ast.copy_location(ast.Name(evaluated_once(step), ast.Load()), step)  # type: ignore[arg-type]
+            step = ast.copy_location(ast.Name(evaluated_once(step), ast.Load()), step)
         counter = self.temporary()
         # the counter takes the dtype of the bound it is compared with
-        self.assign(counter, expressions.formula("start + (stop - stop)", node.iter, start=bounds[0], stop=stop))
+        self.assign(counter, expressions.formula("start + (stop - stop)", node.iter, start=start, stop=stop))
         self.end(GotoOp(again))
         self.start(again)
         inside = expressions.range_test(counter, stop, step, node.iter)
@@ -465,11 +469,11 @@ class _FunctionBuilder:
         self.assign_target(both, pair)
         self.loop_body(node, _Loop(again, after), None, done)
 
-    def runs_once(self, node: ast.For) -> bool:
-        """Whether the range is known at compile time to have one element (and the loop no else, which may not run)."""
-        if node.orelse or any(expressions.names_read(a, self.locals) for a in node.iter.args):  # type: ignore[attr-defined]
+    def has_one_element(self, call: ast.Call) -> bool:
+        """Whether a range(...) is known at compile time to have one element."""
+        if expressions.names_read(call, self.locals):
             return False
-        bounds = [self.primitive(a, lambda value: (value,))[0].call()[0] for a in node.iter.args]  # type: ignore[attr-defined]
+        bounds = [self.primitive(a, lambda value: (value,))[0].call()[0] for a in call.args]
         return all(type(b) is int for b in bounds) and len(range(*bounds)) == 1
 
     def loop_body(self, node: ast.While | ast.For, loop: _Loop, body: str | None, done: str) -> None:

@@ -184,9 +184,9 @@ class _Inference:
                 callee = self.program.function(op.function)
                 for parameter, argument in zip(callee.vars_in, op.vars_in):
                     self.join(parameter, self.types[argument], op.source)
-                for variable, result in zip(op.vars_out, callee.vars_out):
-                    if result in self.types:
-                        self.join(variable, self.types[result], op.source)
+                for variable, returned in zip(op.vars_out, callee.vars_out):
+                    if returned in self.types:
+                        self.join(variable, self.types[returned], op.source)
 
     def write(self, op: WriteRowOp) -> None:
         buffer, value, index = (self.types[v] for v in (op.buffer, op.value, op.index))

@@ -211,8 +211,8 @@ class Program:
     """The unit that passes transform and executors run.
 
     var_defs maps each variable to its TensorType (before structures are flattened: to a structure of them; before
-    type inference: to nothing). var_alloc is empty until allocation. `functions` is empty after lowering. `renamed` maps
-    each variable that coalescing merged into another (or left alone) to the name it now has.
+    type inference: to nothing). var_alloc is empty until allocation. `functions` is empty after lowering. `renamed`
+    maps each variable that coalescing merged into another (or left alone) to the name it now has.
     """
 
     graph: ControlFlowGraph

@@ -77,9 +77,7 @@ class VirtualMachine:
         self.storage = Storage(backend, lanes, stack_depth)
         self.live = liveness(program.graph, frozenset(program.vars_out), through_calls=True)
         self.stored = tuple(
-            v
-            for v, a in program.var_alloc.items()
-            if a in (VariableAllocation.REGISTER, VariableAllocation.FULL)
+            v for v, a in program.var_alloc.items() if a in (VariableAllocation.REGISTER, VariableAllocation.FULL)
         )
         self.stacked = tuple(v for v, a in program.var_alloc.items() if a is VariableAllocation.FULL)
         starts = self.schedule.group_starts
