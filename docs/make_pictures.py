@@ -118,7 +118,7 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
         random.lane_keys(1, chains), position, log_density, gradient, np.ones((chains, dimension), "float32"),
         *adaptation, np.zeros(chains, bool), np.zeros(chains, "int64"), np.full(chains, transitions),
     )  # fmt: skip
-    types = (TensorType("uint32", (2,)), vector, scalar, vector, vector, type(adaptation)(*[scalar] * 5))
+    types = (TensorType("uint32", (2,)), vector, scalar, vector, vector, type(adaptation)(*[scalar] * len(adaptation)))
     types += (TensorType("bool"), TensorType("int64"), TensorType("int64"))
     renamed = program.compiled(types, RecordingBackend()).lowered.renamed
     backend = RecordingBackend(renamed["run_chain.done"])

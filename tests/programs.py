@@ -462,10 +462,12 @@ def plain_helper(x, y):
 def make_closure(factor, helper):
     weights = np.linspace(0.0, 1.0, 3)
 
+    # fmt: off
     @batch
     def closure(x, n):
         """Doc of
-        no indentation."""
+no indentation."""
+        # fmt: on
         total = ops.sum(weights * x) * factor
         while n > 0:
             total = helper(total, MATRIX[1, 2]) + math.pi

@@ -54,3 +54,52 @@ def test_set_up_lines_of_the_readme_are_whole():
         "python -m batchnuts.sample --config logreg.yaml",
         "python -m pytest",
     ]
+
+
+def dumps(function, types):
+    """The lines of the program after every pass."""
+    from batchnuts.autobatch.api import get_backend
+    from batchnuts.autobatch.compiler.pipeline import compile_function
+    from batchnuts.autobatch.compiler.text import show_program
+
+    lines = set()
+
+    def observe(_, program):
+        lines.update(line.strip() for line in show_program(program).splitlines())
+
+    compile_function(function, types, get_backend("tensorflow", "eager"), observe)
+    return lines
+
+
+def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
+    """Every line of IR that the page shows stands in a dump of the program it is about, after some pass."""
+    import numpy as np
+    from from_source import load
+
+    from batchnuts.autobatch import random
+    from batchnuts.autobatch.compiler.ir import TensorType
+    from batchnuts.mcmc import adaptation
+    from batchnuts.mcmc.chain_program import make_chain
+    from batchnuts.mcmc.hamiltonian import value_and_gradient
+    from batchnuts.mcmc.nuts import NutsOptions
+    from batchnuts.models.registry import REGISTRY, build
+
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^```text\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    ir = re.compile(r"(push|pop|push_goto|branch|goto|return)\b|\S.* = (copy|call|write|\{)|[\w.]+: (u?int|float|bool)")
+    wanted = [line.strip() for block in shown for line in block.splitlines() if ir.match(line.strip())]
+    assert len(wanted) > 30
+
+    source = next(
+        code for code in re.findall(r"^```python\n(.*?)^```$", page, flags=re.M | re.S) if "def fibonacci" in code
+    )
+    module = load(tmp_path, source.split("PASSES")[0])
+    known = dumps(module.fibonacci, (TensorType("int64"),))
+    model = build(REGISTRY["logistic_regression"].options(name="logistic_regression", rows=10))
+    program = make_chain(value_and_gradient(model), NutsOptions(), 0.8, 300, model.dimension)
+    one = np.zeros(1, "float32")
+    vector = np.zeros((1, model.dimension), "float32")
+    count = np.zeros(1, "int64")
+    inputs = (random.lane_keys(0, 1), vector, one, vector, vector, adaptation.start(one), one > 0, count, count)
+    known |= dumps(program, program.lane_types(inputs))
+    assert [line for line in wanted if line not in known] == []

@@ -58,7 +58,13 @@ def _check_twin(model: Model) -> None:
     lanes = 3
     positions = tf.convert_to_tensor(model.initial_positions(np.random.default_rng(0), lanes))
     assert model.batched_value_and_gradient is not None
-    values, gradients = (tf.convert_to_tensor(x) for x in model.batched_value_and_gradient(positions))
+    try:
+        values, gradients = (tf.convert_to_tensor(x) for x in model.batched_value_and_gradient(positions))
+    except Exception as error:
+        raise ModelError(
+            f"Model {model.name!r}: its batched_value_and_gradient, given {lanes} positions, failed with "
+            f"{type(error).__name__}: {error}. Expected a pair: log-densities [lanes] and gradients [lanes, dimension]."
+        ) from error
     found = (tuple(values.shape), tuple(gradients.shape))
     expected = ((lanes,), (lanes, model.dimension))
     if found != expected:

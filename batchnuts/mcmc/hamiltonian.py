@@ -31,17 +31,14 @@ def value_and_gradient(model: Model) -> Callable[[Array], tuple[Array, Array]]:
     One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. The model's hand-batched twin
     is used where it has one; else the one-chain density is differentiated by TensorFlow and vectorized.
     """
-    if model.batched_value_and_gradient is not None:
-        by_hand = model.batched_value_and_gradient
+    by_hand = model.batched_value_and_gradient
 
-        def over_lanes(position: Array) -> tuple[Array, Array]:
+    def density_and_gradient(position: Array) -> tuple[Array, Array]:
+        import tensorflow as tf
+
+        if by_hand is not None:
             log_density, gradient = by_hand(position)
             return log_density, gradient
-
-        return primitive(over_lanes, batched=True, costly=True)
-
-    def of_one_chain(position: Array) -> tuple[Array, Array]:
-        import tensorflow as tf
 
         position = tf.convert_to_tensor(position)
         with tf.GradientTape() as tape:
@@ -49,7 +46,7 @@ def value_and_gradient(model: Model) -> Callable[[Array], tuple[Array, Array]]:
             log_density = model.flat_log_density(position)
         return log_density, tape.gradient(log_density, position)
 
-    return primitive(of_one_chain, costly=True)
+    return primitive(density_and_gradient, batched=by_hand is not None, costly=True)
 
 
 def draw_momentum(key: Array, inverse_mass: Array, dtype: str) -> Array:

@@ -109,7 +109,7 @@ def event(trajectory_key: Array, purpose: int, number: Array) -> Array:
 
 
 def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], options: NutsOptions) -> BatchedFunction:
-    """The transition kernel `nuts_transition(key, position, log_density, gradient, step_size, inverse_mass)`.
+    """The program `nuts_transition(key, position, log_density, gradient, step_size, inverse_mass)`.
 
     One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density, step_size scalars, all of
     dtype `options.dtype`. Returns a Transition.

@@ -25,10 +25,22 @@ def test_dual_averaging_finds_the_step_size_of_the_target(target: float, initial
     rng = np.random.default_rng(0)
     state = adaptation.start(np.log(initial) + np.zeros(()))
     for _ in range(2000):
-        noisy = np.clip(acceptance(state.log_step, 0.2) + 0.1 * rng.normal(), 0, 1)
-        state = adaptation.update(state, noisy, target)
+        rate = acceptance(state.log_step, 0.2)
+        noise = rng.uniform(-1, 1) * min(rate, 1 - rate)  # leaves its mean as it is
+        state = adaptation.update(state, rate + noise, target)
     assert state.count == 2000
-    assert abs(acceptance(state.log_step_mean, 0.2) - target) < 0.02
+    assert abs(acceptance(state.log_step_mean, 0.2) - target) < 0.04
+
+
+def test_many_settled_chains_pool_to_the_target_within_a_few_transitions() -> None:
+    """Each chain hears a very noisy acceptance rate; their median is near the target all the same."""
+    rng = np.random.default_rng(0)
+    state = adaptation.start(np.full(256, np.log(0.3)), settled=True)
+    for _ in range(25):
+        rate = acceptance(state.log_step, 0.2)
+        state = adaptation.update(state, rate + rng.uniform(-1, 1, 256) * np.minimum(rate, 1 - rate), 0.8)
+    pooled = adaptation.pooled_step_size(state.log_step_mean)
+    assert abs(acceptance(np.log(pooled), 0.2) - 0.8) < 0.03
 
 
 def test_one_update_by_hand() -> None:
@@ -103,17 +115,22 @@ def test_pooled_inverse_mass_keeps_digits_far_from_zero_and_is_positive_for_chai
 @pytest.fixture(scope="module")
 def warmed_up():
     """A Gaussian of variances from 1 to 400 after a warmup."""
-    model = gaussian(6, covariance="diagonal", condition_number=400.0)
-    return run_chains(model, SamplerSettings(chains=24, warmup=100, draws=25, seed=2), NUMPY)
+    model = gaussian(8, covariance="diagonal", condition_number=400.0)
+    return run_chains(model, SamplerSettings(chains=64, warmup=150, draws=60, seed=2), ExecutionSettings())
 
 
 def test_warmup_arrives_at_the_target_acceptance(warmed_up) -> None:
-    assert abs(warmed_up.stats["acceptance_rate"].mean() - 0.8) < 0.08
+    assert abs(warmed_up.stats["acceptance_rate"].mean() - 0.8) < 0.05
 
 
 def test_warmup_finds_the_metric(warmed_up) -> None:
-    truth = np.geomspace(1.0, 400.0, 6)
-    np.testing.assert_allclose(warmed_up.inverse_mass, truth, rtol=0.25)
+    np.testing.assert_allclose(warmed_up.inverse_mass, np.geomspace(1.0, 400.0, 8), rtol=0.2)
+
+
+def test_with_the_metric_trajectories_are_short(warmed_up) -> None:
+    """Without it, a trajectory along the widest coordinate would take some 60 steps or more."""
+    assert warmed_up.stats["n_steps"].mean() < 12
+    assert not warmed_up.stats["diverging"].any()
 
 
 def test_the_step_size_is_one_for_all_chains_and_draws(warmed_up) -> None:
@@ -124,14 +141,15 @@ def test_the_target_acceptance_is_heeded() -> None:
     model = gaussian(4, covariance="ar1", correlation=0.5)
     steps = []
     for target in (0.65, 0.95):
-        sampler = SamplerSettings(chains=16, warmup=60, draws=15, target_acceptance=target)
+        # so few transitions come near it only
+        sampler = SamplerSettings(chains=16, warmup=50, draws=15, target_acceptance=target)
         draws = run_chains(model, sampler, NUMPY)
-        assert abs(draws.stats["acceptance_rate"].mean() - target) < 0.1
+        assert abs(draws.stats["acceptance_rate"].mean() - target) < 0.2
         steps.append(draws.stats["step_size"][0, 0])
     assert steps[0] > 1.3 * steps[1]
 
 
 def test_the_identity_metric_is_kept_when_asked() -> None:
     model = gaussian(4, covariance="diagonal")
-    sampler = SamplerSettings(chains=8, warmup=40, draws=2, adapt_metric=False)
+    sampler = SamplerSettings(chains=6, warmup=21, draws=2, adapt_metric=False)
     np.testing.assert_array_equal(run_chains(model, sampler, NUMPY).inverse_mass, np.ones(4))

@@ -31,7 +31,19 @@ from batchnuts.autobatch.compiler.ir import (
 
 
 def coalesce(program: Program) -> Program:
-    """The allocated program over fewer variables; `renamed` says under which name each of the old ones lives on."""
+    """The allocated program over fewer variables; `renamed` says under which name each of the old ones lives on.
+
+    Joined variables make copies disappear, and with them conflicts between variables that held the same value all the
+    time; so it goes on until nothing more can be joined.
+    """
+    program = program.replace(renamed={v: v for v in program.var_alloc})
+    while len((joined := _once(program)).var_alloc) < len(program.var_alloc):
+        program = joined
+    return program
+
+
+def _once(program: Program) -> Program:
+    """Join what can be joined without looking at conflicts anew."""
     conflicts = _interference(program)
     leader = {v: v for v in program.var_alloc}
     movable = {
@@ -64,7 +76,8 @@ def coalesce(program: Program) -> Program:
         kept = renamed[variable]
         if allocation.get(kept) is not VariableAllocation.REGISTER:
             allocation[kept] = kind if kind is VariableAllocation.REGISTER else program.var_alloc[kept]
-    return program.replace(graph=ControlFlowGraph(blocks), var_alloc=allocation, renamed=renamed)
+    names = {original: renamed[name] for original, name in program.renamed.items()}
+    return program.replace(graph=ControlFlowGraph(blocks), var_alloc=allocation, renamed=names)
 
 
 def _shorter(a: str, b: str) -> bool:

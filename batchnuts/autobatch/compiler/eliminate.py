@@ -1,8 +1,10 @@
 """Copies and dead code: what structures, temporaries and calling conventions leave behind.
 
-        fib._3 = {n - 1} fib.n                       fib.n = {n - 1} fib.n
-        push fib.n ; fib.n = copy fib._3     -->     push fib.n moved before it
-        fib.unused = {n * 2} fib.n
+        f._1 = {x + 1} f.x
+        f.y = copy f._1                -->    f.y = {x + 1} f.x
+        f.z = copy f.y                        f.return = {2 * z} f.y
+        f.unused = {x * 2} f.x
+        f.return = {2 * z} f.z
 
 Within each block a read of a copy becomes a read of its original, a value computed only to be copied is computed in
 place, and ops whose results nobody reads go.

@@ -1,0 +1,300 @@
+"""Whole runs: counts of draws, reproducibility, settings, structure, progress and Ctrl-C.
+
+Most run under NumPy, where nothing is compiled; the executors' agreement is a matter of tests/mcmc/test_nuts.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from mcmc_models import gaussian
+
+from batchnuts import sample_chains
+from batchnuts.autobatch import StackOverflowError
+from batchnuts.mcmc import runner
+from batchnuts.mcmc.chains import run_chains
+from batchnuts.mcmc.draws import STATISTICS, Draws, Progress
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.output import to_datasets
+from batchnuts.mcmc.settings import split_settings
+
+MODEL = gaussian(3, covariance="ar1", correlation=0.6)
+FIXED: dict[str, Any] = {"chains": 4, "warmup": 0, "draws": 9, "step_size": 0.4, "seed": 7, "backend": "numpy"}
+
+
+def run(model: Model = MODEL, progress: Callable[[Progress], None] | None = None, **settings: Any) -> Draws:
+    return run_chains(model, *split_settings(FIXED | settings), progress)
+
+
+def assert_same(one: Draws, other: Draws, chains: slice = slice(None), draws: slice = slice(None)) -> None:
+    """The same draws and statistics, bit for bit."""
+    np.testing.assert_array_equal(one.position[chains, draws], other.position[chains, draws])
+    for name in one.stats:
+        np.testing.assert_array_equal(one.stats[name][chains, draws], other.stats[name][chains, draws], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Draws:
+    return run()
+
+
+def test_every_chain_has_the_draws_asked_for(plain: Draws) -> None:
+    assert plain.position.shape == (4, 9, 3)
+    np.testing.assert_array_equal(plain.done, np.full(4, 9))
+    assert not plain.interrupted
+    assert set(plain.stats) == set(STATISTICS)
+    assert all(array.shape == (4, 9) for array in plain.stats.values())
+    flat = plain.position.reshape(36, 3)
+    assert len(np.unique(flat, axis=0)) > 30
+    assert np.isfinite(flat).all()
+
+
+def test_the_statistics_fit_the_draws(plain: Draws) -> None:
+    precision = np.linalg.inv(MODEL.constant_data["true_covariance"][1])
+    np.testing.assert_allclose(
+        plain.stats["lp"], -0.5 * np.einsum("cdi,ij,cdj->cd", plain.position, precision, plain.position), rtol=1e-10
+    )
+    assert (plain.stats["energy"] > -plain.stats["lp"]).all()  # the kinetic part is positive
+    assert (plain.stats["step_size"] == np.float64(np.exp(np.log(0.4)))).all()
+    depth, steps = plain.stats["tree_depth"], plain.stats["n_steps"]
+    assert ((2**depth - 1 <= steps) & (steps < 2 ** (depth + 1))).all()
+    assert ((plain.stats["acceptance_rate"] > 0) & (plain.stats["acceptance_rate"] <= 1)).all()
+    assert plain.useful_gradients == steps.sum()
+    assert 0 < plain.utilization <= 1
+    assert set(plain.timings) == {"compile", "warmup", "sampling"}
+
+
+def test_the_same_seed_gives_the_same_draws_and_another_others(plain: Draws) -> None:
+    assert_same(run(), plain)
+    assert not np.isin(run(seed=8).position, plain.position).any()
+
+
+def test_the_same_seed_gives_the_same_draws_after_a_warmup() -> None:
+    options = {"warmup": 21, "step_size": None, "draws": 3}
+    one, other = run(**options), run(**options)
+    assert_same(one, other)
+    np.testing.assert_array_equal(one.inverse_mass, other.inverse_mass)
+
+
+@pytest.mark.parametrize("how", [{}, {"schedule": "earliest"}, {"executor": "stackless"}], ids=str)
+def test_a_chain_does_not_depend_on_the_others(plain: Draws, how: dict[str, Any]) -> None:
+    """Chain 0 alone, and chains 0 to 3 among seven, draw what they draw among four."""
+    few = {"draws": 5, **how}
+    assert_same(run(chains=1, **few), plain, slice(0, 1), slice(0, 5))
+    many = run(chains=7, **few)
+    assert_same(replace(many, position=many.position[:4], stats={k: v[:4] for k, v in many.stats.items()}),
+                plain, slice(None), slice(0, 5))  # fmt: skip
+
+
+def test_chains_differ_from_each_other(plain: Draws) -> None:
+    assert len(np.unique(plain.position[:, 0], axis=0)) == 4
+    assert len(np.unique(np.diff(plain.stats["energy"], axis=1))) == 4 * 8
+
+
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless", "unbatched"])
+def test_fewer_draws_are_a_prefix_of_more(plain: Draws, executor: str) -> None:
+    fewer = run(draws=1 if executor == "unbatched" else 7, executor=executor)
+    for name in ("tree_depth", "n_steps"):
+        np.testing.assert_array_equal(fewer.stats[name], plain.stats[name][:, : fewer.complete])
+    np.testing.assert_allclose(fewer.position, plain.position[:, : fewer.complete], rtol=1e-9)
+
+
+def test_slices_do_not_change_the_results(plain: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    seen: list[Progress] = []
+    assert_same(run(progress=seen.append), plain)
+    assert len([p for p in seen if p.phase == "sampling"]) > 10
+
+
+def test_one_draw_of_one_chain() -> None:
+    draws = run(chains=1, draws=1)
+    assert draws.position.shape == (1, 1, 3)
+    assert draws.complete == 1
+
+
+def test_no_warmup_still_finds_a_step_size_unless_it_is_given() -> None:
+    steps = run(draws=1, step_size=None).stats["step_size"]
+    assert len(np.unique(steps)) == 1
+    assert 0.05 < steps[0, 0] < 8
+
+
+def test_a_fixed_step_size_survives_the_warmup() -> None:
+    draws = run(warmup=25, draws=2)
+    np.testing.assert_allclose(draws.stats["step_size"], 0.4, rtol=1e-12)
+    assert (draws.inverse_mass != 1).all()
+
+
+def test_several_leapfrogs_a_leaf() -> None:
+    draws = run(leapfrogs_per_leaf=4, step_size=0.15)
+    steps = draws.stats["n_steps"]
+    assert (steps % 4 == 0).all()
+    assert (steps > 0).all()
+    depth = draws.stats["tree_depth"]
+    assert ((2**depth - 1 <= steps // 4) & (steps // 4 < 2 ** (depth + 1))).all()
+    assert draws.useful_gradients == steps.sum()
+
+
+def test_the_tree_depth_is_bounded_and_marked() -> None:
+    stats = run(max_tree_depth=2, step_size=0.05).stats
+    assert stats["tree_depth"].max() == 2
+    assert stats["n_steps"].max() == 3
+    np.testing.assert_array_equal(stats["reached_max_treedepth"], stats["tree_depth"] == 2)
+
+
+def test_divergences_are_marked_and_counted() -> None:
+    seen: list[Progress] = []
+    stats = run(step_size=3.0, draws=6, divergence_threshold=5.0, progress=seen.append).stats
+    assert 0 < stats["diverging"].sum()
+    assert seen[-1].divergences == stats["diverging"].sum()
+    assert not (stats["diverging"] & stats["reached_max_treedepth"]).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_models_dtype_is_kept(dtype: str) -> None:
+    draws = run(gaussian(3, covariance="diagonal", dtype=dtype), draws=2)
+    assert draws.position.dtype == dtype
+    assert draws.stats["lp"].dtype == dtype
+    assert draws.inverse_mass.dtype == dtype
+
+
+def structured_density(parts: dict[str, Any]) -> Any:
+    scale = tf.constant([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    return -0.5 * (parts["mu"] - 100.0) ** 2 - 0.5 * tf.reduce_sum((parts["theta"] / scale) ** 2)
+
+
+def test_a_model_of_a_dict() -> None:
+    model = Model.from_function(structured_density, variables={"mu": [], "theta": [2, 3]})
+    result = sample_chains(model, chains=3, warmup=30, draws=4, mode="eager", executor="stackless")
+    posterior = result["posterior"]
+    assert posterior["mu"].dims == ("chain", "draw")
+    assert posterior["theta"].dims == ("chain", "draw", "theta_dim_0", "theta_dim_1")
+    assert posterior["theta"].shape == (3, 4, 2, 3)
+    assert abs(float(posterior["mu"].mean()) - 100) < 4
+
+
+# ---- progress ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
+def test_progress_is_monotone_and_its_phases_come_in_order(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "SLICE_SECONDS", 0.02)
+    seen: list[Progress] = []
+    draws = run(warmup=22, draws=6, step_size=None, executor=executor, progress=seen.append)
+    phases = list(dict.fromkeys(p.phase for p in seen))
+    assert phases == ["compile", "warmup", "sampling"]
+    assert [p.phase for p in seen] == sorted((p.phase for p in seen), key=phases.index)
+    for phase, total in (("compile", 1), ("warmup", 4 * 22), ("sampling", 4 * 6)):
+        parts = [p for p in seen if p.phase == phase]
+        assert {p.total for p in parts} == {total}
+        assert parts[-1].done == total
+        for name in ("done", "elapsed", "useful_gradients", "divergences"):
+            values = [getattr(p, name) for p in parts]
+            assert values == sorted(values), (phase, name)
+        assert all(0 <= p.utilization <= 1 for p in parts)
+    assert seen[-1].useful_gradients == draws.stats["n_steps"].sum()
+
+
+# ---- Ctrl-C ------------------------------------------------------------------------------------------------------
+
+
+def interrupting(phase: str, share: float) -> Callable[[Progress], None]:
+    """A progress callback that presses Ctrl-C once the phase has come so far."""
+
+    def callback(progress: Progress) -> None:
+        if progress.phase == phase and progress.done >= share * progress.total:
+            raise KeyboardInterrupt
+
+    return callback
+
+
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
+def test_interrupted_while_drawing(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was drawn is kept, and is what an uninterrupted run draws first."""
+    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    settings = {"draws": 16, "executor": executor, "chains": 5}
+    cut = run(progress=interrupting("sampling", 0.3), **settings)
+    whole = run(**settings)
+    assert cut.interrupted
+    assert 0 < cut.done.sum() < 5 * 16
+    if executor == "virtual_machine":
+        assert len(set(cut.done)) > 1, "chains are out of step"
+    for chain, done in enumerate(cut.done):
+        assert_same(cut, whole, slice(chain, chain + 1), slice(0, done))
+
+
+def test_interrupted_draws_are_saved_as_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    cut = run(progress=interrupting("sampling", 0.4), draws=16, chains=5)
+    groups = to_datasets(cut, MODEL)
+    assert groups["posterior"].attrs["interrupted"] == 1
+    assert groups["posterior"].sizes["draw"] == cut.done.min()
+    assert np.isfinite(groups["posterior"]["x"].values).all()
+    further = groups["unfinished"]["x"].values
+    assert np.isfinite(further).all(axis=2).sum() == cut.done.sum() - 5 * cut.done.min()
+
+
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
+@pytest.mark.parametrize(("phase", "share"), [("compile", 0.0), ("warmup", 0.0), ("warmup", 0.9)])
+def test_interrupted_before_the_first_draw(
+    phase: str, share: float, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the warmup is passed off as draws."""
+    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    cut = run(progress=interrupting(phase, share), warmup=20, draws=3, executor=executor)
+    assert cut.interrupted
+    np.testing.assert_array_equal(cut.done, np.zeros(4))
+    assert cut.position.shape == (4, 3, 3)
+
+
+def test_interrupted_at_the_first_report_of_sampling_after_a_warmup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    settings = {"warmup": 20, "draws": 8}
+    cut = run(progress=interrupting("sampling", 0.0), **settings)
+    whole = run(**settings)
+    assert cut.done.max() <= 8
+    for chain, done in enumerate(cut.done):
+        assert_same(cut, whole, slice(chain, chain + 1), slice(0, done))
+
+
+# ---- stack depth -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
+def test_a_stack_too_shallow_is_told(executor: str) -> None:
+    with pytest.raises(StackOverflowError, match=r"recursed too deep in 'build_subtree': .* 2 .*max_stack_depth"):
+        run(step_size=0.05, max_stack_depth=2, executor=executor)
+
+
+def test_a_stack_just_deep_enough_gives_the_same(plain: Draws) -> None:
+    deepest = int(plain.stats["tree_depth"].max())
+    assert_same(run(max_stack_depth=deepest + 2), plain)
+
+
+# ---- the object that is given out --------------------------------------------------------------------------------
+
+
+def test_sample_chains_gives_what_the_command_line_saves(plain: Draws) -> None:
+    result = sample_chains(MODEL, **FIXED)
+    groups = to_datasets(plain, MODEL)
+    found = {name.strip("/") for name in _groups(result)} - {""}
+    assert found == set(groups) == {"posterior", "sample_stats", "constant_data", "adaptation"}
+    for name, dataset in groups.items():
+        for variable in dataset.variables:
+            np.testing.assert_array_equal(result[name][variable].values, dataset[variable].values)
+            assert result[name][variable].dims == dataset[variable].dims
+    assert set(result["sample_stats"].data_vars) == set(STATISTICS)
+    attributes = result["posterior"].attrs
+    assert attributes["inference_library"] == "batchnuts"
+    assert attributes["seed"] == 7
+    assert json.loads(attributes["config"])["sampler"]["step_size"] == 0.4
+
+
+def _groups(result: Any) -> list[str]:
+    groups = result.groups
+    return list(groups() if callable(groups) else groups)

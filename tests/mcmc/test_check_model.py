@@ -1,0 +1,184 @@
+"""What is wrong with a user's density is said, with its cause and its remedy, before anything is compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from batchnuts.mcmc.chains import run_chains, sample_chains
+from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError
+
+NUMPY = ExecutionSettings(backend="numpy")
+
+
+def run(model: Model) -> Any:
+    return run_chains(model, SamplerSettings(chains=4, warmup=0, draws=2, step_size=0.1), NUMPY)
+
+
+def good(q: Any) -> Any:
+    return -0.5 * tf.reduce_sum(q * q)
+
+
+def constant(q: Any) -> Any:
+    return tf.constant(1.0)
+
+
+def rounded(q: Any) -> Any:
+    return -tf.reduce_sum(tf.cast(tf.cast(q, tf.int32), tf.float32))
+
+
+def vector(q: Any) -> Any:
+    return -0.5 * q * q
+
+
+def one_long(q: Any) -> Any:
+    return -0.5 * tf.reduce_sum(q * q, keepdims=True)
+
+
+def numpy_number(q: Any) -> Any:
+    return -0.5 * np.sum(q.numpy() ** 2)
+
+
+def python_number(q: Any) -> Any:
+    return 0.0
+
+
+def mixed(q: Any) -> Any:
+    return -tf.reduce_sum(q * tf.constant(np.ones(3)))
+
+
+def cast_up(q: Any) -> Any:
+    return -tf.reduce_sum(tf.cast(q, tf.float64) ** 2)
+
+
+def wrong_shape(q: Any) -> Any:
+    return -tf.reduce_sum(tf.linalg.matvec(tf.ones([2, 4]), q))
+
+
+def users_mistake(q: Any) -> Any:
+    raise KeyError("sigma")
+
+
+@pytest.mark.parametrize(
+    ("log_density", "cause", "remedy"),
+    [
+        (vector, r"returned shape \(3,\); expected a scalar", "Sum over observations"),
+        (one_long, r"returned shape \(1,\); expected a scalar", "Sum over observations"),
+        (constant, "has no gradient", "through differentiable TensorFlow operations"),
+        (rounded, "has no gradient", "through differentiable TensorFlow operations"),
+        (numpy_number, "returned float32|returned float64", "Write it with tf operations"),
+        (python_number, "returned float; expected a TensorFlow scalar", "Write it with tf operations"),
+        (mixed, "float32.*failed with InvalidArgumentError.*double", "float32"),
+        (cast_up, "of dtype float32, returned float64", "Convert data and constants to float32, or declare"),
+        (wrong_shape, "of 3 numbers.*failed with InvalidArgumentError", "3 numbers"),
+        (users_mistake, "failed with KeyError: 'sigma'", "given one chain's position"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_a_density_that_cannot_be_sampled(log_density: Callable[[Any], Any], cause: str, remedy: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        run(Model.from_function(log_density, dimension=3))
+    message = str(caught.value)
+    assert f"Model {log_density.__name__!r}" in message
+    assert re.search(cause, message, re.DOTALL), message
+    assert remedy in message
+    assert "\n\n" not in message.strip()
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
+def test_a_density_that_is_not_finite_at_the_start(value: float) -> None:
+    """Only chains that start to the right of zero are bad: the message says how many, and which is the first."""
+
+    def half(q: Any) -> Any:
+        return tf.where(q[0] > 0, tf.constant(value, tf.float32), good(q))
+
+    model = Model(
+        name="half",
+        log_density=half,
+        dimension=2,
+        initializer=lambda rng, chains: np.linspace(-1, 1, 2 * chains).reshape(chains, 2),
+    )
+    with pytest.raises(ModelError) as caught:
+        run(model)
+    message = str(caught.value)
+    assert "log-density is not finite at the initial position of 2 of 4 chains (first: chain 2, " in message
+    assert str(value) in message
+    assert "transform constrained parameters, or give the model an initializer" in message
+
+
+def test_a_gradient_that_is_not_finite_at_the_start() -> None:
+    def root(q: Any) -> Any:
+        return -tf.sqrt(tf.reduce_sum(q * q))
+
+    model = Model(
+        name="root", log_density=root, dimension=2, initializer=lambda rng, chains: np.zeros((chains, 2))
+    )
+    with pytest.raises(ModelError, match="its gradient is not finite at the initial position of 4 of 4 chains"):
+        run(model)
+
+
+def twin(function: Callable[[Any], Any]) -> Model:
+    return Model(name="twin", log_density=good, dimension=3, batched_value_and_gradient=function)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda q: (-0.5 * tf.reduce_sum(q * q, 1), -q[:, :2]), r"returned shapes \(3,\) and \(3, 2\); expected \(3,\) and"),
+        (lambda q: (-0.5 * tf.reduce_sum(q * q), -q), r"returned shapes \(\) and \(3, 3\); expected \(3,\) and \(3, 3\)"),
+        (
+            lambda q: (-0.5 * tf.reduce_sum(tf.cast(q, tf.float64) ** 2, 1), -tf.cast(q, tf.float64)),
+            "returned float64 and float64; expected float32",
+        ),
+    ],
+    ids=["gradient", "value", "dtype"],
+)
+def test_a_hand_batched_twin_that_does_not_fit(function: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        run(twin(function))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda q: -0.5 * tf.reduce_sum(q * q, 1), lambda q: None, lambda q: (-0.5 * tf.reduce_sum(q * q, 1), None)],
+    ids=["no pair", "None", "no gradient"],
+)
+def test_a_hand_batched_twin_that_gives_no_pair(function: Callable[[Any], Any]) -> None:
+    with pytest.raises(ModelError, match=r"twin.*batched_value_and_gradient.*Expected a pair"):
+        run(twin(function))
+
+
+def test_a_hand_batched_twin_that_raises() -> None:
+    def raises(q: Any) -> Any:
+        raise KeyError("sigma")
+
+    with pytest.raises(ModelError, match=r"batched_value_and_gradient.*KeyError: 'sigma'"):
+        run(twin(raises))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chains": 0}, "chains: found 0 .*expected an integer at least 1"),
+        ({"draws": -5}, "draws: found -5 .*expected an integer at least 1"),
+        ({"warmup": -1}, "warmup: found -1 .*expected an integer at least 0"),
+        ({"step_size": 0.0}, "step_size: found 0.0 .*above 0"),
+        ({"step_size": float("nan")}, "step_size: found nan"),
+        ({"chians": 3}, "chians: unknown setting; did you mean 'chains'"),
+        ({"max_tree_depth": 0}, "max_tree_depth: found 0"),
+        ({"executor": "stackles"}, "did you mean 'stackless'"),
+    ],
+)
+def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        sample_chains(Model.from_function(good, dimension=2), **settings)
+
+
+def test_a_good_density_passes() -> None:
+    assert run(Model.from_function(good, dimension=3)).position.shape == (4, 2, 3)

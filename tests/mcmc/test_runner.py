@@ -1,0 +1,142 @@
+"""How a chain program is driven: slices, stretches, stacks that grow, and counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from mcmc_models import quartic, quartic_alone
+
+from batchnuts.autobatch import StackOverflowError, random
+from batchnuts.mcmc import adaptation, runner
+from batchnuts.mcmc.chain_program import ChainResult, make_chain
+from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.runner import Counts, MachineRunner, make_runner
+from batchnuts.mcmc.settings import ExecutionSettings
+
+LANES, CAPACITY = 5, 12
+
+
+def inputs(transitions: int, step: float = 0.1, first: int = 0) -> tuple[Any, ...]:
+    position = np.random.default_rng(0).normal(size=(LANES, 2))
+    values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
+    return (
+        random.lane_keys(4, LANES), position, values, gradients, np.ones((LANES, 2)),
+        adaptation.start(np.full(LANES, np.log(step))), np.full(LANES, False), np.full(LANES, first, "int64"),
+        np.full(LANES, transitions, "int64"),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    return make_chain(quartic, NutsOptions(8, dtype="float64"), 0.8, CAPACITY, 2)
+
+
+def drive(program: Any, transitions: int = CAPACITY, depth: int = 8, **execution: Any) -> tuple[Any, list[Any]]:
+    settings = ExecutionSettings(**{"backend": "numpy", **execution})
+    made = make_runner(program, inputs(0), settings, depth)
+    return made, list(made.run(inputs(transitions), transitions))
+
+
+@pytest.fixture(scope="module")
+def whole(program: Any) -> ChainResult:
+    return drive(program)[1][-1][1]
+
+
+def assert_same(one: ChainResult, other: ChainResult, rows: int = CAPACITY) -> None:
+    for name in ("position", "log_density", "gradient", "done", "divergences"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    for name, array in one.records._asdict().items():
+        np.testing.assert_array_equal(array[:, :rows], getattr(other.records, name)[:, :rows], err_msg=name)
+
+
+def test_the_result_is_the_last_record(whole: ChainResult) -> None:
+    np.testing.assert_array_equal(whole.done, np.full(LANES, CAPACITY))
+    np.testing.assert_array_equal(whole.position, whole.records.position[:, -1])
+    np.testing.assert_array_equal(whole.log_density, whole.records.lp[:, -1])
+
+
+def test_both_runners_give_the_same(program: Any, whole: ChainResult) -> None:
+    assert_same(drive(program, executor="stackless")[1][-1][1], whole)
+
+
+def test_the_length_of_a_stretch_does_not_matter(
+    program: Any, whole: ChainResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "STRETCH", 7)
+    _, seen = drive(program, executor="stackless")
+    assert [counts.transitions for counts, _ in seen] == [7 * LANES, CAPACITY * LANES]
+    assert_same(seen[-1][1], whole)
+
+
+def test_a_run_cut_in_two_gives_the_same(program: Any, whole: ChainResult) -> None:
+    """The second half goes on from the first's state, with the number of its first transition."""
+    made, seen = drive(program, 5)
+    half = seen[-1][1]
+    key, *_, inverse_mass, state, adapting, _, _ = inputs(0)
+    rest = (
+        key, half.position, half.log_density, half.gradient, inverse_mass, state, adapting, np.full(LANES, 5, "int64"),
+        np.full(LANES, CAPACITY - 5, "int64"),
+    )  # fmt: skip
+    second = list(made.run(rest, CAPACITY - 5))[-1][1]
+    np.testing.assert_array_equal(second.position, whole.position)
+    np.testing.assert_array_equal(second.records.position[:, : CAPACITY - 5], whole.records.position[:, 5:])
+
+
+def test_stacks_grow_until_they_suffice(program: Any, whole: ChainResult) -> None:
+    """Starting with room for one frame; what the shallow attempts did is not counted twice."""
+    made, seen = drive(program, depth=1)
+    assert isinstance(made, MachineRunner)
+    assert made.machine.stack_depth >= whole.records.tree_depth.max()
+    counts, result = seen[-1]
+    assert_same(result, whole)
+    assert counts == drive(program)[1][-1][0]
+
+
+def test_stacks_of_a_given_depth_do_not_grow(program: Any) -> None:
+    with pytest.raises(StackOverflowError, match="holds 2 frames.*larger max_stack_depth, or None"):
+        drive(program, max_stack_depth=2)
+
+
+@pytest.mark.parametrize("execution", [{}, {"schedule": "earliest"}, {"executor": "stackless"}], ids=str)
+def test_gradients_are_counted(program: Any, whole: ChainResult, execution: dict[str, Any]) -> None:
+    counts = drive(program, **execution)[1][-1][0]
+    assert counts.transitions == LANES * CAPACITY
+    assert counts.useful_gradients == whole.records.n_steps.sum()
+    assert counts.executed_gradients >= counts.useful_gradients
+    assert counts.executed_gradients % LANES == 0
+    assert counts.divergences == whole.records.diverging.sum()
+
+
+def test_draining_uses_gradients_better_than_recursion_on_the_host(program: Any) -> None:
+    """What program-counter autobatching is for: lanes share gradients across depths and transitions."""
+    machine, host = (drive(program, **how)[1][-1][0].utilization for how in ({}, {"executor": "stackless"}))
+    assert 1 >= machine > host > 0.2
+
+
+def test_counts_add_up() -> None:
+    total = Counts(1, 2, 4, 0) + Counts(10, 20, 40, 3)
+    assert total == Counts(11, 22, 44, 3)
+    assert total.utilization == 0.5
+    assert Counts().utilization == 0
+
+
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
+def test_what_a_broken_off_stretch_leaves(
+    program: Any, whole: ChainResult, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    monkeypatch.setattr(runner, "STRETCH", 2)
+    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", executor=executor), 8)
+    assert made.interrupted() is None
+    for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
+        if counts.transitions >= 3 * LANES:
+            break
+    left = made.interrupted()
+    assert left is not None
+    assert counts.transitions <= left.done.sum() < LANES * CAPACITY
+    for lane, done in enumerate(left.done):
+        np.testing.assert_array_equal(left.records.position[lane, :done], whole.records.position[lane, :done])
+    made.run(inputs(CAPACITY), CAPACITY)
+    assert made.interrupted() is None, "an earlier stretch is no part of the next"
