@@ -1,0 +1,39 @@
+"""Python that the language leaves out, and what a message about it says."""
+
+from __future__ import annotations
+
+import ast
+
+REWRITES: dict[type[ast.AST], str] = {
+    ast.Try: "test for the condition before the operation that would raise",
+    ast.With: "do the set-up outside the batched function",
+    ast.Global: "pass the value in and return it",
+    ast.Nonlocal: "pass the value in and return it",
+    ast.Delete: "let the variable go out of use",
+    ast.Import: "import at the top of the module",
+    ast.ImportFrom: "import at the top of the module",
+    ast.FunctionDef: "define the function outside and pass what it closes over",
+    ast.ClassDef: "define the class outside the batched function",
+    ast.Raise: "return a flag that the caller tests",
+    ast.Assert: "return a flag that the caller tests",
+    ast.Match: "use if/elif/else",
+    ast.Yield: "write each value into a buffer with autobatch.write",
+    ast.YieldFrom: "write each value into a buffer with autobatch.write",
+    ast.Await: "batched functions are synchronous",
+    ast.AsyncFunctionDef: "use a plain def",
+    ast.AsyncFor: "use `for ... in range(...)`",
+    ast.AsyncWith: "do the set-up outside the batched function",
+    ast.NamedExpr: "assign the value in a statement of its own",
+}
+"""What to write instead of what the language leaves out; it completes the sentence `Instead, ...`."""
+
+KEYWORDS: dict[type[ast.AST], str] = {
+    ast.FunctionDef: "def",
+    ast.AsyncFunctionDef: "async def",
+    ast.ClassDef: "class",
+    ast.Delete: "del",
+    ast.ImportFrom: "import",
+    ast.AsyncFor: "async for",
+    ast.AsyncWith: "async with",
+}
+"""Statements that Python's syntax tree calls otherwise than its source text does."""
