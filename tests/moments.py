@@ -32,7 +32,7 @@ def assert_expectations(samples: np.ndarray, expected: Any, largest_error: float
     assert np.abs(z).max() < threshold, f"z-scores {np.round(z, 1)}, threshold {threshold:.2f}"
     # chains are independent: their own spread gives the standard error once more, without autocorrelations
     between = samples.mean(1).std(0, ddof=1) / np.sqrt(len(samples))
-    assert (0.5 < errors / between).all(), errors / between
+    assert (errors / between > 0.5).all(), errors / between
     assert (errors / between < 2).all(), errors / between
     # no z-scores may be too small either: the standard errors are what they say
     assert np.sum(z**2) > stats.chi2(len(z)).ppf(ALPHA) / 2

@@ -107,7 +107,8 @@ class MachineRunner:
             began = time.perf_counter()
             self.state = self.machine.advance(self.state, sweeps)
             finished = self.machine.is_finished(self.state)
-            self.sweeps_per_second = sweeps / max(time.perf_counter() - began, 1e-6)
+            if not finished:  # else it made fewer sweeps than allowed, and the next slice would be far too long
+                self.sweeps_per_second = sweeps / max(time.perf_counter() - began, 1e-6)
             try:
                 self.machine.check_faults(self.state)
             except StackOverflowError:

@@ -116,9 +116,7 @@ def test_a_gradient_that_is_not_finite_at_the_start() -> None:
     def root(q: Any) -> Any:
         return -tf.sqrt(tf.reduce_sum(q * q))
 
-    model = Model(
-        name="root", log_density=root, dimension=2, initializer=lambda rng, chains: np.zeros((chains, 2))
-    )
+    model = Model(name="root", log_density=root, dimension=2, initializer=lambda rng, chains: np.zeros((chains, 2)))
     with pytest.raises(ModelError, match="its gradient is not finite at the initial position of 4 of 4 chains"):
         run(model)
 
@@ -130,8 +128,14 @@ def twin(function: Callable[[Any], Any]) -> Model:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda q: (-0.5 * tf.reduce_sum(q * q, 1), -q[:, :2]), r"returned shapes \(3,\) and \(3, 2\); expected \(3,\) and"),
-        (lambda q: (-0.5 * tf.reduce_sum(q * q), -q), r"returned shapes \(\) and \(3, 3\); expected \(3,\) and \(3, 3\)"),
+        (
+            lambda q: (-0.5 * tf.reduce_sum(q * q, 1), -q[:, :2]),
+            r"returned shapes \(3,\) and \(3, 2\); expected \(3,\) and",
+        ),
+        (
+            lambda q: (-0.5 * tf.reduce_sum(q * q), -q),
+            r"returned shapes \(\) and \(3, 3\); expected \(3,\) and \(3, 3\)",
+        ),
         (
             lambda q: (-0.5 * tf.reduce_sum(tf.cast(q, tf.float64) ** 2, 1), -tf.cast(q, tf.float64)),
             "returned float64 and float64; expected float32",

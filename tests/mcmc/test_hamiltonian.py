@@ -145,9 +145,7 @@ def test_value_and_gradient_by_tensorflow_and_by_hand() -> None:
         return -tf.reduce_sum(q**4, axis=1), -4 * q**3
 
     plain = Model.from_function(log_density, dimension=2, dtype="float64")
-    twin = Model(
-        name="twin", log_density=log_density, dimension=2, dtype="float64", batched_value_and_gradient=by_hand
-    )
+    twin = Model(name="twin", log_density=log_density, dimension=2, dtype="float64", batched_value_and_gradient=by_hand)
     q = np.array([1.5, -0.5])
     for model in (plain, twin):
         function = value_and_gradient(model)

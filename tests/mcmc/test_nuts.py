@@ -20,7 +20,9 @@ ALPHA = 1e-3
 """Chance that a statistical test of this file would fail by bad luck; the seeds are fixed."""
 
 
-def run(options: NutsOptions, position: np.ndarray, step: float, seed: int, **how: Any) -> tuple[np.ndarray, Transition]:
+def run(
+    options: NutsOptions, position: np.ndarray, step: float, seed: int, **how: Any
+) -> tuple[np.ndarray, Transition]:
     """Transitions of `quartic` from each row of `position`, and the keys they used."""
     keys = random.lane_keys(seed, len(position))
     values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
@@ -64,7 +66,8 @@ def agree(found: Transition, lane: int, oracle: Expected) -> int:
 
 
 @pytest.mark.parametrize(
-    ("max_tree_depth", "step", "leapfrogs"), [(1, 0.5, 1), (2, 0.8, 1), (3, 0.3, 1), (4, 0.2, 1), (6, 0.05, 1), (4, 0.05, 4)]
+    ("max_tree_depth", "step", "leapfrogs"),
+    [(1, 0.5, 1), (2, 0.8, 1), (3, 0.3, 1), (4, 0.2, 1), (6, 0.05, 1), (4, 0.05, 4)],
 )
 def test_transitions_follow_the_enumerated_trajectory(max_tree_depth: int, step: float, leapfrogs: int) -> None:
     options = NutsOptions(max_tree_depth, leapfrogs, dtype="float64")
@@ -81,21 +84,32 @@ def test_transitions_follow_the_enumerated_trajectory(max_tree_depth: int, step:
         assert (~full).any(), "none turned within a subtree"
 
 
-def test_the_checks_across_subtrees_decide_some_trajectories() -> None:
-    """Without the two extra checks some trajectories would be longer: the comparison above would see them missing."""
-    options = NutsOptions(6, dtype="float64")
-    position = np.random.default_rng(0).normal(size=(150, 2))
-    step = 0.25
-    keys, found = run(options, position, step, seed=5, backend="numpy")
-    n_steps = [oracle.n_steps for oracle in expected(keys, position, step, options)]
-    np.testing.assert_array_equal(found.n_steps, n_steps)
-    without = [oracle.n_steps for oracle in expected(keys, position, step, options, kind=_WithoutExtraChecks)]
-    assert (np.array(without) > n_steps).sum() >= 3
+class _Omitting(Orbit):
+    """An orbit whose criterion lacks one of the extra checks."""
 
+    check = 0
 
-class _WithoutExtraChecks(Orbit):
     def has_turned(self, low: int, middle: int, high: int) -> bool:
-        return not self.moves_apart(range(low, high), (low, high - 1))
+        left, right = range(low, middle), range(middle, high)
+        checks = [([*left, *right], (low, high - 1)), ([*left, middle], (low, middle))]
+        checks += [([middle - 1, *right], (middle - 1, high - 1))]
+        del checks[self.check]
+        return not all(self.moves_apart(*given) for given in checks)
+
+
+@pytest.mark.parametrize("step", [0.15, 0.45])
+def test_the_checks_across_subtrees_decide_some_trajectories(step: float) -> None:
+    """The lengths of many trajectories are right, and some would be longer for want of either check."""
+    options = NutsOptions(6, dtype="float64")
+    position = np.random.default_rng(0).normal(size=(400, 2))
+    keys, found = run(options, position, step, seed=5, backend="numpy")
+    n_steps = np.array([oracle.n_steps for oracle in expected(keys, position, step, options)])
+    np.testing.assert_array_equal(found.n_steps, n_steps)
+    for check in (1, 2):
+        kind = type("Omitting", (_Omitting,), {"check": check})
+        without = np.array([oracle.n_steps for oracle in expected(keys, position, step, options, kind=kind)])
+        assert (without >= n_steps).all()
+        assert (without > n_steps).sum() >= 3, check
 
 
 def test_divergences_are_those_above_the_threshold() -> None:
@@ -148,8 +162,13 @@ def test_states_are_drawn_with_their_multinomial_weights() -> None:
     for lane, oracle in enumerate(expected(keys, position, step, options)):
         drawn = drawn_state(found, lane, oracle)
         part = rng.uniform()
-        orders = sorted(oracle.probabilities), oracle.probabilities, sorted(
-            oracle.probabilities, key=lambda k: oracle.orbit[k][3]  # noqa: B023  (used at once)
+        orders = (
+            sorted(oracle.probabilities),
+            oracle.probabilities,
+            sorted(
+                oracle.probabilities,
+                key=lambda k: oracle.orbit[k][3],
+            ),
         )
         for order, ranks in zip(orders, (by_time, by_age, by_weight), strict=True):
             order = list(order)

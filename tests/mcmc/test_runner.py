@@ -95,7 +95,7 @@ def test_stacks_grow_until_they_suffice(program: Any, whole: ChainResult) -> Non
 
 
 def test_stacks_of_a_given_depth_do_not_grow(program: Any) -> None:
-    with pytest.raises(StackOverflowError, match="holds 2 frames.*larger max_stack_depth, or None"):
+    with pytest.raises(StackOverflowError, match=r"holds 2 frames.*larger max_stack_depth, or None"):
         drive(program, max_stack_depth=2)
 
 
@@ -113,6 +113,14 @@ def test_draining_uses_gradients_better_than_recursion_on_the_host(program: Any)
     """What program-counter autobatching is for: lanes share gradients across depths and transitions."""
     machine, host = (drive(program, **how)[1][-1][0].utilization for how in ({}, {"executor": "stackless"}))
     assert 1 >= machine > host > 0.2
+
+
+def test_a_stretch_that_ends_early_does_not_lengthen_the_slices_of_the_next(program: Any) -> None:
+    """Its last slice makes fewer sweeps than it may; Ctrl-C and progress would wait for the next one for minutes."""
+    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy"), 8)
+    made.sweeps_per_second = 5000.0
+    list(made.run(inputs(1), 1))
+    assert made.sweeps_per_second == 5000.0
 
 
 def test_counts_add_up() -> None:

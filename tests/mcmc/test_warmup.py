@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from batchnuts.mcmc.warmup import Window, warmup_windows
@@ -42,6 +44,6 @@ def test_metric_windows_grow() -> None:
     """Each is at least twice the one before, so that the last estimate has the most draws; it is never a short rest."""
     for warmup in range(20, 2001):
         lengths = [window.transitions for window in warmup_windows(warmup) if window.estimates_metric]
-        assert all(after >= 2 * before for before, after in zip(lengths, lengths[1:], strict=False)), warmup
+        assert all(after >= 2 * before for before, after in pairwise(lengths)), warmup
         assert lengths[0] >= 5
         assert lengths[-1] >= sum(lengths) / 2
