@@ -97,7 +97,7 @@ class _Omitting(Orbit):
         return not all(self.moves_apart(*given) for given in checks)
 
 
-@pytest.mark.parametrize("step", [0.15, 0.45])
+@pytest.mark.parametrize("step", [0.15, 0.35, 0.45])
 def test_the_checks_across_subtrees_decide_some_trajectories(step: float) -> None:
     """The lengths of many trajectories are right, and some would be longer for want of either check."""
     options = NutsOptions(6, dtype="float64")
@@ -109,11 +109,11 @@ def test_the_checks_across_subtrees_decide_some_trajectories(step: float) -> Non
         kind = type("Omitting", (_Omitting,), {"check": check})
         without = np.array([oracle.n_steps for oracle in expected(keys, position, step, options, kind=kind)])
         assert (without >= n_steps).all()
-        assert (without > n_steps).sum() >= 3, check
+        assert (without > n_steps).sum() >= 2, check
 
 
 def test_divergences_are_those_above_the_threshold() -> None:
-    """With a low threshold and a long step some lanes diverge, at the first state or later; nothing of them is drawn."""
+    """With a low threshold and a long step some lanes diverge, early or late; nothing of them is drawn."""
     options = NutsOptions(5, divergence_threshold=0.4, dtype="float64")
     position = np.random.default_rng(1).normal(size=(60, 2)) * 1.5
     keys, found = run(options, position, 0.5, seed=2, executor="unbatched")
