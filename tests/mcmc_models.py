@@ -47,3 +47,16 @@ def quartic_alone(position: np.ndarray) -> tuple[float, np.ndarray]:
     q0, q1 = position
     value = -0.25 * np.sum(position**4) - 0.5 * np.sum(position**2) - q0 * np.sin(q1)
     return float(value), -(position**3) - position - np.array([np.sin(q1), q0 * np.cos(q1)])
+
+
+@primitive(costly=True)
+def stiff(position):
+    """A Gaussian with precisions 1 and 60: where trajectories turn is not told by the longest doubling alone."""
+    gradient = -np.array([1.0, 60.0]) * position
+    return 0.5 * ops.sum(position * gradient), gradient
+
+
+def stiff_alone(position: np.ndarray) -> tuple[float, np.ndarray]:
+    """`stiff` again, in NumPy alone."""
+    q0, q1 = position
+    return float(-(q0**2 + 60 * q1**2) / 2), np.array([-q0, -60 * q1])

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.callables import LaneFunction, single_lane
+from batchnuts.autobatch.compiler.callables import LaneFunction, in_one_lane_code, single_lane
 from batchnuts.autobatch.compiler.infer_types import WEAK_DTYPES
 from batchnuts.autobatch.compiler.ir import Program, TensorType
 from batchnuts.autobatch.compiler.pipeline import Compiled, compile_function
@@ -71,6 +71,11 @@ class BatchedFunction(LaneFunction):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The results for all lanes, with the defaults of `run`; keyword and default arguments as in Python."""
+        if in_one_lane_code.get():
+            raise TypeError(
+                f"the batched function {self.__name__!r} was called by plain one-lane code; call it directly in a "  # type: ignore[attr-defined]
+                "batched function, or make the helper that calls it one with @batch"
+            )
         if single_lane.get():
             return self.python_function(*args, **kwargs)
         return self._run(args, kwargs)
@@ -131,6 +136,8 @@ class BatchedFunction(LaneFunction):
             raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}; found {executor!r}")
         if schedule not in POLICIES:
             raise ValueError(f"schedule must be one of {', '.join(POLICIES)}; found {schedule!r}")
+        if max_stack_depth is not None and max_stack_depth < 1:
+            raise ValueError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {max_stack_depth}")
         inputs = self._bind(args, kwargs)
         if executor == "unbatched":
             return self._run_unbatched(inputs)

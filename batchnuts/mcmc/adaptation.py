@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch import ops
+from batchnuts.autobatch import BatchnutsError, ops
 
 Array = Any
 
@@ -70,8 +70,17 @@ def update_if(adapting: Array, state: DualAveraging, acceptance_rate: Array, tar
 
 
 def pooled_step_size(log_step_means: NDArray[Any]) -> float:
-    """One step size for all chains: the median of their log step sizes [chains], which no stuck chain moves."""
-    return float(np.exp(np.median(log_step_means.astype("float64"))))
+    """One step size for all chains: the median of their log step sizes [chains], which no stuck chain moves.
+
+    Chains without a finite one do not count. Raises BatchnutsError if none has one.
+    """
+    finite = log_step_means[np.isfinite(log_step_means)].astype("float64")
+    if not len(finite):
+        raise BatchnutsError(
+            "No chain has a finite step size: the log-density or its gradient is NaN or infinite wherever chains go. "
+            "Check the model near its initial positions."
+        )
+    return float(np.exp(np.median(finite)))
 
 
 def pooled_inverse_mass(positions: NDArray[Any]) -> NDArray[Any]:

@@ -131,7 +131,8 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             momentum = kick(momentum, gradient, trajectory.step)
         energy = kinetic_energy(momentum, trajectory.inverse_mass) - log_density
         log_weight = trajectory.initial_energy - energy
-        log_weight = ops.where(ops.isnan(log_weight), -float("inf"), log_weight)
+        # NaN, or a density without bound: no state that may be drawn
+        log_weight = ops.where(log_weight < float("inf"), log_weight, -float("inf"))
         diverging = ops.logical_not(log_weight >= -threshold)
         acceptance = ops.exp(ops.minimum(log_weight, 0.0))
         new_walk = Walk(
@@ -184,7 +185,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
         step = step_size
         momentum_sum = momentum
         proposal = Proposal(position, gradient, log_density, initial_energy)
-        log_weight = initial_energy - initial_energy
+        log_weight = ops.zeros_like(initial_energy)
         n_steps = 0
         acceptance_sum = log_weight
         diverging = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mcmc_models import gaussian_primitive, quartic, quartic_alone
+from mcmc_models import gaussian_primitive, quartic, quartic_alone, stiff, stiff_alone
 from nuts_oracle import Expected, Orbit, directions, replay
 from scipy import stats
 
@@ -20,24 +20,30 @@ ALPHA = 1e-3
 """Chance that a statistical test of this file would fail by bad luck; the seeds are fixed."""
 
 
+QUARTIC, STIFF = (quartic, quartic_alone), (stiff, stiff_alone)
+
+
 def run(
-    options: NutsOptions, position: np.ndarray, step: float, seed: int, **how: Any
+    options: NutsOptions, position: np.ndarray, step: float, seed: int, target: Any = QUARTIC, **how: Any
 ) -> tuple[np.ndarray, Transition]:
-    """Transitions of `quartic` from each row of `position`, and the keys they used."""
+    """Transitions of a 2-d target from each row of `position`, and the keys they used."""
+    density, alone = target
     keys = random.lane_keys(seed, len(position))
-    values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
+    values, gradients = (np.array(x) for x in zip(*map(alone, position), strict=True))
     masses = np.tile(INVERSE_MASS, (len(position), 1))
-    nuts_transition = make_nuts(quartic, options)
+    nuts_transition = make_nuts(density, options)
     return keys, nuts_transition.run(keys, position, values, gradients, np.full(len(keys), step), masses, **how)
 
 
-def expected(keys: np.ndarray, position: np.ndarray, step: float, options: NutsOptions, kind=Orbit) -> list[Expected]:
+def expected(
+    keys: np.ndarray, position: np.ndarray, step: float, options: NutsOptions, target: Any = QUARTIC, kind: Any = Orbit
+) -> list[Expected]:
     """What the oracle says of each lane's transition, given the random numbers for momentum and directions."""
     momentum = random.normal(event(keys, _MOMENTUM, 0), (2,), "float64") / np.sqrt(INVERSE_MASS)
     flips = np.stack([random.bernoulli(event(keys, _DIRECTION, depth)) for depth in range(options.max_tree_depth)])
     oracles = []
     for lane in range(len(keys)):
-        orbit = kind(quartic_alone, position[lane], momentum[lane], step, INVERSE_MASS, options.leapfrogs_per_leaf)
+        orbit = kind(target[1], position[lane], momentum[lane], step, INVERSE_MASS, options.leapfrogs_per_leaf)
         forwards = directions(flips[:, lane])
         oracles.append(replay(orbit, forwards, options.max_tree_depth, options.divergence_threshold))
     return oracles
@@ -85,31 +91,34 @@ def test_transitions_follow_the_enumerated_trajectory(max_tree_depth: int, step:
 
 
 class _Omitting(Orbit):
-    """An orbit whose criterion lacks one of the extra checks."""
+    """An orbit whose criterion lacks one of the extra checks, within subtrees or for the whole trajectory."""
 
-    check = 0
+    check, within = 0, True
 
     def has_turned(self, low: int, middle: int, high: int) -> bool:
         left, right = range(low, middle), range(middle, high)
         checks = [([*left, *right], (low, high - 1)), ([*left, middle], (low, middle))]
         checks += [([middle - 1, *right], (middle - 1, high - 1))]
-        del checks[self.check]
+        if (low <= 0 < high) != self.within:  # only the whole has the start in it
+            del checks[self.check]
         return not all(self.moves_apart(*given) for given in checks)
 
 
-@pytest.mark.parametrize("step", [0.15, 0.35, 0.45])
-def test_the_checks_across_subtrees_decide_some_trajectories(step: float) -> None:
-    """The lengths of many trajectories are right, and some would be longer for want of either check."""
+def test_the_checks_across_subtrees_decide_some_trajectories() -> None:
+    """The lengths of many trajectories are right, and some would be longer for want of any one of the checks."""
     options = NutsOptions(6, dtype="float64")
-    position = np.random.default_rng(0).normal(size=(400, 2))
-    keys, found = run(options, position, step, seed=5, backend="numpy")
-    n_steps = np.array([oracle.n_steps for oracle in expected(keys, position, step, options)])
+    position = np.random.default_rng(0).normal(size=(400, 2)) / np.sqrt([1, 60])
+    step = 0.155
+    keys, found = run(options, position, step, seed=5, target=STIFF, backend="numpy")
+    n_steps = np.array([oracle.n_steps for oracle in expected(keys, position, step, options, STIFF)])
     np.testing.assert_array_equal(found.n_steps, n_steps)
     for check in (1, 2):
-        kind = type("Omitting", (_Omitting,), {"check": check})
-        without = np.array([oracle.n_steps for oracle in expected(keys, position, step, options, kind=kind)])
-        assert (without >= n_steps).all()
-        assert (without > n_steps).sum() >= 2, check
+        for within in (True, False):
+            kind = type("Omitting", (_Omitting,), {"check": check, "within": within})
+            others = expected(keys, position, step, options, STIFF, kind)
+            without = np.array([oracle.n_steps for oracle in others])
+            assert (without >= n_steps).all()
+            assert (without > n_steps).sum() >= 2, (check, within)
 
 
 def test_divergences_are_those_above_the_threshold() -> None:
@@ -128,7 +137,7 @@ def test_divergences_are_those_above_the_threshold() -> None:
 
 
 @pytest.mark.parametrize("how", [{"executor": "unbatched"}, {"backend": "numpy"}], ids=["unbatched", "numpy"])
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
 def test_a_density_that_is_not_finite_ends_the_trajectory(value: float, how: dict[str, Any]) -> None:
     @primitive(costly=True)
     def cliff(position):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from batchnuts.autobatch.compiler.ir import (
     BranchOp,
     ControlFlowGraph,
+    FunctionCallOp,
     GotoOp,
     IndirectGotoOp,
     Program,
@@ -142,3 +143,24 @@ def _join_chains(graph: ControlFlowGraph) -> ControlFlowGraph:
 def simplify(program: Program) -> Program:
     """`simplify_graph` on every body."""
     return program.with_functions({f.name: replace(f, graph=simplify_graph(f.graph)) for f in program.all_functions()})
+
+
+Calls = dict[str, frozenset[str]]
+
+
+def call_graph(program: Program) -> Calls:
+    """For each function, the functions its body may call, directly or through others."""
+    direct = {
+        f.name: {op.function for b in f.graph.blocks for op in b.ops if isinstance(op, FunctionCallOp)}
+        for f in program.all_functions()
+    }
+    reach = {name: set(callees) for name, callees in direct.items()}
+    changed = True
+    while changed:
+        changed = False
+        for callees in reach.values():
+            more = set().union(*(reach[c] for c in callees)) - callees
+            if more:
+                callees |= more
+                changed = True
+    return {name: frozenset(callees) for name, callees in reach.items()}

@@ -22,6 +22,7 @@ UNKNOWN = object()
 _TRUTH = "__autobatch_truth"
 _NOT = "__autobatch_not"
 _CALLED = "__autobatch_"
+_BOUND = "__autobatch_bound"
 
 LANE_BUILTINS: dict[Any, Any] = {
     builtins.min: ops.python_min,
@@ -66,6 +67,7 @@ def with_lane_builtins(namespace: Mapping[str, Any]) -> dict[str, Any]:
     result = {name: replaced(value) for name, value in namespace.items()}
     result |= {_CALLED + type_.__name__: function for type_, function in LANE_TYPES.items()}
     result |= {_CALLED + operator_.__name__: function for operator_, function in LANE_OPERATORS.items()}
+    result[_BOUND] = signed
     return result | {_TRUTH: ops.truth, _NOT: lambda value: ops.logical_not(ops.truth(value))}
 
 
@@ -136,7 +138,7 @@ def static_value(node: ast.AST, local_names: set[str], namespace: Mapping[str, A
 
 def text_of(node: ast.expr) -> str:
     """The expression as the user wrote it, on one line."""
-    text = ast.unparse(node).replace(_TRUTH, "bool").replace(_NOT, "not ")
+    text = ast.unparse(node).replace(_TRUTH, "bool").replace(_BOUND, "int").replace(_NOT, "not ")
     return " ".join(text.split())
 
 
@@ -162,6 +164,19 @@ def is_literal_integer(node: ast.AST | None) -> bool:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         node = node.operand
     return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def signed(bound: Any) -> Any:
+    """A range's bound as an integer that can go below zero: unsigned arrays as int64. Raises TypeError for floats."""
+    kind = ops.dtype_of(bound).kind
+    if kind not in "biu":
+        raise TypeError(f"range() takes integers, not {ops.dtype_of(bound)}")
+    return ops.cast(bound, "int64") if kind in "ub" and not ops.is_python_scalar(bound) else bound
+
+
+def as_bound(node: ast.expr) -> ast.expr:
+    """The bound of a range, made signed."""
+    return node if is_literal_integer(node) else located(ast.Call(ast.Name(_BOUND, ast.Load()), [node], []), node)
 
 
 def range_bounds(call: ast.Call) -> tuple[ast.expr, ast.expr, ast.expr]:

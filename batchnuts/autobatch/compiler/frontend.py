@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from batchnuts.autobatch.compiler import expressions
 from batchnuts.autobatch.compiler.callables import LaneFunction, PrimitiveFunction, in_one_lane_code, write
-from batchnuts.autobatch.compiler.cfg import simplify
+from batchnuts.autobatch.compiler.cfg import call_graph, simplify
 from batchnuts.autobatch.compiler.ir import (
     COPY,
     Block,
@@ -224,6 +224,11 @@ class _FunctionBuilder:
 
         return expressions.purify(node, take_out, in_nested_scope)
 
+    def is_static(self, node: ast.expr) -> bool:
+        """Whether an expression can be evaluated at compile time: it reads no variable and calls nothing batched."""
+        parts = [part for part in ast.walk(node) if isinstance(part, ast.expr)]
+        return not expressions.names_read(node, self.locals) and not any(map(self.needs_variable, parts))
+
     def needs_variable(self, node: ast.expr) -> bool:
         if isinstance(node, (ast.IfExp, ast.BoolOp)) or expressions.must_stop_early(node):
             return bool(expressions.names_read(node, self.locals))
@@ -296,7 +301,7 @@ class _FunctionBuilder:
                 self.branch(operand, no, yes)
             case ast.Compare() if expressions.must_stop_early(test):
                 self.branch(self.links(test), yes, no)
-            case _ if not expressions.names_read(test, self.locals) and not self.needs_variable(test):
+            case _ if self.is_static(test):
                 function, _ = self.primitive(test, lambda value: (value,))
                 self.end(GotoOp(yes if function.call()[0] else no))
             case _:
@@ -373,7 +378,10 @@ class _FunctionBuilder:
                 pattern = expressions.Pattern.of(target, self.refuse_target)
                 pure = self.purify(value)
                 function, inputs = self.primitive(pure, pattern.take_apart)
-                outs = tuple(self.variable(name) for name in pattern.names)
+                # of a name that is there twice the last one counts
+                last = {name: i for i, name in enumerate(pattern.names)}
+                kept = [n if last[n] == i else self.temporary() for i, n in enumerate(pattern.names)]
+                outs = tuple(map(self.variable, kept))
                 self.emit(PrimOp(outs, function, inputs, self.source.at(target)))
             case _:
                 self.refuse_target(target)
@@ -412,18 +420,10 @@ class _FunctionBuilder:
             self.start(once)
             return
         again, body, done, after = (self.new_label(kind) for kind in ("for", "body", "done", "endfor"))
-        changing = expressions.assigned_names(node) | {node.target.id}
-
-        def evaluated_once(bound: ast.expr) -> str:
-            if isinstance(bound, ast.Name) and bound.id in changing:
-                identifier = self.temporary()
-                self.assign(identifier, bound)
-                return identifier
-            return self.atom(bound)
-
-        stop = evaluated_once(stop_bound)
+        # temporaries, since the body may assign what a bound was computed from
+        start, stop = expressions.as_bound(start), self.atom(expressions.as_bound(stop_bound))
         if not expressions.is_literal_integer(step):
-            step = ast.copy_location(ast.Name(evaluated_once(step), ast.Load()), step)
+            step = ast.copy_location(ast.Name(self.atom(expressions.as_bound(step)), ast.Load()), step)
         counter = self.temporary()
         # the counter takes the dtype of the bound it is compared with
         self.assign(counter, expressions.formula("start + (stop - stop)", node.iter, start=start, stop=stop))
@@ -439,7 +439,7 @@ class _FunctionBuilder:
 
     def has_one_element(self, call: ast.Call) -> bool:
         """Whether a range(...) is known at compile time to have one element."""
-        if expressions.names_read(call, self.locals):
+        if not self.is_static(call):
             return False
         bounds = [self.primitive(a, lambda value: (value,))[0].call()[0] for a in call.args]
         return all(type(b) is int for b in bounds) and len(range(*bounds)) == 1
@@ -499,4 +499,10 @@ def build_program(root: LaneFunction) -> Program:
     call = FunctionCallOp(("main.result",), root_name, inputs, functions[0].source)
     main = ControlFlowGraph((Block("main.entry", (call,), IndirectGotoOp()),))
     program = Program(main, tuple(functions), inputs, ("main.result",))
-    return simplify(program)
+    return without_dead_functions(simplify(program))
+
+
+def without_dead_functions(program: Program) -> Program:
+    """The program without functions that only unreachable code called."""
+    reached = call_graph(program)["main"]
+    return program.replace(functions=tuple(f for f in program.functions if f.name in reached))

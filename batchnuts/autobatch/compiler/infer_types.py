@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.compiler.ir import (
+    COPY,
     BranchOp,
     Function,
     FunctionCallOp,
@@ -133,6 +136,8 @@ class _Inference:
         self.types: dict[str, Any] = {}
         self.origin: dict[str, Source | None] = {}
         self.changed = False
+        self.literals: dict[str, dict[int, Source | None]] = {}
+        """Integer literals that a variable may hold, and where they were assigned."""
 
     def join(self, variable: str, new: Any, where: Source | None) -> None:
         old = self.types.get(variable)
@@ -178,6 +183,7 @@ class _Inference:
             case PrimOp():
                 for variable, result in zip(op.vars_out, self.evaluate(op)):
                     self.join(variable, result.type, op.source)
+                self.note_literals(op)
             case WriteRowOp():
                 self.write(op)
             case FunctionCallOp():
@@ -213,6 +219,29 @@ class _Inference:
                 op.source,
             ) from None
 
+    def note_literals(self, op: PrimOp) -> None:
+        """Remember integers that the op assigns, so that none is cast to a dtype that cannot hold it."""
+        if op.function is COPY:
+            for out, source in zip(op.vars_out, op.vars_in):
+                self.literals.setdefault(out, {}).update(self.literals.get(source, {}))
+        elif not op.vars_in:
+            for out, value in zip(op.vars_out, op.function.call()):
+                if type(value) is int:
+                    self.literals.setdefault(out, {}).setdefault(value, op.source)
+
+    def check_literals(self, variable: str, dtype: str) -> None:
+        """Raise if the variable may hold an integer literal outside the dtype's range."""
+        if _kind(dtype) not in "iu":
+            return
+        limits = np.iinfo(dtype)
+        for value, where in self.literals.get(variable, {}).items():
+            if not limits.min <= value <= limits.max:
+                raise TypeConflictError(
+                    f"the integer {value} meets {dtype} arrays, which hold {limits.min} to {limits.max}. "
+                    "Cast the arrays to a wider dtype with autobatch.ops.cast, or give the inputs one.",
+                    where,
+                )
+
     def settle_weak(self, op: Op) -> Op:
         """The op as it must run once its weak inputs are arrays of Python's dtypes.
 
@@ -223,15 +252,20 @@ class _Inference:
             return op
         arguments = tuple(self.types[v] for v in op.vars_in)
         leaves = [leaf for t in arguments for leaf in flatten(t)[0]]
-        if op.function.text == "copy" or not any(leaf.weak for leaf in leaves):
+        if op.function is COPY or not any(leaf.weak for leaf in leaves):
             return op
         wanted = [r.type for r in self.evaluate(op)]
         as_arrays = tuple(map_leaves(strengthen, t) for t in arguments)
         if self.gives(op.function, as_arrays, wanted):
             return op
-        for dtype in dict.fromkeys(leaf.dtype for leaf in leaves if not leaf.weak):
+        strong = [leaf.dtype for leaf in leaves if not leaf.weak]
+        results = [leaf.dtype for t in wanted for leaf in flatten(t)[0]]
+        for dtype in dict.fromkeys([*strong, *results]):
             function = _casting(op.function, arguments, dtype)
             if self.gives(function, as_arrays, wanted):
+                for variable, type_ in zip(op.vars_in, arguments):
+                    if isinstance(type_, TensorType) and type_.weak:
+                        self.check_literals(variable, dtype)
                 return replace(op, function=function)
         shown = ", ".join(f"{v.split('.', 1)[1]}: {show(t)}" for v, t in zip(op.vars_in, as_arrays))
         raise TypeConflictError(
@@ -276,6 +310,9 @@ def infer_types(program: Program, input_types: tuple[Any, ...], evaluator: Evalu
         _check_conditions(function, inference)
     settled = {f.name: _map_ops(f, inference.settle_weak) for f in program.all_functions()}
     types = {variable: map_leaves(strengthen, t) for variable, t in inference.types.items()}
+    for variable, type_ in types.items():
+        if isinstance(type_, TensorType):
+            inference.check_literals(variable, type_.dtype)
     return program.with_functions(settled).replace(var_defs=types)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from batchnuts.autobatch.compiler.cfg import simplify
+from batchnuts.autobatch.compiler.cfg import call_graph, simplify
 from batchnuts.autobatch.compiler.ir import (
     COPY,
     Block,
@@ -25,7 +25,6 @@ from batchnuts.autobatch.compiler.ir import (
     PrimOp,
     Program,
 )
-from batchnuts.autobatch.compiler.lower import call_graph
 
 
 def inline(program: Program) -> Program:

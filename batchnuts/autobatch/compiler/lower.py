@@ -18,6 +18,7 @@ variable on every path through a body, nothing else changed.
 
 from __future__ import annotations
 
+from batchnuts.autobatch.compiler.cfg import Calls, call_graph
 from batchnuts.autobatch.compiler.dataflow import function_liveness, live_before_op
 from batchnuts.autobatch.compiler.ir import (
     COPY,
@@ -36,26 +37,6 @@ from batchnuts.autobatch.compiler.ir import (
     jump_labels,
     terminator_reads,
 )
-
-Calls = dict[str, frozenset[str]]
-
-
-def call_graph(program: Program) -> Calls:
-    """For each function, the functions its body may call, directly or through others."""
-    direct = {
-        f.name: {op.function for b in f.graph.blocks for op in b.ops if isinstance(op, FunctionCallOp)}
-        for f in program.all_functions()
-    }
-    reach = {name: set(callees) for name, callees in direct.items()}
-    changed = True
-    while changed:
-        changed = False
-        for callees in reach.values():
-            more = set().union(*(reach[c] for c in callees)) - callees
-            if more:
-                callees |= more
-                changed = True
-    return {name: frozenset(callees) for name, callees in reach.items()}
 
 
 def lower_function_calls(program: Program) -> Program:

@@ -40,6 +40,11 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
     Raises CompileError when Python cannot show the source, UnsupportedSyntaxError for what is not a plain `def`.
     """
     name = getattr(function, "__name__", repr(function))
+    if hasattr(function, "__wrapped__"):
+        raise CompileError(
+            f"{name!r} is wrapped by another decorator, whose code would be left out. Put @batch beneath that "
+            "decorator, or call what it adds inside the function."
+        )
     try:
         lines, first = inspect.getsourcelines(function)
         filename = inspect.getsourcefile(function) or function.__code__.co_filename

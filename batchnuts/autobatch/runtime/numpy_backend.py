@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.infer_types import WEAK_DTYPES, AbstractResult
+from batchnuts.autobatch.compiler.infer_types import AbstractResult
 from batchnuts.autobatch.compiler.ir import Primitive, TensorType
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.errors import TypeConflictError
+from batchnuts.autobatch.runtime.abstract import (
+    OTHER,
+    TRACED_LANES,
+    USUAL,
+    ZEROS,
+    StandIns,
+    stand_in,
+    type_of_value,
+    without_lanes,
+)
 from batchnuts.autobatch.runtime.backend import BlockStep, Region, State
-
-STAND_INS = {"b": True, "i": 5, "u": 5, "f": 0.5, "c": 0.5}
-"""What stands for an unknown value of a dtype kind while types are inferred."""
-
-
-def weak_stand_in(type_: TensorType) -> Any:
-    """The Python number that stands for a literal while types are inferred."""
-    return STAND_INS[np.dtype(type_.dtype).kind]
-
-
-def type_of_value(value: Any) -> TensorType:
-    """The type of one array, or the weak type of a Python number. Raises TypeError for anything else."""
-    if type(value) in WEAK_DTYPES:
-        return TensorType(WEAK_DTYPES[type(value)], (), weak=True)
-    array = np.asarray(value)
-    if array.dtype.kind not in STAND_INS:
-        raise TypeError(f"a variable holds arrays and numbers, found {type(value).__name__}")
-    return TensorType(array.dtype.name, array.shape)
 
 
 class NumpyBackend:
@@ -40,41 +34,49 @@ class NumpyBackend:
     # ---- type inference ---------------------------------------------------------------------------------------
 
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
-        """NumPy cannot trace, so the function runs on stand-in values: ones and halves, then zeros if that fails."""
-        try:
-            return self._evaluate_with(function, arguments, dict(STAND_INS))
-        except Exception:
+        """NumPy cannot trace, so the function runs on stand-in values: two sets of them, or those that it accepts.
+
+        A result that is an input's own object under both sets is passed on; a type that differs is an error, since
+        the values of a run would decide it.
+        """
+        found: list[tuple[AbstractResult, ...]] = []
+        failure: Exception | None = None
+        for values in (USUAL, OTHER, ZEROS):
             try:
-                return self._evaluate_with(function, arguments, dict.fromkeys(STAND_INS, 0))
-            except Exception:  # the first failure is the one to show
-                pass
-            raise
+                found.append(self._evaluate_with(function, arguments, values))
+            except Exception as error:  # values decide whether the function works; the first failure is the one shown
+                failure = failure or error
+            if len(found) == 2:
+                break
+        if not found:
+            assert failure is not None
+            raise failure
+        return tuple(_agreed(first, other) for first, other in zip(found[0], found[-1]))
 
     def _evaluate_with(
-        self, function: Primitive, arguments: tuple[Any, ...], stand_ins: dict[str, Any]
+        self, function: Primitive, arguments: tuple[Any, ...], values: StandIns
     ) -> tuple[AbstractResult, ...]:
-        lanes = (2,) if function.batched else ()
+        lanes = TRACED_LANES if function.batched else None
 
-        def stand_in(type_: TensorType) -> Any:
-            if type_.weak and not function.batched:
-                return weak_stand_in(type_)
-            value = stand_ins[np.dtype(type_.dtype).kind]
-            return np.full(lanes + type_.shape, value, type_.dtype)[()]
+        def given(type_: TensorType) -> Any:
+            if lanes is None:
+                return stand_in(type_, values)
+            return stand_in(TensorType(type_.dtype, (lanes, *type_.shape)), values)
 
-        values = [map_leaves(stand_in, t) for t in arguments]
-        order = [leaf for value in values for leaf in flatten(value)[0]]
+        inputs = [map_leaves(given, t) for t in arguments]
+        order = [leaf for value in inputs for leaf in flatten(value)[0]]
         # an input that comes back as the same object was passed on; Python's numbers and NumPy's two booleans are
         # shared objects, which says nothing
         own = [isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.bool_) for leaf in order]
         position = {id(leaf): i for i, leaf in enumerate(order) if own[i]}
         with np.errstate(all="ignore"):
-            results = function.call(*values)
+            results = function.call(*inputs)
         abstract = []
         for result in results:
             leaves, tree = flatten(result)
             types = [type_of_value(leaf) for leaf in leaves]
-            if lanes:
-                types = [TensorType(t.dtype, t.shape[1:]) for t in types]
+            if lanes is not None:
+                types = [without_lanes(t, lanes) for t in types]
             sources = tuple(position.get(id(leaf)) for leaf in leaves)
             abstract.append(AbstractResult(unflatten(tree, types), sources, frozenset(range(len(order)))))
         return tuple(abstract)
@@ -149,7 +151,7 @@ class NumpyBackend:
             results = tuple(np.zeros((len(mask), *t.shape), t.dtype) for t in outputs)
             for lane in np.flatnonzero(mask):
                 for result, value in zip(results, function(*(v[lane] for v in values))):
-                    result[lane] = value
+                    result[lane] = _checked(value, result.shape[1:], result.dtype)
             return results
 
         return region
@@ -162,7 +164,7 @@ class NumpyBackend:
             results = tuple(np.zeros((len(mask), *t.shape), t.dtype) for t in outputs)
             if len(lanes):
                 for result, value in zip(results, primitive.call(*(v[lanes] for v in values))):
-                    result[lanes] = np.asarray(value)
+                    result[lanes] = _checked(value, (len(lanes), *result.shape[1:]), result.dtype)
             return results
 
         return region
@@ -181,3 +183,24 @@ class NumpyBackend:
                 if (pc == step.index).any() and pc.min() >= step.group_start:
                     state = step.run(state)
         return state
+
+
+def _agreed(first: AbstractResult, other: AbstractResult) -> AbstractResult:
+    """What holds under two sets of stand-ins."""
+    if first is other:  # nothing to compare with: it may depend on its inputs in any way
+        return replace(first, sources=(None,) * len(first.sources))
+    if first.type != other.type:
+        raise TypeError(f"the values decide the result's type: {first.type} or {other.type}; it must be one type")
+    sources = tuple(a if a == b else None for a, b in zip(first.sources, other.sources))
+    return replace(first, sources=sources)
+
+
+def _checked(value: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A result of a run, if it has the type that was inferred on stand-in values."""
+    array = np.asarray(value)
+    if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise TypeConflictError(
+            f"an operation gave {array.dtype}{list(array.shape)} where {dtype}{list(shape)} was inferred: its result's "
+            "type depends on its inputs' values. Return one type, or branch in the batched function."
+        )
+    return array

@@ -111,7 +111,7 @@ class Storage:
         buffer_type = types[op.buffer]
         rows = buffer_type.shape[0]
         buffer = values.for_all_lanes(op.buffer) if op.buffer == op.var_out else values[op.buffer]
-        index = values[op.index]
+        index = backend.cast(values[op.index], "int64")
         outside = mask & ((index < 0) | (index >= rows))
         self._record_fault(state, outside, code)
         flat = backend.reshape(buffer, (self.lanes * rows, *buffer_type.shape[1:]))
@@ -122,5 +122,6 @@ class Storage:
         written = backend.reshape(backend.put_rows(flat, slots, row), (self.lanes, *buffer_type.shape))
         if op.buffer == op.var_out:
             return written
-        old = values.get(op.var_out)
-        return written if old is None else backend.where(mask, written, old)
+        if op.var_out not in values:  # nothing to keep on other lanes yet
+            return written
+        return backend.where(mask, written, values.for_all_lanes(op.var_out))

@@ -11,13 +11,18 @@ import tensorflow as tf
 from batchnuts.autobatch.compiler.infer_types import AbstractResult
 from batchnuts.autobatch.compiler.ir import Primitive, TensorType
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.runtime.abstract import (
+    TRACED_LANES,
+    USUAL,
+    ZEROS,
+    StandIns,
+    stand_in,
+    type_of_value,
+    without_lanes,
+)
 from batchnuts.autobatch.runtime.backend import BlockStep, Region, State
-from batchnuts.autobatch.runtime.numpy_backend import type_of_value, weak_stand_in
 
 MODES = ("xla", "graph", "eager")
-
-_LANES = 3
-"""Lane count of the placeholders that batched primitives are traced with."""
 
 
 class TensorFlowBackend:
@@ -40,21 +45,34 @@ class TensorFlowBackend:
 
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
         """Trace the function once; the graph tells types, what is passed on unchanged, and what is used."""
-        lanes = (_LANES,) if function.batched else ()
+        try:
+            return self._trace(function, arguments, USUAL)
+        except Exception:
+            if not any(leaf.weak for t in arguments for leaf in flatten(t)[0]):
+                raise
+            try:  # a literal may be an index, and zero is one where five is not
+                return self._trace(function, arguments, ZEROS)
+            except Exception:  # the first failure is the one to show
+                pass
+            raise
+
+    def _trace(self, function: Primitive, arguments: tuple[Any, ...], literals: StandIns) -> tuple[AbstractResult, ...]:
+        lanes = (TRACED_LANES,) if function.batched else ()
         types = [leaf for t in arguments for leaf in flatten(t)[0]]
         traced = [i for i, t in enumerate(types) if not (t.weak and not lanes)]
         found: dict[str, Any] = {}
 
         def trace(*tensors: Any) -> list[Any]:
             by_index = dict(zip(traced, tensors))
-            leaves = iter([by_index[i] if i in by_index else weak_stand_in(t) for i, t in enumerate(types)])
+            leaves = iter([by_index[i] if i in by_index else stand_in(t, literals) for i, t in enumerate(types)])
             values = [map_leaves(lambda _: next(leaves), t) for t in arguments]
             results = [flatten(value) for value in function.call(*values)]
             position = {id(tensor): i for i, tensor in by_index.items()}
             found["results"] = [
                 ([(_type(leaf), position.get(id(leaf))) for leaf in flat], tree) for flat, tree in results
             ]
-            return [tf.identity(leaf) for flat, _ in results for leaf in flat if tf.is_tensor(leaf)]
+            computed = [leaf for flat, _ in results for leaf in flat if id(leaf) not in position]
+            return [tf.identity(leaf) for leaf in computed if tf.is_tensor(leaf)]
 
         specs = [tf.TensorSpec(lanes + types[i].shape, types[i].dtype) for i in traced]
         graph = tf.function(trace, autograph=False).get_concrete_function(*specs).graph
@@ -63,7 +81,7 @@ class TensorFlowBackend:
         used |= {i for i in range(len(types)) if i not in traced}
         abstract = []
         for flat, tree in found["results"]:
-            leaf_types = [t if not lanes else TensorType(t.dtype, t.shape[1:]) for t, _ in flat]
+            leaf_types = [without_lanes(t, *lanes) if lanes else t for t, _ in flat]
             sources = tuple(source for _, source in flat)
             abstract.append(AbstractResult(unflatten(tree, leaf_types), sources, used))
         return tuple(abstract)
@@ -146,7 +164,8 @@ class TensorFlowBackend:
 
         def region(mask: Any, *values: Any) -> tuple[tf.Tensor, ...]:
             results = primitive.call(*self._without_junk(mask, values))
-            return tuple(_as_type(r, t) for r, t in zip(results, outputs))
+            lanes = mask.shape[0]
+            return tuple(tf.ensure_shape(_as_type(r, t), (lanes, *t.shape)) for r, t in zip(results, outputs))
 
         return region
 
@@ -219,12 +238,11 @@ def _as_type(value: Any, type_: TensorType) -> tf.Tensor:
 
 
 def _placeholders_used(graph: Any) -> set[str]:
-    """Names of the graph's inputs that an output computed from them depends on."""
+    """Names of the graph's inputs that its outputs depend on."""
     inputs = {tensor.name for tensor in graph.inputs}
-    # an output that is just an input passed on goes through one identity: it uses nothing
-    todo = [t.op for t in graph.outputs if t.op.inputs and _identity_source(t) not in inputs]
+    todo = [tensor.op for tensor in graph.outputs]
+    used = {tensor.name for tensor in graph.outputs} & inputs
     seen = set(todo)
-    used: set[str] = set()
     while todo:
         op = todo.pop()
         for tensor in op.inputs:
@@ -238,11 +256,3 @@ def _placeholders_used(graph: Any) -> set[str]:
                 seen.add(control)
                 todo.append(control)
     return used
-
-
-def _identity_source(tensor: Any) -> str:
-    op = tensor.op
-    while op.type == "Identity":
-        tensor = op.inputs[0]
-        op = tensor.op
-    return str(tensor.name)
