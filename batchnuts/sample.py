@@ -44,6 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BatchnutsError as error:
         print(f"batchnuts: {error}", file=sys.stderr)
         return 1
+    except MemoryError:
+        print(
+            "batchnuts: the run does not fit into memory. Its largest arrays are chains x draws x dimension; lower "
+            "sampler.chains or sampler.draws.",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         print("batchnuts: interrupted; nothing was drawn yet and no file was written.", file=sys.stderr)
         return _INTERRUPTED

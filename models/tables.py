@@ -59,6 +59,13 @@ def _read_csv(file: Path, label: str | int | None, features: Sequence[str | int]
         header = [name.strip() for name in next(reader, [])]
         if not header:
             raise DataError(f"{file}: the file is empty; expected a line of column names and rows of numbers.")
+        if all(map(_is_number, header)):
+            raise DataError(
+                f"{file}: line 1 holds only numbers ({', '.join(header[:3])}, ...); expected column names. Put a line "
+                "of names in front, or the first observation would be lost."
+            )
+        if "" in header:
+            raise DataError(f"{file}: column {header.index('') + 1} has no name in line 1. Give every column one.")
         if len(set(header)) != len(header):
             twice = sorted({name for name in header if header.count(name) > 1})
             raise DataError(f"{file}: line 1 has two columns called {', '.join(map(repr, twice))}.")
@@ -79,6 +86,14 @@ def _read_csv(file: Path, label: str | int | None, features: Sequence[str | int]
         raise DataError(f"{file}: there are column names but no rows.")
     values = np.asarray(rows)
     return LabelledTable(values[:, 1:], values[:, 0], tuple(header[column] for column in chosen))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _named_column(file: Path, header: Sequence[str], name: str | int, key: str) -> int:
@@ -104,7 +119,8 @@ def _feature_columns(
 
 def _check_choice(file: Path, chosen: Sequence[int], target: int | None, names: Sequence[str]) -> None:
     if not chosen:
-        raise DataError(f"{file}: no feature columns are left beside the label; expected at least one.")
+        hint = " (are the cells separated by something other than commas?)" if len(names) == 1 else ""
+        raise DataError(f"{file}: no feature columns are left beside the label{hint}; expected at least one.")
     if target is not None and target in chosen:
         raise DataError(f"{file}: column {names[target]!r} is the label and also one of features.")
     for column in chosen:

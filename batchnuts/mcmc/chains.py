@@ -18,10 +18,10 @@ from batchnuts.mcmc.chain_program import ChainResult, Record, make_chain, make_f
 from batchnuts.mcmc.check_model import check_density, evaluate_at
 from batchnuts.mcmc.draws import Draws, Phase, Progress
 from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.nuts import NutsOptions
 from batchnuts.mcmc.runner import Counts, Runner, make_runner
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError, split_settings
 from batchnuts.mcmc.warmup import Window, warmup_windows
 
 ProgressCallback = Callable[[Progress], None]
@@ -35,6 +35,13 @@ def sample_chains(model: Model, *, progress: ProgressCallback | None = None, **s
     """
     from batchnuts.mcmc.output import to_arviz, to_datasets
 
+    if not isinstance(model, Model):
+        raise ModelError(
+            f"sample_chains takes a Model, found {type(model).__name__}. Make one from a density with "
+            "batchnuts.Model.from_function(log_density, dimension=...)."
+        )
+    if progress is not None and not callable(progress):
+        raise SettingsError(f"progress: found {progress!r}; expected a function of a Progress, or None.")
     sampler, execution = split_settings(settings)
     return to_arviz(to_datasets(run_chains(model, sampler, execution, progress), model))
 

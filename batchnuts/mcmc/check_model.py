@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch import BatchnutsError, batch
+from batchnuts.autobatch import batch
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
 
@@ -24,6 +25,7 @@ def check_density(model: Model) -> None:
     except Exception as error:
         raise ModelError(
             f"{here} of {model.dimension} numbers ({model.dtype}), failed with {type(error).__name__}: {error}"
+            f"{place_of(error, model)}"
         ) from error
     if not tf.is_tensor(value):
         raise ModelError(
@@ -79,6 +81,17 @@ def _check_twin(model: Model) -> None:
         )
 
 
+def place_of(error: BaseException, model: Model) -> str:
+    """Where in the user's file an error came up, as ` at file:line`; empty if it did not pass through that file."""
+    code = getattr(model.log_density, "__code__", None)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if code and f.filename == code.co_filename]
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
 def evaluate_at(
     model: Model, value_and_gradient: Any, position: np.ndarray, execution: ExecutionSettings
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -97,11 +110,13 @@ def evaluate_at(
         log_density, gradient = evaluate.run(
             position, executor=execution.executor, backend=execution.backend, mode=execution.mode
         )
-    except BatchnutsError:
-        raise
     except Exception as error:
+        cause = error.__cause__ or error
         raise ModelError(
-            f"Model {model.name!r}: its log-density could not be run for many chains ({type(error).__name__}: {error})"
+            f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)} "
+            f"({type(cause).__name__}: {_first_line(cause)}). TensorFlow traces it: write branches on values "
+            "with tf.where or tf.cond, and loops over values with tensor operations. An operation that XLA lacks may "
+            "run with execution.mode=graph."
         ) from error
     for what, finite in (
         ("log-density", np.isfinite(log_density)),

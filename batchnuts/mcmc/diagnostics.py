@@ -89,8 +89,14 @@ class Diagnostics:
         if np.isfinite(ess).any():
             least = int(np.nanargmin(ess))
             lines.append(f"Least bulk ESS: {ess[least]:.0f} of {total} draws ({self.names[least]})")
-        share = f" ({100 * self.divergences / total:.2g}% of the draws)" if self.divergences else ""
+        share = f" ({100 * self.divergences / total:.3g}% of the draws)" if self.divergences else ""
         lines.append(f"Divergences: {self.divergences}{share}")
+        if self.divergences > total / 10:
+            lines.append(
+                "WARNING: so many trajectories diverged that these draws do not represent the posterior. Check that "
+                "the density is a fixed, smooth function of the position; raise sampler.target_acceptance; "
+                "reparametrize."
+            )
         if self.reached_max_treedepth:
             lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth}")
         return "\n".join(lines)
@@ -102,6 +108,7 @@ class Diagnostics:
         Raises DiagnosticsError for rows < 1.
         """
         from rich.box import SIMPLE_HEAD
+        from rich.markup import escape
         from rich.table import Table
 
         if rows < 1:
@@ -117,7 +124,7 @@ class Diagnostics:
         for name in columns:
             table.add_column(name, justify="right", no_wrap=True)
         for index in order:
-            table.add_row(self.names[index], *(_shown(name, self.columns[name][index]) for name in columns))
+            table.add_row(escape(self.names[index]), *(_shown(name, self.columns[name][index]) for name in columns))
         return table
 
 

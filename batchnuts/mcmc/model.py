@@ -158,6 +158,11 @@ class Model:
         if variables is None:
             assert dimension is not None
             return cls(name=title, log_density=log_density, dimension=dimension, dtype=dtype)
+        if not isinstance(variables, Mapping) or not all(isinstance(s, Sequence) for s in variables.values()):
+            raise ModelError(
+                f"Model {title!r}: variables is {variables!r}; expected names with their shapes, as in "
+                '{"mu": [], "theta": [8]}.'
+            )
         if not variables:
             raise ModelError(f"Model {title!r}: variables is empty; expected at least one name and its shape.")
         layout = tuple(Variable(key, tuple(shape)) for key, shape in variables.items())

@@ -141,8 +141,12 @@ def save(datasets: Mapping[str, xarray.Dataset], path: str | os.PathLike[str], *
             return target
         placed = _place(temporary, target)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError(f"Cannot write {target}: {reason}. The draws of this run are not saved.") from error
+        reason = (error.strerror or str(error)).splitlines()[0].split(" (file ")[0]
+        elsewhere = Path(tempfile.gettempdir()).resolve()
+        if target.parent == elsewhere:
+            raise OutputError(f"Cannot write {target}: {reason}. The draws of this run are not saved.") from error
+        kept = save(datasets, elsewhere / target.name)
+        raise OutputError(f"Cannot write {target}: {reason}. The draws are kept in {kept}; move them.") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -215,3 +215,25 @@ def test_a_batched_function_called_by_a_plain_helper_is_refused() -> None:
 
     with pytest.raises(autobatch.CompileError, match="make the helper that calls it one with @batch"):
         program.run(np.array([1]), backend="numpy")
+
+
+def test_an_integer_operand_that_does_not_fit_is_refused() -> None:
+    @batch
+    def program(n):
+        return n + 3000000000
+
+    with pytest.raises(autobatch.TypeConflictError, match="3000000000 does not fit int32"):
+        program.run(np.array([1], "int32"))
+    np.testing.assert_array_equal(program.run(np.array([1])), [3000000001])
+
+
+def test_a_range_with_step_zero_is_refused() -> None:
+    @batch
+    def program(n):
+        total = 0
+        for i in range(0, n, 0):
+            total += i
+        return total
+
+    with pytest.raises(autobatch.UnsupportedSyntaxError, match="step 0"):
+        program.run(np.array([1]), backend="numpy")

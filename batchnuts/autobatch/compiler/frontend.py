@@ -143,7 +143,8 @@ class _FunctionBuilder:
             finally:
                 in_one_lane_code.reset(token)
 
-        return Primitive(text, call), tuple(map(self.variable, names))
+        operands = expressions.integer_operands(node)
+        return Primitive(text, call, operands=operands), tuple(map(self.variable, names))
 
     def assign(self, identifier: str, node: ast.expr) -> None:
         """identifier = node."""
@@ -410,6 +411,8 @@ class _FunctionBuilder:
         if not 1 <= len(node.iter.args) <= 3 or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.refuse(node.iter, "range with other than one to three arguments", "write range(start, stop, step)")
         start, stop_bound, step = expressions.range_bounds(node.iter)
+        if isinstance(step, ast.Constant) and step.value == 0:
+            self.refuse(step, "a range with step 0", "give a step other than zero")
         if not node.orelse and self.has_one_element(node.iter):
             self.assign(node.target.id, start)
             once = self.new_label("endfor")

@@ -10,6 +10,7 @@ the dtype of `y`; what stays weak at the end becomes Python's own: int64, float6
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -163,13 +164,15 @@ class _Inference:
 
     def evaluate(self, op: PrimOp) -> tuple[AbstractResult, ...]:
         arguments = tuple(self.types[v] for v in op.vars_in)
+        self.check_operands(op, arguments)
         try:
             return self.evaluator.evaluate(op.function, arguments)
         except BatchnutsError:
             raise
         except Exception as error:
             shown = ", ".join(f"{v.split('.', 1)[1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
-            hint = "\nIf dtypes are mixed here, cast with autobatch.ops.cast." if isinstance(error, TypeError) else ""
+            mixed = isinstance(error, TypeError) and re.search("dtype|does not match type|has type", str(error))
+            hint = "\nIf dtypes are mixed here, cast with autobatch.ops.cast." if mixed else ""
             raise CompileError(
                 f"`{op.function.text}` failed while it was traced for one lane with {shown or 'no inputs'}.\n"
                 f"{type(error).__name__}: {error}{hint}",
@@ -228,6 +231,20 @@ class _Inference:
             for out, value in zip(op.vars_out, op.function.call()):
                 if type(value) is int:
                     self.literals.setdefault(out, {}).setdefault(value, op.source)
+
+    def check_operands(self, op: PrimOp, arguments: tuple[Any, ...]) -> None:
+        """Raise if an integer operand written in the expression fits none of the integer dtypes it may meet."""
+        leaves = [leaf for t in arguments for leaf in flatten(t)[0]]
+        integers = [np.iinfo(leaf.dtype) for leaf in leaves if _kind(leaf.dtype) in "iu"]
+        if not integers or any(_kind(leaf.dtype) in "fc" for leaf in leaves):
+            return
+        for value in op.function.operands:
+            if not any(limits.min <= value <= limits.max for limits in integers):
+                raise TypeConflictError(
+                    f"`{op.function.text}`: the integer {value} does not fit {integers[0].dtype}. Cast the arrays to a "
+                    "wider dtype with autobatch.ops.cast, or give the inputs one.",
+                    op.source,
+                )
 
     def check_literals(self, variable: str, dtype: str) -> None:
         """Raise if the variable may hold an integer literal outside the dtype's range."""

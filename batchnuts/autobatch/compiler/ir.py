@@ -70,6 +70,8 @@ class Primitive:
     call: Callable[..., tuple[Any, ...]]
     batched: bool = False
     costly: bool = False
+    operands: tuple[int, ...] = ()
+    """Integers that the expression's operators combine with arrays."""
 
 
 COPY = Primitive("copy", lambda *values: values)
