@@ -171,7 +171,7 @@ class _Inference:
             raise
         except Exception as error:
             shown = ", ".join(f"{v.split('.', 1)[1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
-            mixed = isinstance(error, TypeError) and re.search("dtype|does not match type|has type", str(error))
+            mixed = isinstance(error, TypeError) and re.search("dtype|match type|has type|of type", str(error))
             hint = "\nIf dtypes are mixed here, cast with autobatch.ops.cast." if mixed else ""
             raise CompileError(
                 f"`{op.function.text}` failed while it was traced for one lane with {shown or 'no inputs'}.\n"
