@@ -5,7 +5,7 @@ Liveness is the one the compiler lives on: a variable is live where its top fram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -89,6 +89,15 @@ def live_before_op(op: Op, live: Variables, *, push_reads: bool = True) -> Varia
     if isinstance(op, PushOp) and not push_reads:
         return live
     return (live - set(writes(op))) | set(reads(op))
+
+
+def live_after_ops(ops: Sequence[Op], live: Variables) -> list[Variables]:
+    """For each op of a sequence, the variables live after it; `live` are those live after the last one."""
+    after = []
+    for op in reversed(ops):
+        after.append(live)
+        live = live_before_op(op, live)
+    return after[::-1]
 
 
 def live_through_block(block: Block, live: Variables, *, push_reads: bool = True) -> Variables:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from batchnuts.autobatch.compiler.dataflow import Variables, function_liveness, live_before_op, liveness
+from batchnuts.autobatch.compiler.dataflow import Variables, function_liveness, live_after_ops, live_before_op, liveness
 from batchnuts.autobatch.compiler.ir import (
     COPY,
     Block,
@@ -114,12 +114,7 @@ def _compute_in_place(ops: tuple[Op, ...], live_at_end: Variables, types: Types)
     Where a and t differ in type, only for a literal, which takes the type of whatever it is assigned to.
     """
     result = list(ops)
-    live_after: list[Variables] = []
-    live = live_at_end
-    for op in reversed(result):
-        live_after.append(live)
-        live = live_before_op(op, live)
-    live_after.reverse()
+    live_after = live_after_ops(ops, live_at_end)
     for k in range(len(result)):
         op = result[k]
         if not (isinstance(op, PrimOp) and op.function is COPY):

@@ -19,7 +19,7 @@ variable on every path through a body, nothing else changed.
 from __future__ import annotations
 
 from batchnuts.autobatch.compiler.cfg import Calls, call_graph
-from batchnuts.autobatch.compiler.dataflow import function_liveness, live_before_op
+from batchnuts.autobatch.compiler.dataflow import function_liveness, live_after_ops
 from batchnuts.autobatch.compiler.ir import (
     COPY,
     Block,
@@ -92,7 +92,10 @@ def _lower_body(program: Program, function: Function, calls: Calls) -> list[Bloc
     result = []
     resumes = 0
     for block in function.graph.blocks:
-        live_after = _live_after_each_op(block, live.at_end[block.label], function)
+        returned = set(function.vars_out) if isinstance(block.terminator, IndirectGotoOp) else set()
+        live_after = live_after_ops(
+            block.ops, live.at_end[block.label] | set(terminator_reads(block.terminator)) | returned
+        )
         label, ops = block.label, list[Op]()
         for op, live_out in zip(block.ops, live_after):
             if not isinstance(op, FunctionCallOp):
@@ -117,14 +120,3 @@ def _lower_body(program: Program, function: Function, calls: Calls) -> list[Bloc
             ops += [PopOp(v) for v in function.vars_in]
         result.append(Block(label, tuple(ops), block.terminator, function.name))
     return result
-
-
-def _live_after_each_op(block: Block, live: frozenset[str], function: Function) -> list[frozenset[str]]:
-    if isinstance(block.terminator, IndirectGotoOp):
-        live |= set(function.vars_out)
-    live |= set(terminator_reads(block.terminator))
-    result = []
-    for op in reversed(block.ops):
-        result.append(live)
-        live = live_before_op(op, live)
-    return result[::-1]

@@ -61,14 +61,8 @@ class Backend(Evaluator, Protocol):
     def clip(self, values: Array, low: int, high: int) -> Array:
         """Values kept within [low, high]."""
 
-    def any(self, mask: Array) -> Array:
-        """Whether any lane of the mask holds: a scalar."""
-
     def count(self, mask: Array) -> Array:
         """How many lanes of the mask hold: an int64 scalar."""
-
-    def minimum(self, values: Array) -> Array:
-        """The least of the values: a scalar."""
 
     def add_at(self, values: Array, index: int, amount: Array) -> Array:
         """values [n] with `amount` added at a static index."""

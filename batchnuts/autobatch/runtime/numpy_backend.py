@@ -112,17 +112,9 @@ class NumpyBackend:
         """See Backend."""
         return np.clip(values, low, high)
 
-    def any(self, mask: Any) -> Any:
-        """See Backend."""
-        return mask.any()
-
     def count(self, mask: Any) -> Any:
         """See Backend."""
         return mask.sum(dtype="int64")
-
-    def minimum(self, values: Any) -> Any:
-        """See Backend."""
-        return values.min()
 
     def add_at(self, values: Any, index: int, amount: Any) -> Any:
         """See Backend."""

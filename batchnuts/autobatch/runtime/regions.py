@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch import ops
-from batchnuts.autobatch.compiler.dataflow import Variables, live_before_op
+from batchnuts.autobatch.compiler.dataflow import Variables, live_after_ops
 from batchnuts.autobatch.compiler.ir import COPY, Block, Op, PrimOp, TensorType, terminator_reads
 from batchnuts.autobatch.runtime.backend import Array, Backend, Region
 
@@ -38,12 +38,8 @@ def plan_block(
     block: Block, live_at_end: Variables, types: Mapping[str, TensorType], backend: Backend
 ) -> tuple[Step, ...]:
     """The steps of a block in order; `live_at_end` are the variables that must have their values afterwards."""
-    live = live_at_end | set(terminator_reads(block.terminator))
-    live_after: list[Variables] = []
-    for op in reversed(block.ops):
-        live_after.append(live)
-        live = live_before_op(op, live)
-    live_after.reverse()
+    needed = live_at_end | set(terminator_reads(block.terminator))
+    live_after = live_after_ops(block.ops, needed)
     steps: list[Step] = []
     run: list[PrimOp] = []
 
@@ -52,7 +48,6 @@ def plan_block(
             steps.append(_compute(tuple(run), needed, types, backend))
             run.clear()
 
-    needed: Variables = live
     for op, after in zip(block.ops, live_after):
         if isinstance(op, PrimOp) and not op.function.batched:
             run.append(op)

@@ -117,17 +117,9 @@ class TensorFlowBackend:
         """See Backend."""
         return tf.clip_by_value(values, tf.cast(low, values.dtype), tf.cast(high, values.dtype))
 
-    def any(self, mask: Any) -> tf.Tensor:
-        """See Backend."""
-        return tf.reduce_any(mask)
-
     def count(self, mask: Any) -> tf.Tensor:
         """See Backend."""
         return tf.reduce_sum(tf.cast(mask, tf.int64))
-
-    def minimum(self, values: Any) -> tf.Tensor:
-        """See Backend."""
-        return tf.reduce_min(values)
 
     def add_at(self, values: Any, index: int, amount: Any) -> tf.Tensor:
         """See Backend."""
