@@ -1,7 +1,7 @@
 """How a chain program is driven: in slices of the virtual machine, or in short stretches of the other executors.
 
-A runner yields what all chains have done so far a few times a second, so that progress can be shown and a run can be
-interrupted; the last thing it yields is the finished stretch.
+A runner yields counts of what all chains have done so far a few times a second, so that progress can be shown and a run
+can be interrupted; the last thing it yields is the finished stretch.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Counts:
 class Runner(Protocol):
     """Runs `run_chain` for all chains."""
 
-    def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult]]:
-        """Counts and result so far, the last one finished."""
+    def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
+        """Counts so far, and the result where there is one already; the last one is that of the finished stretch."""
 
     def interrupted(self) -> ChainResult | None:
         """The result of a stretch that was broken off, as far as it had come."""
@@ -94,12 +94,12 @@ class MachineRunner:
         """The machine's state before the first block."""
         return self.machine.start(dict(zip(self.machine.program.vars_in, flatten(inputs)[0])))
 
-    def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult]]:
+    def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.state = None  # what an earlier stretch recorded is no part of this one
         return self.slices(inputs)
 
-    def slices(self, inputs: tuple[Any, ...]) -> Iterator[tuple[Counts, ChainResult]]:
+    def slices(self, inputs: tuple[Any, ...]) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Sweeps for about SLICE_SECONDS at a time, until every chain is done."""
         self.state = self.start(inputs)
         while True:
@@ -117,7 +117,7 @@ class MachineRunner:
                 self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
                 self.state = self.start(inputs)
                 continue
-            yield self.counts(self.state), self.result(self.state) if finished else _NOT_YET
+            yield self.counts(self.state), self.result(self.state) if finished else None
             if finished:
                 return
 
@@ -150,10 +150,6 @@ class MachineRunner:
         return Counts(done, useful, executed, divergences)
 
 
-_NOT_YET: Any = None
-"""In place of a result while a stretch goes on; it is read only when asked for."""
-
-
 class StretchRunner:
     """Other executors: a few transitions a call, joined on the host."""
 
@@ -166,12 +162,12 @@ class StretchRunner:
             backend = get_backend(execution.backend, "eager")
             self.costly = costly_blocks(program.compiled(program.lane_types(example), backend).with_calls)
 
-    def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult]]:
+    def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.parts = []
         return self.stretches(inputs, transitions)
 
-    def stretches(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult]]:
+    def stretches(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Calls of STRETCH transitions each, every one going on from the state the last one left."""
         tally: Tally = {}
         key, position, log_density, gradient, inverse_mass, adaptation, adapting, first, _ = inputs

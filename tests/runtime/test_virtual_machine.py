@@ -205,3 +205,17 @@ def test_a_finished_machine_stays_as_it_is() -> None:
     again = machine.advance(state, 10)
     for name in state:
         np.testing.assert_array_equal(again[name], state[name])
+
+
+def test_a_recursion_that_never_ends_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_machine, "LARGEST_STACK_DEPTH", 64)
+
+    @batch
+    def upwards(n):
+        if n == 0:
+            return 0
+        m = upwards(n + 1)
+        return m + n
+
+    with pytest.raises(StackOverflowError, match=r"up to 64 frames.*never reaches its base case"):
+        upwards.run(np.array([0, 1]), backend="numpy")

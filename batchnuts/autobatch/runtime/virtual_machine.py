@@ -18,7 +18,6 @@ The whole machine is this dictionary of arrays: a run can stop after any block a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -37,7 +36,7 @@ from batchnuts.autobatch.compiler.ir import (
     writes,
 )
 from batchnuts.autobatch.compiler.schedule import Schedule, make_schedule
-from batchnuts.autobatch.errors import BatchnutsError, StackOverflowError
+from batchnuts.autobatch.errors import BatchnutsError, Source, StackOverflowError
 from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State
 from batchnuts.autobatch.runtime.regions import Compute, plan_block
 from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, LaneValues, Storage
@@ -53,7 +52,7 @@ class Fault:
 
     variable: str
     is_overflow: bool
-    source: Any = None
+    source: Source | None = None
 
 
 class VirtualMachine:
@@ -284,9 +283,14 @@ def run_to_end(
         state = machine.run(named)
         try:
             machine.check_faults(state)
-        except StackOverflowError:
-            if not grow or machine.stack_depth >= LARGEST_STACK_DEPTH:
+        except StackOverflowError as error:
+            if not grow:
                 raise
+            if machine.stack_depth >= LARGEST_STACK_DEPTH:
+                raise StackOverflowError(
+                    f"{error} Stacks grow by themselves up to {LARGEST_STACK_DEPTH} frames: on this lane the recursion "
+                    "probably never reaches its base case."
+                ) from None
             machine = machine.with_stack_depth(2 * machine.stack_depth)
             continue
         return machine, tuple(machine.backend.to_numpy(r) for r in machine.results(state))
