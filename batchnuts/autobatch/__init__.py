@@ -15,6 +15,7 @@ from batchnuts.autobatch import ops, random
 from batchnuts.autobatch.api import BatchedFunction, batch
 from batchnuts.autobatch.compiler.callables import primitive, write
 from batchnuts.autobatch.compiler.ir import (
+    AssertOp,
     Block,
     BranchOp,
     ControlFlowGraph,
@@ -36,6 +37,7 @@ from batchnuts.autobatch.compiler.lower import lower_function_calls
 from batchnuts.autobatch.errors import (
     BatchnutsError,
     CompileError,
+    LaneAssertionError,
     LaneInputError,
     StackOverflowError,
     TypeConflictError,
@@ -44,6 +46,7 @@ from batchnuts.autobatch.errors import (
 )
 
 __all__ = [
+    "AssertOp",
     "BatchedFunction",
     "BatchnutsError",
     "Block",
@@ -54,6 +57,7 @@ __all__ = [
     "FunctionCallOp",
     "GotoOp",
     "IndirectGotoOp",
+    "LaneAssertionError",
     "LaneInputError",
     "PopOp",
     "PrimOp",

@@ -54,5 +54,9 @@ class LaneInputError(BatchnutsError):
     """The arrays handed to a batched function do not fit it (lane counts, structure, argument count)."""
 
 
+class LaneAssertionError(BatchnutsError):
+    """An `assert` of the program, or a check that the language makes by itself, does not hold on some lane."""
+
+
 class StackOverflowError(BatchnutsError):
     """A lane recursed deeper than `max_stack_depth`; no result of the run is given out."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 from batchnuts.autobatch.compiler.dataflow import live_before_op, liveness
 from batchnuts.autobatch.compiler.ir import (
     COPY,
+    AssertOp,
     Block,
     BranchOp,
     ControlFlowGraph,
@@ -136,6 +137,8 @@ def _rename_block(block: Block, renamed: dict[str, str]) -> Block:
                     if not pairs:
                         continue
                     op = replace(op, vars_out=tuple(o for o, _ in pairs), vars_in=tuple(i for _, i in pairs))
+            case AssertOp():
+                op = replace(op, cond_var=renamed[op.cond_var])
             case WriteRowOp():
                 out, buffer, index, value = new((op.var_out, op.buffer, op.index, op.value))
                 op = replace(op, var_out=out, buffer=buffer, index=index, value=value)

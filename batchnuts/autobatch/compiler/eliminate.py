@@ -19,6 +19,7 @@ from typing import Any
 from batchnuts.autobatch.compiler.dataflow import Variables, function_liveness, live_after_ops, live_before_op, liveness
 from batchnuts.autobatch.compiler.ir import (
     COPY,
+    AssertOp,
     Block,
     ControlFlowGraph,
     FunctionCallOp,
@@ -92,6 +93,8 @@ def _read_originals(ops: tuple[Op, ...], types: Types) -> tuple[Op, ...]:
                     op = _without_self_copies(op)
             case FunctionCallOp():
                 op = replace(op, vars_in=tuple(original.get(v, v) for v in op.vars_in))
+            case AssertOp():
+                op = replace(op, cond_var=original.get(op.cond_var, op.cond_var))
             case WriteRowOp():
                 op = replace(op, index=original.get(op.index, op.index), value=original.get(op.value, op.value))
         changed = {op.var} if isinstance(op, PopOp) else set(writes(op))

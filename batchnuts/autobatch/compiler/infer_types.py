@@ -20,6 +20,7 @@ import numpy as np
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.compiler.ir import (
     COPY,
+    AssertOp,
     BranchOp,
     Function,
     FunctionCallOp,
@@ -67,12 +68,14 @@ class Remembering:
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
         self._known: dict[Any, tuple[AbstractResult, ...]] = {}
+        self._traced: list[Primitive] = []
 
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
         """See Evaluator."""
-        key = (function, hashable(arguments))
+        key = (id(function), hashable(arguments))
         if key not in self._known:
             self._known[key] = self._evaluator.evaluate(function, arguments)
+            self._traced.append(function)  # alive, so that no other primitive gets its id
         return self._known[key]
 
 
@@ -352,12 +355,14 @@ def _check_settled(function: Function, inference: _Inference) -> None:
 
 def _check_conditions(function: Function, inference: _Inference) -> None:
     for block in function.graph.blocks:
-        if isinstance(block.terminator, BranchOp):
-            found = inference.types.get(block.terminator.cond_var)
+        for op in (*block.ops, block.terminator):
+            if not isinstance(op, (AssertOp, BranchOp)):
+                continue
+            found = inference.types.get(op.cond_var)
             if found is not None and map_leaves(strengthen, found) != TensorType("bool"):
                 raise TypeConflictError(
                     f"a condition must be a scalar boolean, found {show(found)}. Reduce it with ops.any or ops.all.",
-                    block.terminator.source,
+                    op.source,
                 )
 
 

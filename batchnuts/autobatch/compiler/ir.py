@@ -6,6 +6,7 @@
     block      ::= label ":" op* terminator
     op         ::= variable* "=" primitive variable*       PrimOp
                  | variable "=" write variable variable variable   WriteRowOp
+                 | assert variable                         AssertOp
                  | variable* "=" call name variable*       FunctionCallOp   (gone after lowering)
                  | push variable | pop variable            PushOp, PopOp    (there after lowering)
     terminator ::= goto label                              GotoOp
@@ -58,19 +59,21 @@ class VariableAllocation(enum.Enum):
     """A stack per lane; the top frame is cached beside it."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Primitive:
     """A traceable function of one lane's arrays, returning a tuple with one array for each output variable.
+
+    Two primitives are equal if they read the same: what `call` does is no part of a program's text.
 
     `batched` functions take and return arrays with a leading lane axis instead. `costly` marks the operation worth
     waiting for (a gradient): schedules prefer to run it when many lanes have arrived, and the profile counts it.
     """
 
     text: str
-    call: Callable[..., tuple[Any, ...]]
+    call: Callable[..., tuple[Any, ...]] = field(compare=False)
     batched: bool = False
     costly: bool = False
-    operands: tuple[int, ...] = ()
+    operands: tuple[int, ...] = field(default=(), compare=False)
     """Integers that the expression's operators combine with arrays."""
 
 
@@ -100,6 +103,18 @@ class WriteRowOp:
 
 
 @dataclass(frozen=True)
+class AssertOp:
+    """Stop the lanes on which the scalar boolean `cond_var` does not hold; the run then raises `message` at `source`.
+
+    The ops behind it in its block still run on those lanes, with results that nobody sees.
+    """
+
+    cond_var: str
+    message: str
+    source: Source | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
 class FunctionCallOp:
     """vars_out = the return variables of `function` called with vars_in."""
 
@@ -123,7 +138,7 @@ class PopOp:
     var: str
 
 
-Op = PrimOp | WriteRowOp | FunctionCallOp | PushOp | PopOp
+Op = PrimOp | WriteRowOp | AssertOp | FunctionCallOp | PushOp | PopOp
 
 
 @dataclass(frozen=True)
@@ -258,6 +273,8 @@ def reads(op: Op) -> tuple[str, ...]:
             return op.vars_in
         case WriteRowOp():
             return (op.buffer, op.index, op.value)
+        case AssertOp():
+            return (op.cond_var,)
         case PushOp(var):
             return (var,)
         case PopOp():
@@ -271,7 +288,7 @@ def writes(op: Op) -> tuple[str, ...]:
             return op.vars_out
         case WriteRowOp():
             return (op.var_out,)
-        case PushOp() | PopOp():
+        case AssertOp() | PushOp() | PopOp():
             return ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from batchnuts.autobatch.compiler.infer_types import show
 from batchnuts.autobatch.compiler.ir import (
     COPY,
+    AssertOp,
     Block,
     BranchOp,
     Function,
@@ -32,6 +33,8 @@ def show_op(op: Op | Terminator) -> str:
             return f"{', '.join(vars_out)} = {name}{marks} {', '.join(vars_in)}".rstrip()
         case WriteRowOp(out, buffer, index, value):
             return f"{out} = write {buffer}, {index}, {value}"
+        case AssertOp(cond, message):
+            return f"assert {cond} {message!r}"
         case FunctionCallOp(vars_out, function, vars_in):
             return f"{', '.join(vars_out)} = call {function} {', '.join(vars_in)}".rstrip()
         case PushOp(var):

@@ -13,6 +13,7 @@ import numpy as np
 
 from batchnuts.autobatch.compiler.dataflow import function_liveness
 from batchnuts.autobatch.compiler.ir import (
+    AssertOp,
     BranchOp,
     Function,
     FunctionCallOp,
@@ -21,8 +22,9 @@ from batchnuts.autobatch.compiler.ir import (
     Program,
     WriteRowOp,
 )
-from batchnuts.autobatch.errors import BatchnutsError, StackOverflowError
+from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.runtime.backend import Array, Backend, State
+from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
 from batchnuts.autobatch.runtime.storage import LaneValues, Storage
 
@@ -45,7 +47,8 @@ def execute(
     block_code_cache: a dictionary kept between runs of the same program and backend, so that blocks are made ready
         once; None for none. max_stack_depth: how deep calls may nest (None: as deep as Python's own stack allows).
     tally: counts of block executions are added to it.
-    Raises StackOverflowError when calls nest deeper, BatchnutsError for a write outside its buffer.
+    Raises StackOverflowError when calls nest deeper, LaneAssertionError for an assertion that does not
+    hold, BatchnutsError for a write outside its buffer.
     """
     cache = {} if block_code_cache is None else block_code_cache
     run = _Run(program, backend, cache, len(inputs[0]), max_stack_depth, {} if tally is None else tally)
@@ -138,6 +141,10 @@ class _Run:
                     values.set_active(variable, self.in_type_of(variable, result, value))
             case WriteRowOp():
                 self.write(step, values, mask)
+            case AssertOp(condition, message, source):
+                failed = lanes & ~self.backend.to_numpy(values[condition])
+                if failed.any():
+                    raise Fault(FaultKind.ASSERTION, message, source).error(failed)
 
     def in_type_of(self, target: str, variable: str, value: Array) -> Array:
         """The value of `variable` as `target` holds it: a literal's dtype can differ between the two."""
@@ -149,9 +156,5 @@ class _Run:
         written = self.storage.write_row(state, mask, op, values, self.program.var_defs, 1)
         fault = self.backend.to_numpy(state["fault"])
         if fault.any():
-            place = f"{op.source}\n" if op.source else ""
-            raise BatchnutsError(
-                f"{place}lane {int(np.flatnonzero(fault)[0])} wrote outside its buffer {op.buffer!r}. "
-                "The index must lie within the buffer's first axis."
-            )
+            raise Fault(FaultKind.OUTSIDE_BUFFER, op.buffer, op.source).error(fault > 0)
         values.set_all(op.var_out, written)

@@ -73,7 +73,7 @@ class Storage:
         first = np.arange(self.lanes, dtype="int32") * (self.depth + 1)
         return self.backend.asarray(first, "int32") + heights
 
-    def _record_fault(self, state: State, lanes: Array, code: int) -> None:
+    def record_fault(self, state: State, lanes: Array, code: int) -> None:
         """Mark lanes that have no fault yet."""
         codes = self.backend.full((self.lanes,), code, "int32")
         state["fault"] = self.backend.where(lanes & (state["fault"] == 0), codes, state["fault"])
@@ -82,7 +82,7 @@ class Storage:
         """Save the top frame on active lanes; a lane whose stack is full keeps it and gets the fault `code`."""
         height = state[f"height:{variable}"]
         full = mask & (height >= self.depth)
-        self._record_fault(state, full, code)
+        self.record_fault(state, full, code)
         state[f"frames:{variable}"] = self.backend.put_rows(state[f"frames:{variable}"], self._slots(height), top)
         state[f"height:{variable}"] = height + self.backend.cast(mask & ~full, "int32")
 
@@ -113,7 +113,7 @@ class Storage:
         buffer = values.for_all_lanes(op.buffer) if op.buffer == op.var_out else values[op.buffer]
         index = backend.cast(values[op.index], "int64")
         outside = mask & ((index < 0) | (index >= rows))
-        self._record_fault(state, outside, code)
+        self.record_fault(state, outside, code)
         flat = backend.reshape(buffer, (self.lanes * rows, *buffer_type.shape[1:]))
         first = backend.asarray(np.arange(self.lanes, dtype="int32") * rows, "int32")
         slots = first + backend.cast(backend.clip(index, 0, rows - 1), "int32")

@@ -17,12 +17,11 @@ The whole machine is this dictionary of arrays: a run can stop after any block a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from batchnuts.autobatch.compiler.dataflow import liveness
 from batchnuts.autobatch.compiler.ir import (
+    AssertOp,
     Block,
     BranchOp,
     GotoOp,
@@ -36,23 +35,15 @@ from batchnuts.autobatch.compiler.ir import (
     writes,
 )
 from batchnuts.autobatch.compiler.schedule import Schedule, make_schedule
-from batchnuts.autobatch.errors import BatchnutsError, Source, StackOverflowError
+from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State
+from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.regions import Compute, plan_block
 from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, LaneValues, Storage
 
 FIRST_STACK_DEPTH = 16
 LARGEST_STACK_DEPTH = 1 << 16
 """Bounds between which an automatic stack depth grows by doubling."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One thing that can go wrong on a lane while the machine runs."""
-
-    variable: str
-    is_overflow: bool
-    source: Source | None = None
 
 
 class VirtualMachine:
@@ -145,27 +136,13 @@ class VirtualMachine:
     def check_faults(self, state: State) -> None:
         """Raise for the first lane on which something went wrong.
 
-        Raises StackOverflowError naming function, variable, lane and limit, or BatchnutsError for a write outside
-        its buffer.
+        Raises StackOverflowError naming function, variable, lane and limit, LaneAssertionError for an assertion that
+        does not hold, or BatchnutsError for a write outside its buffer.
         """
         fault = self.backend.to_numpy(state["fault"])
-        if not fault.any():
-            return
-        lane = int(np.flatnonzero(fault)[0])
-        found = self.faults[int(fault[lane]) - 1]
-        where = f" ({int((fault > 0).sum())} of {self.lanes} lanes in all)"
-        if not found.is_overflow:
-            place = f"{found.source}\n" if found.source else ""
-            raise BatchnutsError(
-                f"{place}lane {lane} wrote outside its buffer {found.variable!r}{where}. "
-                "The index must lie within the buffer's first axis."
-            )
-        function, _, identifier = found.variable.partition(".")
-        what = "return addresses" if identifier == RETURN_ADDRESS else f"variable {identifier!r}"
-        raise StackOverflowError(
-            f"lane {lane} recursed too deep in {function!r}: the stack of {what} holds {self.stack_depth} frames"
-            f"{where}. Give a larger max_stack_depth, or None to let the stack grow."
-        )
+        if fault.any():
+            first = self.faults[int(fault[np.flatnonzero(fault)[0]]) - 1]
+            raise first.error(fault > 0, self.stack_depth)
 
     # ---- one block --------------------------------------------------------------------------------------------
 
@@ -196,13 +173,15 @@ class VirtualMachine:
         codes: dict[int, int] = {}
         for step in steps:
             if isinstance(step, PushOp):
-                codes[id(step)] = self._fault(Fault(step.var, True))
+                codes[id(step)] = self._fault(Fault(FaultKind.STACK_OVERFLOW, step.var))
             elif isinstance(step, WriteRowOp):
-                codes[id(step)] = self._fault(Fault(step.buffer, False, step.source))
+                codes[id(step)] = self._fault(Fault(FaultKind.OUTSIDE_BUFFER, step.buffer, step.source))
+            elif isinstance(step, AssertOp):
+                codes[id(step)] = self._fault(Fault(FaultKind.ASSERTION, step.message, step.source))
         call_code = 0
         if isinstance(block.terminator, PushGotoOp):
             callee = self.program.graph.block(block.terminator.target_label).owner
-            call_code = self._fault(Fault(f"{callee}.{RETURN_ADDRESS}", True))
+            call_code = self._fault(Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}"))
         storage = self.storage
 
         def run(state: State) -> State:
@@ -214,6 +193,8 @@ class VirtualMachine:
                     case Compute():
                         for variable, value in step(mask, values).items():
                             values.set_active(variable, value)
+                    case AssertOp(condition):
+                        storage.record_fault(state, mask & ~values[condition], codes[id(step)])
                     case PushOp(var):
                         storage.push(state, mask, var, values[var], codes[id(step)])
                     case PopOp(var):
