@@ -175,7 +175,7 @@ class BatchedFunction(LaneFunction):
         """One lane's type of each argument of a call."""
         return self._bind(args, {}).types
 
-    def dump(self, *types: Any, after: str = "coalesce", backend: str = "tensorflow") -> str:
+    def dump(self, *types: Any, after: str = "tail_jumps", backend: str = "tensorflow") -> str:
         """The text of the program after a pass (see `compiler.pipeline`), for one lane's argument types.
 
         types: TensorTypes, NumPy dtypes or their names (a scalar of that dtype), or structures of TensorTypes.

@@ -23,7 +23,7 @@ from batchnuts.autobatch import (
     batch,
 )
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.allocate import needs_stack, static_parameters
+from batchnuts.autobatch.compiler.allocate import invariants, needs_stack
 from batchnuts.autobatch.compiler.cfg import predecessors, reachable, simplify_graph, successors
 from batchnuts.autobatch.compiler.dataflow import liveness
 from batchnuts.autobatch.compiler.eliminate import eliminate
@@ -157,9 +157,9 @@ def test_tail_recursion_stacks_nothing(program: Any, parameters: int) -> None:
 
 
 def test_a_parameter_passed_on_unchanged_is_a_register() -> None:
-    """`x` is read after the first recursive call, but all its frames are equal; `n` and `scaled` need theirs."""
+    """`x` and `scaled` are read after the first recursive call, but all their frames are equal; `n` needs its own."""
     lowered = passes(programs.same_argument, "float64", "int64")["eliminate_lowered"]
-    assert static_parameters(lowered) == {"same_argument.x"}
+    assert invariants(lowered) == {"same_argument.x", "same_argument.scaled"}
     allocation = passes(programs.same_argument, "float64", "int64")["allocate"].var_alloc
     assert allocation["same_argument.x"] is VariableAllocation.REGISTER
     assert allocation["same_argument.n"] is VariableAllocation.FULL

@@ -12,6 +12,7 @@ from batchnuts.autobatch.compiler.dataflow import Variables, live_before_op, liv
 from batchnuts.autobatch.compiler.ir import (
     ControlFlowGraph,
     PopOp,
+    PrimOp,
     Program,
     PushGotoOp,
     PushOp,
@@ -29,8 +30,7 @@ def allocate(program: Program) -> Program:
         replace(b, ops=tuple(op for op in b.ops if not isinstance(op, (PushOp, PopOp)) or op.var in stacked))
         for b in program.graph.blocks
     )
-    program = program.replace(graph=ControlFlowGraph(blocks))
-    return program.replace(var_alloc=_classify(program, stacked))
+    return classify(program.replace(graph=ControlFlowGraph(blocks)))
 
 
 def needs_stack(program: Program) -> Variables:
@@ -38,8 +38,7 @@ def needs_stack(program: Program) -> Variables:
 
     The frame under a push matters only if, after the pop that uncovers it, the variable is read before it is
     assigned: liveness over the whole lowered program, where only reads of the top frame count, answers that by the
-    call graph. A formal parameter that no call within its recursion changes has equal frames all the way down (the
-    static argument transformation) and needs no stack either.
+    call graph. Variables with equal frames all the way down (`invariants`) need no stack either.
     """
     live = liveness(program.graph, frozenset(program.vars_out), through_calls=True, push_reads=False)
     exposed: set[str] = set()
@@ -49,23 +48,32 @@ def needs_stack(program: Program) -> Variables:
             if isinstance(op, PopOp) and op.var in after:
                 exposed.add(op.var)
             after = live_before_op(op, after, push_reads=False)
-    return frozenset(exposed) - static_parameters(program)
+    return frozenset(exposed) - invariants(program)
 
 
-def static_parameters(program: Program) -> Variables:
-    """Variables that no block of the recursion they are popped in assigns (only the call from outside sets them)."""
-    recursion = _recursions(program)
+def invariants(program: Program) -> Variables:
+    """Variables whose frames are equal all the way down a recursion, so that one register serves them all.
+
+    A formal parameter that every call within the recursion passes on unchanged (the static argument transformation),
+    and a local that one op assigns, from nothing but literals and such variables.
+    """
+    recursion = recursions(program)
     popped_in = {(op.var, b.owner) for b in program.graph.blocks for op in b.ops if isinstance(op, PopOp)}
-    assigned_in: dict[str, set[str]] = {}
-    for block in program.graph.blocks:
-        for op in block.ops:
-            for variable in writes(op):
-                assigned_in.setdefault(variable, set()).add(block.owner)
-    changed = {v for v, owner in popped_in if assigned_in.get(v, set()) & recursion[owner]}
+
+    def changes(variable: str, functions: frozenset[str], above: frozenset[str]) -> bool:
+        blocks = [b for b in program.graph.blocks if b.owner in functions]
+        assigning = [op for b in blocks for op in b.ops if variable in writes(op)]
+        if not assigning:
+            return False
+        if len(assigning) > 1 or not isinstance(assigning[0], PrimOp):
+            return True
+        return any(v in above or changes(v, functions, above | {v}) for v in assigning[0].vars_in)
+
+    changed = {v for v, owner in popped_in if changes(v, recursion[owner], frozenset({v}))}
     return frozenset(v for v, _ in popped_in) - changed
 
 
-def _recursions(program: Program) -> dict[str, frozenset[str]]:
+def recursions(program: Program) -> dict[str, frozenset[str]]:
     """For each function, all functions that call it and are called by it, directly or not, and itself."""
     owner = {b.label: b.owner for b in program.graph.blocks}
     reach: dict[str, set[str]] = {b.owner: set() for b in program.graph.blocks}
@@ -78,7 +86,9 @@ def _recursions(program: Program) -> dict[str, frozenset[str]]:
     return {f: frozenset({f} | {g for g in callees if f in reach[g]}) for f, callees in reach.items()}
 
 
-def _classify(program: Program, stacked: Variables) -> dict[str, VariableAllocation]:
+def classify(program: Program) -> Program:
+    """The lowered program with `var_alloc` as its ops demand it: what is pushed or popped is FULL."""
+    stacked = {op.var for b in program.graph.blocks for op in b.ops if isinstance(op, (PushOp, PopOp))}
     live = liveness(program.graph, frozenset(program.vars_out), through_calls=True)
     crossing = set(program.vars_in) | set(program.vars_out) | stacked
     crossing |= set().union(*(live.at_start[label] for label in program.graph.labels))
@@ -99,4 +109,4 @@ def _classify(program: Program, stacked: Variables) -> dict[str, VariableAllocat
             result[variable] = VariableAllocation.REGISTER
         else:
             result[variable] = VariableAllocation.TEMPORARY
-    return result
+    return program.replace(var_alloc=result)

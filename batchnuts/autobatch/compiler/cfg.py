@@ -44,11 +44,7 @@ def successors(graph: ControlFlowGraph, *, through_calls: bool = True) -> dict[s
     answer for a lowered graph covers the whole program; without it a PushGotoOp leads to its resume block, which
     stays within one body.
     """
-    entry_owner = {block.label: block.owner for block in graph.blocks}
-    resumes: dict[str, list[str]] = {}
-    for block in graph.blocks:
-        if through_calls and isinstance(block.terminator, PushGotoOp):
-            resumes.setdefault(entry_owner[block.terminator.target_label], []).append(block.terminator.resume_label)
+    resumes = _resumes(graph) if through_calls else {}
     result = {}
     for block in graph.blocks:
         match block.terminator:
@@ -59,6 +55,22 @@ def successors(graph: ControlFlowGraph, *, through_calls: bool = True) -> dict[s
             case other:
                 result[block.label] = jump_labels(other)
     return result
+
+
+def _resumes(graph: ControlFlowGraph) -> dict[str, list[str]]:
+    """For each function, the blocks where its callers go on; those of a function that jumps to it count as well."""
+    owner = {block.label: block.owner for block in graph.blocks}
+    resumes: dict[str, list[str]] = {name: [] for name in owner.values()}
+    jumps: set[tuple[str, str]] = set()
+    for block in graph.blocks:
+        if isinstance(block.terminator, PushGotoOp):
+            resumes[owner[block.terminator.target_label]].append(block.terminator.resume_label)
+        else:
+            jumps |= {(block.owner, owner[label]) for label in jump_labels(block.terminator)}
+    for _ in resumes:
+        for jumping, function in jumps:
+            resumes[function] += [label for label in resumes[jumping] if label not in resumes[function]]
+    return resumes
 
 
 def predecessors(graph: ControlFlowGraph, *, through_calls: bool = True) -> dict[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from batchnuts.autobatch.compiler import expressions
+from batchnuts.autobatch.compiler import expressions, facts
 from batchnuts.autobatch.compiler.callables import LaneFunction, PrimitiveFunction, in_one_lane_code, write
 from batchnuts.autobatch.compiler.cfg import call_graph, simplify
 from batchnuts.autobatch.compiler.ir import (
@@ -133,18 +133,24 @@ class _FunctionBuilder:
                 f"name {name.id!r} is not defined: neither assigned in {self.name!r} nor found in its module.",
                 self.source.at(name),
             )
-        function = expressions.compile_expression(node, names, self.namespace, self.source.filename)
+        evaluate = expressions.compile_expression(node, names, self.namespace, self.source.filename)
         text = expressions.text_of(node)
 
         def call(*values: Any) -> tuple[Any, ...]:
             token = in_one_lane_code.set(True)
             try:
-                return finish(function(*values))
+                return finish(evaluate(*values))
             finally:
                 in_one_lane_code.reset(token)
 
-        operands = expressions.integer_operands(node)
-        return Primitive(text, call, operands=operands), tuple(map(self.variable, names))
+        function = Primitive(
+            text,
+            call,
+            operands=expressions.integer_operands(node),
+            speculable=facts.is_speculable(node, self.static),
+            offset=facts.offset_of(node) if len(names) == 1 else None,
+        )
+        return function, tuple(map(self.variable, names))
 
     def assign(self, identifier: str, node: ast.expr) -> None:
         """identifier = node."""

@@ -75,6 +75,10 @@ class Primitive:
     costly: bool = False
     operands: tuple[int, ...] = field(default=(), compare=False)
     """Integers that the expression's operators combine with arrays."""
+    speculable: bool = field(default=False, compare=False)
+    """Cheap, and harmless on lanes that do not need it: a branch around it may be taken out."""
+    offset: int | None = field(default=None, compare=False)
+    """c if the function is x -> x + c of one integer (or float) variable and an integer literal."""
 
 
 COPY = Primitive("copy", lambda *values: values)

@@ -8,18 +8,26 @@ from functools import partial
 from typing import Any
 
 from batchnuts.autobatch.compiler import check
-from batchnuts.autobatch.compiler.allocate import allocate
+from batchnuts.autobatch.compiler.allocate import allocate, classify
 from batchnuts.autobatch.compiler.callables import LaneFunction
 from batchnuts.autobatch.compiler.cfg import simplify
 from batchnuts.autobatch.compiler.coalesce import coalesce
 from batchnuts.autobatch.compiler.dataflow import check_assigned
+from batchnuts.autobatch.compiler.drop_copies import drop_copies
 from batchnuts.autobatch.compiler.eliminate import eliminate
 from batchnuts.autobatch.compiler.flatten_structures import flatten_structures
 from batchnuts.autobatch.compiler.frontend import build_program
+from batchnuts.autobatch.compiler.if_convert import if_convert
 from batchnuts.autobatch.compiler.infer_types import Evaluator, Remembering, infer_types
 from batchnuts.autobatch.compiler.inline import inline
+from batchnuts.autobatch.compiler.invert import invert
 from batchnuts.autobatch.compiler.ir import Program
 from batchnuts.autobatch.compiler.lower import lower_function_calls
+from batchnuts.autobatch.compiler.merge_blocks import fold_branches, merge_blocks
+from batchnuts.autobatch.compiler.pop_early import pop_early
+from batchnuts.autobatch.compiler.rematerialize import rematerialize
+from batchnuts.autobatch.compiler.tail_jumps import tail_jumps
+from batchnuts.autobatch.compiler.tail_loops import tail_loops
 
 Observer = Callable[[str, Program], None]
 
@@ -56,10 +64,19 @@ def compile_function(
     result_type = program.var_defs[program.vars_out[0]]
     program = passed("flatten_structures", flatten_structures(program, evaluator), check.check_types)
     program = passed("eliminate", simplify(eliminate(program)), check.check_types)
-    with_calls = passed("inline", eliminate(inline(program)), check.check_types)
+    program = passed("tail_loops", tail_loops(program), check.check_types)
+    program = passed("inline", eliminate(inline(program)), check.check_types)
+    program = passed("rematerialize", eliminate(rematerialize(program)), check.check_types)
+    program = passed("if_convert", eliminate(if_convert(program)), check.check_types)
+    with_calls = passed("merge_blocks", eliminate(fold_branches(eliminate(merge_blocks(program)))), check.check_types)
     obeys_discipline = partial(check.check_stack_discipline, functions=with_calls.functions)
     program = passed("lower", lower_function_calls(with_calls), obeys_discipline)
     program = passed("eliminate_lowered", eliminate(program), obeys_discipline)
+    bodies = with_calls.functions
     program = passed("allocate", allocate(program), check.check_allocation)
-    lowered = passed("coalesce", coalesce(program), check.check_allocation)
+    program = passed("invert", invert(program, bodies), check.check_allocation)
+    program = passed("pop_early", classify(eliminate(pop_early(program, bodies))), check.check_allocation)
+    program = passed("coalesce", coalesce(program), check.check_allocation)
+    program = passed("drop_copies", classify(eliminate(drop_copies(program))), check.check_allocation)
+    lowered = passed("tail_jumps", tail_jumps(program), check.check_allocation)
     return Compiled(with_calls, lowered, result_type)

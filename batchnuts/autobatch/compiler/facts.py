@@ -1,0 +1,87 @@
+"""What the text of an expression tells the passes: what it may do on lanes that do not need it, what it undoes.
+
+These are facts about one pure expression over local variables, found in its syntax; nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from batchnuts.autobatch import ops
+
+_PARTS = (
+    ast.Name,
+    ast.Constant,
+    ast.expr_context,
+    ast.Attribute,
+    ast.Compare,
+    ast.Lt,
+    ast.LtE,
+    ast.Gt,
+    ast.GtE,
+    ast.Eq,
+    ast.NotEq,
+    ast.BinOp,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.BitAnd,
+    ast.BitOr,
+    ast.BitXor,
+    ast.UnaryOp,
+    ast.USub,
+    ast.UAdd,
+    ast.Invert,
+    ast.Call,
+)
+"""Syntax whose evaluation is cheap and cannot fail on any value of the right type."""
+
+_DIVISIONS = (ast.Div, ast.FloorDiv, ast.Mod)
+"""Operators that cannot fail for a divisor that is a literal other than zero."""
+
+_FUNCTIONS = (
+    ops.abs,
+    ops.isfinite,
+    ops.isnan,
+    ops.logical_and,
+    ops.logical_not,
+    ops.logical_or,
+    ops.maximum,
+    ops.minimum,
+    ops.python_abs,
+    ops.python_bool,
+    ops.python_max,
+    ops.python_min,
+    ops.sign,
+    ops.square,
+    ops.where,
+)
+"""Functions of which the same is true."""
+
+
+def is_speculable(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:
+    """Whether a block may evaluate the expression on lanes that would have branched around it.
+
+    static: the object that a name or attribute chain denotes at compile time, as `expressions.static_value`.
+    """
+    for part in ast.walk(node):
+        if isinstance(part, ast.BinOp) and isinstance(part.op, _DIVISIONS):
+            if not (isinstance(part.right, ast.Constant) and part.right.value):
+                return False
+        elif not isinstance(part, (*_PARTS, *_DIVISIONS)):
+            return False
+        if isinstance(part, ast.Call) and (part.keywords or not any(static(part.func) is f for f in _FUNCTIONS)):
+            return False
+    return True
+
+
+def offset_of(node: ast.expr) -> int | None:
+    """c if the expression is `x + c` or `x - c` of a plain name and an integer literal (c negative then), else None."""
+    match node:
+        case ast.BinOp(ast.Name(), ast.Add() | ast.Sub() as sign, ast.Constant(int(amount))) if type(amount) is int:
+            return amount if isinstance(sign, ast.Add) else -amount
+        case ast.BinOp(ast.Constant(int(amount)), ast.Add(), ast.Name()) if type(amount) is int:
+            return amount
+    return None
