@@ -23,7 +23,7 @@ from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves, unf
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.runtime import stackless
 from batchnuts.autobatch.runtime.backend import Backend
-from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, run_to_end
+from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth, run_to_end
 
 EXECUTORS = ("virtual_machine", "stackless", "unbatched")
 BACKENDS = ("tensorflow", "numpy")
@@ -150,9 +150,10 @@ class BatchedFunction(LaneFunction):
             )
         else:
             key = (hashable(inputs.types), target, inputs.lanes, schedule, max_stack_depth)
-            machine = self._machines.get(key) or self.machine(
-                inputs.types, inputs.lanes, target, schedule, max_stack_depth or FIRST_STACK_DEPTH
-            )
+            depth = max_stack_depth or _first_stack_depth(compiled, inputs)
+            machine = self._machines.get(key) or self.machine(inputs.types, inputs.lanes, target, schedule, depth)
+            if machine.stack_depth < depth:
+                machine = machine.with_stack_depth(depth)
             machine, results = run_to_end(machine, inputs.leaves, grow=max_stack_depth is None)
             self._machines[key] = machine
         return unflatten(flatten(compiled.result_type)[1], results)
@@ -231,6 +232,16 @@ class BatchedFunction(LaneFunction):
             by_position = [arguments.pop(p.name) for p in parameters if p.kind is not p.KEYWORD_ONLY]
             results.append(map_leaves(np.asarray, self.function(*by_position, **arguments)))
         return map_leaves(lambda *leaves: np.stack(leaves), *results)
+
+
+def _first_stack_depth(compiled: Compiled, inputs: _Inputs) -> int:
+    """Where to begin when stacks may grow: as deep as an input tells, as long as that costs little memory."""
+    bound, program = compiled.depth_bound, compiled.lowered
+    if bound is None:
+        return FIRST_STACK_DEPTH
+    values = inputs.leaves[compiled.with_calls.vars_in.index(bound.variable)]
+    depth = bound.depth(int(values.max(initial=0)))
+    return depth if FIRST_STACK_DEPTH < depth <= affordable_depth(program, inputs.lanes) else FIRST_STACK_DEPTH
 
 
 def _lane_type(name: str, leaf: Any) -> TensorType:

@@ -13,6 +13,7 @@ from batchnuts.autobatch.compiler.callables import LaneFunction
 from batchnuts.autobatch.compiler.cfg import simplify
 from batchnuts.autobatch.compiler.coalesce import coalesce
 from batchnuts.autobatch.compiler.dataflow import check_assigned
+from batchnuts.autobatch.compiler.depth import DepthBound, depth_bound
 from batchnuts.autobatch.compiler.drop_copies import drop_copies
 from batchnuts.autobatch.compiler.eliminate import eliminate
 from batchnuts.autobatch.compiler.flatten_structures import flatten_structures
@@ -40,6 +41,8 @@ class Compiled:
     lowered: Program
     result_type: Any
     """Structure of TensorTypes of one lane's result."""
+    depth_bound: DepthBound | None = None
+    """What tells how deep stacks have to be, where an input tells it."""
 
 
 def compile_function(
@@ -66,7 +69,6 @@ def compile_function(
     program = passed("eliminate", simplify(eliminate(program)), check.check_types)
     program = passed("tail_loops", tail_loops(program), check.check_types)
     program = passed("inline", eliminate(inline(program)), check.check_types)
-    program = passed("rematerialize", eliminate(rematerialize(program)), check.check_types)
     program = passed("if_convert", eliminate(if_convert(program)), check.check_types)
     with_calls = passed("merge_blocks", eliminate(fold_branches(eliminate(merge_blocks(program)))), check.check_types)
     obeys_discipline = partial(check.check_stack_discipline, functions=with_calls.functions)
@@ -74,9 +76,10 @@ def compile_function(
     program = passed("eliminate_lowered", eliminate(program), obeys_discipline)
     bodies = with_calls.functions
     program = passed("allocate", allocate(program), check.check_allocation)
+    program = passed("rematerialize", classify(eliminate(rematerialize(program))), check.check_allocation)
     program = passed("invert", invert(program, bodies), check.check_allocation)
     program = passed("pop_early", classify(eliminate(pop_early(program, bodies))), check.check_allocation)
     program = passed("coalesce", coalesce(program), check.check_allocation)
     program = passed("drop_copies", classify(eliminate(drop_copies(program))), check.check_allocation)
     lowered = passed("tail_jumps", tail_jumps(program), check.check_allocation)
-    return Compiled(with_calls, lowered, result_type)
+    return Compiled(with_calls, lowered, result_type, depth_bound(with_calls))

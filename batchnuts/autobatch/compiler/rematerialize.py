@@ -15,10 +15,9 @@ from dataclasses import replace
 from batchnuts.autobatch.compiler.ir import (
     Block,
     ControlFlowGraph,
-    Function,
     PrimOp,
     Program,
-    TensorType,
+    VariableAllocation,
     reads,
     terminator_reads,
     writes,
@@ -29,17 +28,14 @@ LARGEST_LITERAL = 16
 
 
 def rematerialize(program: Program) -> Program:
-    """The typed, flattened program with calls, in which small literals are assigned in each block that reads them."""
-    bodies = program.all_functions()
-    assigned = Counter(v for f in bodies for b in f.graph.blocks for op in b.ops for v in writes(op))
-    fixed = {v for f in bodies for v in (*f.vars_in, *f.vars_out)}
+    """The allocated program in which small literals are assigned in each block that reads them."""
+    assigned = Counter(v for b in program.graph.blocks for op in b.ops for v in writes(op))
     literals = {
         op.vars_out[0]: op
-        for f in bodies
-        for b in f.graph.blocks
+        for b in program.graph.blocks
         for op in b.ops
         if isinstance(op, PrimOp) and not op.vars_in and len(op.vars_out) == 1 and not op.function.batched
-        if assigned[op.vars_out[0]] == 1 and op.vars_out[0] not in fixed and _is_small(program, op.vars_out[0])
+        if assigned[op.vars_out[0]] == 1 and _may_move(program, op.vars_out[0])
     }
 
     def with_literals(block: Block) -> Block:
@@ -49,12 +45,11 @@ def rematerialize(program: Program) -> Program:
         again = tuple(literals[v] for v in read if v in literals and v not in here)
         return replace(block, ops=again + block.ops)
 
-    def body(function: Function) -> Function:
-        return replace(function, graph=ControlFlowGraph(tuple(map(with_literals, function.graph.blocks))))
-
-    return program.with_functions({f.name: body(f) for f in bodies})
+    return program.replace(graph=ControlFlowGraph(tuple(map(with_literals, program.graph.blocks))))
 
 
-def _is_small(program: Program, variable: str) -> bool:
-    type_ = program.var_defs[variable]
-    return isinstance(type_, TensorType) and math.prod(type_.shape) <= LARGEST_LITERAL
+def _may_move(program: Program, variable: str) -> bool:
+    """Whether the variable is small, has no stack, and is not what the program returns."""
+    stacked = program.var_alloc[variable] is VariableAllocation.FULL
+    small = math.prod(program.var_defs[variable].shape) <= LARGEST_LITERAL
+    return small and not stacked and variable not in program.vars_out

@@ -17,6 +17,8 @@ The whole machine is this dictionary of arrays: a run can stop after any block a
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from batchnuts.autobatch.compiler.dataflow import liveness
@@ -44,6 +46,16 @@ from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, LaneValues, Stor
 FIRST_STACK_DEPTH = 16
 LARGEST_STACK_DEPTH = 1 << 16
 """Bounds between which an automatic stack depth grows by doubling."""
+
+FIRST_STACK_BYTES = 1 << 28
+"""Memory that stacks may take on a guess: an input may only look like a depth."""
+
+
+def affordable_depth(program: Program, lanes: int) -> int:
+    """The depth at which the stacks of a lowered program fill FIRST_STACK_BYTES."""
+    types = [program.var_defs[v] for v, a in program.var_alloc.items() if a is VariableAllocation.FULL]
+    frame: int = 4 + sum(np.dtype(t.dtype).itemsize * math.prod(t.shape) for t in types)
+    return min(FIRST_STACK_BYTES // (frame * max(lanes, 1)), LARGEST_STACK_DEPTH)
 
 
 class VirtualMachine:
