@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from nuts_shaped import NUTS_SHAPED_TYPES, nuts_shaped
 
 from batchnuts.autobatch import (
     BranchOp,
+    ControlFlowGraph,
     FunctionCallOp,
     GotoOp,
     PopOp,
@@ -23,6 +25,7 @@ from batchnuts.autobatch import (
     ops,
 )
 from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.compiler.check import MalformedProgramError, check_stack_discipline
 from batchnuts.autobatch.compiler.depth import depth_bound
 from batchnuts.autobatch.compiler.if_convert import SELECT
 from batchnuts.autobatch.compiler.ir import COPY
@@ -429,3 +432,55 @@ def test_an_input_that_only_looks_like_a_depth_costs_little() -> None:
     n, k = np.array([10**9, 5]), np.array([100, 0])
     assert_same(stops_soon, n, k)
     assert [machine.stack_depth for machine in stops_soon._machines.values()] == [16, 16]
+
+
+# ---- the verifier on allocated programs ------------------------------------------------------------------------------
+
+
+def disciplined(function: Any, *types: Any) -> tuple[Program, tuple[Any, ...]]:
+    found = passes(function, *types)
+    return found["tail_jumps"], found["merge_blocks"].functions
+
+
+def without(program: Program, kind: type, variable: str, number: int) -> Program:
+    """The program without its number-th push or pop of the variable."""
+    seen = 0
+    blocks = []
+    for block in program.graph.blocks:
+        kept = []
+        for op in block.ops:
+            if isinstance(op, kind) and op.var == variable:
+                seen += 1
+                if seen == number:
+                    continue
+            kept.append(op)
+        blocks.append(replace(block, ops=tuple(kept)))
+    assert seen >= number
+    return program.replace(graph=ControlFlowGraph(tuple(blocks)))
+
+
+@pytest.mark.parametrize(("kind", "number"), [(PushOp, 2), (PopOp, 1)])
+def test_the_verifier_misses_no_frame_of_an_allocated_program(kind: type, number: int) -> None:
+    program, functions = disciplined(quadrature, "float64", "float64", "int64")
+    check_stack_discipline(program, functions)
+    with pytest.raises(MalformedProgramError, match=r"net pushes|stack heights differ"):
+        check_stack_discipline(without(program, kind, "quadrature.b", number), functions)
+
+
+def test_the_verifier_misses_no_frame_at_a_tail_call() -> None:
+    program, functions = disciplined(climb, "int64", "int64")
+    check_stack_discipline(program, functions)
+    (variable,) = full(program)
+    with pytest.raises(MalformedProgramError, match=r"net pushes|stack heights differ"):
+        check_stack_discipline(without(program, PopOp, variable, 1), functions)
+
+
+def test_the_verifier_refuses_other_jumps_out_of_a_body() -> None:
+    program, functions = disciplined(climb, "int64", "int64")
+    inner = next(b.label for b in program.graph.blocks if b.owner == "descend" and b.label != "descend.entry")
+    blocks = [
+        replace(b, terminator=GotoOp(inner)) if isinstance(b.terminator, GotoOp) and b.owner == "climb" else b
+        for b in program.graph.blocks
+    ]
+    with pytest.raises(MalformedProgramError, match="jumps out of its function"):
+        check_stack_discipline(program.replace(graph=ControlFlowGraph(tuple(blocks))), functions)

@@ -42,9 +42,10 @@ def successors(graph: ControlFlowGraph, *, through_calls: bool = True) -> dict[s
 
     A return goes to the resume block of every call of the function the block belongs to (`through_calls`), so the
     answer for a lowered graph covers the whole program; without it a PushGotoOp leads to its resume block, which
-    stays within one body.
+    stays within one body. Labels of blocks that the graph does not have (a tail call out of one body) are left out.
     """
     resumes = _resumes(graph) if through_calls else {}
+    known = set(graph.labels)
     result = {}
     for block in graph.blocks:
         match block.terminator:
@@ -53,7 +54,7 @@ def successors(graph: ControlFlowGraph, *, through_calls: bool = True) -> dict[s
             case PushGotoOp(resume, target):
                 result[block.label] = (target,) if through_calls else (resume,)
             case other:
-                result[block.label] = jump_labels(other)
+                result[block.label] = tuple(label for label in jump_labels(other) if label in known)
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from batchnuts.autobatch.compiler.cfg import successors
 from batchnuts.autobatch.compiler.dataflow import Analysis, liveness, solve
@@ -12,6 +12,7 @@ from batchnuts.autobatch.compiler.ir import (
     ControlFlowGraph,
     Function,
     FunctionCallOp,
+    GotoOp,
     IndirectGotoOp,
     PopOp,
     PrimOp,
@@ -82,8 +83,15 @@ def check_stack_discipline(program: Program, functions: tuple[Function, ...]) ->
 
     Control enters a body at its first block or a resume block and leaves by return or push_goto; on every path from a
     body's entry to a return each formal parameter has one net pop, each return variable one net push and every other
-    variable none; the heights agree wherever paths meet.
+    variable none; the heights agree wherever paths meet. Of an allocated program that is true of the variables that
+    have a stack; and there a body may also be left by a jump to another function's entry, which has given that
+    function's parameters their frames and dropped the body's own: a tail call.
     """
+    full = {v for v, a in program.var_alloc.items() if a is VariableAllocation.FULL}
+
+    def stacked(variables: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(v for v in variables if v in full) if program.var_alloc else variables
+
     for block in program.graph.blocks:
         calls = any(isinstance(op, FunctionCallOp) for op in block.ops)
         _require(not calls, f"{block.label}: a call is left after lowering")
@@ -97,7 +105,8 @@ def check_stack_discipline(program: Program, functions: tuple[Function, ...]) ->
             _require(owner[block.terminator.resume_label] == block.owner, f"{block.label} resumes in another function")
         else:
             for label in jump_labels(block.terminator):
-                _require(owner[label] == block.owner, f"{block.label} jumps out of its function")
+                is_tail_call = bool(program.var_alloc) and isinstance(block.terminator, GotoOp) and label in entry
+                _require(is_tail_call or owner[label] == block.owner, f"{block.label} jumps out of its function")
 
     def transfer(block: Block, fact: Heights) -> Heights:
         if fact is None:
@@ -110,13 +119,15 @@ def check_stack_discipline(program: Program, functions: tuple[Function, ...]) ->
                 heights[op.var] -= 1
         if isinstance(block.terminator, PushGotoOp):
             callee = entry[block.terminator.target_label]
-            heights.subtract(callee.vars_in)
-            heights.update(callee.vars_out)
+            heights.subtract(stacked(callee.vars_in))
+            heights.update(stacked(callee.vars_out))
         if isinstance(block.terminator, IndirectGotoOp) and block.owner != "main":
-            function = by_name[block.owner]
-            expected = Counter(function.vars_out)
-            expected.subtract(function.vars_in)
+            expected = _net_pushes(by_name[block.owner], stacked)
             _require(_same(heights, expected), f"{block.label} returns with net pushes {dict(heights)}")
+        if isinstance(block.terminator, GotoOp) and owner[block.terminator.label] != block.owner:
+            expected = _net_pushes(by_name[block.owner], stacked)
+            expected.subtract(_net_pushes(entry[block.terminator.label], stacked))
+            _require(_same(heights, expected), f"{block.label} makes a tail call with net pushes {dict(heights)}")
         return frozenset((v, n) for v, n in heights.items() if n)
 
     def merge(a: Heights, b: Heights) -> Heights:
@@ -129,6 +140,13 @@ def check_stack_discipline(program: Program, functions: tuple[Function, ...]) ->
         body = _body(program.graph, name)
         analysis = Analysis[Heights](forward=True, boundary=frozenset(), bottom=None, merge=merge, transfer=transfer)
         solve(body, analysis, through_calls=False)
+
+
+def _net_pushes(function: Function, stacked: Callable[[tuple[str, ...]], tuple[str, ...]]) -> Counter[str]:
+    """What a whole call of the function does to the stacks."""
+    result = Counter(stacked(function.vars_out))
+    result.subtract(stacked(function.vars_in))
+    return result
 
 
 def _same(a: Counter[str], b: Counter[str]) -> bool:

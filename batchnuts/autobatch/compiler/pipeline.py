@@ -75,11 +75,16 @@ def compile_function(
     program = passed("lower", lower_function_calls(with_calls), obeys_discipline)
     program = passed("eliminate_lowered", eliminate(program), obeys_discipline)
     bodies = with_calls.functions
-    program = passed("allocate", allocate(program), check.check_allocation)
-    program = passed("rematerialize", classify(eliminate(rematerialize(program))), check.check_allocation)
-    program = passed("invert", invert(program, bodies), check.check_allocation)
-    program = passed("pop_early", classify(eliminate(pop_early(program, bodies))), check.check_allocation)
-    program = passed("coalesce", coalesce(program), check.check_allocation)
-    program = passed("drop_copies", classify(eliminate(drop_copies(program))), check.check_allocation)
-    lowered = passed("tail_jumps", tail_jumps(program), check.check_allocation)
+
+    def is_allocated(program: Program) -> None:
+        check.check_allocation(program)
+        obeys_discipline(program)
+
+    program = passed("allocate", allocate(program), is_allocated)
+    program = passed("rematerialize", classify(eliminate(rematerialize(program))), is_allocated)
+    program = passed("invert", invert(program, bodies), is_allocated)
+    program = passed("pop_early", classify(eliminate(pop_early(program, bodies))), is_allocated)
+    program = passed("coalesce", coalesce(program), is_allocated)
+    program = passed("drop_copies", classify(eliminate(drop_copies(program))), is_allocated)
+    lowered = passed("tail_jumps", tail_jumps(program), is_allocated)
     return Compiled(with_calls, lowered, result_type, depth_bound(with_calls))
