@@ -83,7 +83,7 @@ KEY = np.array([50, 30, 70, 10, 40, 90, 35])
 
 @batch
 def sum_above(node, bound):
-    """A walk over a tree given by arrays of children; whole subtrees are left out."""
+    """A walk over a tree given by arrays around the function; whole subtrees are left out."""
     if node < 0:
         return 0
     if KEY[node] <= bound:
