@@ -433,7 +433,27 @@ def reshape(x: Array, shape: int | Sequence[int]) -> Array:
     return _tensorflow().reshape(x, extents) if uses_tensorflow(x) else np.reshape(x, extents)
 
 
-# Python's builtins on one lane's values
+# What Python's syntax and builtins mean on one lane's values
+
+
+def item(x: Array, index: Any) -> Array:
+    """`x[index]`, where a NumPy array takes an integer tensor or a tuple of scalar ones as index too.
+
+    TypeError for another index beside a tensor, IndexError for too many.
+    """
+    if not (isinstance(x, np.ndarray) and uses_tensorflow(index)):
+        return x[index]
+    tf = _tensorflow()
+    result = _convert(x, x.dtype, True)
+    parts = index if isinstance(index, tuple) else (index,)
+    if len(parts) > x.ndim:
+        raise IndexError(f"{len(parts)} indices for an array of {x.ndim} axes")
+    for part, n in zip(parts, x.shape):
+        if dtype_of(part).kind not in "iu" or (len(parts) > 1 and static_shape(part)):
+            raise TypeError("an array takes an integer or a tuple of integer scalars as index here")
+        place = _convert(part, np.int64, True)
+        result = tf.gather(result, tf.where(place < 0, place + n, place))
+    return result
 
 
 def static_shape(x: Any) -> tuple[int | None, ...] | None:

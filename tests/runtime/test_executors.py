@@ -1,36 +1,70 @@
-"""Every program of the corpus on every executor, backend, mode and schedule, against plain Python lane by lane.
+"""The corpus on every executor, backend, mode, schedule and style, against plain Python lane by lane.
 
 Integers, booleans, structures and dtypes agree exactly. Floats agree exactly on NumPy, which runs the very same
 operations, and to RTOL on TensorFlow, whose elementary functions and fusions round differently.
+
+The whole matrix takes minutes, most of them in XLA's compiler, and is marked slow. The default suite runs every program
+on NumPy in all ways, the covering selection on TensorFlow in all ways that do not compile, and every program once under
+XLA, the schedules taking turns.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import pytest
-from programs import CASES, Case, costly_one_lane, costly_step, declared_primitives, fibonacci, row_sums
+from programs import (
+    CASES,
+    Case,
+    costly_one_lane,
+    costly_step,
+    declared_primitives,
+    fibonacci,
+    row_sums,
+    with_defaults,
+)
+from ways import ON_NUMPY, ON_TENSORFLOW, ORACLE, WAYS, Way, left_out
 
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves
 
 RTOL = {"float32": 2e-6, "float64": 1e-13}
 
-NUMPY = {"executor": "virtual_machine", "backend": "numpy", "schedule": "earliest"}
-WAYS = {
-    "numpy": NUMPY,
-    "numpy-drain": {**NUMPY, "schedule": "drain"},
-    "numpy-stackless": {"executor": "stackless", "backend": "numpy"},
-    "eager": {"backend": "tensorflow", "mode": "eager", "schedule": "earliest"},
-    "graph-drain": {"backend": "tensorflow", "mode": "graph", "schedule": "drain"},
-    "xla": {"backend": "tensorflow", "mode": "xla", "schedule": "earliest"},
-    "xla-drain": {"backend": "tensorflow", "mode": "xla", "schedule": "drain"},
-    "eager-stackless": {"executor": "stackless", "backend": "tensorflow"},
-}
-ON_HOST = ("numpy", "numpy-drain", "numpy-stackless")
+BY_NAME = {case.name: case for case in CASES}
 
-every_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-every_way = pytest.mark.parametrize("way", WAYS)
+COVERING = (
+    "fibonacci",
+    "female",
+    "loop_recursion_loop",
+    "calls_in_conditions",
+    "guarded_division",
+    "loop_else",
+    "quadrature",
+    "oscillator",
+    "summarize",
+    "declared_primitives",
+    "mixed_lanes",
+    "quicksort",
+    "family",
+)
+"""Programs that between them use every op of the machine and every kind of lane."""
+
+XLA = tuple(way for way in ON_TENSORFLOW if way.mode == "xla")
+EAGER = tuple(way for way in ON_TENSORFLOW if not way.compiles)
+
+Selection = list[tuple[Case, Way]]
+
+ON_NUMPY_ALL: Selection = [(case, way) for case in CASES for way in ON_NUMPY]
+EAGER_COVERING: Selection = [(BY_NAME[name], way) for name in COVERING for way in EAGER]
+XLA_ONCE: Selection = [(case, XLA[i % len(XLA)]) for i, case in enumerate(CASES)]
+DEFAULT: Selection = ON_NUMPY_ALL + EAGER_COVERING + XLA_ONCE
+in_default = {(case.name, way) for case, way in DEFAULT}
+THE_REST: Selection = [(case, way) for case in CASES for way in WAYS if (case.name, way) not in in_default]
+
+
+def each(selection: Selection) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("case", "way"), selection, ids=[f"{case.name}-{way}" for case, way in selection])
 
 
 def lanes_of(inputs: tuple[Any, ...], lanes: Any) -> tuple[Any, ...]:
@@ -41,69 +75,106 @@ def lane_count(case: Case) -> int:
     return len(flatten(case.inputs)[0][0])
 
 
-def assert_same(found: Any, expected: Any, case: Case, *, exact: bool) -> None:
+@functools.cache
+def by_plain_python(name: str) -> Any:
+    case = BY_NAME[name]
+    return case.function.run(*case.inputs, executor=ORACLE)
+
+
+def assert_same(found: Any, case: Case, way: Way) -> None:
     found_leaves, found_tree = flatten(found)
-    expected_leaves, expected_tree = flatten(expected)
+    expected_leaves, expected_tree = flatten(by_plain_python(case.name))
     assert found_tree == expected_tree
     dtypes = case.dtypes or tuple(leaf.dtype.name for leaf in expected_leaves)
     assert tuple(leaf.dtype.name for leaf in found_leaves) == dtypes
     for a, b, dtype in zip(found_leaves, expected_leaves, dtypes, strict=True):
         assert a.shape == b.shape
-        if exact or dtype not in RTOL:
+        if way.exact or dtype not in RTOL:
             np.testing.assert_array_equal(a, b.astype(dtype))
         else:
-            np.testing.assert_allclose(a, b, rtol=RTOL[dtype], atol=RTOL[dtype])
+            rtol = case.rtol or RTOL[dtype]
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
 
 
-@every_way
-@every_case
-def test_agrees_with_plain_python(case: Case, way: str) -> None:
-    expected = case.function.run(*case.inputs, executor="unbatched")
-    found = case.function.run(*case.inputs, **WAYS[way])
-    assert_same(found, expected, case, exact=way in ON_HOST)
-
+def check(case: Case, way: Way) -> None:
+    found = case.function.run(*case.inputs, **way.options)
+    assert_same(found, case, way)
     # the same machine again: permuted lanes give permuted results, bit for bit
     order = np.roll(np.arange(lane_count(case)), 1)[::-1]
-    permuted = case.function.run(*lanes_of(case.inputs, order), **WAYS[way])
+    permuted = case.function.run(*lanes_of(case.inputs, order), **way.options)
     for a, b in zip(flatten(permuted)[0], flatten(found)[0], strict=True):
         np.testing.assert_array_equal(a, b[order])
 
 
-@pytest.mark.parametrize("way", ON_HOST)
-@every_case
-def test_a_lane_alone_is_the_lane_in_the_batch(case: Case, way: str) -> None:
-    together = flatten(case.function.run(*case.inputs, **WAYS[way]))[0]
-    for lane in range(lane_count(case)):
-        alone = case.function.run(*lanes_of(case.inputs, slice(lane, lane + 1)), **WAYS[way])
-        for a, b in zip(flatten(alone)[0], together, strict=True):
+def check_alone(case: Case, way: Way, lane: int) -> None:
+    """A lane alone is the lane in the batch: exactly where floats are, else to rounding."""
+    together = flatten(case.function.run(*case.inputs, **way.options))[0]
+    alone = flatten(case.function.run(*lanes_of(case.inputs, slice(lane, lane + 1)), **way.options))[0]
+    for a, b in zip(alone, together, strict=True):
+        if way.exact or a.dtype.name not in RTOL:
             np.testing.assert_array_equal(a[0], b[lane])
+        else:
+            rtol = case.rtol or RTOL[a.dtype.name]
+            np.testing.assert_allclose(a[0], b[lane], rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in ON_HOST])
-def test_a_lane_alone_is_the_lane_in_the_batch_on_tensorflow(way: str) -> None:
-    case = next(case for case in CASES if case.function is declared_primitives)
-    together = flatten(case.function.run(*case.inputs, **WAYS[way]))[0]
-    alone = case.function.run(*lanes_of(case.inputs, slice(1, 2)), **WAYS[way])
-    for a, b in zip(flatten(alone)[0], together, strict=True):
-        np.testing.assert_allclose(a[0], b[1], rtol=RTOL["float64"])
+@each(DEFAULT)
+def test_agrees_with_plain_python(case: Case, way: Way) -> None:
+    check(case, way)
+
+
+@pytest.mark.slow
+@each(THE_REST)
+def test_agrees_with_plain_python_in_all_ways(case: Case, way: Way) -> None:
+    check(case, way)
+
+
+@each(ON_NUMPY_ALL)
+def test_a_lane_alone_is_the_lane_in_the_batch(case: Case, way: Way) -> None:
+    for lane in range(lane_count(case)):
+        check_alone(case, way, lane)
+
+
+@each([(BY_NAME["declared_primitives"], way) for way in ON_TENSORFLOW])
+def test_a_lane_alone_is_the_lane_in_the_batch_on_tensorflow(case: Case, way: Way) -> None:
+    check_alone(case, way, 1)
+
+
+@pytest.mark.slow
+@each([(case, way) for case in CASES for way in ON_TENSORFLOW if case.name != "declared_primitives"])
+def test_a_lane_alone_is_the_lane_in_the_batch_in_all_ways(case: Case, way: Way) -> None:
+    check_alone(case, way, lane_count(case) - 1)
+
+
+def test_the_table_of_ways_leaves_nothing_out() -> None:
+    assert left_out() == set()
+
+
+def test_the_selections_are_what_they_say() -> None:
+    assert len({case.function for case in CASES}) >= 90
+    assert len(BY_NAME) == len(CASES)
+    assert {case.name for case, _ in XLA_ONCE} == set(BY_NAME)
+    assert {way for _, way in XLA_ONCE} == set(XLA)
+    assert len(DEFAULT) + len(THE_REST) == len(CASES) * len(WAYS)
+    for case in CASES:
+        assert lane_count(case) > 1
 
 
 def test_the_default_is_the_virtual_machine_under_xla() -> None:
     np.testing.assert_array_equal(fibonacci(np.array([3, 7, 4, 5])), [3, 21, 5, 8])
 
 
-@every_way
-def test_one_number_serves_all_lanes(way: str) -> None:
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_one_number_serves_all_lanes(way: Way) -> None:
     """A Python number stands on every lane and takes the dtype it meets, as it does in plain Python."""
-    from programs import with_defaults
-
     x = np.array([1.0, 2.0], "float32")
-    found = with_defaults.run(x, 3, **WAYS[way])
+    found = with_defaults.run(x, 3, **way.options)
     assert found.dtype == "float32"
-    np.testing.assert_array_equal(found, with_defaults.run(x, 3, executor="unbatched"))
+    np.testing.assert_array_equal(found, with_defaults.run(x, 3, executor=ORACLE))
 
 
 def test_declared_primitives_are_plain_functions_outside_programs() -> None:
+    assert declared_primitives.function(np.array([1.0, 2.0]), 0)[1] == 0.0
     x = np.arange(6.0).reshape(2, 3)
     np.testing.assert_array_equal(row_sums(x), (x * x).sum(axis=1))
     np.testing.assert_array_equal(costly_step(x, np.ones(2))[1], x.sum(axis=1))

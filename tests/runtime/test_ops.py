@@ -134,6 +134,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "bitcast to floats": (lambda x: ops.bitcast(x, "float32"), (SPECIAL.view(np.uint32),)),
     "truth": (ops.truth, (SCALARS,)),
     "truth of a bool": (ops.truth, (FLAGS,)),
+    "item": (lambda i: ops.item(np.array([2.5, -1.0, 4.0]), i), (np.array([2, -1, 1]),)),
+    "item by a tuple": (lambda i: ops.item(np.arange(6.0).reshape(2, 3), (-1, i)), (np.array([2, 0, -2]),)),
+    "item by a vector": (lambda i: ops.item(np.arange(6).reshape(3, 2), i), (np.array([[2, 0], [1, 1]]),)),
     "python_min": (lambda x, y: ops.python_min(x, y, 1), (SCALARS, -SCALARS)),
     "python_max": (lambda x, y: ops.python_max(x, y, 1), (SCALARS, -SCALARS)),
     "python_max of a vector": (ops.python_max, (INTEGERS,)),
@@ -279,6 +282,8 @@ def test_errors(as_array: Callable[..., Any]) -> None:
         ops.python_max(vector, key=float)
     with pytest.raises(TypeError, match=r"len\(\) of a scalar"):
         ops.python_len(as_array(1.0))
+    with pytest.raises((TypeError, IndexError), match="integer"):
+        ops.item(np.ones(3), as_array(1.0))
     with pytest.raises(ValueError, match="float32 as float64"):
         ops.bitcast(vector, "float64")
     with pytest.raises(OverflowError):

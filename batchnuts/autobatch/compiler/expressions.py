@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from batchnuts.autobatch import ops
 
 UNKNOWN = object()
@@ -23,6 +25,7 @@ _TRUTH = "__autobatch_truth"
 _NOT = "__autobatch_not"
 _CALLED = "__autobatch_"
 _BOUND = "__autobatch_bound"
+_ITEM = "__autobatch_item"
 
 LANE_BUILTINS: dict[Any, Any] = {
     builtins.min: ops.python_min,
@@ -67,7 +70,7 @@ def with_lane_builtins(namespace: Mapping[str, Any]) -> dict[str, Any]:
     result = {name: replaced(value) for name, value in namespace.items()}
     result |= {_CALLED + type_.__name__: function for type_, function in LANE_TYPES.items()}
     result |= {_CALLED + operator_.__name__: function for operator_, function in LANE_OPERATORS.items()}
-    result[_BOUND] = signed
+    result |= {_BOUND: signed, _ITEM: ops.item}
     return result | {_TRUTH: ops.truth, _NOT: lambda value: ops.logical_not(ops.truth(value))}
 
 
@@ -282,7 +285,21 @@ def purify(
 
 
 class _LaneOperators(ast.NodeTransformer):
-    """Calls in place of the operators in LANE_OPERATORS, and nothing in place of unary plus."""
+    """Calls in place of the operators in LANE_OPERATORS, and nothing in place of unary plus.
+
+    An item of an array of the namespace is a call too: NumPy's arrays do not take tensors as indices.
+    """
+
+    def __init__(self, names: tuple[str, ...], namespace: Mapping[str, Any]) -> None:
+        self.names = set(names)
+        self.namespace = namespace
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        array = static_value(node.value, self.names, self.namespace)
+        self.generic_visit(node)
+        if not isinstance(array, np.ndarray) or any(isinstance(part, ast.Slice) for part in ast.walk(node.slice)):
+            return node
+        return located(ast.Call(ast.Name(_ITEM, ast.Load()), [node.value, node.slice], []), node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
@@ -307,7 +324,7 @@ def compile_expression(
         value = namespace.get(name.id)
         if id(name) in called and name.id not in names and isinstance(value, type) and value in LANE_TYPES:
             name.id = _CALLED + value.__name__
-    node = _LaneOperators().visit(node)
+    node = _LaneOperators(names, namespace).visit(node)
     tree = ast.Expression(located(ast.Lambda(arguments, node), node))
     function: Callable[..., Any] = eval(compile(tree, filename, "eval"), namespace)
     return function

@@ -1,0 +1,63 @@
+"""The corpus: single-lane programs that every executor must run alike, with inputs for a few lanes.
+
+`CASES` lists them. Each program is chosen for one feature of the language or one shape of control flow; inputs are
+chosen so that lanes take different paths and integer operations that a lane must not reach would raise there (division
+by zero).
+"""
+
+from programs import (
+    assignment,
+    buffers,
+    closures,
+    control_flow,
+    dtypes,
+    integers,
+    numerics,
+    randomness,
+    recursion,
+    structures,
+)
+from programs.assignment import with_defaults
+from programs.case import Case, floats, ints
+from programs.closures import costly_one_lane, costly_step, declared_primitives, row_sums
+from programs.control_flow import early_return
+from programs.dtypes import pass_through
+from programs.integers import collatz, gcd
+from programs.recursion import ackermann, fibonacci, is_even, is_odd, recursion_in_loop, same_argument
+from programs.structures import unpacks_results
+
+__all__ = [
+    "CASES",
+    "Case",
+    "ackermann",
+    "collatz",
+    "costly_one_lane",
+    "costly_step",
+    "declared_primitives",
+    "early_return",
+    "fibonacci",
+    "floats",
+    "gcd",
+    "ints",
+    "is_even",
+    "is_odd",
+    "pass_through",
+    "recursion_in_loop",
+    "row_sums",
+    "same_argument",
+    "unpacks_results",
+    "with_defaults",
+]
+
+CASES: tuple[Case, ...] = (
+    *recursion.CASES,
+    *control_flow.CASES,
+    *assignment.CASES,
+    *integers.CASES,
+    *numerics.CASES,
+    *structures.CASES,
+    *closures.CASES,
+    *dtypes.CASES,
+    *buffers.CASES,
+    *randomness.CASES,
+)

@@ -1,0 +1,111 @@
+"""Closures over arrays and functions, declared primitives, comprehensions, Python's builtins, linear algebra."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from batchnuts.autobatch import batch, ops, primitive
+from programs.case import Case, floats, ints
+
+MATRIX = np.array([[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]])
+
+
+def plain_helper(x, y):
+    """Not batched: called like any traceable function."""
+    return ops.exp(-x * x) + y
+
+
+def make_closure(factor, helper):
+    weights = np.linspace(0.0, 1.0, 3)
+
+    # fmt: off
+    @batch
+    def closure(x, n):
+        """Doc of
+no indentation."""
+        # fmt: on
+        total = ops.sum(weights * x) * factor
+        while n > 0:
+            total = helper(total, MATRIX[1, 2]) + math.pi
+            n -= 1
+        return total
+
+    return closure
+
+
+closure = make_closure(0.5, plain_helper)
+
+
+@primitive(batched=True)
+def row_sums(x):
+    return ops.sum(x * x, axis=1)
+
+
+@primitive(batched=True, costly=True)
+def costly_step(x, h):
+    return x - ops.reshape(h, (-1, 1)) * x, ops.sum(x, axis=1)
+
+
+@primitive(costly=True)
+def costly_one_lane(x):
+    return ops.tanh(x)
+
+
+@batch
+def declared_primitives(x, n):
+    total = row_sums(x) * 0.0
+    while n > 0:
+        if n % 3 == 0:
+            x = costly_one_lane(x)
+        x, s = costly_step(x, 0.25)
+        total += s + row_sums(x + 1.0)
+        n -= 1
+    return x, total
+
+
+@batch
+def static_comprehensions(n, x):
+    powers = [x**k for k in range(1, 4)]
+    total = sum(powers) + float(sum(k * n for k in range(3)))
+    polynomial = lambda_sum(n) if n > 1 else (lambda y: y * y + n)(3)
+    stacked = ops.stack([x * c for c in (1.0, 0.5)])
+    return total, polynomial, stacked
+
+
+@batch
+def lambda_sum(n):
+    return sum(map(lambda k: k + n, range(3)))  # noqa: C417
+
+
+@batch
+def python_builtins(x, n):
+    return (
+        min(x, 2.0),
+        max(n, 3, 0),
+        abs(x),
+        int(x),
+        float(n),
+        bool(n),
+        round(x),
+        len(MATRIX),
+        not n,
+        np.zeros(2, dtype=float) + x,
+    )
+
+
+@batch
+def linear_algebra(x, i):
+    y = MATRIX @ x
+    column = MATRIX.T @ y
+    return y, y @ y, column[i], x[::-1], ops.sum(ops.square(column)) + MATRIX[0] @ x
+
+
+CASES = (
+    Case(closure, (floats([1, 2, 3], [0, 0.5, 1]), ints(0, 2))),
+    Case(declared_primitives, (floats([1, 2], [0, 0.5], [-1, 1]), ints(0, 4, 2))),
+    Case(static_comprehensions, (ints(1, 2), floats(1.5, -0.5))),
+    Case(python_builtins, (floats(1.5, -2.5, 3.7), ints(1, 0, 5))),
+    Case(linear_algebra, (floats([1, 2, 3], [0, 0.5, 1]), ints(0, 2))),
+)

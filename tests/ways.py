@@ -1,0 +1,79 @@
+"""The ways to run a program: every executor with every backend, mode, schedule and style that it has.
+
+`WAYS` is the full matrix, made from `MODES` and the schedules that the compiler knows. `test_executors` checks that the
+table leaves out no executor, backend or schedule of the library, so what is added there is added to all tests here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchnuts.autobatch.api import BACKENDS, EXECUTORS
+from batchnuts.autobatch.compiler.schedule import POLICIES
+
+ORACLE = "unbatched"
+"""The executor that the others are compared with: plain Python, lane by lane."""
+
+MODES: dict[str, dict[str, tuple[str, ...]]] = {
+    "virtual_machine": {"numpy": ("eager",), "tensorflow": ("eager", "graph", "xla")},
+    "stackless": {"numpy": ("eager",), "tensorflow": ("eager",)},
+}
+"""executor -> backend -> modes."""
+
+SCHEDULES: dict[str, tuple[str, ...]] = {"virtual_machine": tuple(policy for policy in POLICIES if policy != "auto")}
+"""executor -> schedules, of which `auto` picks one; other executors have an order of their own."""
+
+STYLES: dict[tuple[str, str], tuple[str, ...]] = {}
+"""(backend, mode) -> styles of primitive execution, where there is a choice."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run: the options of `BatchedFunction.run`."""
+
+    executor: str
+    backend: str
+    mode: str
+    schedule: str | None = None
+    style: str | None = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        named = {"executor": self.executor, "backend": self.backend, "mode": self.mode}
+        return named | {k: v for k, v in (("schedule", self.schedule), ("style", self.style)) if v is not None}
+
+    @property
+    def exact(self) -> bool:
+        """Whether floats agree bit for bit with plain Python: NumPy runs the very same operations."""
+        return self.backend == "numpy"
+
+    @property
+    def compiles(self) -> bool:
+        """Whether each program costs a second or more before it runs."""
+        return self.mode != "eager"
+
+    def __str__(self) -> str:
+        parts = (self.executor, self.backend, self.mode if self.backend != "numpy" else None, self.schedule, self.style)
+        return "-".join(part for part in parts if part is not None)
+
+
+def _all_ways() -> tuple[Way, ...]:
+    return tuple(
+        Way(executor, backend, mode, schedule, style)
+        for executor, backends in MODES.items()
+        for backend, modes in backends.items()
+        for mode in modes
+        for schedule in SCHEDULES.get(executor, (None,))
+        for style in STYLES.get((backend, mode), (None,))
+    )
+
+
+WAYS = _all_ways()
+ON_NUMPY = tuple(way for way in WAYS if way.backend == "numpy")
+ON_TENSORFLOW = tuple(way for way in WAYS if way.backend != "numpy")
+
+
+def left_out() -> set[str]:
+    """Executors, backends and schedules of the library that no way uses."""
+    used = {ORACLE, "auto", *(part for way in WAYS for part in (way.executor, way.backend, way.schedule) if part)}
+    return {*EXECUTORS, *BACKENDS, *POLICIES} - used
