@@ -5,6 +5,7 @@ Needs matplotlib (in the extra `dev`). Given a netCDF file of logreg.yaml, it dr
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class RecordingBackend(NumpyBackend):
         self.masks: list[np.ndarray] = []
         self.values: list[dict[str, np.ndarray]] = []
 
-    def sweep(self, steps: Any, state: Any, halted: int, budget: Any) -> Any:
+    def sweep(self, plan: Any, state: Any, budget: Any) -> Any:
         """As the parent's, with notes taken before each block."""
 
         def noted(step: Any) -> Any:
@@ -52,9 +53,9 @@ class RecordingBackend(NumpyBackend):
                 self.values.append({name: np.array(before[f"value:{name}"]) for name in self.watched})
                 return step.run(before)
 
-            return type(step)(step.index, step.group_start, step.touches, run)
+            return dataclasses.replace(step, run=run)
 
-        return super().sweep([noted(step) for step in steps], state, halted, budget)
+        return super().sweep(dataclasses.replace(plan, steps=tuple(map(noted, plan.steps))), state, budget)
 
 
 @autobatch.batch

@@ -13,7 +13,7 @@ fib(numpy.array([3, 7, 4, 5]))          # array([3, 21, 5, 8])
 
 from batchnuts.autobatch import ops, random
 from batchnuts.autobatch.api import BatchedFunction, batch
-from batchnuts.autobatch.compiler.callables import primitive, write
+from batchnuts.autobatch.compiler.callables import primitive, sync, write
 from batchnuts.autobatch.compiler.ir import (
     AssertOp,
     Block,
@@ -34,6 +34,7 @@ from batchnuts.autobatch.compiler.ir import (
     WriteRowOp,
 )
 from batchnuts.autobatch.compiler.lower import lower_function_calls
+from batchnuts.autobatch.compiler.schedule import Schedule, Slot
 from batchnuts.autobatch.errors import (
     BatchnutsError,
     CompileError,
@@ -44,6 +45,7 @@ from batchnuts.autobatch.errors import (
     UndefinedVariableError,
     UnsupportedSyntaxError,
 )
+from batchnuts.autobatch.runtime.profile import Profile, profile
 
 __all__ = [
     "AssertOp",
@@ -62,9 +64,12 @@ __all__ = [
     "PopOp",
     "PrimOp",
     "Primitive",
+    "Profile",
     "Program",
     "PushGotoOp",
     "PushOp",
+    "Schedule",
+    "Slot",
     "StackOverflowError",
     "TensorType",
     "TypeConflictError",
@@ -76,6 +81,8 @@ __all__ = [
     "lower_function_calls",
     "ops",
     "primitive",
+    "profile",
     "random",
+    "sync",
     "write",
 ]

@@ -5,8 +5,10 @@ call -> bind arguments -> types of one lane -> compile (cached) -> machine (cach
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +19,14 @@ from batchnuts.autobatch.compiler.callables import LaneFunction, in_one_lane_cod
 from batchnuts.autobatch.compiler.infer_types import WEAK_DTYPES
 from batchnuts.autobatch.compiler.ir import Program, TensorType
 from batchnuts.autobatch.compiler.pipeline import Compiled, compile_function
-from batchnuts.autobatch.compiler.schedule import POLICIES, make_schedule
+from batchnuts.autobatch.compiler.schedule import POLICIES, Schedule, make_schedule
 from batchnuts.autobatch.compiler.text import show_program
 from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.runtime import stackless
 from batchnuts.autobatch.runtime.backend import Backend
+from batchnuts.autobatch.runtime.profile import MachineNotes, StacklessNotes, add_to_collecting, collecting
+from batchnuts.autobatch.runtime.profile import profile as collect
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth, run_to_end
 
 EXECUTORS = ("virtual_machine", "stackless", "unbatched")
@@ -100,9 +104,10 @@ class BatchedFunction(LaneFunction):
         executor: str = "virtual_machine",
         backend: str = "tensorflow",
         mode: str = "xla",
-        schedule: str = "auto",
+        schedule: str | Schedule = "auto",
         max_stack_depth: int | None = None,
         tally: stackless.Tally | None = None,
+        profile: bool = False,
     ) -> Any:
         """Run for all lanes and give the result's structure with the lane axis in front of every array.
 
@@ -111,15 +116,20 @@ class BatchedFunction(LaneFunction):
         executor: "virtual_machine" (program-counter autobatching), "stackless" (recursion on the host) or
             "unbatched" (plain Python, lane by lane).
         backend, mode: "tensorflow" with "xla", "graph" or "eager"; "numpy". `stackless` runs eagerly.
-        schedule: "auto", "earliest" or "drain"; the order in which the virtual machine serves its blocks.
+        schedule: "auto", "earliest", "most_active", "sweep", "drain" or a Schedule of your own: the order in which the
+            virtual machine serves its blocks (docs/schedules.md).
         max_stack_depth: frames a lane's stacks may hold; None lets them grow.
         tally: a dictionary to which `stackless` adds, by block, how often it ran and on how many lanes.
+        profile: give (result, Profile) instead of the result; not with "unbatched" (docs/profiler.md).
 
         Raises CompileError (with the line) for what cannot be batched, LaneInputError for arguments that do not fit,
         StackOverflowError for a lane that recursed deeper than allowed.
         """
-        options = {"executor": executor, "backend": backend, "mode": mode, "schedule": schedule}
-        return self._run(lanes, {}, max_stack_depth=max_stack_depth, tally=tally, **options)
+        if profile and executor == "unbatched":
+            raise ValueError("profile counts what batched executors run; 'unbatched' runs lane by lane in plain Python")
+        with collect() if profile else contextlib.nullcontext() as collected:
+            result = self._run(lanes, {}, executor, backend, mode, schedule, max_stack_depth, tally)
+        return result if collected is None else (result, collected)
 
     def _run(
         self,
@@ -128,34 +138,52 @@ class BatchedFunction(LaneFunction):
         executor: str = "virtual_machine",
         backend: str = "tensorflow",
         mode: str = "xla",
-        schedule: str = "auto",
+        schedule: str | Schedule = "auto",
         max_stack_depth: int | None = None,
         tally: stackless.Tally | None = None,
+        profile: bool = False,
     ) -> Any:
         if executor not in EXECUTORS:
             raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}; found {executor!r}")
-        if schedule not in POLICIES:
-            raise ValueError(f"schedule must be one of {', '.join(POLICIES)}; found {schedule!r}")
+        if not isinstance(schedule, Schedule) and schedule not in POLICIES:
+            raise ValueError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {schedule!r}")
         if max_stack_depth is not None and max_stack_depth < 1:
             raise ValueError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {max_stack_depth}")
         inputs = self._bind(args, kwargs)
         if executor == "unbatched":
             return self._run_unbatched(inputs)
         target = get_backend(backend, "eager" if executor == "stackless" else mode)
+        profiled = bool(collecting.get())
+        began = time.perf_counter()
         compiled = self.compiled(inputs.types, target)
         if executor == "stackless":
             cache = self._block_code.setdefault((hashable(inputs.types), target), {})
+            seen = StacklessNotes(compiled.with_calls, began) if profiled else None
             results = stackless.execute(
-                compiled.with_calls, target, cache, *inputs.leaves, max_stack_depth=max_stack_depth, tally=tally
+                compiled.with_calls,
+                target,
+                cache,
+                *inputs.leaves,
+                max_stack_depth=max_stack_depth,
+                tally=tally,
+                observe=None if seen is None else seen.observe,
             )
+            if seen is not None:
+                add_to_collecting(seen.profile(self.__name__, target, inputs.lanes))  # type: ignore[attr-defined]
         else:
-            key = (hashable(inputs.types), target, inputs.lanes, schedule, max_stack_depth)
+            key = (hashable(inputs.types), target, inputs.lanes, schedule, max_stack_depth, profiled)
             depth = max_stack_depth or _first_stack_depth(compiled, inputs)
-            machine = self._machines.get(key) or self.machine(inputs.types, inputs.lanes, target, schedule, depth)
+            machine = self._machines.get(key) or self.machine(
+                inputs.types, inputs.lanes, target, schedule, depth, profiled
+            )
             if machine.stack_depth < depth:
                 machine = machine.with_stack_depth(depth)
-            machine, results = run_to_end(machine, inputs.leaves, grow=max_stack_depth is None)
+            notes = MachineNotes(began) if profiled else None
+            run = VirtualMachine.run if notes is None else notes.run
+            machine, results = run_to_end(machine, inputs.leaves, grow=max_stack_depth is None, run=run)
             self._machines[key] = machine
+            if notes is not None:
+                add_to_collecting(notes.profile(self.__name__, machine))  # type: ignore[attr-defined]
         return unflatten(flatten(compiled.result_type)[1], results)
 
     def compiled(self, types: tuple[Any, ...], backend: Backend) -> Compiled:
@@ -166,11 +194,25 @@ class BatchedFunction(LaneFunction):
         return self._compiled[key]
 
     def machine(
-        self, types: tuple[Any, ...], lanes: int, backend: Backend, schedule: str, stack_depth: int
+        self,
+        types: tuple[Any, ...],
+        lanes: int,
+        backend: Backend,
+        schedule: str | Schedule,
+        stack_depth: int,
+        profiled: bool = False,
     ) -> VirtualMachine:
         """A virtual machine for this function, to be driven step by step (see `runtime.virtual_machine`)."""
         lowered = self.compiled(types, backend).lowered
-        return VirtualMachine(lowered, backend, lanes, stack_depth, make_schedule(lowered, schedule))
+        return VirtualMachine(lowered, backend, lanes, stack_depth, schedule, profiled)
+
+    def schedule(self, *types: Any, policy: str = "auto", backend: str = "tensorflow") -> Schedule:
+        """The schedule that a policy makes for one lane's argument types (as for `dump`): to print, or to start from.
+
+        Raises ValueError for an unknown policy.
+        """
+        compiled = self.compiled(tuple(map(as_type, types)), get_backend(backend, "eager"))
+        return make_schedule(compiled.lowered, policy)
 
     def lane_types(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """One lane's type of each argument of a call."""

@@ -68,7 +68,7 @@ class ExecutionSettings(Settings):
     mode: Literal["xla", "graph", "eager"] = Field(
         "xla", description="how TensorFlow runs it: compiled by XLA, as a graph, or operation by operation"
     )
-    schedule: Literal["auto", "earliest", "drain"] = Field(
+    schedule: Literal["auto", "earliest", "most_active", "sweep", "drain"] = Field(
         "auto", description="order in which the virtual machine runs blocks; auto chooses by their cost"
     )
     max_stack_depth: int | None = Field(

@@ -1,4 +1,4 @@
-"""What the frontend recognizes when a user's code calls it: batched functions, declared primitives, `write`."""
+"""What the frontend recognizes when a user's code calls it: batched functions, declared primitives, `write`, `sync`."""
 
 from __future__ import annotations
 
@@ -84,3 +84,22 @@ def write(buffer: Any, index: Any, value: Any) -> Any:
         return rows
 
     return map_leaves(one, buffer, value)
+
+
+def sync(fraction: float = 1.0) -> None:
+    """A hint, written as a statement of a batched function: gather lanes before what follows.
+
+    The code behind it, up to the next branch, loop or call, runs only when at least `fraction` of the lanes that have
+    not halted wait there, or when none of them can do anything else. It changes when lanes go on, never what they
+    compute; in plain Python it does nothing. Inside a batched function `fraction` is a number known at compile time.
+
+    Raises ValueError for a fraction outside (0, 1].
+    """
+    if not is_share(fraction):
+        raise ValueError(f"sync: the fraction is {fraction!r}, expected a number in (0, 1]")
+
+
+def is_share(value: Any) -> bool:
+    """Whether a value is a number in (0, 1]."""
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return is_number and bool(0 < value <= 1)

@@ -102,6 +102,8 @@ def reachable(graph: ControlFlowGraph, roots: Iterable[str] = ()) -> frozenset[s
 def simplify_graph(graph: ControlFlowGraph) -> ControlFlowGraph:
     """Drop unreachable blocks, skip empty ones that only jump, and join a block to its only predecessor.
 
+    A block with a gate is neither skipped nor joined to its predecessor: lanes gather before it.
+
     a: x = f() ; goto b          a: x = f() ; y = g(x) ; return
     b: goto c              -->
     c: y = g(x) ; return
@@ -111,7 +113,7 @@ def simplify_graph(graph: ControlFlowGraph) -> ControlFlowGraph:
     for label in blocks:
         seen = {label}
         target = label
-        while not blocks[target].ops and isinstance(blocks[target].terminator, GotoOp):
+        while not blocks[target].ops and not blocks[target].gate and isinstance(blocks[target].terminator, GotoOp):
             step = blocks[target].terminator.label  # type: ignore[union-attr]
             if step in seen:  # an endless empty loop stays as it is
                 break
@@ -146,7 +148,7 @@ def _join_chains(graph: ControlFlowGraph) -> ControlFlowGraph:
             if not isinstance(block.terminator, GotoOp):
                 break
             target = block.terminator.label
-            if target == label or jumps_in[target] != 1 or blocks[target].owner != block.owner:
+            if target == label or jumps_in[target] != 1 or blocks[target].owner != block.owner or blocks[target].gate:
                 break
             blocks[label] = replace(block, ops=block.ops + blocks[target].ops, terminator=blocks[target].terminator)
             absorbed.add(target)

@@ -23,7 +23,14 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from batchnuts.autobatch.compiler import expressions, facts
-from batchnuts.autobatch.compiler.callables import LaneFunction, PrimitiveFunction, in_one_lane_code, write
+from batchnuts.autobatch.compiler.callables import (
+    LaneFunction,
+    PrimitiveFunction,
+    in_one_lane_code,
+    is_share,
+    sync,
+    write,
+)
 from batchnuts.autobatch.compiler.cfg import call_graph, simplify
 from batchnuts.autobatch.compiler.ir import (
     COPY,
@@ -51,6 +58,7 @@ class _OpenBlock:
     label: str
     ops: list[Op] = field(default_factory=list)
     terminator: Terminator | None = None
+    gate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -218,6 +226,8 @@ class _FunctionBuilder:
         def take_out(inner: ast.expr) -> ast.expr | None:
             if type(inner) in REWRITES:
                 self.refuse(inner, f"`{ast.unparse(inner)}`", REWRITES[type(inner)])
+            if isinstance(inner, ast.Call) and self.static(inner.func) is sync:
+                self.refuse(inner, "`sync` within an expression", "write it as a statement of its own")
             if not needs_variable(inner):
                 return None
             return ast.copy_location(ast.Name(self.atom(inner), ast.Load()), inner)
@@ -242,7 +252,7 @@ class _FunctionBuilder:
         if not isinstance(node, ast.Call):
             return False
         callee = self.static(node.func)
-        return callee is write or isinstance(callee, (LaneFunction, PrimitiveFunction))
+        return callee is write or callee is sync or isinstance(callee, (LaneFunction, PrimitiveFunction))
 
     def call(self, out: str, node: ast.Call, callee: LaneFunction) -> None:
         arguments = self.bind(node, callee)
@@ -359,6 +369,8 @@ class _FunctionBuilder:
                 self.end(GotoOp(self.loops[-1].again))
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 pass
+            case ast.Expr(value=ast.Call() as call) if self.static(call.func) is sync:
+                self.gather(call)
             case ast.Expr(value=value) if type(value) in REWRITES:
                 self.refuse(node, f"`{ast.unparse(value)}`", REWRITES[type(value)])
             case ast.Expr(value=value):
@@ -367,6 +379,25 @@ class _FunctionBuilder:
             case _:
                 keyword = KEYWORDS.get(type(node), type(node).__name__.lower())
                 self.refuse(node, f"a `{keyword}` statement", REWRITES.get(type(node), "rewrite it with if and while"))
+
+    def gather(self, call: ast.Call) -> None:
+        """`sync(fraction)`: a new block that lanes enter together."""
+        where = self.source.at(call)
+        try:
+            given = inspect.signature(sync).bind(*call.args, **{str(k.arg): k.value for k in call.keywords}).arguments
+        except TypeError as error:
+            raise CompileError(f"`sync` takes one argument, the fraction: {error}.", where) from None
+        fraction: Any = 1.0
+        if (node := given.get("fraction")) is not None:
+            if isinstance(node, ast.Starred) or not self.is_static(node):
+                self.refuse(node, f"the fraction `{ast.unparse(node)}` of `sync`, which is not known at compile time,",
+                            "write a number")  # fmt: skip
+            (fraction,) = self.primitive(node, lambda value: (value,))[0].call()
+        if not is_share(fraction):
+            raise CompileError(f"the fraction of `sync` is {fraction!r}; write a number in (0, 1].", where)
+        label = self.new_label("sync")
+        self.end(GotoOp(label))
+        self.start(label).gate = float(fraction)
 
     def refuse_target(self, target: ast.expr) -> NoReturn:
         match target:
@@ -471,7 +502,7 @@ class _FunctionBuilder:
         self.start(f"{self.name}.no_return")
         self.end(IndirectGotoOp())
         blocks = tuple(
-            Block(b.label, tuple(b.ops), b.terminator or IndirectGotoOp(), owner=self.name) for b in self.blocks
+            Block(b.label, tuple(b.ops), b.terminator or IndirectGotoOp(), self.name, b.gate) for b in self.blocks
         )
         return Function(
             self.name,

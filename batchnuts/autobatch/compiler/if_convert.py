@@ -102,7 +102,7 @@ def _is_small(block: Block) -> bool:
         return False
     computing = [op for op in block.ops if not (isinstance(op, PrimOp) and op.function is COPY)]
     harmless = all(isinstance(op, PrimOp) and (op.function.speculable or not op.vars_in) for op in computing)
-    return harmless and len(computing) <= LARGEST_ARM
+    return harmless and not block.gate and len(computing) <= LARGEST_ARM
 
 
 def _straighten(

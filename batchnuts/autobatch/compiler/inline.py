@@ -63,7 +63,7 @@ def _into(caller: Function, callee: Function) -> Function:
                 before = (*block.ops[:i], passed) if callee.vars_in else block.ops[:i]
                 blocks.append(replace(block, ops=before, terminator=GotoOp(callee.graph.entry)))
                 blocks += _body(callee, resume, caller.name)
-                blocks.append(replace(block, label=resume, ops=(returned, *block.ops[i + 1 :])))
+                blocks.append(replace(block, label=resume, ops=(returned, *block.ops[i + 1 :]), gate=0.0))
                 break
         else:
             blocks.append(block)

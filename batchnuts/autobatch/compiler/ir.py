@@ -3,7 +3,7 @@
     program    ::= graph function*                         (the graph is the main program)
     function   ::= name "(" variable* ")" "->" variable* graph
     graph      ::= block+                                  (the first block is the entry)
-    block      ::= label ":" op* terminator
+    block      ::= label ":" gate? op* terminator          (gate: a share, see `Block`)
     op         ::= variable* "=" primitive variable*       PrimOp
                  | variable "=" write variable variable variable   WriteRowOp
                  | assert variable                         AssertOp
@@ -180,12 +180,17 @@ Terminator = GotoOp | BranchOp | PushGotoOp | IndirectGotoOp
 
 @dataclass(frozen=True)
 class Block:
-    """Straight-line ops and one terminator. `owner` is the function whose body the block belongs to."""
+    """Straight-line ops and one terminator. `owner` is the function whose body the block belongs to.
+
+    `gate` in [0, 1] is the share of the live lanes that should wait at the block before it runs (see `sync`); it
+    changes when lanes run the block, never what they compute.
+    """
 
     label: str
     ops: tuple[Op, ...]
     terminator: Terminator
     owner: str = "main"
+    gate: float = 0.0
 
 
 @dataclass(frozen=True)

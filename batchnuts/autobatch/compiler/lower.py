@@ -96,7 +96,7 @@ def _lower_body(program: Program, function: Function, calls: Calls) -> list[Bloc
         live_after = live_after_ops(
             block.ops, live.at_end[block.label] | set(terminator_reads(block.terminator)) | returned
         )
-        label, ops = block.label, list[Op]()
+        label, gate, ops = block.label, block.gate, list[Op]()
         for op, live_out in zip(block.ops, live_after):
             if not isinstance(op, FunctionCallOp):
                 ops.append(op)
@@ -110,13 +110,13 @@ def _lower_body(program: Program, function: Function, calls: Calls) -> list[Bloc
             ops += [PushOp(v) for v in saved]
             ops += [PushOp(v) for v in callee.vars_in]
             ops += _copy(callee.vars_in, op.vars_in, op)
-            result.append(Block(label, tuple(ops), PushGotoOp(resume, callee.graph.entry), function.name))
-            label = resume
+            result.append(Block(label, tuple(ops), PushGotoOp(resume, callee.graph.entry), function.name, gate))
+            label, gate = resume, 0.0  # a gate holds lanes back once, before the first call
             ops = _copy(op.vars_out, callee.vars_out, op)
             ops += [PopOp(v) for v in callee.vars_out]
             ops += [PopOp(v) for v in reversed(saved)]
         if isinstance(block.terminator, IndirectGotoOp) and function.name != "main":
             ops += [PushOp(v) for v in function.vars_out]
             ops += [PopOp(v) for v in function.vars_in]
-        result.append(Block(label, tuple(ops), block.terminator, function.name))
+        result.append(Block(label, tuple(ops), block.terminator, function.name, gate))
     return result

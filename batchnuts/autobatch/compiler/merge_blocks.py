@@ -72,4 +72,9 @@ def _fold(function: Function) -> Function:
 def _is_small(block: Block) -> bool:
     computing = [op for op in block.ops if not (isinstance(op, PrimOp) and op.function is COPY)]
     cheap = all(isinstance(op, PrimOp) and (op.function.speculable or not op.vars_in) for op in computing)
-    return cheap and len(computing) <= LARGEST_REPEATED and isinstance(block.terminator, (BranchOp, IndirectGotoOp))
+    return (
+        cheap
+        and not block.gate
+        and len(computing) <= LARGEST_REPEATED
+        and isinstance(block.terminator, (BranchOp, IndirectGotoOp))
+    )

@@ -1,61 +1,187 @@
 """Schedules: which block the machine runs next, as data.
 
-A schedule is a sequence of groups of blocks. The machine sweeps: it looks at the blocks one after another and runs
-each at which some lane waits, but a group's blocks only while no lane waits in an earlier group. So
+A schedule is groups of slots. A slot names a block and may give it a gate: the share of the live lanes that should
+wait at the block before it runs (without one, the gate that `sync` wrote into the program counts, mostly none). The
+machine sweeps over all slots again and again. A block is
 
-    earliest    one group per block, in the program's order: always the earliest block, [R] Algorithm 2
-    drain       control blocks; then blocks with a costly primitive; then blocks on no cycle (what runs once, at the
-                end): control drains until every live lane waits for the costly primitive
+    open    some lane waits at it, and at least its gate's share of the live lanes does; or: some lane waits at it, and
+            no block has its share
+    due     it is open, and no block of an earlier group is
+
+and in one sweep the machine runs
+
+    choose="in_turn"      each slot in order, if its block is due when the sweep comes to it
+    choose="most_active"  one block: of those that are due, the one at which most lanes wait, the earliest of equals
+
+Progress. In a sweep at whose start some lane is live, some block runs: at least one block is open then (if none had
+its share, all with a waiting lane are), so one in the earliest group with an open block is due, and it stays so until
+some block runs; every block has a slot, so the sweep comes to it. A block that runs moves all lanes that wait at it.
+So each sweep takes at least one step of at least one lane, and a program in which every lane takes finitely many steps
+ends, whatever the groups and gates are. A lane behind a gate can only wait as long as others go on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
 
 from batchnuts.autobatch.compiler.cfg import successors
 from batchnuts.autobatch.compiler.ir import ControlFlowGraph, PrimOp, Program
 
-POLICIES = ("auto", "earliest", "drain")
+POLICIES = ("auto", "earliest", "most_active", "sweep", "drain")
+CHOICES = ("in_turn", "most_active")
+
+INNER_REPEATS = 2
+"""How often `sweep` lists an inner loop for each time it lists the loop around it."""
+MOST_REPEATS = 4
+"""How often `sweep` lists one block at most: each slot's code is compiled."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in a sweep: the block's label, and its gate in [0, 1] (None: the program's own)."""
+
+    label: str
+    gate: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.label} [gate {self.gate}]" if self.gate else self.label
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Groups of block labels in order of priority, and the policy that chose them."""
+    """Groups of slots in order of priority; see the module for what they mean.
 
-    policy: str
-    groups: tuple[tuple[str, ...], ...]
+    Give `groups` as sequences of labels and Slots: `Schedule([["f.entry", "f.body"], [Slot("f.sync", 0.5)]])`. A block
+    may stand several times, within one group and with one gate. `policy` is what made the schedule.
+
+    Raises ValueError for a gate outside [0, 1], a label in two groups or with two gates, an empty group, an unknown
+    way to choose, or a label that stands twice where the most active block is chosen.
+    """
+
+    groups: tuple[tuple[Slot, ...], ...]
+    choose: str = "in_turn"
+    policy: str = "custom"
+
+    def __init__(self, groups: Iterable[Iterable[str | Slot]], choose: str = "in_turn", policy: str = "custom") -> None:
+        slots = tuple(tuple(Slot(s) if isinstance(s, str) else s for s in group) for group in groups)
+        object.__setattr__(self, "groups", slots)
+        object.__setattr__(self, "choose", choose)
+        object.__setattr__(self, "policy", policy)
+        self._check()
+
+    def _check(self) -> None:
+        if self.choose not in CHOICES:
+            raise ValueError(f"choose must be one of {', '.join(CHOICES)}; found {self.choose!r}")
+        group_of: dict[str, int] = {}
+        gate_of: dict[str, float | None] = {}
+        for i, group in enumerate(self.groups):
+            if not group:
+                raise ValueError(f"group {i + 1} of the schedule has no blocks")
+            for slot in group:
+                if not isinstance(slot, Slot):
+                    raise ValueError(f"a schedule consists of labels and Slots; found {slot!r}")
+                if slot.gate is not None and not _is_gate(slot.gate):
+                    raise ValueError(f"the gate of block {slot.label!r} is {slot.gate!r}, expected a number in [0, 1]")
+                if group_of.setdefault(slot.label, i) != i:
+                    raise ValueError(f"block {slot.label!r} stands in two groups; it may stand in one only")
+                if gate_of.setdefault(slot.label, slot.gate) != slot.gate:
+                    raise ValueError(f"block {slot.label!r} has two different gates")
+        if self.choose == "most_active" and len(self.slots) > len(group_of):
+            raise ValueError("a schedule that chooses the most active block names each block once")
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """All slots, group after group."""
+        return tuple(slot for group in self.groups for slot in group)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """All labels, group after group."""
-        return tuple(label for group in self.groups for label in group)
+        """All labels once, in the order in which they first stand; the machine numbers its blocks so."""
+        return tuple(dict.fromkeys(slot.label for slot in self.slots))
 
     @property
-    def group_starts(self) -> tuple[int, ...]:
-        """For each block in order, the index of its group's first block."""
-        starts: list[int] = []
-        for group in self.groups:
-            starts += [len(starts)] * len(group)
-        return tuple(starts)
+    def group_of(self) -> dict[str, int]:
+        """For each label, the index of its group."""
+        return {slot.label: i for i, group in enumerate(self.groups) for slot in group}
+
+    @property
+    def group_starts(self) -> dict[str, int]:
+        """For each label, the index in `order` of its group's first block."""
+        firsts = {group[0].label for group in self.groups}
+        starts: dict[str, int] = {}
+        start = 0
+        for i, label in enumerate(self.order):
+            start = i if label in firsts else start
+            starts[label] = start
+        return starts
+
+    @property
+    def gates(self) -> dict[str, Fraction]:
+        """The labels that have gates, with these as exact fractions (0.07 of 100 lanes is 7 lanes)."""
+        return {s.label: Fraction(float(s.gate)).limit_denominator(1_000_000) for s in self.slots if s.gate}
+
+    def __str__(self) -> str:
+        """One line for each group."""
+        lines = [f"{self.policy}: {'each in turn' if self.choose == 'in_turn' else 'the most active block'}"]
+        lines += [f"  {i + 1}. {', '.join(map(str, group))}" for i, group in enumerate(self.groups)]
+        return "\n".join(lines)
 
 
-def make_schedule(program: Program, policy: str = "auto") -> Schedule:
-    """The schedule of a lowered program. `auto` is `drain` where a primitive is declared costly, else `earliest`.
+def _is_gate(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
-    Raises ValueError for an unknown policy.
+
+def make_schedule(program: Program, schedule: str | Schedule = "auto") -> Schedule:
+    """The schedule of a lowered program by a policy's name, or one made by hand; every slot has its gate.
+
+        earliest     one group per block, in the program's order: always the earliest block, [R] Algorithm 2
+        most_active  one group; always the block at which most lanes wait
+        sweep        one group, loops together and inner loops several times over (`nested_order`)
+        drain        control blocks; then blocks with a costly primitive; then blocks on no cycle (what runs once, at
+                     the end): control drains until every live lane waits for the costly primitive
+        auto         `drain` where a primitive is declared costly, else `earliest`
+
+    Raises ValueError for an unknown policy, or for a schedule that leaves out a block or names an unknown one.
     """
+    if isinstance(schedule, Schedule):
+        return _fitted(program, schedule)
+    policy = schedule
     if policy not in POLICIES:
-        raise ValueError(f"schedule must be one of {', '.join(POLICIES)}; found {policy!r}")
+        raise ValueError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {policy!r}")
     labels, costly = program.graph.labels, costly_blocks(program)
     if policy == "auto":
         policy = "drain" if costly else "earliest"
-    if policy == "earliest":
-        return Schedule(policy, tuple((label,) for label in labels))
-    cyclic = _on_cycles(program.graph)
-    control = tuple(label for label in labels if label in cyclic and label not in costly)
-    expensive = tuple(label for label in labels if label in cyclic and label in costly)
-    final = tuple(label for label in labels if label not in cyclic)
-    return Schedule(policy, tuple(group for group in (control, expensive, final) if group))
+    match policy:
+        case "earliest":
+            made = Schedule(((label,) for label in labels), policy=policy)
+        case "most_active":
+            made = Schedule((labels,), choose="most_active", policy=policy)
+        case "sweep":
+            made = Schedule((nested_order(program.graph, frozenset(costly)),), policy=policy)
+        case _:
+            cyclic = _on_cycles(program.graph)
+            control = tuple(label for label in labels if label in cyclic and label not in costly)
+            expensive = tuple(label for label in labels if label in cyclic and label in costly)
+            final = tuple(label for label in labels if label not in cyclic)
+            made = Schedule((group for group in (control, expensive, final) if group), policy=policy)
+    return _fitted(program, made)
+
+
+def _fitted(program: Program, schedule: Schedule) -> Schedule:
+    """The schedule with the program's gates where slots leave them open."""
+    known, named = program.graph.labels, schedule.order
+    advice = f"The program's blocks are {', '.join(known)}."
+    if unknown := [label for label in named if label not in known]:
+        raise ValueError(f"the schedule names blocks that the program does not have: {', '.join(unknown)}. {advice}")
+    if missing := [label for label in known if label not in named]:
+        raise ValueError(f"the schedule leaves out blocks, whose lanes would wait forever: {', '.join(missing)}.")
+    gates = {block.label: block.gate for block in program.graph.blocks}
+    groups = ((replace(s, gate=gates[s.label] if s.gate is None else s.gate) for s in g) for g in schedule.groups)
+    return Schedule(groups, schedule.choose, schedule.policy)
 
 
 def costly_blocks(program: Program) -> tuple[str, ...]:
@@ -64,19 +190,67 @@ def costly_blocks(program: Program) -> tuple[str, ...]:
     return tuple(b.label for b in blocks if any(isinstance(op, PrimOp) and op.function.costly for op in b.ops))
 
 
+Edges = dict[str, tuple[str, ...]]
+
+
 def _on_cycles(graph: ControlFlowGraph) -> frozenset[str]:
     following = successors(graph)
+    return frozenset(
+        label for part in _components(graph.labels, following) if _is_loop(part, following) for label in part
+    )
 
-    def returns_to(label: str) -> bool:
-        seen: set[str] = set()
-        todo = list(following[label])
-        while todo:
-            here = todo.pop()
-            if here == label:
-                return True
-            if here not in seen:
-                seen.add(here)
-                todo.extend(following[here])
-        return False
 
-    return frozenset(label for label in graph.labels if returns_to(label))
+def _is_loop(component: tuple[str, ...], following: Edges) -> bool:
+    return len(component) > 1 or component[0] in following[component[0]]
+
+
+def _components(labels: tuple[str, ...], following: Edges) -> list[tuple[str, ...]]:
+    """Strongly connected components of the graph on `labels`, sources first; labels keep their order within one."""
+    inside = set(labels)
+    reached = {label: _reached(label, following, inside) for label in labels}
+    found: dict[str, tuple[str, ...]] = {}
+    for label in labels:
+        if not any(label in part for part in found.values()):
+            found[label] = tuple(x for x in labels if x == label or (x in reached[label] and label in reached[x]))
+    # what reaches another component reaches all that the other does, and the other besides
+    return sorted(found.values(), key=lambda part: -len(reached[part[0]] | {part[0]}))
+
+
+def _reached(label: str, following: Edges, inside: set[str]) -> frozenset[str]:
+    """The labels of `inside` that lie behind a label on some path of one or more edges within `inside`."""
+    seen: set[str] = set()
+    todo = [label]
+    while todo:
+        new = [target for target in following[todo.pop()] if target in inside and target not in seen]
+        seen.update(new)
+        todo += new
+    return frozenset(seen)
+
+
+def nested_order(graph: ControlFlowGraph, costly: frozenset[str]) -> tuple[str, ...]:
+    """The labels in control-flow order, each loop's together, a loop within a loop INNER_REPEATS times over.
+
+    A loop is a strongly connected component, recursion included; what is still strongly connected without its first
+    block is a loop within it (a weak topological order). A loop within a loop is taken to run more often than what is
+    around it, so a sweep serves it more often and lanes gather at the rest. A loop with a costly block, or one whose
+    blocks would stand more than MOST_REPEATS times, is not repeated.
+
+        outer: ... goto inner
+        inner: ... branch inner outer.end     -->   outer, inner, inner, outer.end
+        outer.end: ... branch outer done            done
+    """
+    following = successors(graph)
+
+    def lay_out(labels: tuple[str, ...], within: bool) -> tuple[str, ...]:
+        order: tuple[str, ...] = ()
+        for part in _components(labels, following):
+            if not _is_loop(part, following):
+                order += part
+                continue
+            loop = (part[0], *lay_out(part[1:], True))
+            most = max(Counter(loop).values())
+            again = within and not costly & set(part) and most * INNER_REPEATS <= MOST_REPEATS
+            order += loop * (INNER_REPEATS if again else 1)
+        return order
+
+    return lay_out(graph.labels, False)

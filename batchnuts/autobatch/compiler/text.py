@@ -52,7 +52,8 @@ def show_op(op: Op | Terminator) -> str:
 
 
 def _show_block(block: Block) -> list[str]:
-    return [f"  {block.label}:", *(f"    {show_op(op)}" for op in (*block.ops, block.terminator))]
+    gate = f" [gate {block.gate}]" if block.gate else ""
+    return [f"  {block.label}:{gate}", *(f"    {show_op(op)}" for op in (*block.ops, block.terminator))]
 
 
 def _show_function(function: Function) -> list[str]:

@@ -27,10 +27,31 @@ class BlockStep:
 
     index: int
     group_start: int
-    """Index of the first block of its group: it runs only while no lane's pc is below this."""
+    """Index of the first block of its group."""
     touches: tuple[str, ...]
     """The entries of the state that it may change."""
     run: Callable[[State], State]
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """One sweep: the steps in order, each if it is due when the sweep comes to it.
+
+    A step is due if, in the view of the state, some lane is at its index and none is below its group's start.
+    """
+
+    steps: tuple[BlockStep, ...]
+    halted: int
+    """The pc of lanes that have halted; more than any step's index."""
+    view: Callable[[State], Array]
+    """int32 [lanes]: the pc of lanes that may move, `halted` for the others."""
+    one_view: bool = False
+    """Whether the view is taken once, at the start of a sweep, instead of anew before each step."""
+
+    @property
+    def touches(self) -> tuple[str, ...]:
+        """The entries of the state that any step may change."""
+        return tuple(sorted({name for step in self.steps for name in step.touches}))
 
 
 class Backend(Evaluator, Protocol):
@@ -84,8 +105,8 @@ class Backend(Evaluator, Protocol):
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of States and scalars as the mode runs it."""
 
-    def sweep(self, steps: Sequence[BlockStep], state: State, halted: int, budget: Any) -> State:
-        """Sweep over the steps until every lane's pc is `halted` or `budget` sweeps were made (inside `compile`).
+    def sweep(self, plan: SweepPlan, state: State, budget: Array) -> tuple[State, Array]:
+        """Sweep until every lane's pc is `plan.halted` or `budget` (int64) sweeps were made (inside `compile`).
 
-        In one sweep each step runs in turn if some lane waits at it and none waits before its group.
+        Gives the state, in which at most the entries `plan.touches` differ, and how many sweeps were made.
         """

@@ -22,7 +22,7 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import BlockStep, Region, State
+from batchnuts.autobatch.runtime.backend import Region, State, SweepPlan
 
 
 class NumpyBackend:
@@ -165,16 +165,17 @@ class NumpyBackend:
         """See Backend: nothing to do."""
         return function
 
-    def sweep(self, steps: Sequence[BlockStep], state: State, halted: int, budget: Any) -> State:
+    def sweep(self, plan: SweepPlan, state: State, budget: Any) -> tuple[State, Any]:
         """See Backend: a host loop."""
-        for _ in range(int(budget)):
-            if int(state["pc"].min(initial=halted)) == halted:
-                break
-            for step in steps:
-                pc = state["pc"]
-                if (pc == step.index).any() and pc.min() >= step.group_start:
+        taken = 0
+        while taken < int(budget) and int(state["pc"].min(initial=plan.halted)) < plan.halted:
+            at_start = plan.view(state) if plan.one_view else None
+            for step in plan.steps:
+                view = plan.view(state) if at_start is None else at_start
+                if (view == step.index).any() and view.min() >= step.group_start:
                     state = step.run(state)
-        return state
+            taken += 1
+        return state, np.int64(taken)
 
 
 def _agreed(first: AbstractResult, other: AbstractResult) -> AbstractResult:

@@ -7,6 +7,7 @@ same activation: there is no batching across depths of the recursion, which is w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ from batchnuts.autobatch.runtime.storage import LaneValues, Storage
 Tally = dict[str, tuple[int, int]]
 """For each block's label: how often it ran, and on how many active lanes in all."""
 
+Observer = Callable[[str, int, int], None]
+"""Called with a block's label, the number of its active lanes, and how deep its activation is nested."""
+
 _BlockCode = tuple[tuple[Step, ...], frozenset[str]]
 
 
@@ -41,17 +45,18 @@ def execute(
     *inputs: Array,
     max_stack_depth: int | None = None,
     tally: Tally | None = None,
+    observe: Observer | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Run a typed program with calls on inputs [lanes, ...]; outputs [lanes, ...] on the host.
 
     block_code_cache: a dictionary kept between runs of the same program and backend, so that blocks are made ready
         once; None for none. max_stack_depth: how deep calls may nest (None: as deep as Python's own stack allows).
-    tally: counts of block executions are added to it.
+    tally: counts of block executions are added to it. observe: called with each block that runs.
     Raises StackOverflowError when calls nest deeper, LaneAssertionError for an assertion that does not
     hold, BatchnutsError for a write outside its buffer.
     """
     cache = {} if block_code_cache is None else block_code_cache
-    run = _Run(program, backend, cache, len(inputs[0]), max_stack_depth, {} if tally is None else tally)
+    run = _Run(program, backend, cache, len(inputs[0]), max_stack_depth, {} if tally is None else tally, observe)
     everyone = np.ones(run.lanes, bool)
     named = {v: backend.asarray(x, program.var_defs[v].dtype) for v, x in zip(program.vars_in, inputs)}
     try:
@@ -73,6 +78,7 @@ class _Run:
         lanes: int,
         max_depth: int | None,
         tally: Tally,
+        observe: Observer | None,
     ) -> None:
         self.program = program
         self.backend = backend
@@ -80,6 +86,7 @@ class _Run:
         self.lanes = lanes
         self.max_depth = max_depth
         self.tally = tally
+        self.observe = observe or (lambda label, lanes, depth: None)
         self.storage = Storage(backend, lanes, 0)
 
     def code(self, function: Function, label: str) -> _BlockCode:
@@ -111,6 +118,7 @@ class _Run:
             mask = backend.asarray(lanes, "bool")
             times, active_lanes = self.tally.get(block.label, (0, 0))
             self.tally[block.label] = (times + 1, active_lanes + int(lanes.sum()))
+            self.observe(block.label, int(lanes.sum()), depth)
             steps, at_end = self.code(function, block.label)
             values = LaneValues(state, mask, backend)
             for step in steps:

@@ -20,7 +20,7 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import BlockStep, Region, State
+from batchnuts.autobatch.runtime.backend import BlockStep, Region, State, SweepPlan
 
 MODES = ("xla", "graph", "eager")
 
@@ -175,38 +175,45 @@ class TensorFlowBackend:
         compiled: Callable[..., Any] = tf.function(function, autograph=False, jit_compile=self.mode == "xla")
         return compiled
 
-    def sweep(self, steps: Sequence[BlockStep], state: State, halted: int, budget: Any) -> State:
+    def sweep(self, plan: SweepPlan, state: State, budget: Any) -> tuple[State, Any]:
         """See Backend: a host loop in eager mode, else one `tf.while_loop`.
 
         Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
-        conditional, that makes XLA copy neither stacks nor buffers.
+        conditional, that makes XLA copy neither stacks nor buffers. What no block changes is no loop variable at all.
         """
         if self.mode == "eager":
-            for _ in range(int(budget)):
-                if int(tf.reduce_min(state["pc"])) == halted:
-                    break
-                for step in steps:
-                    pc = state["pc"].numpy()
-                    if (pc == step.index).any() and pc.min() >= step.group_start:
-                        state = step.run(state)
-            return state
+            return _sweep_on_host(plan, state, int(budget))
 
-        def some_lane_runs(state: State, taken: Any) -> Any:
-            return (tf.reduce_min(state["pc"]) < halted) & (taken < budget)
+        def some_lane_runs(touched: State, taken: Any) -> Any:
+            return (tf.reduce_min(touched["pc"]) < plan.halted) & (taken < budget)
 
-        def one_sweep(state: State, taken: Any) -> tuple[State, Any]:
-            for step in steps:
-                state = _run_if_due(step, state)
-            return state, taken + 1
+        def one_sweep(touched: State, taken: Any) -> tuple[State, Any]:
+            now = {**state, **touched}
+            at_start = plan.view(now) if plan.one_view else None
+            for step in plan.steps:
+                now = _run_if_due(step, plan.view(now) if at_start is None else at_start, now)
+            return {name: now[name] for name in touched}, taken + 1
 
-        after: State = tf.while_loop(some_lane_runs, one_sweep, (state, tf.zeros_like(budget)))[0]
-        return after
+        touched = {name: state[name] for name in plan.touches}
+        touched, taken = tf.while_loop(some_lane_runs, one_sweep, (touched, tf.zeros_like(budget)))
+        return {**state, **touched}, taken
 
 
-def _run_if_due(step: BlockStep, state: State) -> State:
+def _sweep_on_host(plan: SweepPlan, state: State, budget: int) -> tuple[State, tf.Tensor]:
+    taken = 0
+    while taken < budget and int(tf.reduce_min(state["pc"])) < plan.halted:
+        at_start = plan.view(state).numpy() if plan.one_view else None
+        for step in plan.steps:
+            view = plan.view(state).numpy() if at_start is None else at_start
+            if (view == step.index).any() and view.min() >= step.group_start:
+                state = step.run(state)
+        taken += 1
+    return state, tf.constant(taken, tf.int64)
+
+
+def _run_if_due(step: BlockStep, view: Any, state: State) -> State:
     """The state after the step, if it is due; a loop whose trip count is zero or one."""
-    pc = state["pc"]
-    due = tf.reduce_any(pc == step.index) & (tf.reduce_min(pc) >= step.group_start)
+    due = tf.reduce_any(view == step.index) & (tf.reduce_min(view) >= step.group_start)
 
     def once(_: Any, touched: State) -> tuple[Any, State]:
         after = step.run({**state, **touched})

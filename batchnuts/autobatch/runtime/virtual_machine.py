@@ -18,30 +18,16 @@ The whole machine is this dictionary of arrays: a run can stop after any block a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.dataflow import liveness
-from batchnuts.autobatch.compiler.ir import (
-    AssertOp,
-    Block,
-    BranchOp,
-    GotoOp,
-    IndirectGotoOp,
-    PopOp,
-    Program,
-    PushGotoOp,
-    PushOp,
-    VariableAllocation,
-    WriteRowOp,
-    writes,
-)
+from batchnuts.autobatch.compiler.ir import Program, VariableAllocation
 from batchnuts.autobatch.compiler.schedule import Schedule, make_schedule
 from batchnuts.autobatch.errors import StackOverflowError
-from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State
-from batchnuts.autobatch.runtime.faults import Fault, FaultKind
-from batchnuts.autobatch.runtime.regions import Compute, plan_block
-from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, LaneValues, Storage
+from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State, SweepPlan
+from batchnuts.autobatch.runtime.dispatch import make_view
+from batchnuts.autobatch.runtime.machine_code import MachineCode, entries_touched
 
 FIRST_STACK_DEPTH = 16
 LARGEST_STACK_DEPTH = 1 << 16
@@ -49,6 +35,10 @@ LARGEST_STACK_DEPTH = 1 << 16
 
 FIRST_STACK_BYTES = 1 << 28
 """Memory that stacks may take on a guess: an input may only look like a depth."""
+
+
+TIMELINE_ROWS = 4096
+"""Dispatches that a profiled machine notes in its state before they must be taken out."""
 
 
 def affordable_depth(program: Program, lanes: int) -> int:
@@ -63,67 +53,64 @@ class VirtualMachine:
 
     `start` makes the initial state from inputs [lanes, ...], `advance` makes up to a number of sweeps, `results` reads
     the outputs of a finished state. The compiled code is reused for every run of the same machine.
+
+    schedule: a policy's name, or a Schedule made by hand; ValueError if it does not fit the program.
+    profiled: whether the state notes what a profile needs besides (see `MachineCode`).
     """
 
     def __init__(
-        self, program: Program, backend: Backend, lanes: int, stack_depth: int, schedule: Schedule | None = None
+        self,
+        program: Program,
+        backend: Backend,
+        lanes: int,
+        stack_depth: int,
+        schedule: str | Schedule = "auto",
+        profiled: bool = False,
     ) -> None:
         self.program = program
         self.backend = backend
         self.lanes = lanes
         self.stack_depth = stack_depth
-        self.schedule = schedule or make_schedule(program)
-        self.index = {label: i for i, label in enumerate(self.schedule.order)}
-        self.halted = len(self.index)
-        self.faults: list[Fault] = []
-        self.storage = Storage(backend, lanes, stack_depth)
-        self.live = liveness(program.graph, frozenset(program.vars_out), through_calls=True)
-        self.stored = tuple(
-            v for v, a in program.var_alloc.items() if a in (VariableAllocation.REGISTER, VariableAllocation.FULL)
-        )
-        self.stacked = tuple(v for v, a in program.var_alloc.items() if a is VariableAllocation.FULL)
+        self.schedule = make_schedule(program, schedule)
+        self.profiled = profiled
+        labels = self.schedule.order
+        one_view = self.schedule.choose == "most_active"
+        self.steps_per_sweep = 1 if one_view else len(self.schedule.slots)
+        timeline_rows = max(TIMELINE_ROWS, self.steps_per_sweep) if profiled else 0
+        self.code = MachineCode(program, backend, lanes, stack_depth, labels, timeline_rows)
+        self.index = self.code.index
+        self.halted = self.code.halted
         starts = self.schedule.group_starts
-        steps = [
-            self._block_step(program.graph.block(label), start) for label, start in zip(self.schedule.order, starts)
-        ]
-        self._advance = backend.compile(lambda state, budget: backend.sweep(steps, state, self.halted, budget))
+        touched = entries_touched(program, labels, timeline_rows)
+        steps = {
+            label: BlockStep(self.index[label], starts[label], touched[label], self.code.runs[label])
+            for label in labels
+        }
+        view = make_view(self.schedule, backend, lanes)
+        plan = SweepPlan(tuple(steps[slot.label] for slot in self.schedule.slots), self.halted, view, one_view)
+
+        def advance(state: State, budget: Array) -> tuple[State, Array]:
+            after, taken = backend.sweep(plan, state, budget)
+            return {name: after[name] for name in plan.touches}, taken
+
+        self._advance = backend.compile(advance)
 
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
         """The same machine with stacks of another depth."""
-        return VirtualMachine(self.program, self.backend, self.lanes, stack_depth, self.schedule)
-
-    # ---- running ----------------------------------------------------------------------------------------------
+        return VirtualMachine(self.program, self.backend, self.lanes, stack_depth, self.schedule, self.profiled)
 
     def start(self, inputs: dict[str, Array]) -> State:
         """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...]."""
-        backend, lanes = self.backend, self.lanes
-        entry = self.index[self.program.graph.entry]
-        state: State = {
-            "pc": backend.asarray(np.full(lanes, entry), "int32"),
-            "fault": backend.full((lanes,), 0, "int32"),
-            "executions": backend.full((self.halted,), 0, "int64"),
-            "active": backend.full((self.halted,), 0, "int64"),
-        }
-        for variable in self.stored:
-            type_ = self.program.var_defs[variable]
-            given = inputs.get(variable)
-            shape = (lanes, *type_.shape)
-            state[f"value:{variable}"] = (
-                backend.full(shape, 0, type_.dtype) if given is None else backend.asarray(given, type_.dtype)
-            )
-        slots = lanes * (self.stack_depth + 1)
-        for variable in self.stacked:
-            type_ = self.program.var_defs[variable]
-            state[f"frames:{variable}"] = backend.full((slots, *type_.shape), 0, type_.dtype)
-            state[f"height:{variable}"] = backend.full((lanes,), 0, "int32")
-        state[f"frames:{RETURN_ADDRESS}"] = backend.full((slots,), 0, "int32")
-        state[f"height:{RETURN_ADDRESS}"] = backend.full((lanes,), 0, "int32")
-        return state
+        return self.code.start(inputs)
 
     def advance(self, state: State, sweeps: int) -> State:
         """Make up to `sweeps` sweeps over the schedule; the state given in stays valid."""
-        after: State = self._advance(state, self.backend.asarray(sweeps, "int64"))
-        return after
+        return self.counted_advance(state, sweeps)[0]
+
+    def counted_advance(self, state: State, sweeps: int) -> tuple[State, Array]:
+        """As `advance`, with how many sweeps were made: fewer if every lane has halted."""
+        changed, taken = self._advance(state, self.backend.asarray(sweeps, "int64"))
+        return {**state, **changed}, taken
 
     def run(self, inputs: dict[str, Array]) -> State:
         """From `start` until every lane has halted."""
@@ -153,101 +140,8 @@ class VirtualMachine:
         """
         fault = self.backend.to_numpy(state["fault"])
         if fault.any():
-            first = self.faults[int(fault[np.flatnonzero(fault)[0]]) - 1]
+            first = self.code.faults[int(fault[np.flatnonzero(fault)[0]]) - 1]
             raise first.error(fault > 0, self.stack_depth)
-
-    # ---- one block --------------------------------------------------------------------------------------------
-
-    def _fault(self, fault: Fault) -> int:
-        self.faults.append(fault)
-        return len(self.faults)
-
-    def _touches(self, block: Block, live_at_end: frozenset[str]) -> tuple[str, ...]:
-        """The entries of the state that running the block may change."""
-        names = {"pc", "fault", "executions", "active"}
-        for op in block.ops:
-            if isinstance(op, (PushOp, PopOp)):
-                names |= {f"frames:{op.var}", f"height:{op.var}"}
-            changed = (op.var,) if isinstance(op, PopOp) else () if isinstance(op, PushOp) else writes(op)
-            names |= {f"value:{v}" for v in changed if v in self.stored and v in live_at_end}
-        if isinstance(block.terminator, (PushGotoOp, IndirectGotoOp)):
-            names |= {f"frames:{RETURN_ADDRESS}", f"height:{RETURN_ADDRESS}"}
-        return tuple(sorted(names))
-
-    def _block_step(self, block: Block, group_start: int) -> BlockStep:
-        """What runs one block on the lanes whose counter is at it."""
-        backend, types = self.backend, self.program.var_defs
-        live_at_end = self.live.at_end[block.label]
-        if block.owner == "main" and isinstance(block.terminator, IndirectGotoOp):
-            live_at_end |= set(self.program.vars_out)
-        steps = plan_block(block, live_at_end, types, backend)
-        here = self.index[block.label]
-        codes: dict[int, int] = {}
-        for step in steps:
-            if isinstance(step, PushOp):
-                codes[id(step)] = self._fault(Fault(FaultKind.STACK_OVERFLOW, step.var))
-            elif isinstance(step, WriteRowOp):
-                codes[id(step)] = self._fault(Fault(FaultKind.OUTSIDE_BUFFER, step.buffer, step.source))
-            elif isinstance(step, AssertOp):
-                codes[id(step)] = self._fault(Fault(FaultKind.ASSERTION, step.message, step.source))
-        call_code = 0
-        if isinstance(block.terminator, PushGotoOp):
-            callee = self.program.graph.block(block.terminator.target_label).owner
-            call_code = self._fault(Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}"))
-        storage = self.storage
-
-        def run(state: State) -> State:
-            state = dict(state)
-            mask = state["pc"] == here
-            values = LaneValues(state, mask, backend)
-            for step in steps:
-                match step:
-                    case Compute():
-                        for variable, value in step(mask, values).items():
-                            values.set_active(variable, value)
-                    case AssertOp(condition):
-                        storage.record_fault(state, mask & ~values[condition], codes[id(step)])
-                    case PushOp(var):
-                        storage.push(state, mask, var, values[var], codes[id(step)])
-                    case PopOp(var):
-                        beneath = storage.pop(state, mask, var)
-                        values.set_active(var, beneath)
-                    case WriteRowOp():
-                        written = storage.write_row(state, mask, step, values, types, codes[id(step)])
-                        values.set_all(step.var_out, written)
-            self._jump(state, mask, block, values, call_code)
-            for variable in values.changed():
-                if f"value:{variable}" in state and variable in live_at_end:
-                    state[f"value:{variable}"] = values.for_all_lanes(variable)
-            state["executions"] = backend.add_at(state["executions"], here, 1)
-            state["active"] = backend.add_at(state["active"], here, backend.count(mask))
-            # a lane with a fault has no meaningful next step
-            halted = backend.full((self.lanes,), self.halted, "int32")
-            state["pc"] = backend.where(state["fault"] > 0, halted, state["pc"])
-            return state
-
-        return BlockStep(here, group_start, self._touches(block, live_at_end), run)
-
-    def _jump(self, state: State, mask: Array, block: Block, values: LaneValues, code: int) -> None:
-        """Move the counters of the block's active lanes."""
-        backend, index = self.backend, self.index
-
-        def to(label: str) -> Array:
-            return backend.full((self.lanes,), index[label], "int32")
-
-        match block.terminator:
-            case GotoOp(label):
-                target = to(label)
-            case BranchOp(condition, yes, no):
-                target = backend.where(values[condition], to(yes), to(no))
-            case PushGotoOp(resume, entry):
-                self.storage.push(state, mask, RETURN_ADDRESS, to(resume), code)
-                target = to(entry)
-            case IndirectGotoOp():
-                at_bottom = state[f"height:{RETURN_ADDRESS}"] == 0
-                address = self.storage.pop(state, mask, RETURN_ADDRESS)
-                target = backend.where(at_bottom, backend.full((self.lanes,), self.halted, "int32"), address)
-        state["pc"] = backend.where(mask, target, state["pc"])
 
 
 def execute(
@@ -255,7 +149,7 @@ def execute(
     backend: Backend,
     *inputs: Array,
     max_stack_depth: int | None = None,
-    schedule: Schedule | None = None,
+    schedule: str | Schedule = "auto",
 ) -> tuple[np.ndarray, ...]:
     """Run a lowered, allocated program on inputs [lanes, ...] and give its outputs [lanes, ...] on the host.
 
@@ -268,12 +162,19 @@ def execute(
 
 
 def run_to_end(
-    machine: VirtualMachine, inputs: tuple[Array, ...], *, grow: bool
+    machine: VirtualMachine,
+    inputs: tuple[Array, ...],
+    *,
+    grow: bool,
+    run: Callable[[VirtualMachine, dict[str, Array]], State] = VirtualMachine.run,
 ) -> tuple[VirtualMachine, tuple[np.ndarray, ...]]:
-    """The outputs, and the machine that had stacks deep enough to compute them (the same one unless `grow`)."""
+    """The outputs, and the machine that had stacks deep enough to compute them (the same one unless `grow`).
+
+    `run` makes one attempt: the finished state of a machine started from inputs by name.
+    """
     named = dict(zip(machine.program.vars_in, inputs))
     while True:
-        state = machine.run(named)
+        state = run(machine, named)
         try:
             machine.check_faults(state)
         except StackOverflowError as error:

@@ -1,0 +1,213 @@
+"""The code of a virtual machine: its first state, and each block as a function from State to State."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from batchnuts.autobatch.compiler.dataflow import liveness
+from batchnuts.autobatch.compiler.ir import (
+    AssertOp,
+    Block,
+    BranchOp,
+    GotoOp,
+    IndirectGotoOp,
+    PopOp,
+    Program,
+    PushGotoOp,
+    PushOp,
+    VariableAllocation,
+    WriteRowOp,
+)
+from batchnuts.autobatch.runtime.backend import Array, Backend, State
+from batchnuts.autobatch.runtime.faults import Fault, FaultKind
+from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
+from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
+from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, LaneValues, Storage
+
+
+class MachineCode:
+    """A lowered, allocated program for one backend, number of lanes and stack depth.
+
+    `labels` numbers the blocks: pc i is the i-th label, pc n has halted. For a profile, with `timeline_rows`, the state
+    also holds
+
+        peak:v            int32 [lanes]   the most frames there were beneath the top of v (v a stack, or @)
+        timeline:block    int32 [rows]    for each dispatch, the block's number
+        timeline:active   int32 [rows]    for each dispatch, how many lanes it served
+        timeline:length   int32 [1]       rows in use; whoever advances the machine empties them before they are full
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        backend: Backend,
+        lanes: int,
+        stack_depth: int,
+        labels: tuple[str, ...],
+        timeline_rows: int = 0,
+    ) -> None:
+        self.program = program
+        self.backend = backend
+        self.lanes = lanes
+        self.stack_depth = stack_depth
+        self.index = {label: i for i, label in enumerate(labels)}
+        self.halted = len(labels)
+        self.timeline_rows = timeline_rows
+        self.faults: list[Fault] = []
+        self.storage = Storage(backend, lanes, stack_depth)
+        self.live = liveness(program.graph, frozenset(program.vars_out), through_calls=True)
+        kinds = program.var_alloc
+        self.stacked = tuple(v for v in kinds if kinds[v] is VariableAllocation.FULL)
+        self.stacks = (*self.stacked, RETURN_ADDRESS)
+        self.stored = tuple(v for v in kinds if kinds[v] in (VariableAllocation.REGISTER, VariableAllocation.FULL))
+        self.runs = {label: self._block(program.graph.block(label)) for label in labels}
+
+    def start(self, inputs: dict[str, Array]) -> State:
+        """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...]."""
+        backend, lanes = self.backend, self.lanes
+        entry = self.index[self.program.graph.entry]
+        state: State = {
+            "pc": backend.asarray(np.full(lanes, entry), "int32"),
+            "fault": backend.full((lanes,), 0, "int32"),
+            "executions": backend.full((self.halted,), 0, "int64"),
+            "active": backend.full((self.halted,), 0, "int64"),
+        }
+        for variable in self.stored:
+            type_ = self.program.var_defs[variable]
+            given = inputs.get(variable)
+            shape = (lanes, *type_.shape)
+            state[f"value:{variable}"] = (
+                backend.full(shape, 0, type_.dtype) if given is None else backend.asarray(given, type_.dtype)
+            )
+        slots = lanes * (self.stack_depth + 1)
+        for variable in self.stacked:
+            type_ = self.program.var_defs[variable]
+            state[f"frames:{variable}"] = backend.full((slots, *type_.shape), 0, type_.dtype)
+            state[f"height:{variable}"] = backend.full((lanes,), 0, "int32")
+        state[f"frames:{RETURN_ADDRESS}"] = backend.full((slots,), 0, "int32")
+        state[f"height:{RETURN_ADDRESS}"] = backend.full((lanes,), 0, "int32")
+        if rows := self.timeline_rows:
+            for variable in self.stacks:
+                state[f"peak:{variable}"] = backend.full((lanes,), 0, "int32")
+            for name, size in (("block", rows), ("active", rows), ("length", 1)):
+                state[f"timeline:{name}"] = backend.full((size,), 0, "int32")
+        return state
+
+    def _fault(self, fault: Fault) -> int:
+        self.faults.append(fault)
+        return len(self.faults)
+
+    def _fault_codes(self, steps: tuple[Step, ...]) -> dict[int, int]:
+        """By the step's identity, what is recorded on lanes where it goes wrong."""
+        codes: dict[int, int] = {}
+        for step in steps:
+            match step:
+                case PushOp(var):
+                    codes[id(step)] = self._fault(Fault(FaultKind.STACK_OVERFLOW, var))
+                case WriteRowOp():
+                    codes[id(step)] = self._fault(Fault(FaultKind.OUTSIDE_BUFFER, step.buffer, step.source))
+                case AssertOp():
+                    codes[id(step)] = self._fault(Fault(FaultKind.ASSERTION, step.message, step.source))
+        return codes
+
+    def _block(self, block: Block) -> Callable[[State], State]:
+        """What runs one block on the lanes whose counter is at it."""
+        backend, types, storage = self.backend, self.program.var_defs, self.storage
+        live_at_end = self.live.at_end[block.label]
+        if block.owner == "main" and isinstance(block.terminator, IndirectGotoOp):
+            live_at_end |= set(self.program.vars_out)
+        steps = plan_block(block, live_at_end, types, backend)
+        here = self.index[block.label]
+        codes = self._fault_codes(steps)
+        call_code = 0
+        if isinstance(block.terminator, PushGotoOp):
+            callee = self.program.graph.block(block.terminator.target_label).owner
+            call_code = self._fault(Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}"))
+
+        def run(state: State) -> State:
+            state = dict(state)
+            mask = state["pc"] == here
+            values = LaneValues(state, mask, backend)
+            for step in steps:
+                match step:
+                    case Compute():
+                        for variable, value in step(mask, values).items():
+                            values.set_active(variable, value)
+                    case AssertOp(condition):
+                        storage.record_fault(state, mask & ~values[condition], codes[id(step)])
+                    case PushOp(var):
+                        storage.push(state, mask, var, values[var], codes[id(step)])
+                        self._note_height(state, var)
+                    case PopOp(var):
+                        beneath = storage.pop(state, mask, var)
+                        values.set_active(var, beneath)
+                    case WriteRowOp():
+                        written = storage.write_row(state, mask, step, values, types, codes[id(step)])
+                        values.set_all(step.var_out, written)
+            self._jump(state, mask, block, values, call_code)
+            for variable in values.changed():
+                if f"value:{variable}" in state and variable in live_at_end:
+                    state[f"value:{variable}"] = values.for_all_lanes(variable)
+            active = backend.count(mask)
+            state["executions"] = backend.add_at(state["executions"], here, 1)
+            state["active"] = backend.add_at(state["active"], here, active)
+            self._note_dispatch(state, here, active)
+            if codes or call_code:  # a lane with a fault has no meaningful next step
+                halted = backend.full((self.lanes,), self.halted, "int32")
+                state["pc"] = backend.where(state["fault"] > 0, halted, state["pc"])
+            return state
+
+        return run
+
+    def _jump(self, state: State, mask: Array, block: Block, values: LaneValues, code: int) -> None:
+        """Move the counters of the block's active lanes."""
+        backend, index = self.backend, self.index
+
+        def to(label: str) -> Array:
+            return backend.full((self.lanes,), index[label], "int32")
+
+        match block.terminator:
+            case GotoOp(label):
+                target = to(label)
+            case BranchOp(condition, yes, no):
+                target = backend.where(values[condition], to(yes), to(no))
+            case PushGotoOp(resume, entry):
+                self.storage.push(state, mask, RETURN_ADDRESS, to(resume), code)
+                self._note_height(state, RETURN_ADDRESS)
+                target = to(entry)
+            case IndirectGotoOp():
+                at_bottom = state[f"height:{RETURN_ADDRESS}"] == 0
+                address = self.storage.pop(state, mask, RETURN_ADDRESS)
+                target = backend.where(at_bottom, backend.full((self.lanes,), self.halted, "int32"), address)
+        state["pc"] = backend.where(mask, target, state["pc"])
+
+    def _note_height(self, state: State, variable: str) -> None:
+        if self.timeline_rows:
+            height, peak = state[f"height:{variable}"], state[f"peak:{variable}"]
+            state[f"peak:{variable}"] = self.backend.where(height > peak, height, peak)
+
+    def _note_dispatch(self, state: State, here: int, active: Array) -> None:
+        if self.timeline_rows:
+            backend, row = self.backend, state["timeline:length"]
+            count = backend.cast(backend.reshape(active, (1,)), "int32")
+            for name, value in (("block", backend.full((1,), here, "int32")), ("active", count)):
+                state[f"timeline:{name}"] = backend.put_rows(state[f"timeline:{name}"], row, value)
+            state["timeline:length"] = row + 1
+
+
+def entries_touched(program: Program, labels: tuple[str, ...], timeline_rows: int = 0) -> dict[str, tuple[str, ...]]:
+    """For each block, the entries of the state that running it may change.
+
+    Found by running it: on NumPy, on one lane that is at no block, so no primitive is called, and every entry that the
+    code replaces is a new object afterwards.
+    """
+    code = MachineCode(program, NumpyBackend(), 1, 1, labels, timeline_rows)
+    before = code.start({})
+    before["pc"] = np.full(1, code.halted, "int32")
+    result = {}
+    for label, run in code.runs.items():
+        after = run(before)
+        result[label] = tuple(sorted(name for name in after if after[name] is not before[name]))
+    return result

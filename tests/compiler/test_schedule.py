@@ -1,0 +1,147 @@
+"""Schedules as data: what each policy makes, what may be made by hand, and what is refused."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from gated_programs import gated_fibonacci, uneven
+from programs import declared_primitives, fibonacci
+
+from batchnuts.autobatch import Schedule, Slot, batch
+from batchnuts.autobatch.compiler.ir import Block, BranchOp, ControlFlowGraph, GotoOp, IndirectGotoOp
+from batchnuts.autobatch.compiler.schedule import MOST_REPEATS, nested_order
+
+LABELS = tuple(fibonacci.schedule("int64", policy="earliest").order)
+
+
+def graph(**edges: str) -> ControlFlowGraph:
+    """A graph from each label to where its block goes: two labels branch, none returns."""
+
+    def block(label: str, targets: str) -> Block:
+        match targets.split():
+            case []:
+                return Block(label, (), IndirectGotoOp())
+            case [one]:
+                return Block(label, (), GotoOp(one))
+            case [yes, no]:
+                return Block(label, (), BranchOp("c", yes, no))
+        raise AssertionError(targets)
+
+    return ControlFlowGraph(tuple(block(label, targets) for label, targets in edges.items()))
+
+
+# ---- policies -------------------------------------------------------------------------------------------------------
+
+
+def test_earliest_is_one_group_per_block() -> None:
+    schedule = fibonacci.schedule("int64")
+    assert schedule.policy == "earliest"
+    assert [len(group) for group in schedule.groups] == [1] * len(LABELS)
+    assert schedule.order == LABELS
+
+
+def test_most_active_is_one_group_with_a_choice() -> None:
+    schedule = fibonacci.schedule("int64", policy="most_active")
+    assert schedule.choose == "most_active"
+    assert [[slot.label for slot in group] for group in schedule.groups] == [list(LABELS)]
+
+
+def test_drain_puts_costly_blocks_behind_control() -> None:
+    schedule = declared_primitives.schedule("float64[2]", "int64")
+    assert schedule.policy == "drain"
+    groups = [{slot.label for slot in group} for group in schedule.groups]
+    assert len(groups) == 3
+    assert groups[2] >= {"main.entry"}
+    for earlier, later in zip(schedule.order, schedule.order[1:], strict=False):
+        assert schedule.group_of[earlier] <= schedule.group_of[later]
+
+
+def test_sweep_lists_inner_loops_more_often() -> None:
+    two_loops = graph(start="outer", outer="inner done", inner="inner end", end="outer", done="")
+    assert nested_order(two_loops, frozenset()) == ("start", "outer", "inner", "inner", "end", "done")
+
+
+def test_sweep_does_not_repeat_loops_with_costly_blocks() -> None:
+    two_loops = graph(start="outer", outer="inner done", inner="inner end", end="outer", done="")
+    assert nested_order(two_loops, frozenset({"inner"})) == ("start", "outer", "inner", "end", "done")
+
+
+def test_sweep_keeps_the_number_of_slots_of_a_block_bounded() -> None:
+    """Five loops around each other: the innermost would stand 16 times."""
+    deep = graph(a="b z", b="c ab", c="d bc", d="e cd", e="e de", de="d", cd="c", bc="b", ab="a", z="")
+    order = nested_order(deep, frozenset())
+    assert set(order) == set(deep.labels)
+    assert max(order.count(label) for label in order) == MOST_REPEATS == order.count("e")
+    assert order.index("a") < order.index("b") < order.index("c") < order.index("d") < order.index("e")
+
+
+def test_sweep_lays_straight_code_out_in_the_order_of_control_flow() -> None:
+    late = graph(a="c b", b="d", d="", c="b")
+    assert nested_order(late, frozenset()) == ("a", "c", "b", "d")
+
+
+@pytest.mark.parametrize("policy", ["earliest", "most_active", "sweep", "drain"])
+def test_every_policy_takes_the_gates_of_the_program(policy: str) -> None:
+    schedule = gated_fibonacci.schedule("int64", policy=policy)
+    assert schedule.policy == policy
+    assert schedule.gates == {"gated_fibonacci.sync": Fraction(3, 4), "gated_fibonacci.sync.2": Fraction(1, 2)}
+
+
+def test_gates_are_the_fractions_that_were_meant() -> None:
+    schedule = Schedule([[Slot("a", 0.07), Slot("b", 1 / 3), Slot("c", 1), "d", Slot("e", 0.0)]])
+    assert schedule.gates == {"a": Fraction(7, 100), "b": Fraction(1, 3), "c": Fraction(1)}
+
+
+def test_a_schedule_prints_its_groups() -> None:
+    assert str(Schedule([["f.a", Slot("f.b", 0.5), "f.a"], ["f.c"]])) == (
+        "custom: each in turn\n  1. f.a, f.b [gate 0.5], f.a\n  2. f.c"
+    )
+    assert str(uneven.schedule("int64", "int64", policy="most_active")).startswith("most_active: the most active block")
+
+
+def test_a_label_stands_for_a_slot() -> None:
+    by_label, by_slot = Schedule([["a"]]), Schedule(((Slot("a"),),))
+    assert by_label == by_slot
+    assert hash(by_label) == hash(by_slot)
+
+
+def test_group_starts_count_each_block_once() -> None:
+    schedule = Schedule([["a", "b", "a"], ["c", "d"]])
+    assert schedule.order == ("a", "b", "c", "d")
+    assert schedule.group_starts == {"a": 0, "b": 0, "c": 2, "d": 2}
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("groups", "options", "message"),
+    [
+        ([[Slot("a", 1.5)]], {}, r"the gate of block 'a' is 1.5, expected a number in \[0, 1\]"),
+        ([[Slot("a", -0.1)]], {}, "the gate of block 'a' is -0.1"),
+        ([[Slot("a", float("nan"))]], {}, "the gate of block 'a' is nan"),
+        ([[Slot("a", "half")]], {}, "the gate of block 'a' is 'half'"),
+        ([["a"], ["b", "a"]], {}, "block 'a' stands in two groups"),
+        ([["a", Slot("a", 0.5)]], {}, "block 'a' has two different gates"),
+        ([["a"], []], {}, "group 2 of the schedule has no blocks"),
+        ([[3]], {}, "a schedule consists of labels and Slots; found 3"),
+        ([["a"]], {"choose": "random"}, "choose must be one of in_turn, most_active; found 'random'"),
+        ([["a", "a"]], {"choose": "most_active"}, "names each block once"),
+    ],
+)
+def test_a_schedule_that_makes_no_sense(groups: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Schedule(groups, **options)
+
+
+def test_a_schedule_must_fit_its_program() -> None:
+    @batch
+    def plain(n):
+        return n + 1
+
+    with pytest.raises(ValueError, match=r"does not have: f\.typo\. The program's blocks are main\.entry\."):
+        plain.run([1][0], backend="numpy", schedule=Schedule([["main.entry", "f.typo"]]))
+    with pytest.raises(ValueError, match=r"leaves out blocks, whose lanes would wait forever: fibonacci\.entry"):
+        fibonacci.run(3, backend="numpy", schedule=Schedule([[x for x in LABELS if x != "fibonacci.entry"]]))

@@ -1,0 +1,115 @@
+"""What the machine's loops carry: only what their blocks change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from programs import CASES, Case, fibonacci
+
+from batchnuts.autobatch import batch
+from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.compiler.schedule import make_schedule
+from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.runtime.machine_code import MachineCode, entries_touched
+from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
+
+
+@batch
+def power(x, n):
+    """`x` is never assigned; `n` changes in one block only."""
+    result = x
+    while n > 1:
+        result = result * x
+        n -= 1
+    return result
+
+
+ALWAYS = {"pc", "executions", "active"}
+
+
+def test_each_block_touches_what_it_assigns() -> None:
+    lowered = power.compiled((as_type("float64"), as_type("int64")), get_backend("numpy", "")).lowered
+    assert {label: set(names) - ALWAYS for label, names in entries_touched(lowered, lowered.graph.labels).items()} == {
+        "main.entry": {"value:main.result"},
+        "power.while": set(),
+        "power.body": {"value:main.result", "value:main.n"},
+        "power.endwhile": {"height:@"},
+    }
+
+
+def test_a_pop_leaves_the_frames_alone_and_a_push_the_value() -> None:
+    lowered = fibonacci.compiled((as_type("int64"),), get_backend("numpy", "")).lowered
+    touched = entries_touched(lowered, lowered.graph.labels)
+    assert set(touched["fibonacci.then"]) - ALWAYS == {
+        "height:@",
+        "height:fibonacci.n",
+        "value:fibonacci.n",
+        "value:main.result",
+    }
+    assert {"frames:fibonacci.n", "height:fibonacci.n", "fault", "frames:@"} <= set(touched["fibonacci.endif"])
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_no_block_changes_what_it_is_not_said_to_touch(case: Case) -> None:
+    """Every block that runs in the corpus, compared with the state before it, value by value."""
+    backend = get_backend("numpy", "")
+    lowered = case.function.compiled(case.function.lane_types(case.inputs), backend).lowered
+    labels = make_schedule(lowered, "earliest").order
+    touched = entries_touched(lowered, labels)
+    leaves = flatten(case.inputs)[0]
+    code = MachineCode(lowered, backend, len(leaves[0]), 12, labels)
+    state = code.start(dict(zip(lowered.vars_in, leaves, strict=False)))  # a default is zero here
+    ran = 0
+    while (first := state["pc"].min()) < code.halted:
+        label = labels[first]
+        before = {name: np.array(array) for name, array in state.items()}
+        state = code.runs[label](state)
+        same = {n for n, a in state.items() if np.array_equal(a, before[n], equal_nan=a.dtype.kind == "f")}
+        assert state.keys() - same <= set(touched[label])
+        ran += 1
+    assert ran
+
+
+def test_the_loops_of_tensorflow_carry_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the outer loop nor a block's own has an input that is never assigned among its variables."""
+    carried: list[Any] = []
+    original = tf.while_loop
+
+    def recording(condition: Any, body: Any, variables: Any, **options: Any) -> Any:
+        carried.append(variables)
+        return original(condition, body, variables, **options)
+
+    monkeypatch.setattr(tf, "while_loop", recording)
+    machine = power.machine((as_type("float64"), as_type("int64")), 3, TensorFlowBackend("graph"), "earliest", 4)
+    x, n = np.array([2.0, 3.0, 5.0]), np.array([1, 2, 3])
+    state = machine.run({"main.x": x, "main.n": n})
+    np.testing.assert_array_equal(machine.results(state)[0], x**n)
+    np.testing.assert_array_equal(state["value:main.x"], x)
+    (outer, _), *inner = carried
+    changing = ALWAYS | {"value:main.result", "value:main.n", "height:@"}
+    assert set(outer) == changing
+    assert [set(touched) - ALWAYS for _, touched in inner] == [
+        {"value:main.result"},
+        set(),
+        {"value:main.result", "value:main.n"},
+        {"height:@"},
+    ]
+    assert {"value:main.x", "fault", "frames:@"} == set(state) - changing
+
+
+def test_in_the_graph_too_what_is_not_assigned_passes_through() -> None:
+    """The While op gives no more outputs that its body computes than there are loop variables."""
+    backend = TensorFlowBackend("graph")
+    machine = power.machine((as_type("float64"), as_type("int64")), 3, backend, "earliest", 4)
+    state = machine.start({"main.x": np.ones(3), "main.n": np.ones(3, "int64")})
+    graph = machine._advance.get_concrete_function(state, tf.constant(5, tf.int64)).graph
+    (loop,) = [op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")]
+    body = graph._get_function(loop.get_attr("body").name).graph
+    arguments = {id(tensor) for tensor in body.inputs}
+    computed = [tensor for tensor in body.outputs if id(tensor) not in arguments]
+    # TensorFlow's own counter and its bound, the sweeps taken, and the six entries that some block changes
+    assert len(computed) == 3 + len(ALWAYS | {"value:main.result", "value:main.n", "height:@"})
+    assert len(body.outputs) > len(computed)  # what is only read is handed through

@@ -1,0 +1,265 @@
+"""Schedules at work: every one gives plain Python's results, none hangs, and each runs the blocks it says it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gated_programs import GATED, Gated, majority, uneven, uneven_without_gate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import CASES, Case, collatz, fibonacci
+
+from batchnuts.autobatch import Schedule, Slot
+from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.runtime.backend import SweepPlan
+from batchnuts.autobatch.runtime.dispatch import make_view
+from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
+
+POLICIES = ("earliest", "most_active", "sweep", "drain")
+EVERYWHERE = [
+    {"backend": "numpy"},
+    {"backend": "tensorflow", "mode": "eager"},
+    {"backend": "tensorflow", "mode": "graph"},
+    {"backend": "tensorflow", "mode": "xla"},
+]
+
+every_policy = pytest.mark.parametrize("policy", POLICIES)
+every_gated = pytest.mark.parametrize("case", GATED, ids=[case.name for case in GATED])
+everywhere = pytest.mark.parametrize("where", EVERYWHERE, ids=["-".join(where.values()) for where in EVERYWHERE])
+
+
+def assert_like_plain_python(case: Case | Gated, **options: Any) -> None:
+    expected = flatten(case.function.run(*case.inputs, executor="unbatched"))[0]
+    for found, wanted in zip(flatten(case.function.run(*case.inputs, **options))[0], expected, strict=True):
+        np.testing.assert_array_equal(found, wanted.astype(found.dtype))
+
+
+# ---- results --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["most_active", "sweep"])
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_corpus_agrees_with_plain_python(case: Case, policy: str) -> None:
+    assert_like_plain_python(case, backend="numpy", schedule=policy)
+
+
+@everywhere
+@every_policy
+def test_recursion_under_every_schedule(where: dict[str, str], policy: str) -> None:
+    n = np.array([3, 7, 4, 5])
+    np.testing.assert_array_equal(fibonacci.run(n, schedule=policy, **where), [3, 21, 5, 8])
+
+
+@every_policy
+@every_gated
+def test_gates_do_not_hang_on_numpy(case: Gated, policy: str) -> None:
+    assert_like_plain_python(case, backend="numpy", schedule=policy)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
+@every_gated
+def test_gates_do_not_hang_on_tensorflow(case: Gated, mode: str) -> None:
+    for policy in POLICIES if mode == "xla" else ("sweep",):
+        assert_like_plain_python(case, mode=mode, schedule=policy)
+
+
+@every_gated
+def test_gates_keep_the_order_under_stackless(case: Gated) -> None:
+    assert_like_plain_python(case, backend="numpy", executor="stackless")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_schedule_gives_the_results_and_moves_some_lane_in_each_sweep(data: st.DataObject) -> None:
+    """Random groups, orders, repeats and gates on a program that has gates of its own."""
+    case = data.draw(st.sampled_from(GATED))
+    types = ("int64",) * len(case.inputs)
+    labels = data.draw(st.permutations(case.function.schedule(*types, backend="numpy").order))
+    choose = data.draw(st.sampled_from(["in_turn", "most_active"]))
+    gate = st.sampled_from([None, 0.0, 0.3, 0.5, 0.9, 1.0])
+    gates = {label: data.draw(gate) for label in labels}
+    groups: list[list[Slot]] = [[]]
+    for label in labels:
+        if groups[-1] and data.draw(st.booleans()):
+            groups.append([])
+        groups[-1].append(Slot(label, gates[label]))
+    if choose == "in_turn":
+        groups = [group + [s for s in group if data.draw(st.booleans())] for group in groups]
+    schedule = Schedule(groups, choose)
+    found, profile = case.function.run(*case.inputs, backend="numpy", schedule=schedule, profile=True)
+    np.testing.assert_array_equal(found, case.function.run(*case.inputs, executor="unbatched"))
+    (run,) = profile.runs
+    assert run.sweeps is not None
+    assert run.sweeps <= run.total.executions <= run.total.active
+    if choose == "most_active":
+        assert run.sweeps == run.total.executions
+
+
+# ---- what a gate does -----------------------------------------------------------------------------------------------
+
+
+@every_policy
+@everywhere
+def test_a_full_gate_runs_once_for_all_lanes_that_are_live(where: dict[str, str], policy: str) -> None:
+    """Each time round, the gated block serves all lanes that have not halted, and no more often than the longest."""
+    n, k = np.array([5, 0, 2, 7, 6]), np.array([1, 2, 3, 4, 2])
+    found, profile = uneven.run(n, k, schedule=policy, profile=True, **where)
+    np.testing.assert_array_equal(found, uneven_without_gate.run(n, k, executor="unbatched"))
+    gated = profile.blocks()["uneven", "virtual_machine", "uneven.sync"]
+    assert (gated.executions, gated.active) == (n.max(), n.sum())
+
+
+def test_without_the_gate_it_would_run_more_often() -> None:
+    n, k = np.array([5, 0, 2, 7, 6]), np.array([1, 2, 3, 4, 2])
+    _, profile = uneven_without_gate.run(n, k, backend="numpy", schedule="sweep", profile=True)
+    assert behind_inner_loop(profile).executions > n.max()
+
+
+def behind_inner_loop(profile: Any) -> Any:
+    return profile.blocks()["uneven_without_gate", "virtual_machine", "uneven_without_gate.endwhile.2"]
+
+
+def test_a_gate_opens_for_the_few_when_the_many_are_gone() -> None:
+    """The lanes at the gate of the few go on last, together, when no other lane is live."""
+    n = np.array([30, -1, 31, 29, 30, 28, 27, 30, -2, 30])
+    _, profile = majority.run(n, backend="numpy", schedule="earliest", profile=True)
+    (run,) = profile.runs
+    label = {i: block.label for i, block in enumerate(run.blocks)}
+    order = [label[b] for b in run.timeline.blocks]
+    few = [active for at, active in zip(order, run.timeline.active, strict=True) if at == "majority.sync"]
+    assert few == [2]
+    assert order.index("majority.sync") < len(order) - 1
+
+
+def test_a_schedule_of_ones_own_may_set_and_lift_gates() -> None:
+    n, k = np.array([5, 0, 2, 7, 6]), np.array([1, 2, 3, 4, 2])
+    labels = uneven.schedule("int64", "int64", policy="sweep").order
+    lifted = Schedule([[Slot(label, 0.0) for label in labels]])
+    _, free = uneven.run(n, k, backend="numpy", schedule=lifted, profile=True)
+    assert free.blocks()["uneven", "virtual_machine", "uneven.sync"].executions > n.max()
+    labels = uneven_without_gate.schedule("int64", "int64", policy="sweep").order
+    closed = Schedule([[Slot(label, 1.0 if label.endswith(".endwhile.2") else None) for label in labels]])
+    _, gated = uneven_without_gate.run(n, k, backend="numpy", schedule=closed, profile=True)
+    assert behind_inner_loop(gated).executions == n.max()
+
+
+# ---- the rule, by hand ----------------------------------------------------------------------------------------------
+
+GATES = Schedule([["a", Slot("b", 0.5)], [Slot("c", 0.25), "d"]])
+VIEWS = [
+    ([0, 0, 1, 1], [0, 0, 1, 1], "half of the lanes wait at b, which opens it"),
+    ([0, 0, 0, 1], [0, 0, 0, 4], "too few at b"),
+    ([4, 4, 0, 1], [4, 4, 0, 1], "halted lanes do not count: one of two is half"),
+    ([1, 2, 2, 4], [4, 2, 2, 4], "c has its share, b has not"),
+    ([1, 3, 3, 3], [4, 3, 3, 3], "d needs no share"),
+    ([1, 4, 4, 4], [1, 4, 4, 4], "the last live lane"),
+    ([4, 4, 4, 4], [4, 4, 4, 4], "none is live"),
+]
+backends = pytest.mark.parametrize(
+    "backend", [get_backend("numpy", ""), get_backend("tensorflow", "eager")], ids=["numpy", "tensorflow"]
+)
+
+
+@backends
+@pytest.mark.parametrize(("pc", "expected", "why"), VIEWS, ids=[why for _, _, why in VIEWS])
+def test_who_may_move_behind_gates(backend: Any, pc: list[int], expected: list[int], why: str) -> None:
+    view = make_view(GATES, backend, len(pc))
+    assert backend.to_numpy(view({"pc": backend.asarray(np.array(pc), "int32")})).tolist() == expected
+
+
+@backends
+def test_all_live_lanes_at_closed_gates_opens_them(backend: Any) -> None:
+    schedule = Schedule([[Slot("a", 0.75), Slot("b", 0.75)], ["c"]])
+    view = make_view(schedule, backend, 4)
+    stuck = backend.asarray(np.array([0, 0, 1, 1]), "int32")
+    assert backend.to_numpy(view({"pc": stuck})).tolist() == [0, 0, 1, 1]
+
+
+@backends
+@pytest.mark.parametrize(
+    ("groups", "pc", "expected"),
+    [
+        ([["a", "b", "c"]], [0, 1, 1, 2], [3, 1, 1, 3]),
+        ([["a", "b", "c"]], [2, 2, 1, 1], [3, 3, 1, 1]),  # ties to the earliest
+        ([["a"], ["b", "c"]], [0, 2, 2, 2], [0, 3, 3, 3]),  # an earlier group comes first, however few its lanes
+        ([["a", Slot("b", 0.9)], ["c"]], [1, 1, 1, 2], [3, 3, 3, 2]),  # lanes at a closed gate are not there
+        ([["a", "b", "c"]], [3, 3, 3, 3], [3, 3, 3, 3]),
+    ],
+)
+def test_the_most_active_block(backend: Any, groups: Any, pc: list[int], expected: list[int]) -> None:
+    view = make_view(Schedule(groups, "most_active"), backend, 4)
+    assert backend.to_numpy(view({"pc": backend.asarray(np.array(pc), "int32")})).tolist() == expected
+
+
+def test_without_gates_and_choice_the_view_costs_nothing() -> None:
+    view = make_view(fibonacci.schedule("int64", policy="sweep"), get_backend("numpy", ""), 3)
+    state = {"pc": np.array([0, 1, 2], "int32")}
+    assert view(state) is state["pc"]
+
+
+# ---- which block runs next ------------------------------------------------------------------------------------------
+
+
+class Watched(NumpyBackend):
+    """NumPy's backend that notes the counters before each dispatch."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, np.ndarray]] = []
+
+    def sweep(self, plan: SweepPlan, state: Any, budget: Any) -> Any:
+        def noted(step: Any) -> Any:
+            def run(before: Any) -> Any:
+                self.seen.append((step.index, before["pc"]))
+                return step.run(before)
+
+            return replace(step, run=run)
+
+        return super().sweep(replace(plan, steps=tuple(map(noted, plan.steps))), state, budget)
+
+
+def dispatches(function: Any, n: np.ndarray, policy: str) -> tuple[list[tuple[int, np.ndarray]], int]:
+    backend = Watched()
+    machine = function.machine((as_type("int64"),), len(n), backend, policy, 16)
+    machine.run(dict(zip(machine.program.vars_in, (n,), strict=True)))
+    return backend.seen, machine.halted
+
+
+@pytest.mark.parametrize("function", [fibonacci, collatz])
+def test_earliest_runs_the_earliest_block(function: Any) -> None:
+    seen, _ = dispatches(function, np.array([3, 7, 4, 5]), "earliest")
+    assert seen
+    assert all(ran == pc.min() for ran, pc in seen)
+
+
+@pytest.mark.parametrize("function", [fibonacci, collatz])
+def test_most_active_runs_the_fullest_block(function: Any) -> None:
+    seen, halted = dispatches(function, np.array([3, 7, 4, 5]), "most_active")
+    assert any(ran != pc.min() for ran, pc in seen)
+    for ran, pc in seen:
+        assert ran == np.bincount(pc[pc < halted], minlength=halted).argmax()
+
+
+@pytest.mark.parametrize("policy", ["most_active", "sweep"])
+def test_a_run_in_pieces_is_the_run(policy: str) -> None:
+    """The view is no part of the state, so a machine may stop between any two sweeps."""
+    n, k = np.array([5, 0, 2, 7, 6]), np.array([1, 2, 3, 4, 2])
+    target = get_backend("tensorflow", "xla")
+    machine = uneven.machine((as_type("int64"),) * 2, len(n), target, policy, 4)
+    inputs = dict(zip(machine.program.vars_in, (n, k), strict=True))
+    whole, state = machine.run(inputs), machine.start(inputs)
+    while not machine.is_finished(state):
+        state = machine.advance(state, 3)
+    for name in whole:
+        np.testing.assert_array_equal(target.to_numpy(state[name]), target.to_numpy(whole[name]), err_msg=name)
+
+
+def test_the_machine_is_kept_for_the_next_run_of_a_schedule() -> None:
+    schedule = Schedule([list(fibonacci.schedule("int64", backend="numpy").order)])
+    before = len(fibonacci._machines)
+    for _ in range(2):
+        fibonacci.run(np.array([3, 4]), backend="numpy", schedule=Schedule(schedule.groups))
+    assert len(fibonacci._machines) == before + 1
