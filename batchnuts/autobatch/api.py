@@ -21,26 +21,47 @@ from batchnuts.autobatch.compiler.schedule import POLICIES, make_schedule
 from batchnuts.autobatch.compiler.text import show_program
 from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.errors import LaneInputError
-from batchnuts.autobatch.runtime import stackless
-from batchnuts.autobatch.runtime.backend import Backend
+from batchnuts.autobatch.runtime import reference, stackless
+from batchnuts.autobatch.runtime.backend import STYLES, Backend
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, run_to_end
 
-EXECUTORS = ("virtual_machine", "stackless", "unbatched")
+EXECUTORS = ("virtual_machine", "stackless", "unbatched", "reference")
 BACKENDS = ("tensorflow", "numpy")
 
 
+def get_backend(name: str, mode: str, style: str = "auto") -> Backend:
+    """The backend of that name, mode and style, always the same object.
+
+    NumPy knows no modes and ignores `mode`. The style `auto` is gather on NumPy, which computes row by row, and masking
+    on TensorFlow. Raises ValueError for what there is not.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {name!r}")
+    if style not in ("auto", *STYLES):
+        raise ValueError(f"style must be one of auto, {', '.join(STYLES)}; found {style!r}")
+    if style == "auto":
+        style = "gather" if name == "numpy" else "masking"
+    return _make_backend(name, "eager" if name == "numpy" else mode, style)
+
+
+def as_backend(backend: str | Backend, mode: str, style: str) -> Backend:
+    """What `run` takes for a backend: its name, or a Backend object, which has a mode and style already."""
+    if isinstance(backend, str):
+        return get_backend(backend, mode, style)
+    if style not in ("auto", backend.style):
+        raise ValueError(f"style={style!r}, but the backend {backend.name!r} was made for {backend.style!r}")
+    return backend
+
+
 @functools.cache
-def get_backend(name: str, mode: str) -> Backend:
-    """The backend of that name and mode; ValueError for an unknown one. NumPy knows no modes and ignores it."""
+def _make_backend(name: str, mode: str, style: str) -> Backend:
     if name == "numpy":
         from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
 
-        return NumpyBackend()
-    if name == "tensorflow":
-        from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
+        return NumpyBackend(style)
+    from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
 
-        return TensorFlowBackend(mode)
-    raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; found {name!r}")
+    return TensorFlowBackend(mode, style)
 
 
 @dataclass(frozen=True)
@@ -67,7 +88,7 @@ class BatchedFunction(LaneFunction):
         super().__init__(python_function)
         self._compiled: dict[Any, Compiled] = {}
         self._machines: dict[Any, VirtualMachine] = {}
-        self._block_code: dict[Any, dict[str, Any]] = {}
+        self._block_code: dict[Any, stackless.BlockCodeCache] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The results for all lanes, with the defaults of `run`; keyword and default arguments as in Python."""
@@ -98,8 +119,9 @@ class BatchedFunction(LaneFunction):
         self,
         *lanes: Any,
         executor: str = "virtual_machine",
-        backend: str = "tensorflow",
+        backend: str | Backend = "tensorflow",
         mode: str = "xla",
+        style: str = "auto",
         schedule: str = "auto",
         max_stack_depth: int | None = None,
         tally: stackless.Tally | None = None,
@@ -108,9 +130,14 @@ class BatchedFunction(LaneFunction):
 
         lanes: one array [lanes, ...], or structure of such arrays, per parameter. Arrays of one lane and Python
             numbers are used on every lane.
-        executor: "virtual_machine" (program-counter autobatching), "stackless" (recursion on the host) or
-            "unbatched" (plain Python, lane by lane).
-        backend, mode: "tensorflow" with "xla", "graph" or "eager"; "numpy". `stackless` runs eagerly.
+        executor: "virtual_machine" (program-counter autobatching), "stackless" (calls and branches on the host),
+            "unbatched" (plain Python, lane by lane) or "reference" (the interpreter that defines the IR's meaning,
+            lane by lane on NumPy values).
+        backend, mode: "tensorflow" with "xla", "graph" or "eager"; "numpy"; or a Backend object, which brings its own
+            mode and style. In mode xla the virtual machine is one compiled program, and `stackless` compiles what lies
+            between calls.
+        style: how primitives run on the active lanes only: "masking" computes all lanes and selects, "gather" computes
+            the active ones' rows (NumPy, and TensorFlow in mode eager); "auto" is gather on NumPy, else masking.
         schedule: "auto", "earliest" or "drain"; the order in which the virtual machine serves its blocks.
         max_stack_depth: frames a lane's stacks may hold; None lets them grow.
         tally: a dictionary to which `stackless` adds, by block, how often it ran and on how many lanes.
@@ -118,16 +145,26 @@ class BatchedFunction(LaneFunction):
         Raises CompileError (with the line) for what cannot be batched, LaneInputError for arguments that do not fit,
         StackOverflowError for a lane that recursed deeper than allowed.
         """
-        options = {"executor": executor, "backend": backend, "mode": mode, "schedule": schedule}
-        return self._run(lanes, {}, max_stack_depth=max_stack_depth, tally=tally, **options)
+        return self._run(
+            lanes,
+            {},
+            executor=executor,
+            backend=backend,
+            mode=mode,
+            style=style,
+            schedule=schedule,
+            max_stack_depth=max_stack_depth,
+            tally=tally,
+        )
 
     def _run(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         executor: str = "virtual_machine",
-        backend: str = "tensorflow",
+        backend: str | Backend = "tensorflow",
         mode: str = "xla",
+        style: str = "auto",
         schedule: str = "auto",
         max_stack_depth: int | None = None,
         tally: stackless.Tally | None = None,
@@ -139,11 +176,15 @@ class BatchedFunction(LaneFunction):
         if max_stack_depth is not None and max_stack_depth < 1:
             raise ValueError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {max_stack_depth}")
         inputs = self._bind(args, kwargs)
-        if executor == "unbatched":
+        if executor == "unbatched" and inputs.lanes:
             return self._run_unbatched(inputs)
-        target = get_backend(backend, "eager" if executor == "stackless" else mode)
+        if executor in ("unbatched", "reference"):  # neither needs more of a backend than types
+            backend = get_backend("numpy", "eager")
+        target = as_backend(backend, mode, style)
         compiled = self.compiled(inputs.types, target)
-        if executor == "stackless":
+        if executor in ("unbatched", "reference"):
+            results = reference.execute(compiled.with_calls, *inputs.leaves, max_stack_depth=max_stack_depth)
+        elif executor == "stackless":
             cache = self._block_code.setdefault((hashable(inputs.types), target), {})
             results = stackless.execute(
                 compiled.with_calls, target, cache, *inputs.leaves, max_stack_depth=max_stack_depth, tally=tally
@@ -155,7 +196,8 @@ class BatchedFunction(LaneFunction):
             )
             machine, results = run_to_end(machine, inputs.leaves, grow=max_stack_depth is None)
             self._machines[key] = machine
-        return unflatten(flatten(compiled.result_type)[1], results)
+        # copies: results are the caller's to change
+        return unflatten(flatten(compiled.result_type)[1], [np.array(result) for result in results])
 
     def compiled(self, types: tuple[Any, ...], backend: Backend) -> Compiled:
         """Both executable forms for one lane's argument types; compiled once per types and backend."""

@@ -25,7 +25,7 @@ WAYS = {
     "graph-drain": {"backend": "tensorflow", "mode": "graph", "schedule": "drain"},
     "xla": {"backend": "tensorflow", "mode": "xla", "schedule": "earliest"},
     "xla-drain": {"backend": "tensorflow", "mode": "xla", "schedule": "drain"},
-    "eager-stackless": {"executor": "stackless", "backend": "tensorflow"},
+    "eager-stackless": {"executor": "stackless", "backend": "tensorflow", "mode": "eager"},
 }
 ON_HOST = ("numpy", "numpy-drain", "numpy-stackless")
 

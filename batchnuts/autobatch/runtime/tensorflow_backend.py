@@ -20,7 +20,7 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import BlockStep, Region, State
+from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State
 
 MODES = ("xla", "graph", "eager")
 
@@ -29,17 +29,23 @@ class TensorFlowBackend:
     """The `Backend` of TensorFlow tensors.
 
     xla compiles the machine's whole loop; graph runs the same loop in TensorFlow's executor; eager drives it from
-    Python with one traced function per region. XLA computes junk lanes and never raises; the other modes hand junk
-    lanes the inputs of an active lane, so an operation that would raise on junk (integer division by zero, say) only
-    ever sees values that an active lane has.
+    Python with one traced function per region, for any number of rows. XLA computes junk lanes and never raises; the
+    other modes hand junk lanes the inputs of an active lane, so an operation that would raise on junk (integer division
+    by zero, say) only ever sees values that an active lane has.
     """
 
     name = "tensorflow"
 
-    def __init__(self, mode: str = "xla") -> None:
+    def __init__(self, mode: str = "xla", style: str = "masking") -> None:
         if mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
+        if style == "gather" and mode != "eager":
+            raise ValueError(
+                f"style='gather' computes as many rows as there are active lanes, but mode={mode!r} compiles for a fixed "
+                "number of rows. Use mode='eager', or style='masking'."
+            )
         self.mode = mode
+        self.style = style
 
     # ---- type inference ---------------------------------------------------------------------------------------
 
@@ -104,18 +110,10 @@ class TensorFlowBackend:
         """See Backend."""
         return tf.cast(array, dtype)
 
-    def reshape(self, array: Any, shape: Sequence[int]) -> tf.Tensor:
-        """See Backend."""
-        return tf.reshape(array, tuple(shape))
-
     def where(self, mask: Any, new: Any, old: Any) -> tf.Tensor:
         """See Backend."""
         rank = max(len(new.shape), len(old.shape))
         return tf.where(tf.reshape(mask, [mask.shape[0]] + [1] * (rank - 1)), new, old)
-
-    def clip(self, values: Any, low: int, high: int) -> tf.Tensor:
-        """See Backend."""
-        return tf.clip_by_value(values, tf.cast(low, values.dtype), tf.cast(high, values.dtype))
 
     def count(self, mask: Any) -> tf.Tensor:
         """See Backend."""
@@ -133,40 +131,49 @@ class TensorFlowBackend:
         """See Backend."""
         return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
 
+    def write_rows(self, buffers: Any, lanes: Any, rows: Any, values: Any) -> tf.Tensor:
+        """See Backend: every lane writes a row, its old one where it shall not change; no select over whole buffers."""
+        count, size = buffers.shape[0], buffers.shape[1]
+        flat = tf.reshape(buffers, (count * size, *buffers.shape[2:]))
+        slots = tf.range(count, dtype=tf.int32) * size + tf.where(lanes, tf.cast(rows, tf.int32), 0)
+        values = self.where(lanes, values, tf.gather(flat, slots))
+        return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
+
+    def rows_to_compute(self, mask: Any) -> tf.Tensor | None:
+        """See Backend."""
+        if self.mode == "xla":
+            return None
+        if self.style == "gather":
+            return tf.cast(tf.where(mask)[:, 0], tf.int32)
+        return tf.where(mask, tf.range(mask.shape[0], dtype=tf.int32), tf.argmax(mask, output_type=tf.int32))
+
     # ---- programs ---------------------------------------------------------------------------------------------
 
     def vectorize(
         self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
-    ) -> Region:
-        """See Backend: `tf.vectorized_map` of the region, traced once per lane count."""
+    ) -> RowFunction:
+        """See Backend: `tf.vectorized_map`; in eager mode traced once, whatever the number of rows."""
 
         def one_lane(values: tuple[Any, ...]) -> tuple[tf.Tensor, ...]:
             return tuple(_as_type(r, t) for r, t in zip(function(*values), outputs))
 
-        def region(mask: Any, *values: Any) -> tuple[tf.Tensor, ...]:
-            if not values:  # constants: the same on every lane
-                lanes = mask.shape[0]
-                return tuple(tf.broadcast_to(r, (lanes, *t.shape)) for r, t in zip(one_lane(()), outputs))
-            return tuple(tf.vectorized_map(one_lane, self._without_junk(mask, values)))
+        def over_rows(*values: Any) -> tuple[tf.Tensor, ...]:
+            return tuple(tf.vectorized_map(one_lane, values))
 
-        return tf.function(region, autograph=False) if self.mode == "eager" else region
+        if self.mode != "eager":
+            return over_rows
+        rows = tuple(tf.TensorSpec((None, *t.shape), t.dtype) for t in inputs)
+        traced: RowFunction = tf.function(over_rows, input_signature=rows, autograph=False)
+        return traced
 
-    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> Region:
+    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
         """See Backend."""
 
-        def region(mask: Any, *values: Any) -> tuple[tf.Tensor, ...]:
-            results = primitive.call(*self._without_junk(mask, values))
-            lanes = mask.shape[0]
-            return tuple(tf.ensure_shape(_as_type(r, t), (lanes, *t.shape)) for r, t in zip(results, outputs))
+        def over_rows(*values: Any) -> tuple[tf.Tensor, ...]:
+            results = zip(primitive.call(*values), outputs)
+            return tuple(tf.ensure_shape(_as_type(r, t), (values[0].shape[0], *t.shape)) for r, t in results)
 
-        return region
-
-    def _without_junk(self, mask: Any, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        if self.mode == "xla":
-            return values
-        lanes = tf.range(mask.shape[0], dtype=tf.int32)
-        rows = tf.where(mask, lanes, tf.argmax(mask, output_type=tf.int32))
-        return tuple(tf.gather(v, rows) for v in values)
+        return over_rows
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend."""
