@@ -20,14 +20,17 @@ NUMPY = {"executor": "virtual_machine", "backend": "numpy", "schedule": "earlies
 WAYS = {
     "numpy": NUMPY,
     "numpy-drain": {**NUMPY, "schedule": "drain"},
+    "numpy-masking": {**NUMPY, "style": "masking"},
     "numpy-stackless": {"executor": "stackless", "backend": "numpy"},
+    "numpy-stackless-masking": {"executor": "stackless", "backend": "numpy", "style": "masking"},
+    "reference": {"executor": "reference"},
     "eager": {"backend": "tensorflow", "mode": "eager", "schedule": "earliest"},
     "graph-drain": {"backend": "tensorflow", "mode": "graph", "schedule": "drain"},
     "xla": {"backend": "tensorflow", "mode": "xla", "schedule": "earliest"},
     "xla-drain": {"backend": "tensorflow", "mode": "xla", "schedule": "drain"},
     "eager-stackless": {"executor": "stackless", "backend": "tensorflow", "mode": "eager"},
 }
-ON_HOST = ("numpy", "numpy-drain", "numpy-stackless")
+ON_HOST = tuple(way for way in WAYS if way.startswith(("numpy", "reference")))
 
 every_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 every_way = pytest.mark.parametrize("way", WAYS)

@@ -76,18 +76,20 @@ def test_calls_nest_deeper_than_pythons_own_stack() -> None:
     np.testing.assert_array_equal(triangle.run(np.array([3, 5000]), executor="reference"), [6, 12502500])
 
 
-# ---- what is the user's to mend ---------------------------------------------------------------------------------------
+# ---- what is the user's to mend -------------------------------------------------------------------------------------
 
 
 def test_an_overflow_names_function_and_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     n = np.array([3, 7, 4, 5])
-    with pytest.raises(StackOverflowError, match=r"lane 1 recursed too deep in 'fibonacci': calls may nest 4 deep \(2 of"):
+    with pytest.raises(
+        StackOverflowError, match=r"lane 1 recursed too deep in 'fibonacci': calls may nest 4 deep \(2 of"
+    ):
         fibonacci.run(n, executor="reference", max_stack_depth=4)
     lowered = forms(fibonacci, (TensorType("int64"),))["coalesce"]
     with pytest.raises(StackOverflowError, match="lane 1 recursed too deep in 'fibonacci'"):
         reference.execute(lowered, n, max_stack_depth=4)
     monkeypatch.setattr(faults, "LARGEST_STACK_DEPTH", 4)
-    with pytest.raises(StackOverflowError, match="nest 4 deep .*probably never reaches its base case"):
+    with pytest.raises(StackOverflowError, match=r"nest 4 deep .*probably never reaches its base case"):
         fibonacci.run(n, executor="reference")
 
 
@@ -97,7 +99,9 @@ def write_at(buffer, index):
 
 
 def test_a_write_outside_its_buffer_names_lane_and_line() -> None:
-    with pytest.raises(BatchnutsError, match=r"(?s)test_reference.py:.*# the write.*lane 2 wrote outside.*2 of 4 lanes"):
+    with pytest.raises(
+        BatchnutsError, match=r"(?s)test_reference.py:.*# the write.*lane 2 wrote outside.*2 of 4 lanes"
+    ):
         write_at.run(np.zeros((4, 3)), np.array([0, 2, 3, -1]), executor="reference")
 
 

@@ -97,6 +97,12 @@ class Backend(Evaluator, Protocol):
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
         """A primitive already written over lanes as a function of rows, whose results have these types."""
 
+    def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of arrays of fixed shapes as a single operation, where every operation costs much by itself.
+
+        Else the function itself.
+        """
+
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of States and scalars as the mode runs it."""
 
@@ -105,3 +111,15 @@ class Backend(Evaluator, Protocol):
 
         In one sweep each step runs in turn if some lane waits at it and none waits before its group.
         """
+
+
+def sweep_on_host(backend: Backend, steps: Sequence[BlockStep], state: State, halted: int, budget: Any) -> State:
+    """`Backend.sweep` where Python drives every step."""
+    for _ in range(int(budget)):
+        if int(backend.to_numpy(state["pc"]).min(initial=halted)) == halted:
+            break
+        for step in steps:
+            pc = backend.to_numpy(state["pc"])
+            if (pc == step.index).any() and pc.min() >= step.group_start:
+                state = step.run(state)
+    return state

@@ -22,7 +22,7 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State
+from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, sweep_on_host
 
 
 class NumpyBackend:
@@ -164,21 +164,18 @@ class NumpyBackend:
 
         return over_rows
 
+    def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See Backend: the function itself."""
+        return function
+
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend: nothing to do."""
         return function
 
     def sweep(self, steps: Sequence[BlockStep], state: State, halted: int, budget: Any) -> State:
-        """See Backend: a host loop, on its own copy of the stacks, which `put_rows` changes."""
-        state = {name: a.copy() if name.startswith("frames:") else a for name, a in state.items()}
-        for _ in range(int(budget)):
-            if int(state["pc"].min(initial=halted)) == halted:
-                break
-            for step in steps:
-                pc = state["pc"]
-                if (pc == step.index).any() and pc.min() >= step.group_start:
-                    state = step.run(state)
-        return state
+        """See Backend: a host loop, on its own copy of what `put_rows` changes."""
+        state = {name: a if name.startswith("value:") else a.copy() for name, a in state.items()}
+        return sweep_on_host(self, steps, state, halted, budget)
 
 
 def _agreed(first: AbstractResult, other: AbstractResult) -> AbstractResult:

@@ -76,7 +76,9 @@ def execute(program: Program, *inputs: Any, max_stack_depth: int | None = None) 
     if stopped:
         raise stopped[min(stopped)].error(np.isin(np.arange(lanes), list(stopped)), max_stack_depth)
     if not lanes:
-        return tuple(map_leaves(lambda t: np.zeros((0, *t.shape), t.dtype), program.var_defs[v]) for v in program.vars_out)
+        return tuple(
+            map_leaves(lambda t: np.zeros((0, *t.shape), t.dtype), program.var_defs[v]) for v in program.vars_out
+        )
     return tuple(map_leaves(lambda *leaves: np.stack(leaves), *values) for values in zip(*results))
 
 
@@ -150,7 +152,9 @@ class _Activation:
         match op:
             case PrimOp(vars_out, function, vars_in):
                 values = [self.read(v) for v in vars_in]
-                self.assign(vars_out, _on_one_lane(function.call)(*values) if function.batched else function.call(*values))
+                self.assign(
+                    vars_out, _on_one_lane(function.call)(*values) if function.batched else function.call(*values)
+                )
             case WriteRowOp(var_out, buffer, index, value):
                 rows = len(_first_leaf(self.read(buffer)))
                 if not 0 <= int(self.read(index)) < rows:

@@ -85,12 +85,21 @@ def _compute(run: tuple[PrimOp, ...], needed: Variables, types: Mapping[str, Ten
     function = _one_lane(run, inputs, outputs, types)
     same_types = all(types[o] == types[i] for op in run if op.function is COPY for o, i in zip(op.vars_out, op.vars_in))
     if all(op.function is COPY for op in run) and same_types:
-        return Compute(inputs, outputs, lambda mask, *values: function(*values))
+        return Compute(inputs, outputs, _copies(run, inputs, outputs))
     in_types, out_types = tuple(types[v] for v in inputs), tuple(types[v] for v in outputs)
     if not inputs:  # constants: the same on every lane, which the mask counts
         of_mask = backend.vectorize(lambda _: function(), (TensorType("bool"),), out_types)
         return Compute((), outputs, lambda mask: of_mask(mask))
-    return Compute(inputs, outputs, _region(backend.vectorize(function, in_types, out_types), out_types, backend))
+    region = _region(backend.vectorize(function, in_types, out_types), out_types, backend)
+    return Compute(inputs, outputs, backend.as_one_op(region) if backend.style == "masking" else region)
+
+
+def _copies(run: tuple[PrimOp, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Region:
+    """A run of nothing but copies: whole arrays change their names."""
+    origin = {v: i for i, v in enumerate(inputs)}
+    for op in run:
+        origin.update({out: origin[v] for out, v in zip(op.vars_out, op.vars_in)})
+    return lambda mask, *values: tuple(values[origin[v]] for v in outputs)
 
 
 def _region(function: RowFunction, outputs: tuple[TensorType, ...], backend: Backend) -> Region:

@@ -303,7 +303,8 @@ class _Run:
             state: State = {f"value:{v}": x for v, x in given.items()}
             lanes = mask.shape[0]
             storage = Storage(backend, lanes, 0)
-            state["fault"] = backend.full((lanes,), 0, "int32")
+            if possible:
+                state["fault"] = backend.full((lanes,), 0, "int32")
             values = LaneValues(state, mask, backend)
             for step in steps:
                 match step:

@@ -20,7 +20,7 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State
+from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, sweep_on_host
 
 MODES = ("xla", "graph", "eager")
 
@@ -41,8 +41,8 @@ class TensorFlowBackend:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
         if style == "gather" and mode != "eager":
             raise ValueError(
-                f"style='gather' computes as many rows as there are active lanes, but mode={mode!r} compiles for a fixed "
-                "number of rows. Use mode='eager', or style='masking'."
+                f"style='gather' computes as many rows as there are active lanes, but mode={mode!r} compiles for a "
+                "fixed number of rows. Use mode='eager', or style='masking'."
             )
         self.mode = mode
         self.style = style
@@ -175,6 +175,11 @@ class TensorFlowBackend:
 
         return over_rows
 
+    def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See Backend: traced in eager mode; the other modes compile more than that at once."""
+        traced: Callable[..., Any] = tf.function(function, autograph=False) if self.mode == "eager" else function
+        return traced
+
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend."""
         if self.mode == "eager":
@@ -189,14 +194,7 @@ class TensorFlowBackend:
         conditional, that makes XLA copy neither stacks nor buffers.
         """
         if self.mode == "eager":
-            for _ in range(int(budget)):
-                if int(tf.reduce_min(state["pc"])) == halted:
-                    break
-                for step in steps:
-                    pc = state["pc"].numpy()
-                    if (pc == step.index).any() and pc.min() >= step.group_start:
-                        state = step.run(state)
-            return state
+            return sweep_on_host(self, steps, state, halted, budget)
 
         def some_lane_runs(state: State, taken: Any) -> Any:
             return (tf.reduce_min(state["pc"]) < halted) & (taken < budget)
