@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,10 +179,13 @@ class BatchedFunction(LaneFunction):
         if executor == "unbatched" and inputs.lanes:
             return self._run_unbatched(inputs)
         if executor in ("unbatched", "reference"):  # neither needs more of a backend than types
-            backend = get_backend("numpy", "eager")
+            backend, style = get_backend("numpy", "eager"), "auto"
         target = as_backend(backend, mode, style)
         compiled = self.compiled(inputs.types, target)
-        if executor in ("unbatched", "reference"):
+        results: Sequence[Any]
+        if not inputs.lanes:
+            results = [np.zeros((0, *t.shape), t.dtype) for t in flatten(compiled.result_type)[0]]
+        elif executor == "reference":
             results = reference.execute(compiled.with_calls, *inputs.leaves, max_stack_depth=max_stack_depth)
         elif executor == "stackless":
             cache = self._block_code.setdefault((hashable(inputs.types), target), {})
@@ -242,9 +245,9 @@ class BatchedFunction(LaneFunction):
                     f"{len(value)} lanes. Give numpy.array({name}) for one number per lane."
                 )
             for leaf in flatten(value)[0]:
+                shape = _as_array(name, leaf).shape
                 if type(leaf) in WEAK_DTYPES:
                     continue
-                shape = np.shape(leaf)
                 if not shape:
                     raise LaneInputError(
                         f"argument {name!r} has an array without a lane axis; give shape [lanes, ...], or a Python "
@@ -259,7 +262,7 @@ class BatchedFunction(LaneFunction):
         values, types = [], []
         for name, value in bound.arguments.items():
             types.append(map_leaves(functools.partial(_lane_type, name), value))
-            values.append(map_leaves(functools.partial(_on_lanes, lanes), value))
+            values.append(map_leaves(functools.partial(_on_lanes, lanes, name), value))
         return _Inputs(tuple(values), tuple(types), lanes)
 
     def _run_unbatched(self, inputs: _Inputs) -> Any:
@@ -267,7 +270,7 @@ class BatchedFunction(LaneFunction):
         results = []
         for lane in range(inputs.lanes):
             arguments = {
-                p.name: map_leaves(lambda leaf, t, lane=lane: leaf[lane].item() if t.weak else leaf[lane], value, types)
+                p.name: map_leaves(functools.partial(_of_lane, lane), value, types)
                 for p, value, types in zip(parameters, inputs.values, inputs.types)
             }
             by_position = [arguments.pop(p.name) for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -275,20 +278,39 @@ class BatchedFunction(LaneFunction):
         return map_leaves(lambda *leaves: np.stack(leaves), *results)
 
 
+def _as_array(name: str, leaf: Any) -> np.ndarray:
+    """An argument's leaf as an array of a dtype that every backend has; LaneInputError for what holds no numbers."""
+    try:
+        array = np.asarray(leaf)
+    except ValueError as error:
+        raise LaneInputError(f"argument {name!r} is no array: {error}") from None
+    if type(leaf) is int and array.dtype != np.int64:
+        raise LaneInputError(f"argument {name!r} is {leaf}, which an int64 cannot hold.")
+    if array.dtype.kind not in "biufc":
+        found = type(leaf).__name__ if array.dtype == object and not array.ndim else array.dtype
+        raise LaneInputError(f"argument {name!r} holds {found}, expected numbers or booleans.")
+    if array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
+        raise LaneInputError(f"argument {name!r} holds {array.dtype}; give a dtype of 64 bits at most (complex: 128).")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def _lane_type(name: str, leaf: Any) -> TensorType:
     if type(leaf) in WEAK_DTYPES:
         return TensorType(WEAK_DTYPES[type(leaf)], (), weak=True)
-    array = np.asarray(leaf)
-    if array.dtype.kind not in "biufc":
-        raise LaneInputError(f"argument {name!r} holds {array.dtype}, expected numbers or booleans.")
+    array = _as_array(name, leaf)
     return TensorType(array.dtype.name, array.shape[1:])
 
 
-def _on_lanes(lanes: int, leaf: Any) -> np.ndarray:
-    array = np.asarray(leaf)
+def _on_lanes(lanes: int, name: str, leaf: Any) -> np.ndarray:
+    array = _as_array(name, leaf)
     if not array.ndim:
         return np.full(lanes, array)
     return np.broadcast_to(array, (lanes, *array.shape[1:]))
+
+
+def _of_lane(lane: int, leaf: np.ndarray, type_: TensorType) -> Any:
+    """What plain Python gets: a number, or a copy, which it may change."""
+    return leaf[lane].item() if type_.weak else leaf[lane].copy()
 
 
 def as_type(given: Any) -> Any:

@@ -64,7 +64,7 @@ def execute(program: Program, *inputs: Any, max_stack_depth: int | None = None) 
     Raises StackOverflowError, LaneAssertionError, or BatchnutsError for a write outside its buffer, each for the
     first lane on which it happens; InternalError for a malformed program.
     """
-    lanes = len(_first_leaf(inputs))
+    lanes = len(_first_leaf(inputs)) if inputs else 1
     results: list[tuple[Any, ...]] = []
     stopped: dict[int, Fault] = {}
     for lane in range(lanes):

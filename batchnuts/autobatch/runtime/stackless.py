@@ -107,7 +107,7 @@ def execute(
     hold, BatchnutsError for a write outside its buffer; each for the first lane on which it happens.
     """
     named = {v: backend.asarray(x, program.var_defs[v].dtype) for v, x in zip(program.vars_in, inputs)}
-    lanes = len(inputs[0])
+    lanes = len(inputs[0]) if inputs else 1
     run = _Run(program, backend, {} if block_code_cache is None else block_code_cache, lanes)
     run.tally = {} if tally is None else tally
     run.observe = observe
