@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -127,3 +128,36 @@ def test_machine_gives_a_new_one_each_time(triangle: Any, made: dict[str, int]) 
     for _ in range(2):
         triangle.machine((as_type("int64"),), 4, get_backend("numpy", ""), "auto", 8)
     assert made == {"programs": 1, "machines": 2}
+
+
+@pytest.mark.parametrize("options", [{"mode": "eager"}, {"mode": "graph", "executor": "stackless"}], ids=str)
+def test_many_blocks_do_not_look_like_one_function_traced_too_often(options: Any) -> None:
+    """TensorFlow counts traces by source line, and all blocks' functions come from one; its warning would mislead."""
+
+    @batch
+    def program(n):
+        a = n + 1
+        while a < 3:
+            a += 1
+        while a < 9:
+            a += 2
+        while a < 20:
+            a += 3
+        if a == 20:
+            a = a * 2
+        elif a == 21:
+            a = a + 5
+        while a < 40:
+            a += 4
+        return a
+
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("tensorflow").addHandler(handler)
+    try:
+        found = program.run(ints, **options)
+    finally:
+        logging.getLogger("tensorflow").removeHandler(handler)
+    np.testing.assert_array_equal(found, program.run(ints, executor="unbatched"))
+    assert [message for message in said if "retracing" in message] == []

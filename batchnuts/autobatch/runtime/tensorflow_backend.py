@@ -163,8 +163,7 @@ class TensorFlowBackend:
         if self.mode != "eager":
             return over_rows
         rows = tuple(tf.TensorSpec((None, *t.shape), t.dtype) for t in inputs)
-        traced: RowFunction = tf.function(over_rows, input_signature=rows, autograph=False)
-        return traced
+        return _traced(over_rows, input_signature=rows)
 
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
         """See Backend."""
@@ -177,15 +176,13 @@ class TensorFlowBackend:
 
     def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend: traced in eager mode; the other modes compile more than that at once."""
-        traced: Callable[..., Any] = tf.function(function, autograph=False) if self.mode == "eager" else function
-        return traced
+        return _traced(function) if self.mode == "eager" else function
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend."""
         if self.mode == "eager":
             return function
-        compiled: Callable[..., Any] = tf.function(function, autograph=False, jit_compile=self.mode == "xla")
-        return compiled
+        return _traced(function, jit_compile=self.mode == "xla")
 
     def sweep(self, steps: Sequence[BlockStep], state: State, halted: int, budget: Any) -> State:
         """See Backend: a host loop in eager mode, else one `tf.while_loop`.
@@ -206,6 +203,16 @@ class TensorFlowBackend:
 
         after: State = tf.while_loop(some_lane_runs, one_sweep, (state, tf.zeros_like(budget)))[0]
         return after
+
+
+def _traced(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """A `tf.function`, without TensorFlow's warning that it is traced too often.
+
+    TensorFlow counts by the line of the source, and here one line makes the functions of all blocks.
+    """
+    traced: Callable[..., Any] = tf.function(function, autograph=False, **options)
+    traced._omit_frequent_tracing_warning = True  # type: ignore[attr-defined]
+    return traced
 
 
 def _run_if_due(step: BlockStep, state: State) -> State:
