@@ -10,20 +10,22 @@ from dataclasses import dataclass
 
 from batchnuts.autobatch.api import BACKENDS, EXECUTORS
 from batchnuts.autobatch.compiler.schedule import POLICIES
+from batchnuts.autobatch.runtime.backend import STYLES as STYLE_NAMES
 
 ORACLE = "unbatched"
 """The executor that the others are compared with: plain Python, lane by lane."""
 
 MODES: dict[str, dict[str, tuple[str, ...]]] = {
     "virtual_machine": {"numpy": ("eager",), "tensorflow": ("eager", "graph", "xla")},
-    "stackless": {"numpy": ("eager",), "tensorflow": ("eager",)},
+    "stackless": {"numpy": ("eager",), "tensorflow": ("eager", "graph", "xla")},
+    "reference": {"numpy": ("eager",)},
 }
 """executor -> backend -> modes."""
 
 SCHEDULES: dict[str, tuple[str, ...]] = {"virtual_machine": tuple(policy for policy in POLICIES if policy != "auto")}
 """executor -> schedules, of which `auto` picks one; other executors have an order of their own."""
 
-STYLES: dict[tuple[str, str], tuple[str, ...]] = {}
+STYLES: dict[tuple[str, str], tuple[str, ...]] = {("numpy", "eager"): STYLE_NAMES, ("tensorflow", "eager"): STYLE_NAMES}
 """(backend, mode) -> styles of primitive execution, where there is a choice."""
 
 
@@ -64,7 +66,7 @@ def _all_ways() -> tuple[Way, ...]:
         for backend, modes in backends.items()
         for mode in modes
         for schedule in SCHEDULES.get(executor, (None,))
-        for style in STYLES.get((backend, mode), (None,))
+        for style in (STYLES.get((backend, mode), (None,)) if executor != "reference" else (None,))
     )
 
 

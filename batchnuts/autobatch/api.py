@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,28 +23,76 @@ from batchnuts.autobatch.compiler.schedule import POLICIES, Schedule, make_sched
 from batchnuts.autobatch.compiler.text import show_program
 from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.errors import LaneInputError
-from batchnuts.autobatch.runtime import stackless
-from batchnuts.autobatch.runtime.backend import Backend
+from batchnuts.autobatch.runtime import reference, stackless
+from batchnuts.autobatch.runtime.backend import STYLES, Backend
 from batchnuts.autobatch.runtime.profile import MachineNotes, StacklessNotes, add_to_collecting, collecting
 from batchnuts.autobatch.runtime.profile import profile as collect
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth, run_to_end
 
-EXECUTORS = ("virtual_machine", "stackless", "unbatched")
+EXECUTORS = ("virtual_machine", "stackless", "unbatched", "reference")
 BACKENDS = ("tensorflow", "numpy")
 
 
+def get_backend(name: str, mode: str, style: str = "auto") -> Backend:
+    """The backend of that name, mode and style, always the same object.
+
+    NumPy knows no modes and ignores `mode`. The style `auto` is gather on NumPy, which computes row by row, and masking
+    on TensorFlow. Raises ValueError for what there is not.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {name!r}")
+    if style not in ("auto", *STYLES):
+        raise ValueError(f"style must be one of auto, {', '.join(STYLES)}; found {style!r}")
+    if style == "auto":
+        style = "gather" if name == "numpy" else "masking"
+    return _make_backend(name, "eager" if name == "numpy" else mode, style)
+
+
+def as_backend(backend: str | Backend, mode: str, style: str) -> Backend:
+    """What `run` takes for a backend: its name, or a Backend object, which has a mode and style already."""
+    if isinstance(backend, str):
+        return get_backend(backend, mode, style)
+    if style not in ("auto", backend.style):
+        raise ValueError(f"style={style!r}, but the backend {backend.name!r} was made for {backend.style!r}")
+    return backend
+
+
 @functools.cache
-def get_backend(name: str, mode: str) -> Backend:
-    """The backend of that name and mode; ValueError for an unknown one. NumPy knows no modes and ignores it."""
+def _make_backend(name: str, mode: str, style: str) -> Backend:
     if name == "numpy":
         from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
 
-        return NumpyBackend()
-    if name == "tensorflow":
-        from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
+        return NumpyBackend(style)
+    from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
 
-        return TensorFlowBackend(mode)
-    raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; found {name!r}")
+    return TensorFlowBackend(mode, style)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How a call is to run; see `BatchedFunction.run`. Raises ValueError for what there is not."""
+
+    executor: str = "virtual_machine"
+    backend: str | Backend = "tensorflow"
+    mode: str = "xla"
+    style: str = "auto"
+    schedule: str | Schedule = "auto"
+    max_stack_depth: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.executor not in EXECUTORS:
+            raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}; found {self.executor!r}")
+        if isinstance(self.schedule, str) and self.schedule not in POLICIES:
+            raise ValueError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {self.schedule!r}")
+        depth = self.max_stack_depth
+        if depth is not None and depth < 1:
+            raise ValueError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {depth}")
+
+    def target(self) -> Backend:
+        """The backend to compile for; plain Python and the interpreter need no more of one than types."""
+        if self.executor in ("unbatched", "reference"):
+            return get_backend("numpy", "eager")
+        return as_backend(self.backend, self.mode, self.style)
 
 
 @dataclass(frozen=True)
@@ -71,7 +119,7 @@ class BatchedFunction(LaneFunction):
         super().__init__(python_function)
         self._compiled: dict[Any, Compiled] = {}
         self._machines: dict[Any, VirtualMachine] = {}
-        self._block_code: dict[Any, dict[str, Any]] = {}
+        self._block_code: dict[Any, stackless.BlockCodeCache] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The results for all lanes, with the defaults of `run`; keyword and default arguments as in Python."""
@@ -82,7 +130,7 @@ class BatchedFunction(LaneFunction):
             )
         if single_lane.get():
             return self.python_function(*args, **kwargs)
-        return self._run(args, kwargs)
+        return self._run(args, kwargs, _Options())
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -102,8 +150,9 @@ class BatchedFunction(LaneFunction):
         self,
         *lanes: Any,
         executor: str = "virtual_machine",
-        backend: str = "tensorflow",
+        backend: str | Backend = "tensorflow",
         mode: str = "xla",
+        style: str = "auto",
         schedule: str | Schedule = "auto",
         max_stack_depth: int | None = None,
         tally: stackless.Tally | None = None,
@@ -113,78 +162,97 @@ class BatchedFunction(LaneFunction):
 
         lanes: one array [lanes, ...], or structure of such arrays, per parameter. Arrays of one lane and Python
             numbers are used on every lane.
-        executor: "virtual_machine" (program-counter autobatching), "stackless" (recursion on the host) or
-            "unbatched" (plain Python, lane by lane).
-        backend, mode: "tensorflow" with "xla", "graph" or "eager"; "numpy". `stackless` runs eagerly.
+        executor: "virtual_machine" (program-counter autobatching), "stackless" (calls and branches on the host),
+            "unbatched" (plain Python, lane by lane) or "reference" (the interpreter that defines the IR's meaning,
+            lane by lane on NumPy values).
+        backend, mode: "tensorflow" with "xla", "graph" or "eager"; "numpy"; or a Backend object, which brings its own
+            mode and style. In mode xla the virtual machine is one compiled program, and `stackless` compiles what lies
+            between calls.
+        style: how primitives run on the active lanes only: "masking" computes all lanes and selects, "gather" computes
+            the active ones' rows (NumPy, and TensorFlow in mode eager); "auto" is gather on NumPy, else masking.
         schedule: "auto", "earliest", "most_active", "sweep", "drain" or a Schedule of your own: the order in which the
             virtual machine serves its blocks (docs/schedules.md).
         max_stack_depth: frames a lane's stacks may hold; None lets them grow.
         tally: a dictionary to which `stackless` adds, by block, how often it ran and on how many lanes.
-        profile: give (result, Profile) instead of the result; not with "unbatched" (docs/profiler.md).
+        profile: give (result, Profile) instead of the result; not with "unbatched" or "reference" (docs/profiler.md).
 
         Raises CompileError (with the line) for what cannot be batched, LaneInputError for arguments that do not fit,
-        StackOverflowError for a lane that recursed deeper than allowed.
+        StackOverflowError for a lane that recursed deeper than allowed, LaneAssertionError for an assertion that does
+        not hold on some lane.
         """
-        if profile and executor == "unbatched":
-            raise ValueError("profile counts what batched executors run; 'unbatched' runs lane by lane in plain Python")
+        options = _Options(executor, backend, mode, style, schedule, max_stack_depth)
+        if profile and executor in ("unbatched", "reference"):
+            raise ValueError(f"profile counts what batching executors run; {executor!r} runs lane by lane")
         with collect() if profile else contextlib.nullcontext() as collected:
-            result = self._run(lanes, {}, executor, backend, mode, schedule, max_stack_depth, tally)
+            result = self._run(lanes, {}, options, tally)
         return result if collected is None else (result, collected)
 
     def _run(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        executor: str = "virtual_machine",
-        backend: str = "tensorflow",
-        mode: str = "xla",
-        schedule: str | Schedule = "auto",
-        max_stack_depth: int | None = None,
+        options: _Options,
         tally: stackless.Tally | None = None,
-        profile: bool = False,
     ) -> Any:
-        if executor not in EXECUTORS:
-            raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}; found {executor!r}")
-        if not isinstance(schedule, Schedule) and schedule not in POLICIES:
-            raise ValueError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {schedule!r}")
-        if max_stack_depth is not None and max_stack_depth < 1:
-            raise ValueError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {max_stack_depth}")
         inputs = self._bind(args, kwargs)
-        if executor == "unbatched":
+        if options.executor == "unbatched" and inputs.lanes:
             return self._run_unbatched(inputs)
-        target = get_backend(backend, "eager" if executor == "stackless" else mode)
-        profiled = bool(collecting.get())
+        target = options.target()
         began = time.perf_counter()
         compiled = self.compiled(inputs.types, target)
-        if executor == "stackless":
-            cache = self._block_code.setdefault((hashable(inputs.types), target), {})
-            seen = StacklessNotes(compiled.with_calls, began) if profiled else None
-            results = stackless.execute(
-                compiled.with_calls,
-                target,
-                cache,
-                *inputs.leaves,
-                max_stack_depth=max_stack_depth,
-                tally=tally,
-                observe=None if seen is None else seen.observe,
-            )
-            if seen is not None:
-                add_to_collecting(seen.profile(self.__name__, target, inputs.lanes))  # type: ignore[attr-defined]
+        results: Sequence[Any]
+        if not inputs.lanes:
+            results = [np.zeros((0, *t.shape), t.dtype) for t in flatten(compiled.result_type)[0]]
+        elif options.executor == "reference":
+            depth = options.max_stack_depth
+            results = reference.execute(compiled.with_calls, *inputs.leaves, max_stack_depth=depth)
+        elif options.executor == "stackless":
+            results = self._run_stackless(compiled, inputs, target, options, tally, began)
         else:
-            key = (hashable(inputs.types), target, inputs.lanes, schedule, max_stack_depth, profiled)
-            depth = max_stack_depth or _first_stack_depth(compiled, inputs)
-            machine = self._machines.get(key) or self.machine(
-                inputs.types, inputs.lanes, target, schedule, depth, profiled
-            )
-            if machine.stack_depth < depth:
-                machine = machine.with_stack_depth(depth)
-            notes = MachineNotes(began) if profiled else None
-            run = VirtualMachine.run if notes is None else notes.run
-            machine, results = run_to_end(machine, inputs.leaves, grow=max_stack_depth is None, run=run)
-            self._machines[key] = machine
-            if notes is not None:
-                add_to_collecting(notes.profile(self.__name__, machine))  # type: ignore[attr-defined]
-        return unflatten(flatten(compiled.result_type)[1], results)
+            results = self._run_machine(compiled, inputs, target, options, began)
+        # copies: results are the caller's to change
+        return unflatten(flatten(compiled.result_type)[1], [np.array(result) for result in results])
+
+    def _run_stackless(
+        self,
+        compiled: Compiled,
+        inputs: _Inputs,
+        target: Backend,
+        options: _Options,
+        tally: stackless.Tally | None,
+        began: float,
+    ) -> Sequence[Any]:
+        program = compiled.with_calls
+        notes = StacklessNotes(program, began) if collecting.get() else None
+        results = stackless.execute(
+            program,
+            target,
+            self._block_code.setdefault((hashable(inputs.types), target), {}),
+            *inputs.leaves,
+            max_stack_depth=options.max_stack_depth,
+            tally=tally,
+            observe=None if notes is None else notes.observe,
+        )
+        if notes is not None:
+            add_to_collecting(notes.profile(self.__name__, target, inputs.lanes))  # type: ignore[attr-defined]
+        return results
+
+    def _run_machine(
+        self, compiled: Compiled, inputs: _Inputs, target: Backend, options: _Options, began: float
+    ) -> Sequence[Any]:
+        schedule, limit, profiled = options.schedule, options.max_stack_depth, bool(collecting.get())
+        key = (hashable(inputs.types), target, inputs.lanes, schedule, limit, profiled)
+        depth = limit or _first_stack_depth(compiled, inputs)
+        machine = self._machines.get(key) or self.machine(inputs.types, inputs.lanes, target, schedule, depth, profiled)
+        if machine.stack_depth < depth:
+            machine = machine.with_stack_depth(depth)
+        notes = MachineNotes(began) if profiled else None
+        run = VirtualMachine.run if notes is None else notes.run
+        machine, results = run_to_end(machine, inputs.leaves, grow=limit is None, run=run)
+        self._machines[key] = machine
+        if notes is not None:
+            add_to_collecting(notes.profile(self.__name__, machine))  # type: ignore[attr-defined]
+        return results
 
     def compiled(self, types: tuple[Any, ...], backend: Backend) -> Compiled:
         """Both executable forms for one lane's argument types; compiled once per types and backend."""
@@ -243,9 +311,9 @@ class BatchedFunction(LaneFunction):
                     f"{len(value)} lanes. Give numpy.array({name}) for one number per lane."
                 )
             for leaf in flatten(value)[0]:
+                shape = _as_array(name, leaf).shape
                 if type(leaf) in WEAK_DTYPES:
                     continue
-                shape = np.shape(leaf)
                 if not shape:
                     raise LaneInputError(
                         f"argument {name!r} has an array without a lane axis; give shape [lanes, ...], or a Python "
@@ -260,7 +328,7 @@ class BatchedFunction(LaneFunction):
         values, types = [], []
         for name, value in bound.arguments.items():
             types.append(map_leaves(functools.partial(_lane_type, name), value))
-            values.append(map_leaves(functools.partial(_on_lanes, lanes), value))
+            values.append(map_leaves(functools.partial(_on_lanes, lanes, name), value))
         return _Inputs(tuple(values), tuple(types), lanes)
 
     def _run_unbatched(self, inputs: _Inputs) -> Any:
@@ -268,7 +336,7 @@ class BatchedFunction(LaneFunction):
         results = []
         for lane in range(inputs.lanes):
             arguments = {
-                p.name: map_leaves(lambda leaf, t, lane=lane: leaf[lane].item() if t.weak else leaf[lane], value, types)
+                p.name: map_leaves(functools.partial(_of_lane, lane), value, types)
                 for p, value, types in zip(parameters, inputs.values, inputs.types)
             }
             by_position = [arguments.pop(p.name) for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -286,20 +354,39 @@ def _first_stack_depth(compiled: Compiled, inputs: _Inputs) -> int:
     return depth if FIRST_STACK_DEPTH < depth <= affordable_depth(program, inputs.lanes) else FIRST_STACK_DEPTH
 
 
+def _as_array(name: str, leaf: Any) -> np.ndarray:
+    """An argument's leaf as an array of a dtype that every backend has; LaneInputError for what holds no numbers."""
+    try:
+        array = np.asarray(leaf)
+    except ValueError as error:
+        raise LaneInputError(f"argument {name!r} is no array: {error}") from None
+    if type(leaf) is int and array.dtype != np.int64:
+        raise LaneInputError(f"argument {name!r} is {leaf}, which an int64 cannot hold.")
+    if array.dtype.kind not in "biufc":
+        found = type(leaf).__name__ if array.dtype == object and not array.ndim else array.dtype
+        raise LaneInputError(f"argument {name!r} holds {found}, expected numbers or booleans.")
+    if array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
+        raise LaneInputError(f"argument {name!r} holds {array.dtype}; give a dtype of 64 bits at most (complex: 128).")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
 def _lane_type(name: str, leaf: Any) -> TensorType:
     if type(leaf) in WEAK_DTYPES:
         return TensorType(WEAK_DTYPES[type(leaf)], (), weak=True)
-    array = np.asarray(leaf)
-    if array.dtype.kind not in "biufc":
-        raise LaneInputError(f"argument {name!r} holds {array.dtype}, expected numbers or booleans.")
+    array = _as_array(name, leaf)
     return TensorType(array.dtype.name, array.shape[1:])
 
 
-def _on_lanes(lanes: int, leaf: Any) -> np.ndarray:
-    array = np.asarray(leaf)
+def _on_lanes(lanes: int, name: str, leaf: Any) -> np.ndarray:
+    array = _as_array(name, leaf)
     if not array.ndim:
         return np.full(lanes, array)
     return np.broadcast_to(array, (lanes, *array.shape[1:]))
+
+
+def _of_lane(lane: int, leaf: np.ndarray, type_: TensorType) -> Any:
+    """What plain Python gets: a number, or a copy, which it may change."""
+    return leaf[lane].item() if type_.weak else leaf[lane].copy()
 
 
 def as_type(given: Any) -> Any:

@@ -159,7 +159,7 @@ class StretchRunner:
         self.parts: list[ChainResult] = []
         self.costly: tuple[str, ...] = ()
         if execution.executor == "stackless":
-            backend = get_backend(execution.backend, "eager")
+            backend = get_backend(execution.backend, execution.mode)
             self.costly = costly_blocks(program.compiled(program.lane_types(example), backend).with_calls)
 
     def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:

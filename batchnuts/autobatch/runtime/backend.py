@@ -17,8 +17,12 @@ Array = Any
 State = dict[str, Array]
 """All arrays of a machine, by name."""
 
-Region = Callable[..., tuple[Array, ...]]
-"""(mask, *inputs) -> outputs, all over lanes. Rows of lanes outside the mask are unspecified in the outputs."""
+RowFunction = Callable[..., tuple[Array, ...]]
+"""(*inputs [rows, ...]) -> outputs [rows, ...], row by row; for any number of rows from one on."""
+
+STYLES = ("masking", "gather")
+"""How a primitive runs on the active lanes only: masking computes all rows and selects, so that shapes stay static;
+gather computes the active lanes' rows and scatters the results back, so that nothing is computed in vain."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,16 @@ class SweepPlan:
 
 
 class Backend(Evaluator, Protocol):
-    """Arrays, masking, rows of stacks, vectorization and control flow of one array library."""
+    """Arrays, rows of stacks, vectorization and control flow of one array library.
+
+    Arrays support `+`, `-`, comparisons, `&` and `~` elementwise, and have `shape`. `docs/add_a_backend.md` writes one.
+    """
 
     name: str
     mode: str
     """How programs run: "eager", and where the library has them "graph" and "xla"."""
+    style: str
+    """One of STYLES: how primitives run."""
 
     def asarray(self, value: Any, dtype: str) -> Array:
         """A value of the host as an array."""
@@ -73,14 +82,8 @@ class Backend(Evaluator, Protocol):
     def cast(self, array: Array, dtype: str) -> Array:
         """The array in another dtype."""
 
-    def reshape(self, array: Array, shape: Sequence[int]) -> Array:
-        """The array's elements in another static shape."""
-
     def where(self, mask: Array, new: Array, old: Array) -> Array:
         """Per lane: the row of `new` where mask [lanes] holds, else of `old`."""
-
-    def clip(self, values: Array, low: int, high: int) -> Array:
-        """Values kept within [low, high]."""
 
     def count(self, mask: Array) -> Array:
         """How many lanes of the mask hold: an int64 scalar."""
@@ -92,15 +95,34 @@ class Backend(Evaluator, Protocol):
         """memory[rows] for memory [n, ...] and valid row numbers [lanes]."""
 
     def put_rows(self, memory: Array, rows: Array, values: Array) -> Array:
-        """memory [n, ...] with values [lanes, ...] in rows [lanes], valid and all different."""
+        """memory [n, ...] with values [k, ...] in rows [k], valid and all different; `memory` itself may be changed."""
+
+    def write_rows(self, buffers: Array, lanes: Array, rows: Array, values: Array) -> Array:
+        """buffers [lanes, n, ...] where row `rows[i]` of buffers[i] is values[i], on the lanes [lanes] that are true.
+
+        `buffers` itself is left alone, and on the other lanes `rows` may be anything.
+        """
+
+    def rows_to_compute(self, mask: Array) -> Array | None:
+        """Which lanes' inputs a primitive gets when it runs for the active lanes, of which there is one at least.
+
+        gather: the active lanes' numbers, in order. masking: for each lane its own number if it is active, else that
+        of an active lane, so that nothing is computed from junk; or None where junk is harmless, for all as they are.
+        """
 
     def vectorize(
         self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
-    ) -> Region:
-        """A function of one lane's arrays as a Region."""
+    ) -> RowFunction:
+        """A function of one lane's arrays (one or more) as a function of rows, whose results have these types."""
 
-    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> Region:
-        """A primitive already written over lanes as a Region."""
+    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
+        """A primitive already written over lanes as a function of rows, whose results have these types."""
+
+    def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of arrays of fixed shapes as a single operation, where every operation costs much by itself.
+
+        Else the function itself.
+        """
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of States and scalars as the mode runs it."""
@@ -110,3 +132,20 @@ class Backend(Evaluator, Protocol):
 
         Gives the state, in which at most the entries `plan.touches` differ, and how many sweeps were made.
         """
+
+
+def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any) -> tuple[State, int]:
+    """`Backend.sweep` where Python drives every step."""
+
+    def view_of(state: State) -> np.ndarray:
+        return backend.to_numpy(plan.view(state))
+
+    taken = 0
+    while taken < int(budget) and int(backend.to_numpy(state["pc"]).min(initial=plan.halted)) < plan.halted:
+        at_start = view_of(state) if plan.one_view else None
+        for step in plan.steps:
+            view = view_of(state) if at_start is None else at_start
+            if (view == step.index).any() and view.min() >= step.group_start:
+                state = step.run(state)
+        taken += 1
+    return state, taken

@@ -13,11 +13,15 @@ import numpy as np
 from batchnuts.autobatch.errors import BatchnutsError, LaneAssertionError, Source, StackOverflowError
 from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS
 
+LARGEST_STACK_DEPTH = 1 << 16
+"""How deep calls may nest where the user gives no limit."""
+
 
 class FaultKind(enum.Enum):
     """Why a lane had to stop."""
 
     STACK_OVERFLOW = "stack overflow"
+    CALL_DEPTH = "calls nested too deep"
     OUTSIDE_BUFFER = "write outside a buffer"
     ASSERTION = "assertion"
 
@@ -28,7 +32,7 @@ class Fault:
 
     kind: FaultKind
     subject: str
-    """The variable whose stack or buffer it is; of an assertion, its message."""
+    """The variable whose stack or buffer it is; the function called too deep; of an assertion, its message."""
     source: Source | None = None
 
     def error(self, faulty: np.ndarray, stack_depth: int | None = None) -> BatchnutsError:
@@ -50,4 +54,12 @@ class Fault:
                 return StackOverflowError(
                     f"lane {lane} recursed too deep in {function!r}: the stack of {what} holds {stack_depth} frames"
                     f"{count}. Give a larger max_stack_depth, or None to let the stack grow."
+                )
+            case FaultKind.CALL_DEPTH:
+                remedy = "Give a larger max_stack_depth, or None for the largest."
+                if stack_depth is None:
+                    remedy = "On this lane the recursion probably never reaches its base case."
+                return StackOverflowError(
+                    f"lane {lane} recursed too deep in {self.subject!r}: calls may nest "
+                    f"{stack_depth or LARGEST_STACK_DEPTH} deep{count}. {remedy}"
                 )

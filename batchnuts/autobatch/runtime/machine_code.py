@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +15,15 @@ from batchnuts.autobatch.compiler.ir import (
     GotoOp,
     IndirectGotoOp,
     PopOp,
+    Primitive,
     Program,
     PushGotoOp,
     PushOp,
+    TensorType,
     VariableAllocation,
     WriteRowOp,
 )
-from batchnuts.autobatch.runtime.backend import Array, Backend, State
+from batchnuts.autobatch.runtime.backend import Array, Backend, RowFunction, State
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
@@ -127,7 +130,7 @@ class MachineCode:
             call_code = self._fault(Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}"))
 
         def run(state: State) -> State:
-            state = dict(state)
+            state = state.copy()
             mask = state["pc"] == here
             values = LaneValues(state, mask, backend)
             for step in steps:
@@ -191,7 +194,7 @@ class MachineCode:
     def _note_dispatch(self, state: State, here: int, active: Array) -> None:
         if self.timeline_rows:
             backend, row = self.backend, state["timeline:length"]
-            count = backend.cast(backend.reshape(active, (1,)), "int32")
+            count = backend.full((1,), 0, "int32") + backend.cast(active, "int32")
             for name, value in (("block", backend.full((1,), here, "int32")), ("active", count)):
                 state[f"timeline:{name}"] = backend.put_rows(state[f"timeline:{name}"], row, value)
             state["timeline:length"] = row + 1
@@ -200,14 +203,44 @@ class MachineCode:
 def entries_touched(program: Program, labels: tuple[str, ...], timeline_rows: int = 0) -> dict[str, tuple[str, ...]]:
     """For each block, the entries of the state that running it may change.
 
-    Found by running it: on NumPy, on one lane that is at no block, so no primitive is called, and every entry that the
-    code replaces is a new object afterwards.
+    Found by running it, on NumPy, on one lane that is at no block and without calling a primitive.
     """
-    code = MachineCode(program, NumpyBackend(), 1, 1, labels, timeline_rows)
-    before = code.start({})
-    before["pc"] = np.full(1, code.halted, "int32")
+    code = MachineCode(program, _NoPrimitives(), 1, 1, labels, timeline_rows)
+    state = code.start({})
+    state["pc"] = np.full(1, code.halted, "int32")
     result = {}
     for label, run in code.runs.items():
-        after = run(before)
-        result[label] = tuple(sorted(name for name in after if after[name] is not before[name]))
+        noting = _NotingState(state)
+        run(noting)
+        result[label] = tuple(sorted(noting.assigned))
     return result
+
+
+class _NotingState(dict[str, Array]):
+    """A state whose copies note in one place which entries are assigned."""
+
+    def __init__(self, state: State, assigned: set[str] | None = None) -> None:
+        super().__init__(state)
+        self.assigned: set[str] = set() if assigned is None else assigned
+
+    def copy(self) -> _NotingState:
+        """A state of its own that notes in the same place."""
+        return _NotingState(self, self.assigned)
+
+    def __setitem__(self, name: str, value: Array) -> None:
+        self.assigned.add(name)
+        super().__setitem__(name, value)
+
+
+class _NoPrimitives(NumpyBackend):
+    """Gives zeros for what primitives would compute."""
+
+    def vectorize(
+        self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
+    ) -> RowFunction:
+        """See Backend."""
+        return lambda *values: tuple(np.zeros((len(values[0]), *t.shape), t.dtype) for t in outputs)
+
+    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
+        """See Backend."""
+        return lambda *values: tuple(np.zeros((len(values[0]), *t.shape), t.dtype) for t in outputs)

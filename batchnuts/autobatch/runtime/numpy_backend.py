@@ -1,4 +1,4 @@
-"""NumPy: regions run lane by lane, active lanes only. Slow and plain: the machine one can step through."""
+"""NumPy: regions run lane by lane. Slow and plain: the machine one can step through."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import Region, State, SweepPlan
+from batchnuts.autobatch.runtime.backend import RowFunction, State, SweepPlan, sweep_on_host
 
 
 class NumpyBackend:
-    """The `Backend` of NumPy arrays; its only mode is eager."""
+    """The `Backend` of NumPy arrays; its only mode is eager, its style gather unless masking is asked for."""
 
     name = "numpy"
     mode = "eager"
+
+    def __init__(self, style: str = "gather") -> None:
+        self.style = style
 
     # ---- type inference ---------------------------------------------------------------------------------------
 
@@ -99,18 +102,10 @@ class NumpyBackend:
         """See Backend."""
         return np.asarray(array).astype(dtype)
 
-    def reshape(self, array: Any, shape: Sequence[int]) -> Any:
-        """See Backend."""
-        return np.reshape(array, tuple(shape))
-
     def where(self, mask: Any, new: Any, old: Any) -> Any:
         """See Backend."""
         rank = max(np.ndim(new), np.ndim(old))
         return np.where(np.reshape(mask, mask.shape + (1,) * (rank - 1)), new, old)
-
-    def clip(self, values: Any, low: int, high: int) -> Any:
-        """See Backend."""
-        return np.clip(values, low, high)
 
     def count(self, mask: Any) -> Any:
         """See Backend."""
@@ -127,55 +122,60 @@ class NumpyBackend:
         return memory[rows]
 
     def put_rows(self, memory: Any, rows: Any, values: Any) -> Any:
-        """See Backend."""
-        memory = memory.copy()
+        """See Backend: in place."""
         memory[rows] = values
         return memory
+
+    def write_rows(self, buffers: Any, lanes: Any, rows: Any, values: Any) -> Any:
+        """See Backend."""
+        buffers = buffers.copy()
+        buffers[lanes, rows[lanes]] = values[lanes]
+        return buffers
+
+    def rows_to_compute(self, mask: Any) -> Any:
+        """See Backend."""
+        active = np.flatnonzero(mask)
+        return active if self.style == "gather" else np.where(mask, np.arange(len(mask)), active[0])
 
     # ---- programs ---------------------------------------------------------------------------------------------
 
     def vectorize(
         self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
-    ) -> Region:
-        """See Backend: a loop over the active lanes."""
+    ) -> RowFunction:
+        """See Backend: a loop over the rows."""
 
-        def region(mask: Any, *values: Any) -> tuple[np.ndarray, ...]:
-            results = tuple(np.zeros((len(mask), *t.shape), t.dtype) for t in outputs)
-            for lane in np.flatnonzero(mask):
-                for result, value in zip(results, function(*(v[lane] for v in values))):
-                    result[lane] = _checked(value, result.shape[1:], result.dtype)
+        def over_rows(*values: Any) -> tuple[np.ndarray, ...]:
+            count = len(values[0])
+            results = tuple(np.empty((count, *t.shape), t.dtype) for t in outputs)
+            for row in range(count):
+                for result, value in zip(results, function(*(v[row] for v in values))):
+                    result[row] = _checked(value, result.shape[1:], result.dtype)
             return results
 
-        return region
+        return over_rows
 
-    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> Region:
-        """See Backend: one call with the active lanes' rows."""
+    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
+        """See Backend."""
 
-        def region(mask: Any, *values: Any) -> tuple[np.ndarray, ...]:
-            lanes = np.flatnonzero(mask)
-            results = tuple(np.zeros((len(mask), *t.shape), t.dtype) for t in outputs)
-            if len(lanes):
-                for result, value in zip(results, primitive.call(*(v[lanes] for v in values))):
-                    result[lanes] = _checked(value, (len(lanes), *result.shape[1:]), result.dtype)
-            return results
+        def over_rows(*values: Any) -> tuple[np.ndarray, ...]:
+            count = len(values[0])
+            results = zip(primitive.call(*values), outputs)
+            return tuple(_checked(r, (count, *t.shape), np.dtype(t.dtype)).astype(t.dtype) for r, t in results)
 
-        return region
+        return over_rows
+
+    def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See Backend: the function itself."""
+        return function
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend: nothing to do."""
         return function
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any) -> tuple[State, Any]:
-        """See Backend: a host loop."""
-        taken = 0
-        while taken < int(budget) and int(state["pc"].min(initial=plan.halted)) < plan.halted:
-            at_start = plan.view(state) if plan.one_view else None
-            for step in plan.steps:
-                view = plan.view(state) if at_start is None else at_start
-                if (view == step.index).any() and view.min() >= step.group_start:
-                    state = step.run(state)
-            taken += 1
-        return state, np.int64(taken)
+        """See Backend: a host loop, on its own copy of what `put_rows` changes."""
+        state = {name: a if name.startswith("value:") else a.copy() for name, a in state.items()}
+        return sweep_on_host(self, plan, state, budget)
 
 
 def _agreed(first: AbstractResult, other: AbstractResult) -> AbstractResult:

@@ -1,7 +1,8 @@
 """Blocks made ready to run over lanes: runs of primitives become Regions, everything else stays an op.
 
-Both executors share this. A run of consecutive one-lane primitives is vectorized as one region, so the backend sees
-(and fuses) all of it; a primitive written over lanes is a region of its own; a run of nothing but copies moves arrays.
+The batching executors share this. A run of consecutive one-lane primitives is vectorized as one region, so the backend
+sees (and fuses) all of it; a primitive written over lanes is a region of its own; a run of nothing but copies moves
+arrays. The backend's style says for which lanes a region computes: see `backend.STYLES`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import numpy as np
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.compiler.dataflow import Variables, live_after_ops
 from batchnuts.autobatch.compiler.ir import COPY, Block, Op, PrimOp, TensorType, terminator_reads
-from batchnuts.autobatch.runtime.backend import Array, Backend, Region
+from batchnuts.autobatch.runtime.backend import Array, Backend, RowFunction
+
+Region = Callable[..., tuple[Array, ...]]
+"""(mask, *inputs) -> outputs, all over lanes. Rows of lanes outside the mask are unspecified in the outputs."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,14 @@ def plan_block(
     block: Block, live_at_end: Variables, types: Mapping[str, TensorType], backend: Backend
 ) -> tuple[Step, ...]:
     """The steps of a block in order; `live_at_end` are the variables that must have their values afterwards."""
-    needed = live_at_end | set(terminator_reads(block.terminator))
-    live_after = live_after_ops(block.ops, needed)
+    return plan_ops(block.ops, live_at_end | set(terminator_reads(block.terminator)), types, backend)
+
+
+def plan_ops(
+    ops: tuple[Op, ...], needed: Variables, types: Mapping[str, TensorType], backend: Backend
+) -> tuple[Step, ...]:
+    """The steps of a sequence of ops; `needed` are the variables that must have their values afterwards."""
+    live_after = live_after_ops(ops, needed)
     steps: list[Step] = []
     run: list[PrimOp] = []
 
@@ -48,7 +58,7 @@ def plan_block(
             steps.append(_compute(tuple(run), needed, types, backend))
             run.clear()
 
-    for op, after in zip(block.ops, live_after):
+    for op, after in zip(ops, live_after):
         if isinstance(op, PrimOp) and not op.function.batched:
             run.append(op)
             needed = after
@@ -56,7 +66,8 @@ def plan_block(
         close(needed)
         if isinstance(op, PrimOp):
             outputs = tuple(types[v] for v in op.vars_out)
-            steps.append(Compute(op.vars_in, op.vars_out, backend.over_lanes(op.function, outputs)))
+            function = backend.over_lanes(op.function, outputs)
+            steps.append(Compute(op.vars_in, op.vars_out, _region(function, outputs, backend)))
         else:
             steps.append(op)
     close(needed)
@@ -74,9 +85,39 @@ def _compute(run: tuple[PrimOp, ...], needed: Variables, types: Mapping[str, Ten
     function = _one_lane(run, inputs, outputs, types)
     same_types = all(types[o] == types[i] for op in run if op.function is COPY for o, i in zip(op.vars_out, op.vars_in))
     if all(op.function is COPY for op in run) and same_types:
-        return Compute(inputs, outputs, lambda mask, *values: function(*values))
-    region = backend.vectorize(function, tuple(types[v] for v in inputs), tuple(types[v] for v in outputs))
-    return Compute(inputs, outputs, region)
+        return Compute(inputs, outputs, _copies(run, inputs, outputs))
+    in_types, out_types = tuple(types[v] for v in inputs), tuple(types[v] for v in outputs)
+    if not inputs:  # constants: the same on every lane, which the mask counts
+        of_mask = backend.vectorize(lambda _: function(), (TensorType("bool"),), out_types)
+        return Compute((), outputs, lambda mask: of_mask(mask))
+    region = _region(backend.vectorize(function, in_types, out_types), out_types, backend)
+    return Compute(inputs, outputs, backend.as_one_op(region) if backend.style == "masking" else region)
+
+
+def _copies(run: tuple[PrimOp, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Region:
+    """A run of nothing but copies: whole arrays change their names."""
+    origin = {v: i for i, v in enumerate(inputs)}
+    for op in run:
+        origin.update({out: origin[v] for out, v in zip(op.vars_out, op.vars_in)})
+    return lambda mask, *values: tuple(values[origin[v]] for v in outputs)
+
+
+def _region(function: RowFunction, outputs: tuple[TensorType, ...], backend: Backend) -> Region:
+    """A function of rows, run for the active lanes in the backend's style."""
+
+    def region(mask: Array, *values: Array) -> tuple[Array, ...]:
+        rows = backend.rows_to_compute(mask)
+        if rows is None:
+            return function(*values)
+        results = function(*(backend.take_rows(v, rows) for v in values))
+        if backend.style == "masking":
+            return results
+        lanes = mask.shape[0]
+        return tuple(
+            backend.put_rows(backend.full((lanes, *t.shape), 0, t.dtype), rows, r) for r, t in zip(results, outputs)
+        )
+
+    return region
 
 
 def _one_lane(

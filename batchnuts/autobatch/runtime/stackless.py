@@ -1,32 +1,48 @@
-"""Local static autobatching ([R] Algorithm 1): recursion on the host's stack, blocks on all lanes at once.
+"""Local static autobatching ([R] Algorithm 1): each call is an activation of its own, its blocks run on all its lanes.
 
-Each call of a batched function is one activation with its own variables and its own program counter per lane; a call
-inside it is a recursive call of the host on the lanes that make it. Lanes share a block's evaluation only within the
-same activation: there is no batching across depths of the recursion, which is what the virtual machine adds.
+Lanes share a block's evaluation only within the same activation: there is no batching across depths of the recursion,
+which is what the virtual machine adds. An activation holds
+
+    variables   one array [lanes, ...] for each, good on the lanes of the activation
+    waiting     which lanes (a mask) wait at which blocks: a priority queue in which the earliest block comes first,
+                with one entry a block, whose mask is never empty
+
+and serves waiting points until all its lanes have returned. A call suspends it while the callee's activation runs.
+The activations are kept in a list, not on Python's own stack, so calls may nest as deep as memory allows.
+
+Control is Python; what lies between two calls of a block is one function, `Part`, which the backend may compile. On
+TensorFlow in mode xla this is the hybrid of [R].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.dataflow import function_liveness
+from batchnuts.autobatch.compiler.dataflow import function_liveness, live_after_ops
 from batchnuts.autobatch.compiler.ir import (
     AssertOp,
+    Block,
     BranchOp,
     Function,
     FunctionCallOp,
     GotoOp,
     IndirectGotoOp,
+    Op,
     Program,
     WriteRowOp,
+    reads,
+    terminator_reads,
+    writes,
 )
-from batchnuts.autobatch.errors import StackOverflowError
+from batchnuts.autobatch.runtime import faults
 from batchnuts.autobatch.runtime.backend import Array, Backend, State
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
-from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
+from batchnuts.autobatch.runtime.regions import Compute, Step, plan_ops
 from batchnuts.autobatch.runtime.storage import LaneValues, Storage
 
 Tally = dict[str, tuple[int, int]]
@@ -35,13 +51,48 @@ Tally = dict[str, tuple[int, int]]
 Observer = Callable[[str, int, int], None]
 """Called with a block's label, the number of its active lanes, and how deep its activation is nested."""
 
-_BlockCode = tuple[tuple[Step, ...], frozenset[str]]
+BlockCodeCache = dict[str, "BlockCode"]
+"""Blocks made ready to run, by label; what it holds of another program or backend is not used."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Straight-line ops of a block as one function.
+
+    `run(mask, values)`, with arrays of all variables of vars_in, gives those of vars_out and the lanes' faults: int32
+    [lanes], 0 or one more than an index into `faults`; None where nothing can go wrong.
+    """
+
+    vars_in: tuple[str, ...]
+    faults: tuple[Fault, ...]
+    run: Callable[[Array, dict[str, Array]], tuple[dict[str, Array], Array | None]]
+
+
+@dataclass(frozen=True)
+class BlockCode:
+    """A block made ready for a backend: parts that run at once, and calls."""
+
+    block: Block
+    backend: Backend
+    parts: tuple[Part | FunctionCallOp, ...]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What an activation asks for."""
+
+    function: Function
+    inputs: dict[str, Array]
+    lanes: np.ndarray
+
+
+_Activation = Generator[_Call, tuple[Array, ...], tuple[Array, ...]]
 
 
 def execute(
     program: Program,
     backend: Backend,
-    block_code_cache: dict[str, Any] | None,
+    block_code_cache: BlockCodeCache | None,
     *inputs: Array,
     max_stack_depth: int | None = None,
     tally: Tally | None = None,
@@ -49,120 +100,234 @@ def execute(
 ) -> tuple[np.ndarray, ...]:
     """Run a typed program with calls on inputs [lanes, ...]; outputs [lanes, ...] on the host.
 
-    block_code_cache: a dictionary kept between runs of the same program and backend, so that blocks are made ready
-        once; None for none. max_stack_depth: how deep calls may nest (None: as deep as Python's own stack allows).
+    block_code_cache: a dictionary kept between runs of a program, so that blocks are made ready once and compiled
+        once for a number of lanes; None for none. max_stack_depth: how deep calls may nest (None: 65,536).
     tally: counts of block executions are added to it. observe: called with each block that runs.
     Raises StackOverflowError when calls nest deeper, LaneAssertionError for an assertion that does not
-    hold, BatchnutsError for a write outside its buffer.
+    hold, BatchnutsError for a write outside its buffer; each for the first lane on which it happens.
     """
-    cache = {} if block_code_cache is None else block_code_cache
-    run = _Run(program, backend, cache, len(inputs[0]), max_stack_depth, {} if tally is None else tally, observe)
-    everyone = np.ones(run.lanes, bool)
     named = {v: backend.asarray(x, program.var_defs[v].dtype) for v, x in zip(program.vars_in, inputs)}
-    try:
-        outputs = run.call(program.main_function(), named, everyone, 0)
-    except RecursionError:
-        raise StackOverflowError(
-            "the recursion is deeper than Python's own stack, on which the stackless executor recurses. Use "
-            "executor='virtual_machine', whose stacks are arrays."
-        ) from None
+    lanes = len(inputs[0]) if inputs else 1
+    run = _Run(program, backend, {} if block_code_cache is None else block_code_cache, lanes)
+    run.tally = {} if tally is None else tally
+    run.observe = observe
+    outputs = run.to_end(named, max_stack_depth or faults.LARGEST_STACK_DEPTH)
+    if run.stopped.any():
+        raise run.fault_of[int(np.flatnonzero(run.stopped)[0])].error(run.stopped, max_stack_depth)
     return tuple(backend.to_numpy(x) for x in outputs)
 
 
+class _Waiting:
+    """Lanes of an activation that wait at blocks, by the block's index."""
+
+    def __init__(self) -> None:
+        self._heap: list[int] = []
+        self._masks: dict[int, np.ndarray] = {}
+
+    def add(self, index: int, lanes: np.ndarray) -> None:
+        """Let the lanes of the mask wait at a block, together with those that already do; an empty mask is dropped."""
+        if not lanes.any():
+            return
+        if index in self._masks:
+            self._masks[index] = self._masks[index] | lanes
+        else:
+            heapq.heappush(self._heap, index)
+            self._masks[index] = lanes
+
+    def take_first(self) -> tuple[int, np.ndarray] | None:
+        """The earliest block at which lanes wait, and all lanes that do; None if no lane waits."""
+        if not self._heap:
+            return None
+        index = heapq.heappop(self._heap)
+        return index, self._masks.pop(index)
+
+
 class _Run:
-    def __init__(
-        self,
-        program: Program,
-        backend: Backend,
-        cache: dict[str, _BlockCode],
-        lanes: int,
-        max_depth: int | None,
-        tally: Tally,
-        observe: Observer | None,
-    ) -> None:
+    def __init__(self, program: Program, backend: Backend, cache: BlockCodeCache, lanes: int) -> None:
         self.program = program
         self.backend = backend
         self.cache = cache
         self.lanes = lanes
-        self.max_depth = max_depth
-        self.tally = tally
-        self.observe = observe or (lambda label, lanes, depth: None)
-        self.storage = Storage(backend, lanes, 0)
+        self.tally: Tally = {}
+        self.observe: Observer | None = None
+        self.stopped = np.zeros(lanes, bool)
+        """Lanes on which something went wrong; they take no further part."""
+        self.fault_of: dict[int, Fault] = {}
+        self._blank: dict[str, Array] = {}
 
-    def code(self, function: Function, label: str) -> _BlockCode:
-        """The block's steps and the variables it must leave behind."""
-        if label not in self.cache:
-            live = function_liveness(function)
-            for block in function.graph.blocks:
-                at_end = live.at_end[block.label]
-                if isinstance(block.terminator, IndirectGotoOp):
-                    at_end |= set(function.vars_out)
-                self.cache[block.label] = (plan_block(block, at_end, self.program.var_defs, self.backend), at_end)
-        return self.cache[label]
+    def to_end(self, inputs: dict[str, Array], depth: int) -> tuple[Array, ...]:
+        """The outputs of the main program; callers are suspended below the activation that runs."""
+        everyone = np.ones(self.lanes, bool)
+        activations = [self.activation(self.program.main_function(), inputs, everyone, 0)]
+        results: Any = None
+        while True:
+            try:
+                call = activations[-1].send(results)
+            except StopIteration as returned:
+                activations.pop()
+                results = returned.value
+                if not activations:
+                    outputs: tuple[Array, ...] = results
+                    return outputs
+                continue
+            lanes = call.lanes
+            if len(activations) > depth:
+                self.stop(lanes, Fault(FaultKind.CALL_DEPTH, call.function.name))
+                lanes = np.zeros_like(lanes)
+            activations.append(self.activation(call.function, call.inputs, lanes, len(activations)))
+            results = None
 
-    def call(self, function: Function, inputs: dict[str, Array], active: np.ndarray, depth: int) -> tuple[Array, ...]:
-        """One activation on the active lanes: earliest block first until all of them have returned."""
-        if self.max_depth is not None and depth > self.max_depth:
-            raise StackOverflowError(
-                f"lane {int(np.flatnonzero(active)[0])} recursed too deep in {function.name!r}: calls may nest "
-                f"{self.max_depth} deep ({int(active.sum())} lanes in all). Give a larger max_stack_depth."
-            )
-        backend = self.backend
+    def activation(self, function: Function, inputs: dict[str, Array], lanes: np.ndarray, depth: int) -> _Activation:
+        """One call on these lanes; gives the calls it makes, is sent their results, and returns its own."""
         index = {label: i for i, label in enumerate(function.graph.labels)}
-        done = len(index)
-        counter = np.where(active, 0, done)
-        state: State = {f"value:{v}": x for v, x in inputs.items()}
-        while (first := int(counter.min(initial=done))) < done:
-            block = function.graph.blocks[first]
-            lanes = counter == first
-            mask = backend.asarray(lanes, "bool")
-            times, active_lanes = self.tally.get(block.label, (0, 0))
-            self.tally[block.label] = (times + 1, active_lanes + int(lanes.sum()))
-            self.observe(block.label, int(lanes.sum()), depth)
-            steps, at_end = self.code(function, block.label)
-            values = LaneValues(state, mask, backend)
-            for step in steps:
-                self.step(step, values, mask, lanes, depth)
+        values = dict(inputs)
+        waiting = _Waiting()
+        waiting.add(0, lanes)
+        while (first := waiting.take_first()) is not None:
+            block, lanes = function.graph.blocks[first[0]], first[1]
+            self.count(block.label, lanes, depth)
+            for part in self.code(function, block).parts:
+                if isinstance(part, FunctionCallOp):
+                    callee = self.program.function(part.function)
+                    arguments = {p: self.in_type_of(p, v, values) for p, v in zip(callee.vars_in, part.vars_in)}
+                    results = yield _Call(callee, arguments, lanes)
+                    named = dict(zip(callee.vars_out, results))
+                    for variable, result in zip(part.vars_out, callee.vars_out):
+                        self.merge(values, variable, self.in_type_of(variable, result, named), lanes)
+                else:
+                    self.run(part, values, lanes)
+                lanes = lanes & ~self.stopped
+                if not lanes.any():
+                    break
             match block.terminator:
                 case GotoOp(label):
-                    counter[lanes] = index[label]
-                case BranchOp(condition, yes, no):
-                    holds = backend.to_numpy(values[condition])
-                    counter[lanes] = np.where(holds, index[yes], index[no])[lanes]
-                case IndirectGotoOp():
-                    counter[lanes] = done
-            for variable in values.changed():
-                if variable in at_end:
-                    state[f"value:{variable}"] = values.for_all_lanes(variable)
-        return tuple(state[f"value:{v}"] for v in function.vars_out)
+                    waiting.add(index[label], lanes)
+                case BranchOp(condition, yes, no) if lanes.any():
+                    holds = self.backend.to_numpy(values[condition])
+                    waiting.add(index[yes], lanes & holds)
+                    waiting.add(index[no], lanes & ~holds)
+        return tuple(self.value(values, v) for v in function.vars_out)
 
-    def step(self, step: Step, values: LaneValues, mask: Array, lanes: np.ndarray, depth: int) -> None:
-        match step:
-            case Compute():
-                for variable, value in step(mask, values).items():
-                    values.set_active(variable, value)
-            case FunctionCallOp():
-                callee = self.program.function(step.function)
-                inputs = {p: self.in_type_of(p, v, values[v]) for p, v in zip(callee.vars_in, step.vars_in)}
-                results = self.call(callee, inputs, lanes, depth + 1)
-                for variable, result, value in zip(step.vars_out, callee.vars_out, results):
-                    values.set_active(variable, self.in_type_of(variable, result, value))
-            case WriteRowOp():
-                self.write(step, values, mask)
-            case AssertOp(condition, message, source):
-                failed = lanes & ~self.backend.to_numpy(values[condition])
-                if failed.any():
-                    raise Fault(FaultKind.ASSERTION, message, source).error(failed)
+    def count(self, label: str, lanes: np.ndarray, depth: int) -> None:
+        """Note that a block runs."""
+        active = int(np.count_nonzero(lanes))
+        times, so_far = self.tally.get(label, (0, 0))
+        self.tally[label] = (times + 1, so_far + active)
+        if self.observe is not None:
+            self.observe(label, active, depth)
 
-    def in_type_of(self, target: str, variable: str, value: Array) -> Array:
+    def run(self, part: Part, values: dict[str, Array], lanes: np.ndarray) -> None:
+        """Run a part and keep what it gives."""
+        given = {v: self.value(values, v) for v in part.vars_in}
+        results, fault = part.run(self.backend.asarray(lanes, "bool"), given)
+        values.update(results)
+        if fault is not None:
+            codes = self.backend.to_numpy(fault)
+            for code in np.unique(codes[codes > 0]):
+                self.stop(codes == code, part.faults[int(code) - 1])
+
+    def stop(self, lanes: np.ndarray, fault: Fault) -> None:
+        """Take lanes out of the run for what went wrong on them."""
+        self.stopped = self.stopped | lanes
+        for lane in np.flatnonzero(lanes):
+            self.fault_of[int(lane)] = fault
+
+    def merge(self, values: dict[str, Array], variable: str, new: Array, lanes: np.ndarray) -> None:
+        """Assign on these lanes."""
+        if variable in values:
+            new = self.backend.where(self.backend.asarray(lanes, "bool"), new, values[variable])
+        values[variable] = new
+
+    def value(self, values: Mapping[str, Array], variable: str) -> Array:
+        """A variable as it stands; zeros where no lane has assigned it yet."""
+        if variable in values:
+            return values[variable]
+        if variable not in self._blank:
+            type_ = self.program.var_defs[variable]
+            self._blank[variable] = self.backend.full((self.lanes, *type_.shape), 0, type_.dtype)
+        return self._blank[variable]
+
+    def in_type_of(self, target: str, variable: str, values: Mapping[str, Array]) -> Array:
         """The value of `variable` as `target` holds it: a literal's dtype can differ between the two."""
+        value = self.value(values, variable)
         wanted, found = (self.program.var_defs[v].dtype for v in (target, variable))
         return value if wanted == found else self.backend.cast(value, wanted)
 
-    def write(self, op: WriteRowOp, values: LaneValues, mask: Array) -> None:
-        state: State = {"fault": self.backend.full((self.lanes,), 0, "int32")}
-        written = self.storage.write_row(state, mask, op, values, self.program.var_defs, 1)
-        fault = self.backend.to_numpy(state["fault"])
-        if fault.any():
-            raise Fault(FaultKind.OUTSIDE_BUFFER, op.buffer, op.source).error(fault > 0)
-        values.set_all(op.var_out, written)
+    def code(self, function: Function, block: Block) -> BlockCode:
+        """The block made ready, from the cache if it is there."""
+        found = self.cache.get(block.label)
+        if found is None or found.block is not block or found.backend is not self.backend:
+            found = self.cache[block.label] = self.make_ready(function, block)
+        return found
+
+    def make_ready(self, function: Function, block: Block) -> BlockCode:
+        live = function_liveness(function)
+        crossing = frozenset(function.vars_out).union(*live.at_start.values())
+        at_end = live.at_end[block.label] | set(terminator_reads(block.terminator))
+        if isinstance(block.terminator, IndirectGotoOp):
+            at_end |= set(function.vars_out)
+        parts: list[Part | FunctionCallOp] = []
+        ops: list[Op] = []
+        needed = frozenset[str]()
+
+        def close() -> None:
+            if ops:
+                parts.append(self.part(tuple(ops), needed, crossing))
+                ops.clear()
+
+        for op, live_after in zip(block.ops, live_after_ops(block.ops, at_end)):
+            if isinstance(op, FunctionCallOp):
+                close()
+                parts.append(op)
+            else:
+                ops.append(op)
+                needed = live_after
+        close()
+        return BlockCode(block, self.backend, tuple(parts))
+
+    def part(self, ops: tuple[Op, ...], needed: frozenset[str], crossing: frozenset[str]) -> Part:
+        """Ops as one function; `needed` has values afterwards, `crossing` keeps those of lanes outside the mask."""
+        backend, types = self.backend, self.program.var_defs
+        steps = plan_ops(ops, needed, types, backend)
+        written: dict[str, None] = {}
+        read_first: dict[str, None] = {}
+        for op in ops:
+            read_first.update((v, None) for v in reads(op) if v not in written)
+            written.update((v, None) for v in writes(op))
+        vars_out = tuple(v for v in written if v in needed)
+        vars_in = tuple(dict.fromkeys([*read_first, *(v for v in vars_out if v in crossing)]))
+        possible = tuple(fault for step in steps if (fault := _fault_of(step)) is not None)
+        codes = {id(step): i + 1 for i, step in enumerate(s for s in steps if _fault_of(s) is not None)}
+
+        def run(mask: Array, given: dict[str, Array]) -> tuple[dict[str, Array], Array | None]:
+            state: State = {f"value:{v}": x for v, x in given.items()}
+            lanes = mask.shape[0]
+            storage = Storage(backend, lanes, 0)
+            if possible:
+                state["fault"] = backend.full((lanes,), 0, "int32")
+            values = LaneValues(state, mask, backend)
+            for step in steps:
+                match step:
+                    case Compute():
+                        for variable, value in step(mask, values).items():
+                            values.set_active(variable, value)
+                    case AssertOp(condition):
+                        storage.record_fault(state, mask & ~values[condition], codes[id(step)])
+                    case WriteRowOp():
+                        values.set_all(
+                            step.var_out, storage.write_row(state, mask, step, values, types, codes[id(step)])
+                        )
+            results = {v: values.for_all_lanes(v) for v in vars_out}
+            return results, state["fault"] if possible else None
+
+        return Part(vars_in, possible, backend.compile(run))
+
+
+def _fault_of(step: Step) -> Fault | None:
+    """What can go wrong in a step."""
+    match step:
+        case AssertOp(_, message, source):
+            return Fault(FaultKind.ASSERTION, message, source)
+        case WriteRowOp(_, buffer, _, _, source):
+            return Fault(FaultKind.OUTSIDE_BUFFER, buffer, source)
+    return None

@@ -88,8 +88,8 @@ class Storage:
 
     def pop(self, state: State, mask: Array, variable: str) -> Array:
         """Drop the top frame on active lanes; gives the frame beneath (junk on other lanes)."""
-        height = state[f"height:{variable}"] - self.backend.cast(mask, "int32")
-        height = self.backend.clip(height, 0, self.depth)
+        height = state[f"height:{variable}"]
+        height = height - self.backend.cast(mask & (height > 0), "int32")
         state[f"height:{variable}"] = height
         return self.backend.take_rows(state[f"frames:{variable}"], self._slots(height))
 
@@ -104,22 +104,16 @@ class Storage:
     ) -> Array:
         """The buffer [lanes, n, ...] with one row replaced on active lanes, complete on all lanes.
 
-        Rows of other lanes are written back as they are: no select over the whole buffer. An index outside the
-        buffer writes nothing and gives the fault `code`.
+        An index outside the buffer writes nothing and gives the fault `code`.
         """
         backend = self.backend
         buffer_type = types[op.buffer]
-        rows = buffer_type.shape[0]
         buffer = values.for_all_lanes(op.buffer) if op.buffer == op.var_out else values[op.buffer]
         index = backend.cast(values[op.index], "int64")
-        outside = mask & ((index < 0) | (index >= rows))
-        self.record_fault(state, outside, code)
-        flat = backend.reshape(buffer, (self.lanes * rows, *buffer_type.shape[1:]))
-        first = backend.asarray(np.arange(self.lanes, dtype="int32") * rows, "int32")
-        slots = first + backend.cast(backend.clip(index, 0, rows - 1), "int32")
+        inside = (index >= 0) & (index < buffer_type.shape[0])
+        self.record_fault(state, mask & ~inside, code)
         value = backend.cast(values[op.value], buffer_type.dtype)
-        row = backend.where(mask & ~outside, value, backend.take_rows(flat, slots))
-        written = backend.reshape(backend.put_rows(flat, slots, row), (self.lanes, *buffer_type.shape))
+        written = backend.write_rows(buffer, mask & inside, index, value)
         if op.buffer == op.var_out:
             return written
         if op.var_out not in values:  # nothing to keep on other lanes yet

@@ -20,7 +20,7 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import BlockStep, Region, State, SweepPlan
+from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, SweepPlan, sweep_on_host
 
 MODES = ("xla", "graph", "eager")
 
@@ -29,17 +29,23 @@ class TensorFlowBackend:
     """The `Backend` of TensorFlow tensors.
 
     xla compiles the machine's whole loop; graph runs the same loop in TensorFlow's executor; eager drives it from
-    Python with one traced function per region. XLA computes junk lanes and never raises; the other modes hand junk
-    lanes the inputs of an active lane, so an operation that would raise on junk (integer division by zero, say) only
-    ever sees values that an active lane has.
+    Python with one traced function per region, for any number of rows. XLA computes junk lanes and never raises; the
+    other modes hand junk lanes the inputs of an active lane, so an operation that would raise on junk (integer division
+    by zero, say) only ever sees values that an active lane has.
     """
 
     name = "tensorflow"
 
-    def __init__(self, mode: str = "xla") -> None:
+    def __init__(self, mode: str = "xla", style: str = "masking") -> None:
         if mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
+        if style == "gather" and mode != "eager":
+            raise ValueError(
+                f"style='gather' computes as many rows as there are active lanes, but mode={mode!r} compiles for a "
+                "fixed number of rows. Use mode='eager', or style='masking'."
+            )
         self.mode = mode
+        self.style = style
 
     # ---- type inference ---------------------------------------------------------------------------------------
 
@@ -104,18 +110,10 @@ class TensorFlowBackend:
         """See Backend."""
         return tf.cast(array, dtype)
 
-    def reshape(self, array: Any, shape: Sequence[int]) -> tf.Tensor:
-        """See Backend."""
-        return tf.reshape(array, tuple(shape))
-
     def where(self, mask: Any, new: Any, old: Any) -> tf.Tensor:
         """See Backend."""
         rank = max(len(new.shape), len(old.shape))
         return tf.where(tf.reshape(mask, [mask.shape[0]] + [1] * (rank - 1)), new, old)
-
-    def clip(self, values: Any, low: int, high: int) -> tf.Tensor:
-        """See Backend."""
-        return tf.clip_by_value(values, tf.cast(low, values.dtype), tf.cast(high, values.dtype))
 
     def count(self, mask: Any) -> tf.Tensor:
         """See Backend."""
@@ -133,47 +131,58 @@ class TensorFlowBackend:
         """See Backend."""
         return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
 
+    def write_rows(self, buffers: Any, lanes: Any, rows: Any, values: Any) -> tf.Tensor:
+        """See Backend: every lane writes a row, its old one where it shall not change; no select over whole buffers."""
+        count, size = buffers.shape[0], buffers.shape[1]
+        flat = tf.reshape(buffers, (count * size, *buffers.shape[2:]))
+        slots = tf.range(count, dtype=tf.int32) * size + tf.where(lanes, tf.cast(rows, tf.int32), 0)
+        values = self.where(lanes, values, tf.gather(flat, slots))
+        return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
+
+    def rows_to_compute(self, mask: Any) -> tf.Tensor | None:
+        """See Backend."""
+        if self.mode == "xla":
+            return None
+        if self.style == "gather":
+            return tf.cast(tf.where(mask)[:, 0], tf.int32)
+        return tf.where(mask, tf.range(mask.shape[0], dtype=tf.int32), tf.argmax(mask, output_type=tf.int32))
+
     # ---- programs ---------------------------------------------------------------------------------------------
 
     def vectorize(
         self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
-    ) -> Region:
-        """See Backend: `tf.vectorized_map` of the region, traced once per lane count."""
+    ) -> RowFunction:
+        """See Backend: `tf.vectorized_map`; in eager mode traced once, whatever the number of rows."""
 
         def one_lane(values: tuple[Any, ...]) -> tuple[tf.Tensor, ...]:
             return tuple(_as_type(r, t) for r, t in zip(function(*values), outputs))
 
-        def region(mask: Any, *values: Any) -> tuple[tf.Tensor, ...]:
-            if not values:  # constants: the same on every lane
-                lanes = mask.shape[0]
-                return tuple(tf.broadcast_to(r, (lanes, *t.shape)) for r, t in zip(one_lane(()), outputs))
-            return tuple(tf.vectorized_map(one_lane, self._without_junk(mask, values)))
+        def over_rows(*values: Any) -> tuple[tf.Tensor, ...]:
+            return tuple(tf.vectorized_map(one_lane, values))
 
-        return tf.function(region, autograph=False) if self.mode == "eager" else region
+        if self.mode != "eager":
+            return over_rows
+        rows = tuple(tf.TensorSpec((None, *t.shape), t.dtype) for t in inputs)
+        return _traced(over_rows, input_signature=rows)
 
-    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> Region:
+    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
         """See Backend."""
 
-        def region(mask: Any, *values: Any) -> tuple[tf.Tensor, ...]:
-            results = primitive.call(*self._without_junk(mask, values))
-            lanes = mask.shape[0]
-            return tuple(tf.ensure_shape(_as_type(r, t), (lanes, *t.shape)) for r, t in zip(results, outputs))
+        def over_rows(*values: Any) -> tuple[tf.Tensor, ...]:
+            results = zip(primitive.call(*values), outputs)
+            return tuple(tf.ensure_shape(_as_type(r, t), (values[0].shape[0], *t.shape)) for r, t in results)
 
-        return region
+        return over_rows
 
-    def _without_junk(self, mask: Any, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        if self.mode == "xla":
-            return values
-        lanes = tf.range(mask.shape[0], dtype=tf.int32)
-        rows = tf.where(mask, lanes, tf.argmax(mask, output_type=tf.int32))
-        return tuple(tf.gather(v, rows) for v in values)
+    def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See Backend: traced in eager mode; the other modes compile more than that at once."""
+        return _traced(function) if self.mode == "eager" else function
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend."""
         if self.mode == "eager":
             return function
-        compiled: Callable[..., Any] = tf.function(function, autograph=False, jit_compile=self.mode == "xla")
-        return compiled
+        return _traced(function, jit_compile=self.mode == "xla")
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any) -> tuple[State, Any]:
         """See Backend: a host loop in eager mode, else one `tf.while_loop`.
@@ -182,7 +191,7 @@ class TensorFlowBackend:
         conditional, that makes XLA copy neither stacks nor buffers. What no block changes is no loop variable at all.
         """
         if self.mode == "eager":
-            return _sweep_on_host(plan, state, int(budget))
+            return sweep_on_host(self, plan, state, budget)
 
         def some_lane_runs(touched: State, taken: Any) -> Any:
             return (tf.reduce_min(touched["pc"]) < plan.halted) & (taken < budget)
@@ -199,16 +208,14 @@ class TensorFlowBackend:
         return {**state, **touched}, taken
 
 
-def _sweep_on_host(plan: SweepPlan, state: State, budget: int) -> tuple[State, tf.Tensor]:
-    taken = 0
-    while taken < budget and int(tf.reduce_min(state["pc"])) < plan.halted:
-        at_start = plan.view(state).numpy() if plan.one_view else None
-        for step in plan.steps:
-            view = plan.view(state).numpy() if at_start is None else at_start
-            if (view == step.index).any() and view.min() >= step.group_start:
-                state = step.run(state)
-        taken += 1
-    return state, tf.constant(taken, tf.int64)
+def _traced(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """A `tf.function`, without TensorFlow's warning that it is traced too often.
+
+    TensorFlow counts by the line of the source, and here one line makes the functions of all blocks.
+    """
+    traced: Callable[..., Any] = tf.function(function, autograph=False, **options)
+    traced._omit_frequent_tracing_warning = True  # type: ignore[attr-defined]
+    return traced
 
 
 def _run_if_due(step: BlockStep, view: Any, state: State) -> State:

@@ -1,0 +1,163 @@
+"""What is made once: programs for types, machines for lane counts, compiled code for shapes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchnuts.autobatch import api, batch
+from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
+
+ints = np.array([3, 7, 4, 5])
+
+
+@pytest.fixture
+def triangle() -> Any:
+    @batch
+    def triangle(n):
+        if n <= 0:
+            return n
+        return n + triangle(n - 1)
+
+    return triangle
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many programs were compiled and machines were made since the test began."""
+    counts = {"programs": 0, "machines": 0}
+    compile_function, make_machine = api.compile_function, VirtualMachine.__init__
+
+    def counted_compile(*args: Any, **kwargs: Any) -> Any:
+        counts["programs"] += 1
+        return compile_function(*args, **kwargs)
+
+    def counted_init(*args: Any, **kwargs: Any) -> None:
+        counts["machines"] += 1
+        make_machine(*args, **kwargs)
+
+    monkeypatch.setattr(api, "compile_function", counted_compile)
+    monkeypatch.setattr(VirtualMachine, "__init__", counted_init)
+    return counts
+
+
+def test_a_second_run_makes_nothing(triangle: Any, made: dict[str, int]) -> None:
+    for n in (ints, ints[::-1], ints + 1):
+        np.testing.assert_array_equal(triangle.run(n, backend="numpy"), n * (n + 1) // 2)
+    assert made == {"programs": 1, "machines": 1}
+    triangle.run(ints, backend="numpy", mode="graph")  # NumPy has one mode
+    triangle.run(ints, backend="numpy", style="gather")  # what auto is
+    triangle.run(ints, backend="numpy", executor="stackless")
+    triangle.run(ints, executor="reference")
+    triangle.run(ints, executor="unbatched")
+    assert made == {"programs": 1, "machines": 1}
+
+
+def test_what_makes_another_program_or_machine(triangle: Any, made: dict[str, int]) -> None:
+    triangle.run(ints, backend="numpy")
+    steps = [
+        ({"n": ints[:2]}, {"programs": 1, "machines": 2}),  # another number of lanes: a machine
+        ({"n": ints, "schedule": "drain"}, {"programs": 1, "machines": 3}),  # another schedule: a machine
+        ({"n": ints, "max_stack_depth": 9}, {"programs": 1, "machines": 4}),  # another depth: a machine
+        ({"n": ints.astype("int32")}, {"programs": 2, "machines": 5}),  # another type: a program
+        ({"n": 3}, {"programs": 3, "machines": 6}),  # a Python number is weak: a program
+        ({"n": ints, "style": "masking"}, {"programs": 4, "machines": 7}),  # another backend object
+    ]
+    for options, expected in steps:
+        for _ in range(2):
+            triangle.run(options["n"], backend="numpy", **{k: v for k, v in options.items() if k != "n"})
+            assert made == expected
+
+
+def test_a_machine_that_grew_is_kept(triangle: Any, made: dict[str, int]) -> None:
+    deep = ints + 2 * FIRST_STACK_DEPTH
+    triangle.run(deep, backend="numpy")
+    grown = made["machines"]
+    assert grown == 3  # 16, 32, 64 frames
+    triangle.run(deep, backend="numpy")
+    triangle.run(ints, backend="numpy")
+    assert made["machines"] == grown
+
+
+@pytest.mark.parametrize("mode", ["graph", "xla"])
+def test_a_new_batch_of_the_same_shape_is_not_traced_again(triangle: Any, mode: str) -> None:
+    for n in (ints, ints + 1, ints[::-1], ints * 0):
+        np.testing.assert_array_equal(triangle.run(n, mode=mode), n * (n + 1) // 2)
+    (machine,) = triangle._machines.values()
+    assert machine._advance.experimental_get_tracing_count() == 1
+    state = machine.start({machine.program.vars_in[0]: ints})
+    for sweeps in (1, 2, 1000):
+        state = machine.advance(state, sweeps)
+    assert machine.is_finished(state)
+    assert machine._advance.experimental_get_tracing_count() == 1
+
+
+def test_a_primitive_is_traced_no_more_on_a_second_run() -> None:
+    """From the user's side: the Python body of a helper does not run again."""
+    calls: list[Any] = []
+
+    def helper(x):
+        calls.append(x)
+        return x + 1
+
+    @batch
+    def program(x, n):
+        while n > 0:
+            x = helper(x)
+            n -= 1
+        return x
+
+    for options in ({"mode": "xla"}, {"mode": "eager"}, {"mode": "xla", "executor": "stackless"}):
+        program.run(np.zeros(4), ints, **options)
+        before = len(calls)
+        np.testing.assert_array_equal(program.run(np.ones(4), ints[::-1], **options), 1.0 + ints[::-1])
+        assert len(calls) == before > 0
+
+
+def test_a_backend_is_one_object() -> None:
+    assert get_backend("numpy", "xla") is get_backend("numpy", "eager", "auto")
+    assert get_backend("tensorflow", "xla") is get_backend("tensorflow", "xla", "masking")
+
+
+def test_machine_gives_a_new_one_each_time(triangle: Any, made: dict[str, int]) -> None:
+    """`machine` is for who drives it by hand; only `run` keeps machines."""
+    for _ in range(2):
+        triangle.machine((as_type("int64"),), 4, get_backend("numpy", ""), "auto", 8)
+    assert made == {"programs": 1, "machines": 2}
+
+
+@pytest.mark.parametrize("options", [{"mode": "eager"}, {"mode": "graph", "executor": "stackless"}], ids=str)
+def test_many_blocks_do_not_look_like_one_function_traced_too_often(options: Any) -> None:
+    """TensorFlow counts traces by source line, and all blocks' functions come from one; its warning would mislead."""
+
+    @batch
+    def program(n):
+        a = n + 1
+        while a < 3:
+            a += 1
+        while a < 9:
+            a += 2
+        while a < 20:
+            a += 3
+        if a == 20:
+            a = a * 2
+        elif a == 21:
+            a = a + 5
+        while a < 40:
+            a += 4
+        return a
+
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("tensorflow").addHandler(handler)
+    try:
+        found = program.run(ints, **options)
+    finally:
+        logging.getLogger("tensorflow").removeHandler(handler)
+    np.testing.assert_array_equal(found, program.run(ints, executor="unbatched"))
+    assert [message for message in said if "retracing" in message] == []
