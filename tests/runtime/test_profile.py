@@ -46,6 +46,15 @@ def nested(n):
     return n + below
 
 
+@batch
+def deep_then_shallow(n):
+    if n <= 0:
+        return 1
+    deep = deep_then_shallow(n - 1)
+    shallow = deep_then_shallow(n - 3)
+    return deep + shallow
+
+
 def profiled(function: Any, *inputs: Any, **options: Any) -> RunProfile:
     (run,) = function.run(*inputs, profile=True, **{"backend": "numpy", **options})[1].runs
     return run
@@ -125,6 +134,12 @@ def test_peaks_of_a_linear_recursion() -> None:
     assert run.call_depth == 6
     assert {s.variable: (s.pushes, s.pops, s.peak) for s in run.stacks}["return addresses"] == (11, 11, 6)
     assert {s.variable: s.peak for s in run.stacks}["nested.n"] == 6
+
+
+def test_a_peak_stays_when_later_calls_are_shallow() -> None:
+    run = profiled(deep_then_shallow, np.array([6, 2]))
+    assert run.call_depth == 7
+    assert {s.variable: s.peak for s in run.stacks}["return addresses"] == 7
 
 
 def test_costly_primitives() -> None:
