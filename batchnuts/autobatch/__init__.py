@@ -34,11 +34,14 @@ from batchnuts.autobatch.compiler.ir import (
     WriteRowOp,
 )
 from batchnuts.autobatch.compiler.lower import lower_function_calls
+from batchnuts.autobatch.compiler.parse import parse
+from batchnuts.autobatch.compiler.text import show_program
 from batchnuts.autobatch.errors import (
     BatchnutsError,
     CompileError,
     LaneAssertionError,
     LaneInputError,
+    ProgramTextError,
     StackOverflowError,
     TypeConflictError,
     UndefinedVariableError,
@@ -63,6 +66,7 @@ __all__ = [
     "PrimOp",
     "Primitive",
     "Program",
+    "ProgramTextError",
     "PushGotoOp",
     "PushOp",
     "StackOverflowError",
@@ -75,7 +79,9 @@ __all__ = [
     "batch",
     "lower_function_calls",
     "ops",
+    "parse",
     "primitive",
     "random",
+    "show_program",
     "write",
 ]
