@@ -12,9 +12,12 @@ fib(numpy.array([3, 7, 4, 5]))          # array([3, 21, 5, 8])
 """
 
 from batchnuts.autobatch import ops, random
-from batchnuts.autobatch.api import BatchedFunction, batch
+from batchnuts.autobatch.api import BatchedFunction, batch, get_backend
+from batchnuts.autobatch.compiler.allocate import allocate
 from batchnuts.autobatch.compiler.callables import primitive, write
+from batchnuts.autobatch.compiler.check import MalformedProgramError
 from batchnuts.autobatch.compiler.ir import (
+    COPY,
     AssertOp,
     Block,
     BranchOp,
@@ -35,6 +38,7 @@ from batchnuts.autobatch.compiler.ir import (
 )
 from batchnuts.autobatch.compiler.lower import lower_function_calls
 from batchnuts.autobatch.compiler.parse import parse
+from batchnuts.autobatch.compiler.summary import Summary, summarize
 from batchnuts.autobatch.compiler.text import show_program
 from batchnuts.autobatch.errors import (
     BatchnutsError,
@@ -47,8 +51,11 @@ from batchnuts.autobatch.errors import (
     UndefinedVariableError,
     UnsupportedSyntaxError,
 )
+from batchnuts.autobatch.prepare import PreparedProgram, prepare
+from batchnuts.autobatch.runtime import stackless, virtual_machine
 
 __all__ = [
+    "COPY",
     "AssertOp",
     "BatchedFunction",
     "BatchnutsError",
@@ -62,7 +69,9 @@ __all__ = [
     "IndirectGotoOp",
     "LaneAssertionError",
     "LaneInputError",
+    "MalformedProgramError",
     "PopOp",
+    "PreparedProgram",
     "PrimOp",
     "Primitive",
     "Program",
@@ -70,18 +79,25 @@ __all__ = [
     "PushGotoOp",
     "PushOp",
     "StackOverflowError",
+    "Summary",
     "TensorType",
     "TypeConflictError",
     "UndefinedVariableError",
     "UnsupportedSyntaxError",
     "VariableAllocation",
     "WriteRowOp",
+    "allocate",
     "batch",
+    "get_backend",
     "lower_function_calls",
     "ops",
     "parse",
+    "prepare",
     "primitive",
     "random",
     "show_program",
+    "stackless",
+    "summarize",
+    "virtual_machine",
     "write",
 ]

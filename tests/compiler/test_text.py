@@ -345,7 +345,7 @@ MAIN = "main(x) -> y\n  main.entry:\n"
         (MAIN + "    return\nmain(x) -> y\n", "4:1", "function 'main' stands here a second time"),
         (MAIN + "    return\nvariables\n  x: int65[]\n", "5:6", "found 'int65', expected a dtype"),
         (MAIN + "    return\nvariables\n  x: int64[n]\n", "5:12", "found 'n', expected a whole number"),
-        (MAIN + "    return\nvariables\n  x: int64[2 3]\n", "5:14", "found '3', expected ','"),
+        (MAIN + "    return\nvariables\n  x: int64[2 3]\n", "5:14", "found '3', expected ',' or ']'"),
         (MAIN + "    return\nvariables\n  x: Point(float64)\n", "5:19", r"found '\)', expected ':'"),
         (MAIN + "    return\nvariables\n  x: int64[] stack\n", "5:14", "found 'stack', expected null, temporary"),
         (MAIN + "    return\nvariables\n  x: bool\n  x: bool\n", "6:3", "variable 'x' stands here a second time"),

@@ -72,7 +72,7 @@ def parse_type(text: str, namespace: Mapping[str, Any] | None = None) -> Any:
     namespace: where the classes of structures are found by name.
     Raises ProgramTextError (a ValueError).
     """
-    line = Line(text, 1)
+    line = Line(text, 0)
     type_ = read_type(line, Structures(namespace=namespace))
     line.end("the end of the type")
     return type_
@@ -97,8 +97,8 @@ def read_type(line: Line, structures: Structures) -> Any:
             names.append(int(text) if field.kind == "name" and text.isdecimal() else text)
             line.expect(":")
         children.append(read_type(line, structures))
-        if not line.found(")"):
-            line.expect(",")
+        if not line.found(")") and not line.accept(","):
+            line.unexpected("',' or ')'")
     line.expect(")")
     if positional:
         return list(children) if name == "list" else tuple(children)
@@ -120,8 +120,8 @@ def _tensor_type(name: str, column: int, line: Line) -> TensorType:
             if not extent.isdecimal():
                 line.fail(token.column, f"found {token}, expected a whole number: every array has a static shape")
             shape.append(int(extent))
-            if not line.found("]"):
-                line.expect(",")
+            if not line.found("]") and not line.accept(","):
+                line.unexpected("',' or ']'")
         line.expect("]")
     return TensorType(_dtype(name, column, line), tuple(shape), weak)
 

@@ -164,5 +164,7 @@ class Line:
         self.fail(self.peek().column, f"found {self.peek()}, expected {expected}")
 
     def fail(self, column: int, message: str) -> NoReturn:
-        """Raise with the place in this line."""
+        """Raise with the place in this line; line 0 is a type on its own."""
+        if self.number == 0:
+            raise ProgramTextError(f"type {self.text!r}, column {column + 1}: {message}.")
         raise ProgramTextError(f"{Source(TEXT, self.number, column, self.text)}\n{message}.")
