@@ -12,9 +12,12 @@ fib(numpy.array([3, 7, 4, 5]))          # array([3, 21, 5, 8])
 """
 
 from batchnuts.autobatch import ops, random
-from batchnuts.autobatch.api import BatchedFunction, batch
+from batchnuts.autobatch.api import BatchedFunction, batch, get_backend
+from batchnuts.autobatch.compiler.allocate import allocate
 from batchnuts.autobatch.compiler.callables import primitive, sync, write
+from batchnuts.autobatch.compiler.check import MalformedProgramError
 from batchnuts.autobatch.compiler.ir import (
+    COPY,
     AssertOp,
     Block,
     BranchOp,
@@ -34,20 +37,27 @@ from batchnuts.autobatch.compiler.ir import (
     WriteRowOp,
 )
 from batchnuts.autobatch.compiler.lower import lower_function_calls
+from batchnuts.autobatch.compiler.parse import parse
 from batchnuts.autobatch.compiler.schedule import Schedule, Slot
+from batchnuts.autobatch.compiler.summary import Summary, summarize
+from batchnuts.autobatch.compiler.text import show_program
 from batchnuts.autobatch.errors import (
     BatchnutsError,
     CompileError,
     LaneAssertionError,
     LaneInputError,
+    ProgramTextError,
     StackOverflowError,
     TypeConflictError,
     UndefinedVariableError,
     UnsupportedSyntaxError,
 )
+from batchnuts.autobatch.prepare import PreparedProgram, prepare
+from batchnuts.autobatch.runtime import stackless, virtual_machine
 from batchnuts.autobatch.runtime.profile import Profile, profile
 
 __all__ = [
+    "COPY",
     "AssertOp",
     "BatchedFunction",
     "BatchnutsError",
@@ -61,28 +71,40 @@ __all__ = [
     "IndirectGotoOp",
     "LaneAssertionError",
     "LaneInputError",
+    "MalformedProgramError",
     "PopOp",
+    "PreparedProgram",
     "PrimOp",
     "Primitive",
     "Profile",
     "Program",
+    "ProgramTextError",
     "PushGotoOp",
     "PushOp",
     "Schedule",
     "Slot",
     "StackOverflowError",
+    "Summary",
     "TensorType",
     "TypeConflictError",
     "UndefinedVariableError",
     "UnsupportedSyntaxError",
     "VariableAllocation",
     "WriteRowOp",
+    "allocate",
     "batch",
+    "get_backend",
     "lower_function_calls",
     "ops",
+    "parse",
+    "prepare",
     "primitive",
     "profile",
     "random",
+    "show_program",
+    "stackless",
+    "summarize",
     "sync",
+    "virtual_machine",
     "write",
 ]

@@ -18,11 +18,13 @@ import numpy as np
 from batchnuts.autobatch.compiler.callables import LaneFunction, in_one_lane_code, single_lane
 from batchnuts.autobatch.compiler.infer_types import WEAK_DTYPES
 from batchnuts.autobatch.compiler.ir import Program, TensorType
+from batchnuts.autobatch.compiler.parse_types import parse_type
 from batchnuts.autobatch.compiler.pipeline import Compiled, compile_function
 from batchnuts.autobatch.compiler.schedule import POLICIES, Schedule, make_schedule
 from batchnuts.autobatch.compiler.text import show_program
 from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.errors import LaneInputError
+from batchnuts.autobatch.explain import explain_passes
 from batchnuts.autobatch.runtime import reference, stackless
 from batchnuts.autobatch.runtime.backend import STYLES, Backend
 from batchnuts.autobatch.runtime.profile import MachineNotes, StacklessNotes, add_to_collecting, collecting
@@ -286,16 +288,56 @@ class BatchedFunction(LaneFunction):
         """One lane's type of each argument of a call."""
         return self._bind(args, {}).types
 
-    def dump(self, *types: Any, after: str = "tail_jumps", backend: str = "tensorflow") -> str:
-        """The text of the program after a pass (see `compiler.pipeline`), for one lane's argument types.
+    def lowered(self, *types: Any, backend: str = "tensorflow") -> Program:
+        """The program that the virtual machine runs, for one lane's argument types (given as for `dump`)."""
+        return self.compiled(self._given_types(types), get_backend(backend, "eager")).lowered
 
-        types: TensorTypes, NumPy dtypes or their names (a scalar of that dtype), or structures of TensorTypes.
-        """
+    def passes(self, *types: Any, backend: str = "tensorflow") -> dict[str, Program]:
+        """The program after each pass of the compiler, in order, by the pass's name; types as for `dump`."""
         found: dict[str, Program] = {}
-        compile_function(self, tuple(map(as_type, types)), get_backend(backend, "eager"), found.__setitem__)
+        compile_function(self, self._given_types(types), get_backend(backend, "eager"), found.__setitem__)
+        return found
+
+    def dump(self, *types: Any, after: str | None = None, backend: str = "tensorflow") -> str:
+        """The text of the program after a pass (the last one, if none is named), for one lane's argument types.
+
+        types: one per parameter (defaults may be left out): TensorTypes, dtypes, text such as "int64", "float32[3]"
+            or "tuple(int64, bool)", or structures of these.
+        backend: whose arithmetic decides on types, and on which of a structure's leaves an op reads. TensorFlow traces
+            and knows; NumPy takes every op to read all leaves, and so gives less precise programs.
+        Raises ValueError for an unknown pass or text that is no type, LaneInputError for types that do not fit.
+        """
+        found = self.passes(*types, backend=backend)
+        after = [*found][-1] if after is None else after
         if after not in found:
             raise ValueError(f"no pass {after!r}; the passes are {', '.join(found)}")
         return show_program(found[after])
+
+    def explain(self, *types: Any, backend: str = "tensorflow") -> str:
+        """A report for one lane's argument types, given as for `dump`.
+
+        The source with the final blocks of each line; blocks; each variable's type and where it lives; and what every
+        pass left of blocks, ops, pushes and pops.
+        """
+        return explain_passes(self.__name__, self.passes(*types, backend=backend))  # type: ignore[attr-defined]
+
+    def _given_types(self, types: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One type per parameter, from what `dump` takes."""
+        name, signature = self.__name__, inspect.signature(self.python_function)  # type: ignore[attr-defined]
+        try:
+            bound = signature.bind(*types).arguments
+        except TypeError:
+            shown = ", ".join(map(str, types)) or "none"
+            raise LaneInputError(
+                f"{name}({', '.join(signature.parameters)}) needs one type for each parameter that has no default; "
+                f"found {shown}."
+            ) from None
+        given = {p: map_leaves(as_type, t) for p, t in bound.items()}
+        for parameter in signature.parameters.values():
+            if parameter.name not in given:
+                default = functools.partial(_lane_type, parameter.name)
+                given[parameter.name] = map_leaves(default, parameter.default)
+        return tuple(given[parameter] for parameter in signature.parameters)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Inputs:
         try:
@@ -390,11 +432,24 @@ def _of_lane(lane: int, leaf: np.ndarray, type_: TensorType) -> Any:
 
 
 def as_type(given: Any) -> Any:
-    """A TensorType from a dtype's name ("float32", "float32[3,2]"), or structures of them as they are."""
+    """A TensorType, or the type that a dtype or a text such as "float32[3,2]" or "tuple(int64, bool)" stands for.
+
+    Raises ProgramTextError (a ValueError) for other texts, LaneInputError for what is no type at all.
+    """
+    if isinstance(given, TensorType):
+        return given
     if isinstance(given, str):
-        dtype, _, shape = given.partition("[")
-        return TensorType(np.dtype(dtype).name, tuple(int(n) for n in shape.rstrip("]").split(",") if n))
-    return given
+        return parse_type(given)
+    try:
+        dtype = None if given is None else np.dtype(given)
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.kind not in "biufc":
+        raise LaneInputError(
+            f"found {given!r} for a type, expected text such as 'int64' or 'float32[3]', a dtype, a TensorType, or a "
+            "structure of these."
+        )
+    return TensorType(dtype.name)
 
 
 def batch(function: Callable[..., Any]) -> BatchedFunction:

@@ -50,6 +50,10 @@ class TypeConflictError(CompileError):
     """Two types meet in one variable, or an operation refuses the types it got."""
 
 
+class ProgramTextError(BatchnutsError, ValueError):
+    """The text of a program, or of a type, that does not read as one; names line, column, and what was expected."""
+
+
 class LaneInputError(BatchnutsError):
     """The arrays handed to a batched function do not fit it (lane counts, structure, argument count)."""
 

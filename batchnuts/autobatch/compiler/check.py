@@ -1,25 +1,32 @@
-"""The verifier: what must hold of a program after each pass. A failure here is a bug of ours, never the user's."""
+"""The verifier: what must hold of a program after each pass.
+
+A failure in a compiled function is a bug of ours; in a program built by hand it is its author's.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
-from batchnuts.autobatch.compiler.cfg import successors
-from batchnuts.autobatch.compiler.dataflow import Analysis, liveness, solve
+from batchnuts.autobatch.compiler.cfg import predecessors, successors
+from batchnuts.autobatch.compiler.dataflow import Analysis, function_liveness, live_through_block, liveness, solve
 from batchnuts.autobatch.compiler.ir import (
+    COPY,
     Block,
     ControlFlowGraph,
     Function,
     FunctionCallOp,
     GotoOp,
     IndirectGotoOp,
+    Op,
     PopOp,
     PrimOp,
     Program,
     PushGotoOp,
     PushOp,
     TensorType,
+    Terminator,
     VariableAllocation,
     jump_labels,
     reads,
@@ -39,27 +46,83 @@ def _require(condition: bool, message: str) -> None:
 
 
 def check_structure(program: Program) -> None:
-    """Labels are unique and every jump has a target in the same body; calls name known functions and fit them."""
+    """Only ops of the IR; labels are unique and every jump has a target in the same body; calls and copies fit."""
     counts = Counter(label for f in program.all_functions() for label in f.graph.labels)
     repeated = [label for label, count in counts.items() if count > 1]
     _require(not repeated, f"labels defined twice: {repeated}")
     for function in program.all_functions():
         labels = set(function.graph.labels)
         for block in function.graph.blocks:
-            targets = set(jump_labels(block.terminator))
-            if isinstance(block.terminator, PushGotoOp):
-                targets.add(block.terminator.resume_label)
-            _require(targets <= labels, f"{block.label} jumps to unknown {sorted(targets - labels)}")
             for op in block.ops:
-                if isinstance(op, FunctionCallOp):
-                    known = any(f.name == op.function for f in program.functions)
-                    _require(known, f"{block.label}: call of unknown function {op.function}")
-                    callee = program.function(op.function)
-                    fits = len(op.vars_in) == len(callee.vars_in) and len(op.vars_out) == len(callee.vars_out)
-                    _require(fits, f"{block.label}: call of {op.function} with the wrong number of variables")
-                if isinstance(op, PrimOp):
-                    repeats = len(set(op.vars_out)) != len(op.vars_out)
-                    _require(not repeats, f"{block.label}: {op.vars_out} writes a variable twice")
+                _check_op(program, block, op)
+            found = block.terminator
+            _require(
+                isinstance(found, Terminator),
+                f"block {block.label!r} ends in {found!r}, expected goto, branch, push_goto or return",
+            )
+            targets = [*jump_labels(found), *([found.resume_label] if isinstance(found, PushGotoOp) else ())]
+            for target in targets:
+                _require(
+                    target in labels, f"block {block.label!r} jumps to {target!r}, which is no block of its function"
+                )
+
+
+def _check_op(program: Program, block: Block, op: Op) -> None:
+    _require(isinstance(op, Op), f"block {block.label!r}: {op!r} is no instruction of the IR")
+    if isinstance(op, FunctionCallOp):
+        known = [f for f in program.functions if f.name == op.function]
+        _require(bool(known), f"block {block.label!r} calls {op.function!r}, which the program does not have")
+        found, expected = ((len(x.vars_in), len(x.vars_out)) for x in (op, known[0]))
+        _require(
+            found == expected,
+            f"block {block.label!r}: the call of {op.function!r} has {found[0]} inputs and {found[1]} outputs, "
+            f"expected {expected[0]} and {expected[1]}",
+        )
+    if isinstance(op, PrimOp):
+        twice = [v for v, count in Counter(op.vars_out).items() if count > 1]
+        _require(not twice, f"block {block.label!r}: an op writes {twice} twice")
+        fits = op.function is not COPY or len(op.vars_in) == len(op.vars_out)
+        _require(fits, f"block {block.label!r} copies {len(op.vars_in)} variables to {len(op.vars_out)}")
+
+
+def check_well_formed(program: Program) -> None:
+    """What lowering needs: structure, calls instead of jumps into functions, nothing read before it is assigned."""
+    check_structure(program)
+    for function in program.all_functions():
+        for block in function.graph.blocks:
+            enters = isinstance(block.terminator, PushGotoOp)
+            _require(not enters, f"block {block.label!r} ends in push_goto before lowering; call functions by a call")
+        for variable in sorted(function_liveness(function).at_start[function.graph.entry] - {*function.vars_in}):
+            _raise_undefined(function, variable)
+
+
+def _raise_undefined(function: Function, variable: str) -> NoReturn:
+    """Raise about a variable that is live where the function starts, at the block where that shows."""
+
+    def transfer(block: Block, assigned: frozenset[bool]) -> frozenset[bool]:
+        writing = any(variable in writes(op) for op in block.ops)
+        return frozenset({True}) if writing and assigned else assigned
+
+    analysis = Analysis[frozenset[bool]](
+        forward=True, boundary=frozenset({False}), bottom=frozenset(), merge=frozenset.union, transfer=transfer
+    )
+    state = solve(function.graph, analysis, through_calls=False)
+    live = function_liveness(function).at_start
+    before = predecessors(function.graph, through_calls=False)
+    for block in function.graph.blocks:
+        if variable in live[block.label] and state.at_start[block.label] == {True, False}:
+            with_it = next(p for p in before[block.label] if True in state.at_end[p])
+            without = [f"block {p!r}" for p in before[block.label] if False in state.at_end[p]]
+            raise MalformedProgramError(
+                f"block {block.label!r}: paths into it define different variables: {variable!r} is assigned on a path "
+                f"through block {with_it!r}, but not on one through {(*without, 'the start of the function')[0]}"
+            )
+    for block in function.graph.blocks:
+        returned = frozenset(function.vars_out) if isinstance(block.terminator, IndirectGotoOp) else frozenset()
+        if False in state.at_start[block.label] and variable in live_through_block(block, returned):
+            read = "reads" if variable in live_through_block(block, frozenset()) else "returns"
+            raise MalformedProgramError(f"block {block.label!r} {read} {variable!r}, which no path to it assigns")
+    raise AssertionError(f"{variable} is live at the start of {function.name}, but no block reads it")
 
 
 def check_types(program: Program) -> None:
@@ -69,9 +132,11 @@ def check_types(program: Program) -> None:
         for block in function.graph.blocks:
             for op in block.ops:
                 for variable in (*reads(op), *writes(op)):
-                    _require(variable in program.var_defs, f"{block.label}: {variable} has no type")
+                    _require(variable in program.var_defs, f"block {block.label!r}: {variable!r} has no type")
                     for leaf in flatten(program.var_defs[variable])[0]:
-                        _require(isinstance(leaf, TensorType), f"{variable} has {leaf!r} for a type")
+                        _require(
+                            isinstance(leaf, TensorType), f"{variable!r} has {leaf!r} for a type, expected a TensorType"
+                        )
 
 
 Heights = frozenset[tuple[str, int]] | None

@@ -40,7 +40,10 @@ def coalesce(program: Program) -> Program:
     program = program.replace(renamed={v: v for v in program.var_alloc})
     while len((joined := _once(program)).var_alloc) < len(program.var_alloc):
         program = joined
-    return program
+    return program.replace(
+        renamed={v: name for v, name in program.renamed.items() if v != name},
+        var_defs={v: program.var_defs[v] for v in program.var_alloc},
+    )
 
 
 def _once(program: Program) -> Program:

@@ -11,7 +11,7 @@ the dtype of `y`; what stays weak at the end becomes Python's own: int64, float6
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -32,7 +32,8 @@ from batchnuts.autobatch.compiler.ir import (
     WriteRowOp,
     reads,
 )
-from batchnuts.autobatch.compiler.tree import TreeDef, flatten, hashable, map_leaves
+from batchnuts.autobatch.compiler.text import show_type as show
+from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves
 from batchnuts.autobatch.errors import BatchnutsError, CompileError, Source, TypeConflictError
 
 WEAK_DTYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
@@ -117,22 +118,6 @@ def strengthen(type_: TensorType) -> TensorType:
     return replace(type_, weak=False)
 
 
-def show(type_: Any) -> str:
-    """A structured type for messages and dumps."""
-    leaves, tree = flatten(type_)
-    return _show_tree(tree, iter(map(str, leaves)))
-
-
-def _show_tree(tree: TreeDef, leaves: Iterator[str]) -> str:
-    if tree.kind is None:
-        return next(leaves)
-    parts = []
-    for name, child in zip(tree.names, tree.children):
-        shown = _show_tree(child, leaves)
-        parts.append(shown if name.isdigit() else f"{name}: {shown}")
-    return f"{tree.kind.__name__}({', '.join(parts)})"
-
-
 class _Inference:
     def __init__(self, program: Program, evaluator: Evaluator) -> None:
         self.program = program
@@ -173,7 +158,7 @@ class _Inference:
         except BatchnutsError:
             raise
         except Exception as error:
-            shown = ", ".join(f"{v.split('.', 1)[1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
+            shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
             mixed = isinstance(error, TypeError) and re.search("dtype|match type|has type|of type", str(error))
             hint = "\nIf dtypes are mixed here, cast with autobatch.ops.cast." if mixed else ""
             raise CompileError(
@@ -287,7 +272,7 @@ class _Inference:
                     if isinstance(type_, TensorType) and type_.weak:
                         self.check_literals(variable, dtype)
                 return replace(op, function=function)
-        shown = ", ".join(f"{v.split('.', 1)[1]}: {show(t)}" for v, t in zip(op.vars_in, as_arrays))
+        shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, as_arrays))
         raise TypeConflictError(
             f"`{op.function.text}` mixes dtypes that do not go together: {shown}. Cast with autobatch.ops.cast.",
             op.source,

@@ -238,7 +238,7 @@ class Program:
 
     var_defs maps each variable to its TensorType (before structures are flattened: to a structure of them; before
     type inference: to nothing). var_alloc is empty until allocation. `functions` is empty after lowering. `renamed`
-    maps each variable that coalescing merged into another (or left alone) to the name it now has.
+    maps each variable that coalescing merged into another to the name it now has.
     """
 
     graph: ControlFlowGraph
@@ -304,6 +304,16 @@ def writes(op: Op) -> tuple[str, ...]:
 def terminator_reads(terminator: Terminator) -> tuple[str, ...]:
     """The variables that a terminator reads."""
     return (terminator.cond_var,) if isinstance(terminator, BranchOp) else ()
+
+
+def mentioned(program: Program) -> frozenset[str]:
+    """The variables of a program: those that its ops, terminators, parameters and results name."""
+    found = {v for f in program.all_functions() for v in (*f.vars_in, *f.vars_out)}
+    for block in (b for f in program.all_functions() for b in f.graph.blocks):
+        found |= {*terminator_reads(block.terminator)}
+        for op in block.ops:
+            found |= {op.var} if isinstance(op, (PushOp, PopOp)) else {*reads(op), *writes(op)}
+    return frozenset(found)
 
 
 def jump_labels(terminator: Terminator) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ variable on every path through a body, nothing else changed.
 from __future__ import annotations
 
 from batchnuts.autobatch.compiler.cfg import Calls, call_graph
+from batchnuts.autobatch.compiler.check import check_well_formed
 from batchnuts.autobatch.compiler.dataflow import function_liveness, live_after_ops
 from batchnuts.autobatch.compiler.ir import (
     COPY,
@@ -33,8 +34,7 @@ from batchnuts.autobatch.compiler.ir import (
     Program,
     PushGotoOp,
     PushOp,
-    Terminator,
-    jump_labels,
+    mentioned,
     terminator_reads,
 )
 
@@ -42,44 +42,19 @@ from batchnuts.autobatch.compiler.ir import (
 def lower_function_calls(program: Program) -> Program:
     """One graph without FunctionCallOps, the bodies one after another behind the main graph's blocks.
 
-    Raises ValueError for an instruction that is none of the IR's, a call of an unknown function or with the wrong
-    number of variables, a jump to an unknown label, or a variable that may be read before any path assigns it.
+    Types of variables that no op mentions any more are left out.
+    Raises ValueError, naming the block, for an instruction that is none of the IR's, a call of an unknown function or
+    with the wrong number of variables, a jump to an unknown label, a variable that is read and that no path assigns,
+    or paths into a block that define different variables.
     """
     check_well_formed(program)
     calls = call_graph(program)
     blocks: list[Block] = []
     for function in program.all_functions():
         blocks += _lower_body(program, function, calls)
-    return program.replace(graph=ControlFlowGraph(tuple(blocks)), functions=())
-
-
-def check_well_formed(program: Program) -> None:
-    """What `lower_function_calls` needs of its input; raises ValueError."""
-    for function in program.all_functions():
-        labels = set(function.graph.labels)
-        for block in function.graph.blocks:
-            for op in block.ops:
-                if not isinstance(op, Op):
-                    raise ValueError(f"block {block.label!r}: {op!r} is no instruction of the IR")
-                if isinstance(op, FunctionCallOp):
-                    _check_call(program, block, op)
-            if not isinstance(block.terminator, Terminator) or isinstance(block.terminator, PushGotoOp):
-                raise ValueError(f"block {block.label!r} ends in {block.terminator!r}, expected goto, branch or return")
-            for label in jump_labels(block.terminator):
-                if label not in labels:
-                    raise ValueError(f"block {block.label!r} jumps to {label!r}, which is no block of its function")
-        undefined = function_liveness(function).at_start[function.graph.entry] - set(function.vars_in)
-        if undefined:
-            raise ValueError(f"function {function.name!r} may read {sorted(undefined)} before assigning them")
-
-
-def _check_call(program: Program, block: Block, op: FunctionCallOp) -> None:
-    try:
-        callee = program.function(op.function)
-    except KeyError:
-        raise ValueError(f"block {block.label!r} calls {op.function!r}, which the program does not have") from None
-    if len(op.vars_in) != len(callee.vars_in) or len(op.vars_out) != len(callee.vars_out):
-        raise ValueError(f"block {block.label!r}: the call of {op.function!r} does not fit its variables")
+    program = program.replace(graph=ControlFlowGraph(tuple(blocks)), functions=())
+    known = mentioned(program)
+    return program.replace(var_defs={v: t for v, t in program.var_defs.items() if v in known})
 
 
 def _copy(outs: tuple[str, ...], ins: tuple[str, ...], like: FunctionCallOp) -> list[Op]:

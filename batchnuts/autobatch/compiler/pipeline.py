@@ -50,8 +50,23 @@ def compile_function(
 ) -> Compiled:
     """From a Python function and the types of one lane's arguments to both executable forms.
 
-    `observe` is called with each pass's name and result: frontend, infer_types, flatten_structures, eliminate,
-    inline, lower, eliminate_lowered, allocate, coalesce.
+    `observe` is called with each pass's name and result: frontend, and then those of `compile_program`.
+    """
+    program = build_program(function)
+    check.check_structure(program)
+    if observe is not None:
+        observe("frontend", program)
+    check_assigned(program)
+    return compile_program(program, input_types, evaluator, observe)
+
+
+def compile_program(
+    program: Program, input_types: tuple[Any, ...], evaluator: Evaluator, observe: Observer | None = None
+) -> Compiled:
+    """From a well-formed program with calls, made by the frontend or by hand, to both executable forms.
+
+    `observe` is called with each pass's name and result: infer_types, flatten_structures, eliminate, inline, lower,
+    eliminate_lowered, allocate, coalesce.
     """
 
     def passed(name: str, program: Program, verify: Callable[[Program], None]) -> Program:
@@ -61,8 +76,6 @@ def compile_function(
         return program
 
     evaluator = Remembering(evaluator)
-    program = passed("frontend", build_program(function), check.check_structure)
-    check_assigned(program)
     program = passed("infer_types", infer_types(program, input_types, evaluator), check.check_types)
     result_type = program.var_defs[program.vars_out[0]]
     program = passed("flatten_structures", flatten_structures(program, evaluator), check.check_types)

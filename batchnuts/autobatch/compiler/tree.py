@@ -41,7 +41,7 @@ def _is_namedtuple(value: object) -> bool:
     return isinstance(value, tuple) and hasattr(type(value), "_fields")
 
 
-def _parts(value: Any) -> tuple[tuple[str, ...], list[Any]] | None:
+def parts(value: Any) -> tuple[tuple[str, ...], list[Any]] | None:
     """Names and values of a container's children, or None for a leaf."""
     if _is_namedtuple(value):
         return value._fields, list(value)
@@ -57,10 +57,10 @@ def _parts(value: Any) -> tuple[tuple[str, ...], list[Any]] | None:
 
 def flatten(value: Any) -> tuple[list[Any], TreeDef]:
     """All leaves, depth first in field order, and the structure's shape."""
-    parts = _parts(value)
-    if parts is None:
+    found = parts(value)
+    if found is None:
         return [value], LEAF
-    names, children = parts
+    names, children = found
     flat = [flatten(child) for child in children]
     leaves = [leaf for child_leaves, _ in flat for leaf in child_leaves]
     return leaves, TreeDef(type(value), names, tuple(tree for _, tree in flat))
