@@ -230,13 +230,17 @@ def _demo(options: argparse.Namespace) -> str:
     lanes = [_lane(text, name, demo) for text in options.lanes] or list(demo.lanes)
     inputs = [np.array(column, demo.dtype) for column in zip(*lanes)]
     _start(options.backend)
-    results, profile = _run_profiled(demo.function, inputs, options)
+    how = {name: getattr(options, name) for name in ("executor", "backend", "mode", "schedule")}
+    lanes_alone = options.executor in ("unbatched", "reference")
+    results, *profiles = (
+        [demo.function.run(*inputs, **how)] if lanes_alone else demo.function.run(*inputs, **how, profile=True)
+    )
     parts = [_first_line(demo)]
     parts.append("\n".join(f"{name}({', '.join(map(str, lane))}) = {r}" for lane, r in zip(lanes, results)))
     types = tuple(TensorType(demo.dtype) for _ in inputs)
     compiled = demo.function.compiled(types, get_backend(options.backend, options.mode))
     program = compiled.lowered if options.executor == "virtual_machine" else compiled.with_calls
-    return "\n\n".join([*parts, show_program(program).rstrip("\n"), *profile]) + "\n"
+    return "\n\n".join([*parts, show_program(program).rstrip("\n"), *map(str, profiles)]) + "\n"
 
 
 def _lane(text: str, name: str, demo: Demo) -> tuple[float, ...]:
@@ -256,16 +260,6 @@ def _lane(text: str, name: str, demo: Demo) -> tuple[float, ...]:
 
 def _example(demo: Demo) -> str:
     return " ".join(",".join(map(str, lane)) for lane in demo.lanes)
-
-
-def _run_profiled(
-    function: BatchedFunction, inputs: list[np.ndarray], options: argparse.Namespace
-) -> tuple[Any, list[str]]:
-    """The results, and the profile as text where there is one."""
-    how = {"executor": options.executor, "backend": options.backend}
-    how |= {"mode": options.mode, "schedule": options.schedule}
-    # PROFILE: connect `autobatch.profile` here, and return [str(profile)]
-    return function.run(*inputs, **how), []
 
 
 if __name__ == "__main__":
