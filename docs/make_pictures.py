@@ -122,7 +122,8 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
     types = (TensorType("uint32", (2,)), vector, scalar, vector, vector, type(adaptation)(*[scalar] * len(adaptation)))
     types += (TensorType("bool"), TensorType("int64"), TensorType("int64"))
     renamed = program.compiled(types, RecordingBackend()).lowered.renamed
-    backend = RecordingBackend(renamed["run_chain.done"])
+    done = renamed.get("run_chain.done", "run_chain.done")
+    backend = RecordingBackend(done)
     machine = program.machine(types, chains, backend, "drain", 16)
     state = machine.run(dict(zip(machine.program.vars_in, inputs)))
     machine.check_faults(state)
@@ -131,8 +132,8 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
     shared = np.full((chains, len(columns)), -1)
     for x, i in enumerate(columns):
         mask = backend.masks[i]
-        shared[mask, x] = backend.values[i][renamed["run_chain.done"]][mask]
-    steps = machine.read(state, renamed["run_chain.records.n_steps"])
+        shared[mask, x] = backend.values[i][done][mask]
+    steps = machine.read(state, machine.live_name("run_chain.records.n_steps"))
     together = np.full((chains, int(steps.max(axis=0).sum())), -1)
     first = 0
     for t in range(transitions):

@@ -103,3 +103,14 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
     inputs = (random.lane_keys(0, 1), vector, one, vector, vector, adaptation.start(one), one > 0, count, count)
     known |= dumps(program, program.lane_types(inputs))
     assert [line for line in wanted if line not in known] == []
+
+
+def test_the_program_that_the_ir_page_explains_runs():
+    import numpy as np
+
+    from batchnuts.autobatch import parse, prepare
+
+    page = (ROOT / "docs" / "ir.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```text\n(main\(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    prepared = prepare(parse(text, namespace={}), "int64", backend="numpy")
+    assert prepared.run(np.array([0, 5, 3]))[0].tolist() == [1, 120, 6]

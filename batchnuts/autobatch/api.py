@@ -303,8 +303,8 @@ class BatchedFunction(LaneFunction):
 
         types: one per parameter (defaults may be left out): TensorTypes, dtypes, text such as "int64", "float32[3]"
             or "tuple(int64, bool)", or structures of these.
-        backend: whose arithmetic decides on types, and on which of a structure's leaves an op reads. TensorFlow traces
-            and knows; NumPy takes every op to read all leaves, and so gives less precise programs.
+        backend: whose arithmetic decides on types, and on what an op leaves unread or passes on. TensorFlow traces and
+            knows; NumPy sees less, so some programs come out longer.
         Raises ValueError for an unknown pass or text that is no type, LaneInputError for types that do not fit.
         """
         found = self.passes(*types, backend=backend)

@@ -199,6 +199,8 @@ def same_function(a: Any, b: Any, assumed: frozenset[tuple[int, int]] = frozense
             )
         case tuple() | list():
             return len(a) == len(b) and all(same_function(x, y, assumed) for x, y in zip(a, b))
+        case dict():
+            return a.keys() == b.keys() and all(same_function(a[key], b[key], assumed) for key in a)
         case Primitive():
             return a == b and same_function(a.call, b.call, assumed)
         case bool() | int() | float() | str() | TreeDef() | TensorType():
