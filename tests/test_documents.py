@@ -21,6 +21,14 @@ def blocks(language):
             yield pytest.param(match.group(1), id=f"{page.name}:{line}")
 
 
+def blocks_with_output(page):
+    """Each `python` block of a page, and the `text` block right behind it, if there is one: what it prints."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    pattern = r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
+    for match in re.finditer(pattern, text, flags=re.MULTILINE | re.DOTALL):
+        yield pytest.param(*match.groups(), id=f"line {text[: match.start()].count(chr(10)) + 1}")
+
+
 def run(*arguments, cwd):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, *arguments]
@@ -30,10 +38,18 @@ def run(*arguments, cwd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", list(blocks("python")))
+@pytest.mark.parametrize("code", [b for b in blocks("python") if not b.id.startswith("autobatch_tutorial")])
 def test_python_blocks_run(code, tmp_path):
     (tmp_path / "block.py").write_text(code, encoding="utf-8")
     run("block.py", cwd=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "printed"), list(blocks_with_output("autobatch_tutorial.md")))
+def test_the_tutorials_blocks_print_what_it_shows(code, printed, tmp_path):
+    (tmp_path / "block.py").write_text(code, encoding="utf-8")
+    out = run("block.py", cwd=tmp_path).replace(f"{tmp_path}{os.sep}", "")
+    assert out == (printed or "")
 
 
 @pytest.mark.slow

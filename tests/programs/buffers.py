@@ -76,6 +76,15 @@ def quickselect(a, low, high, k):
     return quickselect(a, boundary + 1, high, k)
 
 
+@batch
+def fresh_tables(n):
+    """Arrays made on the spot and indexed by lane variables, in one block: no variable of the machine holds them."""
+    weights = np.array([3, 1, 2])
+    first = weights[n % 3]
+    empty = np.zeros((2, 2))
+    return first + np.arange(4)[-first], empty[n % 2, 0] + float(first)
+
+
 LEFT = np.array([1, 3, -1, -1, 6, -1, -1])
 RIGHT = np.array([2, 4, 5, -1, -1, -1, -1])
 KEY = np.array([50, 30, 70, 10, 40, 90, 35])
@@ -156,6 +165,7 @@ CASES = (
     Case(recursive_record, (Point(np.zeros((3, 4), "int64"), np.zeros((3, 4))), ints(0, 3, 2), ints(5, 6, 7))),
     Case(quicksort, (ints([4, 1, 3, 2, 5], [1, 2, 3, 4, 5], [9, 9, 1, 9, 0]), ints(0, 1, 0), ints(4, 3, 4))),
     Case(quickselect, (floats([4, 1, 3, 2], [1, 2, 3, 4], [5, 5, 5, 0]), ints(0, 0, 0), ints(3, 3, 3), ints(1, 3, 2))),
+    Case(fresh_tables, (ints(0, 4, 5),)),
     Case(sum_above, (ints(0, 0, 4, 6), ints(0, 45, 34, 99))),
     Case(find_in_tree, (*TREES, ints([20, 10, 30, 25], [10, 40, 20, 50], [50, 30, 60, 10]), ints(25, 99, 10))),
     Case(tree_heights, (*TREES, ints(0, 0, 1), np.zeros((3, 4), "int64"))),

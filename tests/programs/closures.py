@@ -66,6 +66,19 @@ def declared_primitives(x, n):
 
 
 @batch
+def costly_after_uneven_work(x, n):
+    """Lanes come to the costly primitive after inner loops of different lengths."""
+    while n > 0:
+        k = n % 3
+        while k > 0:
+            x = x + 0.25
+            k -= 1
+        x = costly_one_lane(x)
+        n -= 1
+    return x
+
+
+@batch
 def static_comprehensions(n, x):
     powers = [x**k for k in range(1, 4)]
     total = sum(powers) + float(sum(k * n for k in range(3)))
@@ -105,6 +118,7 @@ def linear_algebra(x, i):
 CASES = (
     Case(closure, (floats([1, 2, 3], [0, 0.5, 1]), ints(0, 2))),
     Case(declared_primitives, (floats([1, 2], [0, 0.5], [-1, 1]), ints(0, 4, 2))),
+    Case(costly_after_uneven_work, (floats(0.5, -1.0, 2.0, 1.0), ints(0, 5, 4, 3))),
     Case(static_comprehensions, (ints(1, 2), floats(1.5, -0.5))),
     Case(python_builtins, (floats(1.5, -2.5, 3.7), ints(1, 0, 5))),
     Case(linear_algebra, (floats([1, 2, 3], [0, 0.5, 1]), ints(0, 2))),

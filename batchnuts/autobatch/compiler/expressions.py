@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from batchnuts.autobatch import ops
 
 UNKNOWN = object()
@@ -285,19 +283,11 @@ def purify(
 
 
 class _LaneOperators(ast.NodeTransformer):
-    """Calls in place of the operators in LANE_OPERATORS, and nothing in place of unary plus.
-
-    An item of an array of the namespace is a call too: NumPy's arrays do not take tensors as indices.
-    """
-
-    def __init__(self, names: tuple[str, ...], namespace: Mapping[str, Any]) -> None:
-        self.names = set(names)
-        self.namespace = namespace
+    """Calls in place of the operators in LANE_OPERATORS and of items, and nothing in place of unary plus."""
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        array = static_value(node.value, self.names, self.namespace)
         self.generic_visit(node)
-        if not isinstance(array, np.ndarray) or any(isinstance(part, ast.Slice) for part in ast.walk(node.slice)):
+        if any(isinstance(part, ast.Slice) for part in ast.walk(node.slice)):
             return node
         return located(ast.Call(ast.Name(_ITEM, ast.Load()), [node.value, node.slice], []), node)
 
@@ -324,7 +314,7 @@ def compile_expression(
         value = namespace.get(name.id)
         if id(name) in called and name.id not in names and isinstance(value, type) and value in LANE_TYPES:
             name.id = _CALLED + value.__name__
-    node = _LaneOperators(names, namespace).visit(node)
+    node = _LaneOperators().visit(node)
     tree = ast.Expression(located(ast.Lambda(arguments, node), node))
     function: Callable[..., Any] = eval(compile(tree, filename, "eval"), namespace)
     return function

@@ -1,0 +1,198 @@
+"""The suite kills hand-made mutants: each breaks one rule, and some program shows it.
+
+What is run is small: a few programs of the corpus and a few random ones, on NumPy. A mutant is killed by a result that
+differs from plain Python, by an error, by a run that does not end, or by the verifier; one that `costs` only, by
+numbers that differ from the true library's: executions of blocks, variables with stacks, pushes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import mutants
+import numpy as np
+import pytest
+from from_source import load
+from generator import lanes, program
+from mutants import MUTANTS, Mutant
+from programs import CASES
+
+from batchnuts.autobatch import PushOp, StackOverflowError, VariableAllocation
+from batchnuts.autobatch.compiler import pipeline, schedule
+from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.runtime import stackless, virtual_machine
+from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
+
+PROGRAMS = (
+    "fibonacci",
+    "swap_arguments",
+    "collatz",
+    "parallel_assignment",
+    "gcd_with_temporary",
+    "hanoi",
+    "unpacks_results",
+    "guarded_division",
+    "calls_in_conditions",
+    "same_argument",
+    "loop_else",
+    "squares",
+    "recursive_record",
+    "quicksort",
+    "rotate_and_sum",
+    "costly_after_uneven_work",
+    "dataclass_fields",
+    "early_return",
+)
+RANDOM_PROGRAMS = 12
+SCHEDULES = ("earliest", "drain")
+DEPTH = 32
+"""Frames a stack holds; none of the programs needs more."""
+LIMIT = 4000
+"""Sweeps, and block executions under stackless, within which all of the programs end."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A program with its inputs, and what plain Python gives."""
+
+    name: str
+    function: Any
+    inputs: tuple[Any, ...]
+    expected: tuple[np.ndarray, ...]
+
+    @property
+    def leaves(self) -> tuple[np.ndarray, ...]:
+        return tuple(np.asarray(leaf) for leaf in flatten(self.inputs)[0])
+
+
+@pytest.fixture(scope="module")
+def subjects() -> Iterator[tuple[Subject, ...]]:
+    by_name = {case.name: case for case in CASES}
+    chosen = [(name, by_name[name].function, by_name[name].inputs) for name in PROGRAMS]
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(RANDOM_PROGRAMS):
+            random = Random(seed)
+            function = load(Path(folder), program(random)).main_program
+            chosen.append((f"random program {seed}", function, lanes(random, 4)))
+        yield tuple(
+            Subject(name, function, inputs, tuple(flatten(function.run(*inputs, executor="unbatched"))[0]))
+            for name, function, inputs in chosen
+        )
+
+
+class EndlessRunError(Exception):
+    """A run takes more steps than the program can need."""
+
+
+class LimitedTally(dict):
+    """A tally that stops a run after LIMIT blocks."""
+
+    def __setitem__(self, label: str, counts: tuple[int, int]) -> None:
+        super().__setitem__(label, counts)
+        if sum(times for times, _ in self.values()) > LIMIT:
+            raise EndlessRunError
+
+
+def compiled(subject: Subject) -> Any:
+    """Anew each time: the functions' own caches would hide what a mutant does."""
+    return pipeline.compile_function(subject.function, subject.function.lane_types(subject.inputs), NumpyBackend())
+
+
+def machine_run(subject: Subject, lowered: Any, policy: str, depth: int) -> tuple[Any, dict[str, Any]]:
+    made = schedule.make_schedule(lowered, policy)
+    count = len(subject.leaves[0])
+    machine = virtual_machine.VirtualMachine(lowered, NumpyBackend(), count, depth, made)
+    state = machine.advance(machine.start(dict(zip(lowered.vars_in, subject.leaves))), LIMIT)
+    if not machine.is_finished(state):
+        raise EndlessRunError
+    machine.check_faults(state)
+    return machine, state
+
+
+def assert_expected(found: tuple[Any, ...], subject: Subject) -> None:
+    for a, b in zip(found, subject.expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def run_all(subject: Subject) -> None:
+    """Raises if anything about the program's results is wrong."""
+    both = compiled(subject)
+    for policy in SCHEDULES:
+        machine, state = machine_run(subject, both.lowered, policy, DEPTH)
+        assert_expected(machine.results(state), subject)
+    found = stackless.execute(both.with_calls, NumpyBackend(), None, *subject.leaves, tally=LimitedTally())
+    assert_expected(found, subject)
+    if subject.name == "fibonacci":
+        assert_overflow_is_seen(subject, both.lowered)
+
+
+def assert_overflow_is_seen(subject: Subject, lowered: Any) -> None:
+    try:
+        machine_run(subject, lowered, "earliest", 2)
+    except StackOverflowError:
+        return
+    raise AssertionError("the overflow went unnoticed")
+
+
+def costs(subject: Subject) -> dict[str, Any]:
+    """What a run takes, apart from its results."""
+    lowered = compiled(subject).lowered
+    executions = {p: int(machine_run(subject, lowered, p, DEPTH)[1]["executions"].sum()) for p in SCHEDULES}
+    stacked = sorted(v for v, a in lowered.var_alloc.items() if a is VariableAllocation.FULL)
+    pushes = sum(isinstance(op, PushOp) for block in lowered.graph.blocks for op in block.ops)
+    return {"executions": executions, "stacked": stacked, "pushes": pushes}
+
+
+@pytest.fixture(scope="module")
+def true_costs(subjects: tuple[Subject, ...]) -> dict[str, dict[str, Any]]:
+    return {subject.name: costs(subject) for subject in subjects}
+
+
+def how_killed(mutant: Mutant, subject: Subject, true: dict[str, Any]) -> str | None:
+    """Why this program shows the mutant, or None."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run_all(subject)
+            if mutant.costs and (found := costs(subject)) != true:
+                return f"costs {found} instead of {true}"
+    except Exception as error:
+        innermost = traceback.extract_tb(error.__traceback__)[-1]
+        if innermost.filename == mutants.__file__:  # the mutant itself is broken
+            raise
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:60]}"
+    return None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{m.where}: {m.name}" for m in MUTANTS])
+def test_a_mutant_is_killed(
+    mutant: Mutant,
+    subjects: tuple[Subject, ...],
+    true_costs: dict[str, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mutant.patch(monkeypatch)
+    for subject in subjects:
+        reason = how_killed(mutant, subject, true_costs[subject.name])
+        if reason is not None:
+            print(f"{mutant.where}: {mutant.name}: killed by {subject.name}: {reason}")
+            return
+    pytest.fail(f"no program notices the mutant of {mutant.where}: {mutant.name}")
+
+
+def test_the_true_library_passes(subjects: tuple[Subject, ...]) -> None:
+    """Else the mutants would be killed by whatever is wrong without them."""
+    for subject in subjects:
+        run_all(subject)
+
+
+def test_there_are_enough_mutants() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 30
+    assert {"lower", "masking", "allocate", "dataflow", "coalesce", "schedule"} <= {mutant.where for mutant in MUTANTS}
