@@ -23,6 +23,7 @@ from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves, unf
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.runtime import stackless
 from batchnuts.autobatch.runtime.backend import Backend
+from batchnuts.autobatch.runtime.faults import assertion_of_python
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, run_to_end
 
 EXECUTORS = ("virtual_machine", "stackless", "unbatched")
@@ -229,7 +230,11 @@ class BatchedFunction(LaneFunction):
                 for p, value, types in zip(parameters, inputs.values, inputs.types)
             }
             by_position = [arguments.pop(p.name) for p in parameters if p.kind is not p.KEYWORD_ONLY]
-            results.append(map_leaves(np.asarray, self.function(*by_position, **arguments)))
+            try:
+                result = self.function(*by_position, **arguments)
+            except AssertionError as error:
+                raise assertion_of_python(error, lane) from error
+            results.append(map_leaves(np.asarray, result))
         return map_leaves(lambda *leaves: np.stack(leaves), *results)
 
 
