@@ -27,6 +27,7 @@ from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.explain import explain_passes
 from batchnuts.autobatch.runtime import reference, stackless
 from batchnuts.autobatch.runtime.backend import STYLES, Backend
+from batchnuts.autobatch.runtime.faults import assertion_of_python
 from batchnuts.autobatch.runtime.profile import MachineNotes, StacklessNotes, add_to_collecting, collecting
 from batchnuts.autobatch.runtime.profile import profile as collect
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth, run_to_end
@@ -382,7 +383,11 @@ class BatchedFunction(LaneFunction):
                 for p, value, types in zip(parameters, inputs.values, inputs.types)
             }
             by_position = [arguments.pop(p.name) for p in parameters if p.kind is not p.KEYWORD_ONLY]
-            results.append(map_leaves(np.asarray, self.function(*by_position, **arguments)))
+            try:
+                result = self.function(*by_position, **arguments)
+            except AssertionError as error:
+                raise assertion_of_python(error, lane) from error
+            results.append(map_leaves(np.asarray, result))
         return map_leaves(lambda *leaves: np.stack(leaves), *results)
 
 

@@ -13,13 +13,10 @@ Rules that hold for all of them:
   that wait while others work may hold any value. NumPy and TensorFlow agree to a few units in the last place.
 - **Vectorizing.** Every function can be traced, compiled by XLA and converted by `tf.vectorized_map` without its
   fallback to a loop.
-
-The functions that follow Python's builtins (`python_min`, `truth`, ...) are what the compiler puts in their place.
 """
 
 from __future__ import annotations
 
-import builtins
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -28,8 +25,15 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-Array = Any
-"""A NumPy array or scalar, a TensorFlow tensor or variable, or a Python scalar."""
+from batchnuts.autobatch.arrays import Array as Array
+from batchnuts.autobatch.arrays import common_dtype as _common_dtype
+from batchnuts.autobatch.arrays import convert as _convert
+from batchnuts.autobatch.arrays import dtype_named as dtype_named
+from batchnuts.autobatch.arrays import dtype_of as dtype_of
+from batchnuts.autobatch.arrays import is_python_scalar as is_python_scalar
+from batchnuts.autobatch.arrays import static_shape as static_shape
+from batchnuts.autobatch.arrays import tensorflow as _tensorflow
+from batchnuts.autobatch.arrays import uses_tensorflow as uses_tensorflow
 
 _Function = Callable[..., Any]
 _Tensor = str | Callable[..., Any]
@@ -39,53 +43,7 @@ _ANY, _REAL, _ROUNDING = "any number", "real analysis", "rounding"
 """What a function is defined on: `_REAL` computes integers in float64, `_ROUNDING` returns them as they are."""
 
 
-# Dispatch and types
-
-_type_is_tensorflow: dict[type, bool] = {}
-
-
-def _is_tensor(value: Any) -> bool:
-    kind = type(value)
-    if kind not in _type_is_tensorflow:
-        modules = [base.__module__.partition(".")[0] for base in kind.__mro__]
-        _type_is_tensorflow[kind] = "tensorflow" in modules
-    return _type_is_tensorflow[kind]
-
-
-def uses_tensorflow(*arguments: Any) -> bool:
-    """Whether any argument, or any leaf of a tuple or list among them, is a TensorFlow tensor or variable."""
-    return builtins.any(uses_tensorflow(*x) if isinstance(x, (tuple, list)) else _is_tensor(x) for x in arguments)
-
-
-def is_python_scalar(*values: Any) -> bool:
-    """Whether each is a Python bool, int or float (NumPy's float64 inherits from float and does not count)."""
-    return builtins.all(isinstance(value, (bool, int, float)) and not isinstance(value, np.generic) for value in values)
-
-
-def _tensorflow() -> Any:
-    import tensorflow as tf  # only ever reached with a tensor at hand, so it is loaded already
-
-    return tf
-
-
-def dtype_of(value: Any) -> Any:
-    """The NumPy dtype of an array of either library, or the one that NumPy gives to another value."""
-    if _is_tensor(value):
-        return np.dtype(value.dtype.as_numpy_dtype)
-    return np.asarray(value).dtype
-
-
-def _common_dtype(values: Sequence[Any], domain: str = _ANY) -> Any:
-    dtype = np.result_type(*[value if is_python_scalar(value) else dtype_of(value) for value in values])
-    return np.dtype(np.float64) if domain == _REAL and dtype.kind in "biu" else dtype
-
-
-def _convert(value: Any, dtype: Any, tensors: bool) -> Any:
-    """`value` as an array of `dtype`; a Python integer that does not fit raises OverflowError on both backends."""
-    if not tensors:
-        return np.asarray(value, dtype=dtype)
-    tf = _tensorflow()
-    return tf.cast(tf.convert_to_tensor(value) if _is_tensor(value) else np.asarray(value, dtype=dtype), dtype)
+# How a function of the table is called
 
 
 def _call(numpy_function: _Function, tensor: _Tensor, values: Sequence[Any], dtype: Any, **options: Any) -> Any:
@@ -108,7 +66,7 @@ def _publish(function: _Function, name: str, summary: str) -> _Function:
 
 def _elementwise(name: str, numpy_function: _Function, tensor: _Tensor, domain: str, summary: str) -> _Function:
     def unary(x: Array) -> Array:
-        dtype = _common_dtype((x,), domain)
+        dtype = _common_dtype((x,), domain == _REAL)
         if domain == _ROUNDING and dtype.kind in "biu":
             return x
         return _call(numpy_function, tensor, (x,), dtype)
@@ -118,14 +76,14 @@ def _elementwise(name: str, numpy_function: _Function, tensor: _Tensor, domain: 
 
 def _pairwise(name: str, numpy_function: _Function, tensor: _Tensor, domain: str, summary: str) -> _Function:
     def binary(x: Array, y: Array) -> Array:
-        return _call(numpy_function, tensor, (x, y), _common_dtype((x, y), domain))
+        return _call(numpy_function, tensor, (x, y), _common_dtype((x, y), domain == _REAL))
 
     return _publish(binary, name, f"{summary} Elementwise with broadcasting.")
 
 
 def _logical(name: str, numpy_function: _Function, tensor: _Tensor, summary: str) -> _Function:
     def connective(*arguments: Array) -> Array:
-        return _call(numpy_function, tensor, [_nonzero(argument) for argument in arguments], bool)
+        return _call(numpy_function, tensor, [nonzero(argument) for argument in arguments], bool)
 
     return _publish(connective, name, f"{summary} Elementwise, without short circuit; numbers count as `x != 0`.")
 
@@ -134,7 +92,7 @@ def _reduction(name: str, numpy_function: _Function, tensor: _Tensor, target: _F
     def reduce(x: Array, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
         dtype = target(_common_dtype((x,)))
         if dtype.kind == "b":
-            x = _nonzero(x)
+            x = nonzero(x)
         return _call(numpy_function, tensor, (x,), dtype, axis=axis, keepdims=keepdims)
 
     return _publish(reduce, name, f"{summary} Over `axis` (an index, several, or None: over all).")
@@ -313,7 +271,7 @@ _product = _pairwise("_product", np.multiply, "multiply", _ANY, "x * y.")
 # Functions with arguments of their own
 
 
-def _nonzero(x: Array) -> Array:
+def nonzero(x: Array) -> Array:
     """`x` as bools: `x != 0` for numbers (NaN is true, as in Python)."""
     if is_python_scalar(x):
         return bool(x)
@@ -329,7 +287,7 @@ def where(condition: Array, x: Array, y: Array) -> Array:
     Both are evaluated. A NaN in the part not taken does not reach the result, but it can reach a gradient: make the
     argument safe first, as in `log(where(x > 0, x, 1))`.
     """
-    dtype, condition = _common_dtype((x, y)), _nonzero(condition)
+    dtype, condition = _common_dtype((x, y)), nonzero(condition)
     if uses_tensorflow(condition, x, y):
         return _tensorflow().where(condition, _convert(x, dtype, True), _convert(y, dtype, True))
     result = np.where(condition, _convert(x, dtype, False), _convert(y, dtype, False))
@@ -373,12 +331,6 @@ zeros_like = _publish(lambda x: full_like(x, 0), "zeros_like", "Zeros of the sha
 ones_like = _publish(lambda x: full_like(x, 1), "ones_like", "Ones of the shape and dtype of `x`.")
 
 
-def dtype_named(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype of a name, a NumPy dtype or type, or a TensorFlow dtype."""
-    named: np.dtype[Any] = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
-    return named
-
-
 def cast(x: Array, dtype: Any) -> Array:
     """`x` in the dtype of that name ("float32", "int64", "bool", ...); the result is never weak.
 
@@ -387,7 +339,7 @@ def cast(x: Array, dtype: Any) -> Array:
     """
     target = dtype_named(dtype)
     if target.kind == "b":
-        truths = _nonzero(x)
+        truths = nonzero(x)
         return np.bool_(truths) if isinstance(truths, bool) else truths
     if uses_tensorflow(x):
         return _convert(x, target, True)
@@ -431,141 +383,3 @@ def reshape(x: Array, shape: int | Sequence[int]) -> Array:
     """`x` with another shape of the same size, row-major; one extent may be -1."""
     extents = [shape] if isinstance(shape, (int, np.integer)) else list(shape)
     return _tensorflow().reshape(x, extents) if uses_tensorflow(x) else np.reshape(x, extents)
-
-
-# What Python's syntax and builtins mean on one lane's values
-
-
-def item(x: Array, index: Any) -> Array:
-    """`x[index]`, where a NumPy array takes an integer tensor or a tuple of scalar ones as index too.
-
-    TypeError for another index beside a tensor, IndexError for too many.
-    """
-    if not (isinstance(x, np.ndarray) and uses_tensorflow(index)):
-        return x[index]
-    tf = _tensorflow()
-    result = _convert(x, x.dtype, True)
-    parts = index if isinstance(index, tuple) else (index,)
-    if len(parts) > x.ndim:
-        raise IndexError(f"{len(parts)} indices for an array of {x.ndim} axes")
-    for part, n in zip(parts, x.shape):
-        if dtype_of(part).kind not in "iu" or (len(parts) > 1 and static_shape(part)):
-            raise TypeError("an array takes an integer or a tuple of integer scalars as index here")
-        place = _convert(part, np.int64, True)
-        result = tf.gather(result, tf.where(place < 0, place + n, place))
-    return result
-
-
-def static_shape(x: Any) -> tuple[int | None, ...] | None:
-    """The static shape; None if TensorFlow does not know the rank."""
-    if _is_tensor(x):
-        return None if x.shape.rank is None else tuple(x.shape)
-    return tuple(np.shape(x))
-
-
-def _is_array(x: Any) -> bool:
-    return isinstance(x, (np.ndarray, np.generic)) or _is_tensor(x)
-
-
-def _require_scalar(x: Any, use: str) -> None:
-    shape = static_shape(x)
-    if shape:
-        raise ValueError(f"{use} takes a scalar, not shape {shape}; reduce it (any, all, sum, min, max) or index it")
-
-
-def truth(x: Any) -> Any:
-    """Whether the scalar `x` is true as Python's `if` has it: a bool as it is, a number as `x != 0` (NaN is true).
-
-    Returns a Python bool for what is no array, else a bool scalar. ValueError names the shape of what is no scalar.
-    """
-    if not _is_array(x):
-        return bool(x)
-    _require_scalar(x, "a condition")
-    return _nonzero(x)
-
-
-python_bool = truth
-
-
-def _python_extreme(
-    builtin: _Function, comes_before: Callable[[Any, Any], Any], arguments: tuple[Any, ...], options: dict[str, Any]
-) -> Any:
-    name = builtin.__name__
-    if len(arguments) == 1 and _is_array(arguments[0]):
-        shape = static_shape(arguments[0])
-        if shape is None or len(shape) != 1 or shape[0] is None:
-            raise ValueError(f"{name}() of one array takes a vector of known length, not shape {shape}")
-        candidates: Any = [arguments[0][index] for index in range(shape[0])]
-    else:
-        candidates = list(arguments[0]) if len(arguments) == 1 else list(arguments)
-    if not builtins.any(_is_array(candidate) for candidate in candidates):
-        return builtin(candidates, **options) if len(arguments) == 1 else builtin(*candidates, **options)
-    if options.get("key") is not None:
-        raise TypeError(f"{name}() of arrays takes no key; compute the keys and select with ops.where")
-    for candidate in candidates:
-        _require_scalar(candidate, f"{name}()")
-    # Python keeps the first candidate unless a later one compares before it; this also settles what NaN does.
-    dtype, tensors = _common_dtype(candidates), uses_tensorflow(*candidates)
-    best, *others = [_convert(candidate, dtype, tensors) for candidate in candidates]
-    for candidate in others:
-        best = where(comes_before(candidate, best), candidate, best)
-    return best if tensors else best[()]
-
-
-python_min = _publish(
-    lambda *xs, **options: _python_extreme(builtins.min, operator.lt, xs, options),
-    "python_min",
-    "`min` of scalars, or of one sequence (a vector counts as one), in their common dtype.",
-)
-python_max = _publish(
-    lambda *xs, **options: _python_extreme(builtins.max, operator.gt, xs, options),
-    "python_max",
-    "`max` of scalars, or of one sequence (a vector counts as one), in their common dtype.",
-)
-
-
-def python_abs(x: Any) -> Any:
-    """`abs`, of arrays elementwise."""
-    return abs(x) if _is_array(x) else builtins.abs(x)
-
-
-def python_round(x: Any, ndigits: int | None = None) -> Any:
-    """`round`, halves to even: without `ndigits` an int64 scalar, with it (a Python integer) the dtype of `x`.
-
-    Decimal places are found as NumPy does it, by scaling, and may differ from Python's in the last place.
-    """
-    if not _is_array(x):
-        return builtins.round(x, ndigits)
-    _require_scalar(x, "round()")
-    if ndigits is None:
-        return cast(round(x), "int64")
-    dtype, scale = dtype_of(x), full_like(x, 10 ** builtins.abs(ndigits))
-    if ndigits >= 0:
-        return x if dtype.kind in "biu" else round(_product(x, scale)) / scale
-    return cast(_product(round(x / scale), scale), dtype)
-
-
-def python_len(x: Any) -> int:
-    """`len`: of an array its first extent, an int. TypeError for a scalar, ValueError where it is unknown."""
-    if not _is_array(x):
-        return len(x)
-    shape = static_shape(x)
-    if shape == ():
-        raise TypeError("len() of a scalar")
-    if shape is None or shape[0] is None:
-        raise ValueError(f"len() of an array whose first extent is unknown: shape {shape}")
-    return shape[0]
-
-
-def _conversion(builtin: _Function, dtype: str, summary: str) -> _Function:
-    def convert(x: Any) -> Any:
-        if not _is_array(x):
-            return builtin(x)
-        _require_scalar(x, f"{builtin.__name__}()")
-        return cast(x, dtype)
-
-    return _publish(convert, f"python_{builtin.__name__}", summary)
-
-
-python_int = _conversion(int, "int64", "`int` of a scalar: an int64, the fraction dropped; `cast` says what NaN gives.")
-python_float = _conversion(float, "float64", "`float` of a scalar: a float64.")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from batchnuts.autobatch import ops
+from batchnuts.autobatch import lane_builtins, ops
 
 INF, NAN = math.inf, math.nan
 
@@ -117,6 +117,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "where per lane": (ops.where, (FLAGS, REAL, POSITIVE)),
     "where of literals": (lambda c: ops.where(c, 1.0, 0.0), (BOOLS,)),
     "where mixes a literal": (lambda c, x: ops.where(c, x, 0), (INTEGERS, REAL)),
+    "nonzero": (ops.nonzero, (SPECIAL,)),
     "zeros_like": (ops.zeros_like, (REAL,)),
     "ones_like": (ops.ones_like, (INTEGERS,)),
     "full_like": (ops.full_like, (INTEGERS, SCALARS)),
@@ -132,27 +133,39 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "reshape flat": (lambda x: ops.reshape(x, -1), (MATRIX,)),
     "bitcast to words": (lambda x: ops.bitcast(x, "uint32"), (SPECIAL,)),
     "bitcast to floats": (lambda x: ops.bitcast(x, "float32"), (SPECIAL.view(np.uint32),)),
-    "truth": (ops.truth, (SCALARS,)),
-    "truth of a bool": (ops.truth, (FLAGS,)),
-    "item": (lambda i: ops.item(np.array([2.5, -1.0, 4.0]), i), (np.array([2, -1, 1]),)),
-    "item by a tuple": (lambda i: ops.item(np.arange(6.0).reshape(2, 3), (-1, i)), (np.array([2, 0, -2]),)),
-    "item by a vector": (lambda i: ops.item(np.arange(6).reshape(3, 2), i), (np.array([[2, 0], [1, 1]]),)),
-    "python_min": (lambda x, y: ops.python_min(x, y, 1), (SCALARS, -SCALARS)),
-    "python_max": (lambda x, y: ops.python_max(x, y, 1), (SCALARS, -SCALARS)),
-    "python_max of a vector": (ops.python_max, (INTEGERS,)),
-    "python_min of a tuple": (lambda x, y: ops.python_min((x, y)), (SCALARS, -SCALARS)),
-    "python_abs": (ops.python_abs, (SCALARS,)),
-    "python_round": (ops.python_round, (SCALARS,)),
-    "python_round to places": (lambda x: ops.python_round(x, 1), (SCALARS * 1.33,)),
-    "python_round to tens": (lambda x: ops.python_round(x, -1), (SCALARS * 13,)),
-    "python_round of integers": (lambda x: ops.python_round(x[0], 2) + ops.python_round(x[1], -1), (INTEGERS * 7,)),
-    "python_int": (ops.python_int, (SCALARS,)),
-    "python_float": (ops.python_float, (SCALARS,)),
-    "python_bool": (ops.python_bool, (SCALARS,)),
-    "python_len": (lambda x: x + ops.python_len(x), (REAL,)),
+    "truth": (lane_builtins.truth, (SCALARS,)),
+    "truth of a bool": (lane_builtins.truth, (FLAGS,)),
+    "python_min": (lambda x, y: lane_builtins.python_min(x, y, 1), (SCALARS, -SCALARS)),
+    "python_max": (lambda x, y: lane_builtins.python_max(x, y, 1), (SCALARS, -SCALARS)),
+    "python_max of a vector": (lane_builtins.python_max, (INTEGERS,)),
+    "python_min of a tuple": (lambda x, y: lane_builtins.python_min((x, y)), (SCALARS, -SCALARS)),
+    "python_abs": (lane_builtins.python_abs, (SCALARS,)),
+    "python_round": (lane_builtins.python_round, (SCALARS,)),
+    "python_round to places": (lambda x: lane_builtins.python_round(x, 1), (SCALARS * 1.33,)),
+    "python_round to tens": (lambda x: lane_builtins.python_round(x, -1), (SCALARS * 13,)),
+    "python_round of integers": (
+        lambda x: lane_builtins.python_round(x[0], 2) + lane_builtins.python_round(x[1], -1),
+        (INTEGERS * 7,),
+    ),
+    "python_int": (lane_builtins.python_int, (SCALARS,)),
+    "python_float": (lane_builtins.python_float, (SCALARS,)),
+    "python_sum": (lane_builtins.python_sum, (INTEGERS,)),
+    "python_any": (lambda x, y: lane_builtins.python_any([x > 0, y]), (SCALARS, FLAGS)),
+    "python_all": (lambda x, y: lane_builtins.python_all([x > 0, y]), (SCALARS, FLAGS)),
+    "python_len": (lambda x: x + lane_builtins.python_len(x), (REAL,)),
 }
 
-HELPERS = {"uses_tensorflow", "is_python_scalar", "dtype_of", "dtype_named", "static_shape"}
+HELPERS = {
+    "uses_tensorflow",
+    "is_python_scalar",
+    "dtype_of",
+    "dtype_named",
+    "static_shape",
+    "is_array",
+    "common_dtype",
+    "convert",
+    "require_scalar",
+}
 
 
 def by_lane(function: Callable[..., Any], arguments: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -174,10 +187,11 @@ def vectorized(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_every_function_has_a_case() -> None:
-    public = {name for name, value in vars(ops).items() if inspect.isfunction(value) and not name.startswith("_")}
-    assert public - HELPERS <= {name.split(" ")[0] for name in CASES}
-    for name in public:
-        assert vars(ops)[name].__doc__
+    for module in (ops, lane_builtins):
+        functions = {name: value for name, value in vars(module).items() if inspect.isfunction(value)}
+        public = {name for name in functions if not name.startswith("_")}
+        assert public - HELPERS <= {name.split(" ")[0] for name in CASES}
+        assert all(functions[name].__doc__ for name in public)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -270,20 +284,23 @@ def test_python_scalars_take_the_dtype_they_meet(as_array: Callable[..., Any], d
 def test_errors(as_array: Callable[..., Any]) -> None:
     vector, matrix = as_array(np.ones(3, np.float32)), as_array(np.ones((2, 3), np.float32))
     with pytest.raises(ValueError, match=r"condition takes a scalar, not shape \(3,\)"):
-        ops.truth(vector)
-    for function in (ops.python_int, ops.python_float, ops.python_bool, ops.python_round):
+        lane_builtins.truth(vector)
+    for function in (
+        lane_builtins.python_int,
+        lane_builtins.python_float,
+        lane_builtins.truth,
+        lane_builtins.python_round,
+    ):
         with pytest.raises(ValueError, match=r"not shape \(2, 3\)"):
             function(matrix)
     with pytest.raises(ValueError, match=r"min\(\) takes a scalar, not shape \(3,\)"):
-        ops.python_min(vector, 1.0)
+        lane_builtins.python_min(vector, 1.0)
     with pytest.raises(ValueError, match=r"max\(\) of one array .* not shape \(2, 3\)"):
-        ops.python_max(matrix)
+        lane_builtins.python_max(matrix)
     with pytest.raises(TypeError, match="no key"):
-        ops.python_max(vector, key=float)
+        lane_builtins.python_max(vector, key=float)
     with pytest.raises(TypeError, match=r"len\(\) of a scalar"):
-        ops.python_len(as_array(1.0))
-    with pytest.raises((TypeError, IndexError), match="integer"):
-        ops.item(np.ones(3), as_array(1.0))
+        lane_builtins.python_len(as_array(1.0))
     with pytest.raises(ValueError, match="float32 as float64"):
         ops.bitcast(vector, "float64")
     with pytest.raises(OverflowError):
@@ -293,31 +310,31 @@ def test_errors(as_array: Callable[..., Any]) -> None:
 
 
 def test_builtins_keep_their_own_results_on_python_values() -> None:
-    assert ops.python_min("b", "a") == "a"
-    assert ops.python_max([], default=4) == 4
-    assert ops.python_max([1, -5], key=abs) == -5
-    assert ops.python_min(1, 2.5) == 1
-    assert type(ops.python_min(1, 2.5)) is int
-    assert ops.python_round(2.5) == 2
-    assert ops.python_round(2.675, 2) == builtins.round(2.675, 2)
-    assert ops.python_int("12") == 12
-    assert ops.python_float("inf") == INF
-    assert ops.python_len("four") == 4
-    assert ops.truth([]) is False
-    assert ops.truth(NAN) is True
+    assert lane_builtins.python_min("b", "a") == "a"
+    assert lane_builtins.python_max([], default=4) == 4
+    assert lane_builtins.python_max([1, -5], key=abs) == -5
+    assert lane_builtins.python_min(1, 2.5) == 1
+    assert type(lane_builtins.python_min(1, 2.5)) is int
+    assert lane_builtins.python_round(2.5) == 2
+    assert lane_builtins.python_round(2.675, 2) == builtins.round(2.675, 2)
+    assert lane_builtins.python_int("12") == 12
+    assert lane_builtins.python_float("inf") == INF
+    assert lane_builtins.python_len("four") == 4
+    assert lane_builtins.truth([]) is False
+    assert lane_builtins.truth(NAN) is True
 
 
 @pytest.mark.parametrize("as_array", [np.float32, tf.constant], ids=["numpy", "tensorflow"])
 def test_min_and_max_treat_nan_as_python_does(as_array: Callable[..., Any]) -> None:
-    for function, builtin in ((ops.python_min, builtins.min), (ops.python_max, builtins.max)):
+    for function, builtin in ((lane_builtins.python_min, builtins.min), (lane_builtins.python_max, builtins.max)):
         for pair in ((NAN, 1.0), (1.0, NAN)):
             assert float(function(*map(as_array, pair))) == pytest.approx(builtin(*pair), nan_ok=True)
 
 
 def test_int_truncates_toward_zero_and_float_is_double() -> None:
-    assert [int(ops.python_int(tf.constant(x))) for x in (-2.7, 2.7)] == [-2, 2]
-    assert ops.dtype_of(ops.python_int(tf.constant(1.5))) == np.int64
-    assert ops.dtype_of(ops.python_float(np.float32(1.5))) == np.float64
+    assert [int(lane_builtins.python_int(tf.constant(x))) for x in (-2.7, 2.7)] == [-2, 2]
+    assert ops.dtype_of(lane_builtins.python_int(tf.constant(1.5))) == np.int64
+    assert ops.dtype_of(lane_builtins.python_float(np.float32(1.5))) == np.float64
 
 
 def gradients(function: Callable[..., Any], *values: float) -> list[float]:
@@ -356,10 +373,12 @@ def test_matrix_times_vector_vectorizes_without_transposes() -> None:
 def test_unknown_shapes_are_traced() -> None:
     @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
     def anything(x: tf.Tensor) -> Any:
-        return ops.full_like(x, 2.0) + ops.zeros_like(x), ops.truth(ops.sum(x))
+        return ops.full_like(x, 2.0) + ops.zeros_like(x), lane_builtins.truth(ops.sum(x))
 
     filled, true = anything(tf.constant([1.0, 2.0]))
     np.testing.assert_array_equal(filled, [2, 2])
     assert bool(true)
     with pytest.raises(ValueError, match="unknown"):
-        tf.function(ops.python_len, input_signature=[tf.TensorSpec([None], tf.float32)]).get_concrete_function()
+        tf.function(
+            lane_builtins.python_len, input_signature=[tf.TensorSpec([None], tf.float32)]
+        ).get_concrete_function()

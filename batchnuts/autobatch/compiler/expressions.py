@@ -7,69 +7,26 @@ the user's file.
 from __future__ import annotations
 
 import ast
-import builtins
 import copy
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from batchnuts.autobatch import ops
+from batchnuts.autobatch.compiler.on_lanes import CHECKS, TRUTH, Check, on_lanes, with_lane_functions
+from batchnuts.autobatch.lane_builtins import python_len
 
 UNKNOWN = object()
 """Not known at compile time."""
 
-_TRUTH = "__autobatch_truth"
-_NOT = "__autobatch_not"
-_CALLED = "__autobatch_"
 _BOUND = "__autobatch_bound"
-_ITEM = "__autobatch_item"
-
-LANE_BUILTINS: dict[Any, Any] = {
-    builtins.min: ops.python_min,
-    builtins.max: ops.python_max,
-    builtins.abs: ops.python_abs,
-    builtins.round: ops.python_round,
-    builtins.len: ops.python_len,
-}
-"""Builtins that Python defines on numbers only, and what stands for them on arrays of every backend."""
-
-LANE_TYPES: dict[Any, Any] = {
-    builtins.int: ops.python_int,
-    builtins.float: ops.python_float,
-    builtins.bool: ops.python_bool,
-}
-"""The same for types, which are replaced only where they are called: `dtype=float` stays as it is."""
-
-
-def _on_tensors(tensors: Callable[..., Any], others: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, y: (tensors if ops.uses_tensorflow(x, y) else others)(x, y)
-
-
-LANE_OPERATORS: dict[type[ast.operator], Callable[..., Any]] = {
-    ast.LShift: _on_tensors(ops.left_shift, operator.lshift),
-    ast.RShift: _on_tensors(ops.right_shift, operator.rshift),
-    ast.MatMult: _on_tensors(ops.matmul, operator.matmul),
-}
-"""Operators that TensorFlow's tensors lack, or have for other shapes than NumPy's arrays."""
 
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def with_lane_builtins(namespace: Mapping[str, Any]) -> dict[str, Any]:
+def namespace_of(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The namespace in which a function's expressions are evaluated."""
-
-    def replaced(value: Any) -> Any:
-        try:
-            return LANE_BUILTINS.get(value, value)
-        except TypeError:  # unhashable values are no builtins
-            return value
-
-    result = {name: replaced(value) for name, value in namespace.items()}
-    result |= {_CALLED + type_.__name__: function for type_, function in LANE_TYPES.items()}
-    result |= {_CALLED + operator_.__name__: function for operator_, function in LANE_OPERATORS.items()}
-    result |= {_BOUND: signed, _ITEM: ops.item}
-    return result | {_TRUTH: ops.truth, _NOT: lambda value: ops.logical_not(ops.truth(value))}
+    return with_lane_functions(namespace) | {_BOUND: signed}
 
 
 def assigned_names(function: ast.FunctionDef | ast.For) -> set[str]:
@@ -139,7 +96,7 @@ def static_value(node: ast.AST, local_names: set[str], namespace: Mapping[str, A
 
 def text_of(node: ast.expr) -> str:
     """The expression as the user wrote it, on one line."""
-    text = ast.unparse(node).replace(_TRUTH, "bool").replace(_BOUND, "int").replace(_NOT, "not ")
+    text = ast.unparse(node).replace(TRUTH, "bool").replace(_BOUND, "int")
     return " ".join(text.split())
 
 
@@ -231,13 +188,9 @@ def must_stop_early(node: ast.AST) -> bool:
 
 def truth_of(node: ast.expr) -> ast.expr:
     """The expression as a condition: comparisons as they are, everything else through Python's truth rule."""
-    if isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and _calls(node, _NOT)):
+    if isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
         return node
-    return located(ast.Call(ast.Name(_TRUTH, ast.Load()), [node], []), node)
-
-
-def _calls(node: ast.Call, name: str) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id == name
+    return located(ast.Call(ast.Name(TRUTH, ast.Load()), [node], []), node)
 
 
 def purify(
@@ -245,7 +198,7 @@ def purify(
     take_out: Callable[[ast.expr], ast.expr | None],
     in_nested_scope: Callable[[ast.expr], None],
 ) -> ast.expr:
-    """A copy in which `take_out` replaced what it wanted to, `not` and chained comparisons work on arrays.
+    """A copy in which `take_out` replaced what it wanted to.
 
     Lambdas and comprehensions are kept whole: `in_nested_scope` is shown the expressions inside them.
     """
@@ -262,62 +215,27 @@ def purify(
                     if isinstance(part, ast.expr):
                         in_nested_scope(part)
                 return inner
-            if isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not):
-                operand: ast.expr = self.visit(inner.operand)  # type: ignore[assignment]
-                return located(ast.Call(ast.Name(_NOT, ast.Load()), [operand], []), inner)
-            if isinstance(inner, ast.Compare) and len(inner.ops) > 1:
-                return self.chain(inner)
             return self.generic_visit(inner)
-
-        def chain(self, inner: ast.Compare) -> ast.expr:
-            sides: list[ast.expr] = [self.visit(s) for s in (inner.left, *inner.comparators)]  # type: ignore[misc]
-            result: ast.expr | None = None
-            for left, op, right in zip(sides, inner.ops, sides[1:]):
-                link = ast.Compare(copy.deepcopy(left), [op], [copy.deepcopy(right)])
-                result = link if result is None else ast.BinOp(result, ast.BitAnd(), link)
-            assert result is not None
-            return located(result, inner)
 
     pure: ast.expr = Purify().visit(copy.deepcopy(node))  # type: ignore[assignment]
     return pure
 
 
-class _LaneOperators(ast.NodeTransformer):
-    """Calls in place of the operators in LANE_OPERATORS and of items, and nothing in place of unary plus."""
+@dataclass(frozen=True)
+class Compiled:
+    """An expression as a function of its variables' values and, last, of the `Checks` it notes into."""
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        self.generic_visit(node)
-        if any(isinstance(part, ast.Slice) for part in ast.walk(node.slice)):
-            return node
-        return located(ast.Call(ast.Name(_ITEM, ast.Load()), [node.value, node.slice], []), node)
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        self.generic_visit(node)
-        if type(node.op) not in LANE_OPERATORS:
-            return node
-        function = ast.Name(_CALLED + type(node.op).__name__, ast.Load())
-        return located(ast.Call(function, [node.left, node.right], []), node)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        self.generic_visit(node)
-        return node.operand if isinstance(node.op, ast.UAdd) else node
+    function: Callable[..., Any]
+    checks: tuple[Check, ...]
 
 
-def compile_expression(
-    node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any], filename: str
-) -> Callable[..., Any]:
-    """The function of the values of `names` that evaluates the expression."""
-    arguments = ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
-    node = copy.deepcopy(node)
-    called = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
-    for name in _free_loads(node):
-        value = namespace.get(name.id)
-        if id(name) in called and name.id not in names and isinstance(value, type) and value in LANE_TYPES:
-            name.id = _CALLED + value.__name__
-    node = _LaneOperators().visit(node)
-    tree = ast.Expression(located(ast.Lambda(arguments, node), node))
-    function: Callable[..., Any] = eval(compile(tree, filename, "eval"), namespace)
-    return function
+def compile_expression(node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any], filename: str) -> Compiled:
+    """The function of the values of `names` that evaluates the expression on lanes."""
+    parameters = [ast.arg(name) for name in (*names, CHECKS)]
+    body, checks = on_lanes(node, names, namespace)
+    arguments = ast.arguments([], parameters, None, [], [], None, [])
+    tree = ast.Expression(located(ast.Lambda(arguments, body), node))
+    return Compiled(eval(compile(tree, filename, "eval"), namespace), checks)
 
 
 @dataclass(frozen=True)
@@ -347,7 +265,7 @@ class Pattern:
 
     def take_apart(self, value: Any) -> tuple[Any, ...]:
         """The values of the names. Raises ValueError where the lengths differ."""
-        length = len(value) if isinstance(value, (tuple, list)) else ops.python_len(value)
+        length = len(value) if isinstance(value, (tuple, list)) else python_len(value)
         if length != len(self.children):
             raise ValueError(f"cannot unpack {length} values into {len(self.children)} names")
         result: list[Any] = []

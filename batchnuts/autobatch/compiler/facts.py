@@ -6,10 +6,11 @@ These are facts about one pure expression over local variables, found in its syn
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable
 from typing import Any
 
-from batchnuts.autobatch import ops
+from batchnuts.autobatch import lane_builtins, ops
 
 _PARTS = (
     ast.Name,
@@ -27,6 +28,7 @@ _PARTS = (
     ast.Add,
     ast.Sub,
     ast.Mult,
+    ast.Div,
     ast.BitAnd,
     ast.BitOr,
     ast.BitXor,
@@ -34,14 +36,21 @@ _PARTS = (
     ast.USub,
     ast.UAdd,
     ast.Invert,
+    ast.Not,
     ast.Call,
 )
 """Syntax whose evaluation is cheap and cannot fail on any value of the right type."""
 
-_DIVISIONS = (ast.Div, ast.FloorDiv, ast.Mod)
+_DIVISIONS = (ast.FloorDiv, ast.Mod)
 """Operators that cannot fail for a divisor that is a literal other than zero."""
 
 _FUNCTIONS = (
+    builtins.abs,
+    builtins.bool,
+    lane_builtins.python_abs,
+    lane_builtins.python_max,
+    lane_builtins.python_min,
+    lane_builtins.truth,
     ops.abs,
     ops.isfinite,
     ops.isnan,
@@ -50,10 +59,6 @@ _FUNCTIONS = (
     ops.logical_or,
     ops.maximum,
     ops.minimum,
-    ops.python_abs,
-    ops.python_bool,
-    ops.python_max,
-    ops.python_min,
     ops.sign,
     ops.square,
     ops.where,

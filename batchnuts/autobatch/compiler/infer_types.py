@@ -18,9 +18,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from batchnuts.autobatch import ops
+from batchnuts.autobatch.compiler.checks import drop_settled_checks
 from batchnuts.autobatch.compiler.ir import (
     COPY,
     AssertOp,
+    Block,
     BranchOp,
     Function,
     FunctionCallOp,
@@ -247,6 +249,9 @@ class _Inference:
                     where,
                 )
 
+    def settle_block(self, block: Block) -> Block:
+        return replace(block, ops=tuple(map(self.settle_weak, block.ops)))
+
     def settle_weak(self, op: Op) -> Op:
         """The op as it must run once its weak inputs are arrays of Python's dtypes.
 
@@ -313,17 +318,17 @@ def infer_types(program: Program, input_types: tuple[Any, ...], evaluator: Evalu
     for function in (*program.functions, program.main_function()):  # the user's own lines first
         _check_settled(function, inference)
         _check_conditions(function, inference)
-    settled = {f.name: _map_ops(f, inference.settle_weak) for f in program.all_functions()}
+    settled = {f.name: _map_blocks(f, inference.settle_block) for f in program.all_functions()}
     types = {variable: map_leaves(strengthen, t) for variable, t in inference.types.items()}
+    settled = {name: _map_blocks(f, lambda b: drop_settled_checks(b, types, evaluator)) for name, f in settled.items()}
     for variable, type_ in types.items():
         if isinstance(type_, TensorType):
             inference.check_literals(variable, type_.dtype)
     return program.with_functions(settled).replace(var_defs=types)
 
 
-def _map_ops(function: Function, change: Callable[[Op], Op]) -> Function:
-    blocks = tuple(replace(b, ops=tuple(map(change, b.ops))) for b in function.graph.blocks)
-    return replace(function, graph=replace(function.graph, blocks=blocks))
+def _map_blocks(function: Function, change: Callable[[Block], Block]) -> Function:
+    return replace(function, graph=replace(function.graph, blocks=tuple(map(change, function.graph.blocks))))
 
 
 def _check_settled(function: Function, inference: _Inference) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from batchnuts.autobatch.compiler import expressions
+import numpy as np
+
+from batchnuts.autobatch.compiler import expressions, facts
 from batchnuts.autobatch.compiler.callables import PrimitiveFunction, in_one_lane_code
+from batchnuts.autobatch.compiler.checks import is_check
 from batchnuts.autobatch.compiler.ir import COPY, Primitive, PrimOp, Program
 from batchnuts.autobatch.compiler.text import Variants, same_function, show_braced
 from batchnuts.autobatch.compiler.tokens import TEXT, Line, Token
 from batchnuts.autobatch.errors import ProgramTextError
+from batchnuts.autobatch.lane_operators import Checks
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +45,7 @@ class Primitives:
         self._by_text: dict[Primitive, list[Primitive]] = {}
         self._namespace = None
         if namespace is not None:
-            self._namespace = expressions.with_lane_builtins({**vars(builtins), **namespace})
+            self._namespace = expressions.namespace_of({**vars(builtins), **namespace})
         variants = Variants()
         for op in _primitive_ops(like) if like else ():
             self._by_op.setdefault((op, variants.number(op)), op.function)
@@ -78,8 +82,8 @@ class Primitives:
         if same:
             return PrimOp(vars_out, same[0], vars_in)
         if self._namespace is not None:
-            call = _compiled(token, vars_in, len(vars_out), self._namespace, line)
-            return PrimOp(vars_out, Primitive(token.value, call, batched, costly), vars_in)
+            compiled = _compiled(token, vars_out, vars_in, self._namespace, line)
+            return PrimOp(vars_out, replace(compiled, batched=batched, costly=costly), vars_in)
         if self._like:
             line.fail(
                 token.column,
@@ -95,9 +99,13 @@ def _primitive_ops(program: Program) -> list[PrimOp]:
 
 
 def _compiled(
-    token: Token, vars_in: tuple[str, ...], outputs: int, namespace: dict[str, Any], line: Line
-) -> Callable[..., tuple[Any, ...]]:
-    """The function of an expression over the last parts of its variables' names."""
+    token: Token, vars_out: tuple[str, ...], vars_in: tuple[str, ...], namespace: dict[str, Any], line: Line
+) -> Primitive:
+    """The primitive of an expression over the last parts of its variables' names.
+
+    Outputs named like checks (`f._check1`), behind the others, get what the expression's checks found.
+    """
+    outputs = len(vars_out)
     try:
         node = ast.parse(token.value.strip(), mode="eval").body
     except SyntaxError as error:
@@ -106,7 +114,7 @@ def _compiled(
     called = expressions.static_value(node, set(names), namespace)
     if callable(called):
         function = called.function if isinstance(called, PrimitiveFunction) else called
-        return lambda *values: _results(function, values, outputs, token.value)
+        return Primitive(token.value, lambda *values: _results(function, values, outputs, token.value))
     if len(set(names)) != len(names):
         line.fail(
             token.column,
@@ -119,14 +127,43 @@ def _compiled(
             "namespace",
         )
     pure = expressions.purify(node, lambda _: None, lambda _: None)
-    expression = expressions.compile_expression(pure, names, namespace, TEXT)
-    return lambda *values: _results(expression, values, outputs, token.value)
+    compiled = expressions.compile_expression(pure, names, namespace, TEXT)
+    count = len(compiled.checks)
+    checked = 0 < count < outputs and all(is_check(v) for v in vars_out[-count:])
+
+    def call(*values: Any) -> tuple[Any, ...]:
+        checks = Checks(values)
+        if checked:
+            return (
+                *_results(compiled.function, (*values, checks), outputs - count, token.value),
+                *checks.results(count),
+            )
+        results = _results(compiled.function, (*values, checks), outputs, token.value)
+        unchecked = [check for check, held in zip(compiled.checks, checks.results(count)) if held is not True]
+        if unchecked:
+            raise ValueError(
+                f"{show_braced(token.value)} may go wrong on a lane ({unchecked[0].message}): give it one more output "
+                "variable for each such check, and assert it"
+            )
+        return results
+
+    def static(part: ast.AST) -> Any:
+        return expressions.static_value(part, set(names), namespace)
+
+    return Primitive(
+        token.value,
+        call,
+        operands=expressions.integer_operands(node),
+        speculable=not count and facts.is_speculable(node, static),
+        offset=facts.offset_of(node) if len(names) == 1 else None,
+    )
 
 
 def _results(function: Callable[..., Any], values: tuple[Any, ...], outputs: int, text: str) -> tuple[Any, ...]:
     reset = in_one_lane_code.set(True)
     try:
-        result = function(*values)
+        with np.errstate(all="ignore"):
+            result = function(*values)
     finally:
         in_one_lane_code.reset(reset)
     if outputs == 1:

@@ -21,6 +21,8 @@ class FunctionSource:
     filename: str
     namespace: dict[str, Any]
     """Globals and closure variables at compile time, builtins included."""
+    unset: frozenset[str] = frozenset()
+    """Closure variables that the enclosing function has not assigned yet."""
 
     def at(self, node: ast.AST) -> Source:
         """The place of a node."""
@@ -67,6 +69,17 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
             f"{name!r} is not a plain function: found {type(node).__name__}, expected `def`. Write it with `def`.",
             source_at(filename, node),
         )
-    closure = inspect.getclosurevars(function)
-    namespace = {**vars(builtins), **function.__globals__, **closure.nonlocals}
-    return FunctionSource(node, filename, namespace)
+    closure, unset = _closure(function)
+    return FunctionSource(node, filename, {**vars(builtins), **function.__globals__, **closure}, unset)
+
+
+def _closure(function: Callable[..., Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """The closure variables that have a value by now, and the names of those that have none."""
+    values: dict[str, Any] = {}
+    unset = set()
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            values[name] = cell.cell_contents
+        except ValueError:
+            unset.add(name)
+    return values, frozenset(unset)

@@ -6,6 +6,8 @@ A lane with a fault stops; the others go on, and the run raises at its end. So n
 from __future__ import annotations
 
 import enum
+import linecache
+import traceback
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,3 +65,16 @@ class Fault:
                     f"lane {lane} recursed too deep in {self.subject!r}: calls may nest "
                     f"{stack_depth or LARGEST_STACK_DEPTH} deep{count}. {remedy}"
                 )
+
+
+def assertion_of_python(error: AssertionError, lane: int) -> LaneAssertionError:
+    """The error for an `assert` that plain Python found not to hold on a lane, at the place of that statement."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = Source(
+        frame.filename,
+        frame.lineno or 0,
+        frame.colno or 0,
+        linecache.getline(frame.filename, frame.lineno or 0).rstrip("\n"),
+    )
+    text = f" ({error})" if str(error) else ""
+    return LaneAssertionError(f"{place}\nlane {lane}: assertion failed{text}.")

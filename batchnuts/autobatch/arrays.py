@@ -1,0 +1,90 @@
+"""Which library a value belongs to, its dtype and shape, and how values of several dtypes meet.
+
+The one place that tells NumPy from TensorFlow. TensorFlow is not imported before a tensor is seen.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = Any
+"""A NumPy array or scalar, a TensorFlow tensor or variable, or a Python scalar."""
+
+_type_is_tensorflow: dict[type, bool] = {}
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether the value is a TensorFlow tensor or variable."""
+    kind = type(value)
+    if kind not in _type_is_tensorflow:
+        modules = [base.__module__.partition(".")[0] for base in kind.__mro__]
+        _type_is_tensorflow[kind] = "tensorflow" in modules
+    return _type_is_tensorflow[kind]
+
+
+def uses_tensorflow(*arguments: Any) -> bool:
+    """Whether any argument, or any leaf of a tuple or list among them, is a TensorFlow tensor or variable."""
+    return builtins.any(uses_tensorflow(*x) if isinstance(x, (tuple, list)) else is_tensor(x) for x in arguments)
+
+
+def is_array(x: Any) -> bool:
+    """Whether the value is an array of either library (NumPy's scalars count), not a Python scalar."""
+    return isinstance(x, (np.ndarray, np.generic)) or is_tensor(x)
+
+
+def is_python_scalar(*values: Any) -> bool:
+    """Whether each is a Python bool, int or float (NumPy's float64 inherits from float and does not count)."""
+    return builtins.all(isinstance(value, (bool, int, float)) and not isinstance(value, np.generic) for value in values)
+
+
+def tensorflow() -> Any:
+    """The library; to be called only with a tensor at hand, when it is loaded already."""
+    import tensorflow as tf
+
+    return tf
+
+
+def dtype_of(value: Any) -> Any:
+    """The NumPy dtype of an array of either library, or the one that NumPy gives to another value."""
+    if is_tensor(value):
+        return np.dtype(value.dtype.as_numpy_dtype)
+    return np.asarray(value).dtype
+
+
+def dtype_named(dtype: Any) -> np.dtype[Any]:
+    """The NumPy dtype of a name, a NumPy dtype or type, or a TensorFlow dtype."""
+    named: np.dtype[Any] = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    return named
+
+
+def static_shape(x: Any) -> tuple[int | None, ...] | None:
+    """The static shape; None if TensorFlow does not know the rank."""
+    if is_tensor(x):
+        return None if x.shape.rank is None else tuple(x.shape)
+    return tuple(np.shape(x))
+
+
+def common_dtype(values: Sequence[Any], real: bool = False) -> Any:
+    """The dtype in which values meet by NumPy 2's promotion; with `real`, float64 in place of integers and bools."""
+    dtype = np.result_type(*[value if is_python_scalar(value) else dtype_of(value) for value in values])
+    return np.dtype(np.float64) if real and dtype.kind in "biu" else dtype
+
+
+def convert(value: Any, dtype: Any, tensors: bool) -> Any:
+    """`value` as an array of `dtype`; a Python integer that does not fit raises OverflowError on both backends."""
+    if not tensors:
+        return np.asarray(value, dtype=dtype)
+    tf = tensorflow()
+    symbolic = is_tensor(value) or uses_tensorflow(value)
+    return tf.cast(tf.convert_to_tensor(value) if symbolic else np.asarray(value, dtype=dtype), dtype)
+
+
+def require_scalar(x: Any, use: str) -> None:
+    """Raise ValueError, naming `use`, for what is no scalar."""
+    shape = static_shape(x)
+    if shape:
+        raise ValueError(f"{use} takes a scalar, not shape {shape}; reduce it (any, all, sum, min, max) or index it")

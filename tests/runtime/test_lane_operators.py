@@ -1,0 +1,285 @@
+"""Operators on lanes: the same dtypes and values on TensorFlow as NumPy 2 (and so Python) has them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from batchnuts.autobatch import lane_operators, ops
+from batchnuts.autobatch.lane_indexing import item
+from batchnuts.autobatch.lane_operators import Checks
+
+DTYPES = ("bool", "int8", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
+VALUES = {
+    "b": [True, False, True, True, False, True],
+    "i": [-7, 7, -7, 6, 0, 1],
+    "u": [7, 200, 9, 6, 0, 1],
+    "f": [-7.5, 7.5, -1.0, 1.0, 0.0, -0.0],
+}
+OTHERS = {
+    "b": [True, True, True, True, True, True],
+    "i": [3, -3, -2, 4, 5, 2],
+    "u": [3, 2, 4, 4, 5, 2],
+    "f": [2.0, -2.0, 0.1, 0.1, -3.0, 0.7],
+}
+ARITHMETIC: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "+": (lane_operators.add, operator.add),
+    "-": (lane_operators.subtract, operator.sub),
+    "*": (lane_operators.multiply, operator.mul),
+    "/": (lane_operators.divide, operator.truediv),
+    "//": (lane_operators.floor_divide, operator.floordiv),
+    "%": (lane_operators.remainder, operator.mod),
+}
+COMPARISONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "==": (lane_operators.equal, operator.eq),
+    "!=": (lane_operators.not_equal, operator.ne),
+    "<": (lane_operators.less, operator.lt),
+    "<=": (lane_operators.less_equal, operator.le),
+    ">": (lane_operators.greater, operator.gt),
+    ">=": (lane_operators.greater_equal, operator.ge),
+}
+BITS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "&": (lane_operators.bitwise_and, operator.and_),
+    "|": (lane_operators.bitwise_or, operator.or_),
+    "^": (lane_operators.bitwise_xor, operator.xor),
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_compiled_expressions_run() -> Iterator[None]:
+    with np.errstate(all="ignore"):
+        yield
+
+
+def operands(first: str, second: str) -> tuple[np.ndarray, np.ndarray]:
+    return (
+        np.array(VALUES[np.dtype(first).kind], "int64" if first == "bool" else "float64").astype(first),
+        np.array(OTHERS[np.dtype(second).kind], "float64").astype(second),
+    )
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    assert ops.dtype_of(found) == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+    if expected.dtype.kind == "f":
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+def ways(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """The results on arrays of both libraries, vectorized too."""
+    tensors = [tf.constant(a) for a in arguments]
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled(*lanes: Any) -> Any:
+        return tf.vectorized_map(lambda lane: function(*lane), lanes, fallback_to_while_loop=False)
+
+    return {"numpy": function(*arguments), "eager": function(*tensors), "xla": compiled(*tensors)}
+
+
+@pytest.mark.parametrize("second", DTYPES)
+@pytest.mark.parametrize("first", DTYPES)
+def test_dtypes_meet_as_numpy_has_it(first: str, second: str) -> None:
+    x, y = operands(first, second)
+    both_bools = first == second == "bool"
+    for symbol, (function, python) in {**ARITHMETIC, **COMPARISONS}.items():
+        if both_bools and symbol in ("+", "-", "*", "//", "%"):
+            for a, b in ((x, y), (tf.constant(x), tf.constant(y))):
+                with pytest.raises(TypeError, match="of two booleans"):
+                    function(a, b)
+            continue
+        assert_equal(function(x, y), python(x, y))
+        assert_equal(function(tf.constant(x), tf.constant(y)), python(x, y))
+    if np.result_type(x, y).kind != "f":
+        for function, python in BITS.values():
+            assert_equal(function(tf.constant(x), tf.constant(y)), python(x, y))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_python_numbers_are_weak(dtype: str) -> None:
+    x, _ = operands(dtype, dtype)
+    for number in (3, 2.5):
+        for symbol, (function, python) in {**ARITHMETIC, **COMPARISONS}.items():
+            assert_equal(function(tf.constant(x), number), python(x, number))
+            if symbol not in ("/", "//", "%"):
+                assert_equal(function(number, tf.constant(x)), python(number, x))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float32", "float64"])
+@pytest.mark.parametrize("symbol", ["//", "%", "/"])
+def test_division_compiled_and_vectorized(symbol: str, dtype: str) -> None:
+    x, y = operands(dtype, dtype)
+    function, python = ARITHMETIC[symbol]
+    expected = python(x, y)
+    for way, found in ways(function, x, y).items():
+        if symbol == "//" and way == "xla" and dtype == "float32":  # XLA may multiply by a reciprocal
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+        else:
+            np.testing.assert_array_equal(found, expected, err_msg=way)
+
+
+@pytest.mark.parametrize("function", [lane_operators.floor_divide, lane_operators.remainder])
+def test_the_least_integer_over_minus_one_wraps(function: Callable[..., Any]) -> None:
+    least = np.array([np.iinfo("int64").min, -7, 7])
+    minus_one = np.array([-1, -1, -1])
+    expected = operator.floordiv(least, minus_one) if function is lane_operators.floor_divide else np.zeros(3)
+    for way, found in ways(lambda x, y: function(x, y, Checks(), 0), least, minus_one).items():
+        np.testing.assert_array_equal(found, expected, err_msg=way)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint32", "float32", "float64"])
+def test_powers(dtype: str) -> None:
+    x, _ = operands(dtype, dtype)
+    exponents = np.array([0, 1, 2, 3, 5, 7]).astype(dtype)
+    expected = x**exponents
+    for way, found in ways(lambda x, y: lane_operators.power(x, y, Checks(), 0), x, exponents).items():
+        assert ops.dtype_of(found) == expected.dtype
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=2e-6, err_msg=way)
+    assert_equal(lane_operators.power(tf.constant(x), 2), x**2)
+
+
+def test_shifts_by_more_than_the_width_leave_nothing() -> None:
+    x = np.array([-5, 5, -1, 1, 7])
+    amounts = np.array([1, 63, 64, 100, 0])
+    for function, python in (
+        (lane_operators.left_shift, operator.lshift),
+        (lane_operators.right_shift, operator.rshift),
+    ):
+        for found in ways(lambda a, b, f=function: f(a, b, Checks(), 0), x, amounts).values():
+            np.testing.assert_array_equal(found, python(x, amounts))
+        np.testing.assert_array_equal(function(tf.constant(x), 2), python(x, 2))
+        with pytest.raises(ValueError, match="negative shift"):
+            function(tf.constant(x), -1)
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+def test_what_has_no_value_is_noted(as_array: Callable[..., Any]) -> None:
+    x, zero = as_array(np.int64(7)), as_array(np.int64(0))
+    for function, y, result in (
+        (lane_operators.floor_divide, zero, 7),
+        (lane_operators.remainder, zero, 0),
+        (lane_operators.power, as_array(np.int64(-2)), 1),
+        (lane_operators.left_shift, as_array(np.int64(-2)), 7),
+    ):
+        checks = Checks()
+        assert int(function(x, y, checks, 1)) == result
+        never, held = checks.results(2)
+        assert never is True
+        assert not bool(held)
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+def test_static_mistakes_raise(as_array: Callable[..., Any]) -> None:
+    x = as_array(np.arange(3))
+    with pytest.raises(ZeroDivisionError, match="by zero"):
+        lane_operators.floor_divide(x, 0)
+    with pytest.raises(ValueError, match="negative power"):
+        lane_operators.power(x, -1)
+    with pytest.raises(TypeError, match="write -int"):
+        lane_operators.negative(x > 0)
+    with pytest.raises(TypeError, match="write `not`"):
+        lane_operators.invert(True)
+
+
+def test_floats_need_no_check() -> None:
+    for y in (np.float32(0.0), tf.constant(0.0)):
+        checks = Checks()
+        assert np.isnan(float(lane_operators.remainder(y, y, checks, 0)))
+        assert checks.results(1) == (True,)
+    assert np.isinf(lane_operators.divide(1, 0))
+
+
+def test_other_values_keep_their_own_operators() -> None:
+    class Mine:
+        def __radd__(self, other: Any) -> str:
+            return "mine"
+
+    assert lane_operators.add((1,), (2,)) == (1, 2)
+    assert lane_operators.add("a", "b") == "ab"
+    assert lane_operators.multiply([1], 2) == [1, 1]
+    assert lane_operators.remainder("%d", 3) == "3"
+    assert lane_operators.equal("a", "a") is True
+    assert lane_operators.add(tf.constant(1), Mine()) == "mine"
+    np.testing.assert_array_equal(lane_operators.add(tf.constant([1, 2]), [0.5, 1.5]), [1.5, 3.5])
+    assert lane_operators.negative(np.uint32(1)) == lane_operators.negative(tf.constant(1, tf.uint32))
+
+
+# ---- indexing -------------------------------------------------------------------------------------------------------
+
+TABLE = np.arange(24.0).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda i, j: i,
+        lambda i, j: (i, j),
+        lambda i, j: (i, slice(None), j),
+        lambda i, j: (Ellipsis, j),
+        lambda i, j: (1, j),
+        lambda i, j: (slice(None), j, slice(1, 3)),
+        lambda i, j: (i, None, j),
+        lambda i, j: (i, j, -1),
+        lambda i, j: (slice(None, None, -1), j),
+    ],
+)
+def test_indices_of_a_lane(index: Callable[..., Any], as_array: Callable[..., Any]) -> None:
+    for i, j in ((0, 2), (-1, -3), (1, 0)):
+        expected = TABLE[index(i, j)]
+        checks = Checks()
+        found = item(as_array(TABLE), index(as_array(np.int64(i)), as_array(np.int32(j))), checks, 0)
+        np.testing.assert_array_equal(found, expected)
+        assert bool(checks.results(1)[0])
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+def test_an_index_outside_is_noted_and_clamped(as_array: Callable[..., Any]) -> None:
+    x = as_array(np.arange(3))
+    for i, nearest in ((3, 2), (-4, 0), (100, 2), (-100, 0)):
+        checks = Checks()
+        assert int(item(x, as_array(np.int64(i)), checks, 0)) == nearest
+        assert not bool(checks.results(1)[0])
+    checks = Checks()
+    np.testing.assert_array_equal(item(x, as_array(np.array([0, 3, -1])), checks, 0), [0, 2, 2])
+    assert not bool(checks.results(1)[0])
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+def test_indices_without_a_static_meaning(as_array: Callable[..., Any]) -> None:
+    x, i = as_array(TABLE), as_array(np.int64(1))
+    with pytest.raises(TypeError, match="bounds of a slice"):
+        item(x, slice(None, i), Checks(), 0)
+    with pytest.raises(TypeError, match="index of a tuple"):
+        item((1.0, 2.0), i, Checks(), 0)
+    with pytest.raises(TypeError, match="must be an integer, not bool"):
+        item(x, as_array(np.array([True, False])), Checks(), 0)
+    with pytest.raises(TypeError, match="one array of indices"):
+        item(x, (i, as_array(np.array([0, 1]))), Checks(), 0)
+    with pytest.raises(IndexError, match="too many indices"):
+        item(x, (i, i, i, i), Checks(), 0)
+    with pytest.raises(IndexError, match="empty"):
+        item(as_array(np.zeros(0)), i, Checks(), 0)
+
+
+def test_indexing_vectorizes_without_a_loop() -> None:
+    rows = np.arange(12.0).reshape(2, 2, 3)
+    i, j = np.array([1, 0]), np.array([-1, 5])
+
+    def lane(x: Any, i: Any, j: Any) -> tuple[Any, Any]:
+        checks = Checks((x,))
+        return item(x, (i, j), checks, 0), checks.results(1)[0]
+
+    for compiled in (False, True):
+
+        @tf.function(jit_compile=compiled, autograph=False)
+        def every(*lanes: Any) -> Any:
+            return tf.vectorized_map(lambda values: lane(*values), lanes, fallback_to_while_loop=False)
+
+        found, held = every(*map(tf.constant, (rows, i, j)))
+        np.testing.assert_array_equal(found, [rows[0, 1, -1], rows[1, 0, 2]])
+        assert held.numpy().tolist() == [True, False]
