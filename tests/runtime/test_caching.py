@@ -73,14 +73,20 @@ def test_what_makes_another_program_or_machine(triangle: Any, made: dict[str, in
             assert made == expected
 
 
-def test_a_machine_that_grew_is_kept(triangle: Any, made: dict[str, int]) -> None:
-    deep = ints + 2 * FIRST_STACK_DEPTH
-    triangle.run(deep, backend="numpy")
-    grown = made["machines"]
-    assert grown == 3  # 16, 32, 64 frames
-    triangle.run(deep, backend="numpy")
-    triangle.run(ints, backend="numpy")
-    assert made["machines"] == grown
+def test_a_machine_that_grew_is_kept(made: dict[str, int]) -> None:
+    @batch
+    def collatz(n):
+        """How deep it recurses cannot be told from n beforehand."""
+        if n == 1:
+            return 0
+        return 1 + collatz(n // 2 if n % 2 == 0 else 3 * n + 1)
+
+    assert FIRST_STACK_DEPTH == 16
+    np.testing.assert_array_equal(collatz.run(np.array([1, 27]), backend="numpy"), [0, 111])
+    assert made["machines"] == 4  # 16, 32, 64, 128 frames
+    collatz.run(np.array([27, 2]), backend="numpy")
+    collatz.run(np.array([1, 2]), backend="numpy")
+    assert made == {"programs": 1, "machines": 4}
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
