@@ -34,16 +34,22 @@ COL = (np.array([1, 6, 7, 27]),)
 
 PINNED = {
     ("fibonacci", "stackless"): (96, 135),
-    ("fibonacci", "earliest"): (143, 138),
-    ("fibonacci", "drain"): (157, 155),
-    ("ackermann", "stackless"): (58, 70),
-    ("ackermann", "earliest"): (61, 51),
-    ("ackermann", "drain"): (64, 54),
-    ("collatz", "stackless"): (456, 455),
-    ("collatz", "earliest"): (456, 455),
-    ("collatz", "drain"): (456, 455),
+    ("fibonacci", "earliest"): (143, 181),
+    ("fibonacci", "most_active"): (145, 185),
+    ("fibonacci", "sweep"): (155, 207),
+    ("fibonacci", "drain"): (157, 211),
+    ("ackermann", "stackless"): (34, 51),
+    ("ackermann", "earliest"): (43, 51),
+    ("ackermann", "most_active"): (38, 45),
+    ("ackermann", "sweep"): (45, 53),
+    ("ackermann", "drain"): (42, 56),
+    ("collatz", "stackless"): (113, 668),
+    ("collatz", "earliest"): (113, 668),
+    ("collatz", "most_active"): (114, 668),
+    ("collatz", "sweep"): (116, 668),
+    ("collatz", "drain"): (113, 668),
 }
-"""Program and column: blocks, operations. Where no function is called, all ways dispatch alike."""
+"""Program and column: blocks, operations."""
 
 
 @pytest.mark.parametrize(("program", "inputs"), [(fibonacci, FIB), (ackermann, ACK), (collatz, COL)])
