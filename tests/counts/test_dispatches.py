@@ -73,3 +73,5 @@ def test_the_script_prints_the_whole_corpus() -> None:
     assert lines[0] == "| program | lanes | " + " | ".join(table.COLUMNS) + " |"
     assert [line.split(" | ")[0] for line in lines[2 : 2 + len(CASES)]] == [f"| {case.name}" for case in CASES]
     assert lines[2 + len(CASES)].startswith("| **all** |")
+    page = (SCRIPT.parents[2] / "docs" / "dispatches.md").read_text(encoding="utf-8")
+    assert done.stdout.strip() in page, "run the script and put what it prints into docs/dispatches.md"
