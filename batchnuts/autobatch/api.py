@@ -226,7 +226,9 @@ class BatchedFunction(LaneFunction):
         results = []
         for lane in range(inputs.lanes):
             arguments = {
-                p.name: map_leaves(lambda leaf, t, lane=lane: leaf[lane].item() if t.weak else leaf[lane], value, types)
+                p.name: map_leaves(
+                    lambda leaf, t, lane=lane: leaf[lane].item() if t.weak else leaf[lane].copy(), value, types
+                )
                 for p, value, types in zip(parameters, inputs.values, inputs.types)
             }
             by_position = [arguments.pop(p.name) for p in parameters if p.kind is not p.KEYWORD_ONLY]
