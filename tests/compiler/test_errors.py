@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from batchnuts.autobatch import (
     UndefinedVariableError,
     UnsupportedSyntaxError,
     batch,
+    ops,
 )
 
 INTS = (np.array([1, 2, 3]),)
@@ -149,7 +153,47 @@ def of_kind(kind: type[CompileError], mistakes: tuple[Mistake, ...]) -> list[Mis
     return [Mistake(m.name, m.text, m.message, kind, m.inputs, m.backends) for m in mistakes]
 
 
+PATHS = (
+    (
+        "if n > 1:\n    y = 1\nelif n > -3:\n    y = 2\nif n > 9:\n    x = 1\nx = y  # error",
+        "when `n > 1` (line 8) is false and `n > -3` (line 10) is false, no assignment",
+    ),
+    ("if n > 1 and x < 3:\n    y = 1\nx = y  # error", "when `n > 1` (line 8) is false, no assignment"),
+    ("for i in range(n):\n    y = i\nx = y  # error", "when the `for` loop of line 8 has no round left, no assignment"),
+    ("while n > 1:\n    n -= 1\n    y = n\nx = y  # error", "when `n > 1` (line 8) is false, no assignment"),
+    ("if n > 1:\n    return 0\nx = y  # error\ny = 1", "when `n > 1` (line 8) is false, no assignment"),
+    ("x = y  # error\ny = 1", "before it is assigned: always, no assignment"),
+    ("if f(n) > 1:\n    y = 1\nx = y  # error", "when the condition of line 8 is false, no assignment"),
+    ("if n > 1:\n    x = 2\nelse:\n    y = 1\nx = y  # error", "when `n > 1` (line 8) is true, no assignment"),
+)
+
+
+@pytest.mark.parametrize(("lines", "message"), PATHS)
+def test_an_undefined_variable_names_the_path(lines: str, message: str, tmp_path: Path) -> None:
+    module = load(tmp_path, statement("path", lines, "").text)
+    with pytest.raises(UndefinedVariableError) as caught:
+        module.f.run(*INTS, backend="numpy")
+    assert message in str(caught.value)
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
+
+
 RETURNS = (
+    Mistake(
+        "never returns",
+        "@batch\ndef f(n):  # error\n    while True:\n        n = n + 1\n",
+        "function 'f' never returns: every path through it ends in a loop",
+    ),
+    Mistake(
+        "a callee that never returns",
+        "@batch\ndef g(n):  # error\n    while True:\n        n = n + 1\n@batch\ndef f(n):\n    return g(n)\n",
+        "function 'g' never returns",
+    ),
+    Mistake(
+        "an unreachable base case",
+        "@batch\ndef f(n):\n    if False:\n        return 0\n    return f(n - 1) + 1  # error\n    return 1\n",
+        "the recursion through 'f' has no base case",
+    ),
     Mistake(
         "no return on a path",
         "@batch\ndef f(n):  # error\n    if n > 1:\n        return n\n",
@@ -238,6 +282,132 @@ def test_the_users_own_exception_is_the_cause(backend: str, tmp_path: Path) -> N
     assert isinstance(caught.value.__cause__, module.Mine)
     assert caught.value.source is not None
     assert caught.value.source.line == marked_line(module)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
+def test_a_failing_helper_is_named_with_its_own_line(backend: str, tmp_path: Path) -> None:
+    module = load(
+        tmp_path,
+        "def inner(n):\n    raise ValueError('too far in')  # raised\n"
+        "def helper(n):\n    return ops.exp(inner(n))\n"
+        "@batch\ndef f(n):\n    return n + helper(n)  # error\n",
+    )
+    with pytest.raises(CompileError) as caught:
+        module.f.run(*INTS, backend=backend, mode="eager")
+    line = marked_line(module, "# raised")
+    assert f"It was raised in 'inner', {module.__file__}:{line}:\n    raise ValueError" in str(caught.value)
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
+
+
+@pytest.mark.parametrize("call", ["math.sqrt(n)", "branches(n)", "np.sin(n)"])
+def test_a_function_that_tensorflow_cannot_trace_says_what_to_use(call: str, tmp_path: Path) -> None:
+    text = "import math\ndef branches(n):\n    return n if n > 0 else -n\n"
+    module = load(tmp_path, f"{text}@batch\ndef f(n):\n    return {call}  # error\n")
+    with pytest.raises(CompileError, match=r"Use batchnuts\.autobatch\.ops or a function of TensorFlow") as caught:
+        module.f.run(*INTS, mode="eager")
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
+    module.f.run(*INTS, backend="numpy")
+
+
+def test_a_batched_method_is_refused_where_it_is_defined(tmp_path: Path) -> None:
+    text = "class Model:\n    @batch\n    def f(self, n):\n        return n\n"
+    with pytest.raises((UnsupportedSyntaxError, RuntimeError)) as caught:  # Python 3.11 wraps it
+        load(tmp_path, text)
+    error = caught.value if isinstance(caught.value, UnsupportedSyntaxError) else caught.value.__cause__
+    assert isinstance(error, UnsupportedSyntaxError)
+    assert "method 'f' of class 'Model' cannot be batched" in str(error)
+    assert error.source is not None
+    assert error.source.line == 6
+    module = load(tmp_path, text.replace("    @batch", "    @staticmethod\n    @batch").replace("self, ", ""))
+    assert module.Model.f.run(*INTS, backend="numpy").tolist() == [1, 2, 3]
+
+
+def test_a_closure_variable_without_a_value_yet(tmp_path: Path) -> None:
+    module = load(
+        tmp_path,
+        "def make(when):\n    @batch\n    def f(n):\n        return n + late  # error\n"
+        "    if when == 'early':\n        f.run(np.array([1]), backend='numpy')\n    late = 2\n    return f\n",
+    )
+    with pytest.raises(UndefinedVariableError, match="name 'late' has no value yet") as caught:
+        module.make("early")
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
+    assert module.make("late").run(*INTS, backend="numpy").tolist() == [3, 4, 5]
+
+
+def test_a_literal_that_settles_late_is_no_conflict() -> None:
+    @batch
+    def late(n):
+        x = 0
+        z = 0.0
+        for _ in range(n):
+            z = ops.where(n > 2, x, 1)
+            x = x + 0.5
+        return x, z
+
+    @batch
+    def through_where(y, n):
+        x = 0
+        for _ in range(n):
+            x = ops.where(n > 2, x, 1)
+            x = x + y
+        return x
+
+    for backend in ("numpy", "tensorflow"):
+        x, z = late.run(*INTS, backend=backend, mode="eager")
+        assert x.tolist() == [0.5, 1.0, 1.5]
+        assert z.tolist() == [1.0, 1.0, 1.0]
+        total = through_where.run(np.ones(3, "float32"), *INTS, backend=backend, mode="eager")
+        assert total.dtype == "float32"
+        assert total.tolist() == [2.0, 2.0, 3.0]
+
+
+def test_arithmetic_of_two_booleans_says_what_to_write(tmp_path: Path) -> None:
+    module = load(tmp_path, "@batch\ndef f(n):\n    return (n > 1) + (n > 2)  # error\n")
+    for backend in ("numpy", "tensorflow"):
+        with pytest.raises(CompileError, match=r"Write int\(a\) \+ int\(b\)"):
+            module.f.run(*INTS, backend=backend, mode="eager")
+
+
+# ---- where source is found ------------------------------------------------------------------------------------------
+
+CELL = "@batch\ndef f(n):\n    if n > 1:\n        return n\n    return n + wrong\n"
+
+
+@pytest.mark.parametrize("filename", ["<ipython-input-1-0>", "/tmp/ipykernel_1/2.py", "<python-input-3>"])
+def test_source_of_a_cell_or_prompt_is_found(filename: str) -> None:
+    """Notebooks and Python 3.13's prompt register the text of what they run in linecache."""
+    linecache.cache[filename] = (len(CELL), None, CELL.splitlines(keepends=True), filename)
+    namespace: dict[str, Any] = {"batch": batch, "__name__": "__main__"}
+    exec(compile(CELL, filename, "exec"), namespace)
+    with pytest.raises(UndefinedVariableError, match="name 'wrong' is not defined") as caught:
+        namespace["f"].run(*INTS, backend="numpy")
+    assert str(caught.value).startswith(f"{filename}:5:16\n    {CELL.splitlines()[4]}\n")
+    namespace["wrong"] = 5
+    assert namespace["f"].run(*INTS, backend="numpy").tolist() == [6, 2, 3]
+
+
+def test_source_from_standard_input_is_a_clear_error() -> None:
+    program = (
+        "import numpy as np\nfrom batchnuts.autobatch import batch, CompileError\n@batch\ndef f(n):\n    return n\n"
+        "try:\n    f.run(np.array([1]), backend='numpy')\nexcept CompileError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-"], input=program, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("cannot find the source of 'f'")
+    assert "standard input" in done.stdout
+
+
+@pytest.mark.parametrize("new", ["x = 1\n", "@batch\ndef other(n):\n    return n\n", "@batch\ndef f(n:\n"])
+def test_a_file_that_changed_since_its_import_is_noticed(new: str, tmp_path: Path) -> None:
+    module = load(tmp_path, "@batch\ndef f(n):\n    return n\n")
+    path = Path(str(module.__file__))
+    head = path.read_text().split("@batch")[0]
+    path.write_text(head + new)
+    linecache.checkcache(str(path))
+    with pytest.raises(CompileError, match="has changed since Python read it"):
+        module.f.run(*INTS, backend="numpy")
 
 
 def test_a_function_without_source_is_refused() -> None:

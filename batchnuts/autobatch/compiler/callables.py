@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import linecache
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.compiler.tree import map_leaves
+from batchnuts.autobatch.errors import Source, UnsupportedSyntaxError
 
 single_lane: ContextVar[bool] = ContextVar("single_lane", default=False)
 """True while a program runs as plain Python, one lane, without a lane axis anywhere."""
@@ -27,6 +29,18 @@ class LaneFunction:
     def __init__(self, python_function: Callable[..., Any]) -> None:
         self.python_function = python_function
         functools.update_wrapper(self, python_function)  # type: ignore[arg-type]
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Called where a class has the function for an attribute: a method would get no `self`."""
+        if getattr(self, "__qualname__", "") == f"{owner.__qualname__}.{name}":
+            code = self.python_function.__code__
+            line = linecache.getline(code.co_filename, code.co_firstlineno).rstrip("\n")
+            raise UnsupportedSyntaxError(
+                f"the method {name!r} of class {owner.__name__!r} cannot be batched: its `self` is no array. Define "
+                "the function outside the class, over the arrays it needs, or put @staticmethod above @batch. Methods "
+                "without @batch can be called in batched functions.",
+                Source(code.co_filename, code.co_firstlineno, len(line) - len(line.lstrip()), line),
+            )
 
 
 class PrimitiveFunction:

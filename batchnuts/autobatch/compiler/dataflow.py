@@ -16,13 +16,13 @@ from batchnuts.autobatch.compiler.ir import (
     Function,
     IndirectGotoOp,
     Op,
-    PrimOp,
     Program,
     PushOp,
     reads,
     terminator_reads,
     writes,
 )
+from batchnuts.autobatch.compiler.paths import first_reader
 from batchnuts.autobatch.errors import CompileError, UndefinedVariableError
 
 Fact = TypeVar("Fact")
@@ -139,30 +139,10 @@ def check_assigned(program: Program) -> None:
                     "Add a return statement to every path.",
                     function.source,
                 )
-            op = _first_reader(function, variable)
+            where, when = first_reader(function, variable)
             identifier = variable.split(".", 1)[1]
             raise UndefinedVariableError(
-                f"variable {identifier!r} of {function.name!r} may be read here before it is assigned: some path "
-                "from the function's start reaches this line without assigning it. Give it a value on every path.",
-                op.source if op else function.source,
+                f"variable {identifier!r} of {function.name!r} may be read here before it is assigned: {when}, no "
+                "assignment comes before this line. Give it a value on every path.",
+                where,
             )
-
-
-def _first_reader(function: Function, variable: str) -> PrimOp | None:
-    """The first op, in program order, that a path reaches without having assigned the variable it reads."""
-    following = successors(function.graph, through_calls=False)
-    assigning = {b.label for b in function.graph.blocks if any(variable in writes(op) for op in b.ops)}
-    unassigned: set[str] = set()
-    todo = [function.graph.entry]
-    while todo:
-        label = todo.pop()
-        if label not in unassigned:
-            unassigned.add(label)
-            todo.extend(following[label] if label not in assigning else ())
-    for block in function.graph.blocks:
-        for op in block.ops if block.label in unassigned else ():
-            if variable in reads(op):
-                return op  # type: ignore[return-value]
-            if variable in writes(op):
-                break
-    return None

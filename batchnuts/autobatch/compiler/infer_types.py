@@ -2,22 +2,28 @@
 
     type ::= unknown | weak literal type | tensor type        (joined upwards, per leaf of a structure)
 
-Every op is evaluated abstractly as soon as all it reads has a type, and its results are joined into its outputs, until
-nothing changes: the base case of a recursion gives its result a type, and the recursive case then agrees with it.
-Python literals are weak: they stand for themselves while types are found, so that `x = 0` beside `x = x + y` takes
-the dtype of `y`; what stays weak at the end becomes Python's own: int64, float64, bool.
+Every op is evaluated abstractly as soon as all it reads has a type; a variable's type is the join of what its
+assignments give it now. This is repeated until nothing changes: the base case of a recursion gives its result a type,
+and the recursive case then agrees with it. Python literals are weak: they stand for themselves while types are found,
+so that `x = 0` beside `x = x + y` takes the dtype of `y`; what stays weak at the end becomes Python's own: int64,
+float64, bool.
+
+An op that makes an array of a literal (`ops.where(c, x, 1)`) gives another type once the literal has met its dtype, so
+types do not only go up: two types that conflict on the way are an error only if they still do at the end. If they do,
+and the variable is also assigned a literal, that literal may have had to have one of the dtypes around it from the
+start: these are tried before the conflict is reported.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from batchnuts.autobatch import ops
+from batchnuts.autobatch.compiler.blame import deepest_frame, hint
 from batchnuts.autobatch.compiler.checks import drop_settled_checks
 from batchnuts.autobatch.compiler.ir import (
     COPY,
@@ -26,6 +32,7 @@ from batchnuts.autobatch.compiler.ir import (
     BranchOp,
     Function,
     FunctionCallOp,
+    IndirectGotoOp,
     Op,
     Primitive,
     PrimOp,
@@ -120,37 +127,87 @@ def strengthen(type_: TensorType) -> TensorType:
     return replace(type_, weak=False)
 
 
+_ROUNDS = 50
+"""Rounds after which types only go up, so that inference ends whatever the primitives do."""
+
+_HINTS = 3
+"""Variables whose literals may be given a dtype together."""
+
+Hints = Mapping[str, str]
+"""Dtypes that the literals of some variables have from the start."""
+
+
+@dataclass(frozen=True)
+class _Assignment:
+    """The type that one place in the program gives a variable."""
+
+    type: Any
+    where: Source | None
+
+
 class _Inference:
-    def __init__(self, program: Program, evaluator: Evaluator) -> None:
+    def __init__(self, program: Program, evaluator: Evaluator, hints: Hints) -> None:
         self.program = program
         self.evaluator = evaluator
+        self.hints = hints
         self.types: dict[str, Any] = {}
-        self.origin: dict[str, Source | None] = {}
+        self.assignments: dict[str, dict[Hashable, _Assignment]] = {}
+        """For each variable, by place, what it is assigned."""
+        self.conflicts: dict[str, TypeConflictError] = {}
+        """Variables whose assignments do not join as types stand now."""
+        self.met: dict[str, dict[str, None]] = {}
+        """For each variable, the dtypes of the arrays that what it is assigned was computed from."""
         self.changed = False
+        self.only_upwards = False
         self.literals: dict[str, dict[int, Source | None]] = {}
         """Integer literals that a variable may hold, and where they were assigned."""
 
-    def join(self, variable: str, new: Any, where: Source | None) -> None:
+    def assign(self, variable: str, place: Hashable, new: Any, where: Source | None) -> None:
+        """Note what a place of the program assigns, and find the variable's type anew."""
+        assignments = self.assignments.setdefault(variable, {})
+        assignments[place] = _Assignment(new, where)
         old = self.types.get(variable)
-        if old is None:
-            self.types[variable], self.origin[variable] = new, where
-            self.changed = True
-            return
-        try:
-            joined = map_leaves(join_leaves, old, new)
-        except (_Conflict, ValueError):
-            function, _, identifier = variable.partition(".")
-            what = f"the result of {function!r}" if identifier == "return" else f"variable {identifier!r}"
-            before = self.origin[variable]
-            raise TypeConflictError(
-                f"{what} is {show(new)} here but {show(old)} at {before or 'the input'}\n"
-                "A variable has one dtype and one shape on all paths. Cast with autobatch.ops.cast, or use a "
-                "second variable.",
-                where,
-            ) from None
+        joined = old if self.only_upwards else None
+        for assignment in assignments.values():
+            try:
+                joined = assignment.type if joined is None else map_leaves(join_leaves, joined, assignment.type)
+            except (_Conflict, ValueError):
+                self.conflicts[variable] = self.conflict(variable, joined, assignment)
+                return
+        self.conflicts.pop(variable, None)
+        joined = self.hinted(variable, joined)
         if joined != old:
             self.types[variable] = joined
             self.changed = True
+
+    def hinted(self, variable: str, type_: Any) -> Any:
+        dtype = self.hints.get(variable)
+        if dtype is None or not isinstance(type_, TensorType) or not type_.weak:
+            return type_
+        strong = TensorType(dtype, type_.shape)
+        return strong if weak_fits(type_, strong) else type_
+
+    def conflict(self, variable: str, joined: Any, new: _Assignment) -> TypeConflictError:
+        function, _, identifier = variable.partition(".")
+        what = f"the result of {function!r}" if identifier == "return" else f"variable {identifier!r}"
+        before = next(iter(self.assignments[variable].values())).where
+        return TypeConflictError(
+            f"{what} is {show(new.type)} here but {show(joined)} at {before or 'the input'}\n"
+            "A variable has one dtype and one shape on all paths. Cast with autobatch.ops.cast, or use a "
+            "second variable.",
+            new.where,
+        )
+
+    def other_hints(self) -> Iterator[Hints]:
+        """Hints to try in turn where a variable that is also assigned a literal has a conflict."""
+        for variable in self.conflicts:
+            found = [a.type for a in self.assignments[variable].values() if isinstance(a.type, TensorType)]
+            weak = [t for t in found if t.weak]
+            if variable in self.hints or not weak:
+                continue
+            for dtype in dict.fromkeys([*self.met.get(variable, ()), *(t.dtype for t in found if not t.weak)]):
+                if all(weak_fits(t, TensorType(dtype, t.shape)) for t in weak):
+                    yield {**self.hints, variable: dtype}
 
     def evaluate(self, op: PrimOp) -> tuple[AbstractResult, ...]:
         arguments = tuple(self.types[v] for v in op.vars_in)
@@ -161,33 +218,34 @@ class _Inference:
             raise
         except Exception as error:
             shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
-            mixed = isinstance(error, TypeError) and re.search("dtype|match type|has type|of type", str(error))
-            hint = "\nIf dtypes are mixed here, cast with autobatch.ops.cast." if mixed else ""
             raise CompileError(
                 f"`{op.function.text}` failed while it was traced for one lane with {shown or 'no inputs'}.\n"
-                f"{type(error).__name__}: {error}{hint}",
+                f"{type(error).__name__}: {error}{deepest_frame(error, op.source)}{hint(error)}",
                 op.source,
             ) from error
 
-    def op(self, op: Op) -> None:
+    def op(self, place: Hashable, op: Op) -> None:
+        """Type what an op at that place assigns, if all it reads has a type."""
         if any(v not in self.types for v in reads(op)):
             return
         match op:
             case PrimOp():
+                strong = [leaf.dtype for v in op.vars_in for leaf in flatten(self.types[v])[0] if not leaf.weak]
                 for variable, result in zip(op.vars_out, self.evaluate(op)):
-                    self.join(variable, result.type, op.source)
+                    self.met.setdefault(variable, {}).update(dict.fromkeys(strong))
+                    self.assign(variable, place, result.type, op.source)
                 self.note_literals(op)
             case WriteRowOp():
-                self.write(op)
+                self.write(place, op)
             case FunctionCallOp():
                 callee = self.program.function(op.function)
                 for parameter, argument in zip(callee.vars_in, op.vars_in):
-                    self.join(parameter, self.types[argument], op.source)
+                    self.assign(parameter, place, self.types[argument], op.source)
                 for variable, returned in zip(op.vars_out, callee.vars_out):
                     if returned in self.types:
-                        self.join(variable, self.types[returned], op.source)
+                        self.assign(variable, place, self.types[returned], op.source)
 
-    def write(self, op: WriteRowOp) -> None:
+    def write(self, place: Hashable, op: WriteRowOp) -> None:
         buffer, value, index = (self.types[v] for v in (op.buffer, op.value, op.index))
 
         def check(rows: TensorType, row: TensorType) -> TensorType:
@@ -205,7 +263,7 @@ class _Inference:
         if not isinstance(index, TensorType) or index.shape or _kind(index.dtype) not in "iu":
             raise TypeConflictError(f"write: the index must be an integer scalar, found {show(index)}.", op.source)
         try:
-            self.join(op.var_out, map_leaves(check, buffer, value), op.source)
+            self.assign(op.var_out, place, map_leaves(check, buffer, value), op.source)
         except ValueError:
             raise TypeConflictError(
                 f"write: the buffer is {show(buffer)} and the value {show(value)}; their structures must be equal.",
@@ -294,27 +352,29 @@ class _Inference:
             return False
         return True
 
-    def run(self) -> None:
-        """To the fixpoint. Each round passes over every op once; types only go up, so it ends."""
+    def run(self, input_types: tuple[Any, ...]) -> None:
+        """To the fixpoint. Each round passes over every op once."""
+        for variable, type_ in zip(self.program.vars_in, input_types):
+            self.assign(variable, "input", type_, None)
+        rounds = 0
         self.changed = True
         while self.changed:
             self.changed = False
+            self.only_upwards = rounds >= _ROUNDS
+            rounds += 1
             for function in self.program.all_functions():
                 for block in function.graph.blocks:
-                    for op in block.ops:
-                        self.op(op)
+                    for i, op in enumerate(block.ops):
+                        self.op((block.label, i), op)
 
 
 def infer_types(program: Program, input_types: tuple[Any, ...], evaluator: Evaluator) -> Program:
-    """The program with `var_defs` giving every variable its (structured) type.
+    """The program with `var_defs` giving every variable its (structured) type, without checks that types settle.
 
     Raises CompileError, with the user's line, for a primitive that fails on its types, TypeConflictError for two
-    types in one variable, and CompileError for a recursion whose result never gets a type.
+    types in one variable, and CompileError for a function that never returns or a recursion without a base case.
     """
-    inference = _Inference(program, evaluator)
-    for variable, type_ in zip(program.vars_in, input_types):
-        inference.join(variable, type_, None)
-    inference.run()
+    inference = _infer(program, input_types, evaluator, {})
     for function in (*program.functions, program.main_function()):  # the user's own lines first
         _check_settled(function, inference)
         _check_conditions(function, inference)
@@ -327,6 +387,20 @@ def infer_types(program: Program, input_types: tuple[Any, ...], evaluator: Evalu
     return program.with_functions(settled).replace(var_defs=types)
 
 
+def _infer(program: Program, input_types: tuple[Any, ...], evaluator: Evaluator, hints: Hints) -> _Inference:
+    """The inference at its fixpoint, without conflicts; raises the first one if no hint resolves it."""
+    inference = _Inference(program, evaluator, hints)
+    inference.run(input_types)
+    if not inference.conflicts:
+        return inference
+    for more in inference.other_hints() if len(hints) < _HINTS else ():
+        try:
+            return _infer(program, input_types, evaluator, more)
+        except CompileError:  # the first conflict is the one to show
+            continue
+    raise next(iter(inference.conflicts.values()))
+
+
 def _map_blocks(function: Function, change: Callable[[Block], Block]) -> Function:
     return replace(function, graph=replace(function.graph, blocks=tuple(map(change, function.graph.blocks))))
 
@@ -334,13 +408,23 @@ def _map_blocks(function: Function, change: Callable[[Block], Block]) -> Functio
 def _check_settled(function: Function, inference: _Inference) -> None:
     for block in function.graph.blocks:
         for op in block.ops:
-            if isinstance(op, FunctionCallOp) and any(v not in inference.types for v in op.vars_out):
+            if not (isinstance(op, FunctionCallOp) and any(v not in inference.types for v in op.vars_out)):
+                continue
+            callee = inference.program.function(op.function)
+            if not any(isinstance(b.terminator, IndirectGotoOp) for b in callee.graph.blocks):
                 raise CompileError(
-                    f"the recursion through {op.function!r} has no base case: every path to a return of "
-                    f"{op.function!r} calls it again, so its result has no type (and a call would never end). "
-                    "Add a path that returns without recursing.",
-                    op.source,
+                    f"function {op.function!r} never returns: every path through it ends in a loop that nothing "
+                    "leaves. Add a break, a condition or a return to the loop.",
+                    callee.source,
                 )
+            if any(v not in inference.types for v in op.vars_in):
+                continue  # an argument has no type: the call that gives it is the one to name
+            raise CompileError(
+                f"the recursion through {op.function!r} has no base case: every path to a return of "
+                f"{op.function!r} calls it again, so its result has no type (and a call would never end). "
+                "Add a path that returns without recursing.",
+                op.source,
+            )
 
 
 def _check_conditions(function: Function, inference: _Inference) -> None:

@@ -6,6 +6,7 @@ import ast
 import builtins
 import inspect
 import linecache
+import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,22 +49,19 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
             "decorator, or call what it adds inside the function."
         )
     try:
-        lines, first = inspect.getsourcelines(function)
         filename = inspect.getsourcefile(function) or function.__code__.co_filename
+        lines, first = inspect.getsourcelines(function)
+        node = _parsed("".join(lines), first)
     except (OSError, TypeError) as error:
         raise CompileError(
             f"cannot find the source of {name!r} ({error}). The compiler reads the function's text: define it in a "
-            "file or a notebook cell rather than through exec or the plain interactive prompt."
+            "file, in a notebook cell, or at the prompt of IPython or of Python 3.13; exec, standard input and older "
+            "prompts keep no text."
         ) from None
-    text = "".join(lines)
-    if text[0] in " \t":  # an indented body of something, so that columns and multi-line strings stay as they are
-        block = ast.parse("if True:\n" + text).body[0]
-        assert isinstance(block, ast.If)
-        ast.increment_lineno(block, first - 2)
-        node = block.body[0]
-    else:
-        node = ast.parse(text).body[0]
-        ast.increment_lineno(node, first - 1)
+    except (SyntaxError, tokenize.TokenError):
+        raise CompileError(_changed(name, filename)) from None
+    if not _defines(node, function.__code__.co_name):
+        raise CompileError(_changed(name, filename))
     if not isinstance(node, ast.FunctionDef):
         raise UnsupportedSyntaxError(
             f"{name!r} is not a plain function: found {type(node).__name__}, expected `def`. Write it with `def`.",
@@ -83,3 +81,29 @@ def _closure(function: Callable[..., Any]) -> tuple[dict[str, Any], frozenset[st
         except ValueError:
             unset.add(name)
     return values, frozenset(unset)
+
+
+def _defines(node: ast.stmt, name: str) -> bool:
+    """Whether the statement can be the one that Python made the function of that name from."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return node.name == name
+    return name == "<lambda>"
+
+
+def _changed(name: str, filename: str) -> str:
+    return (
+        f"the source found for {name!r} in {filename} is not this function: the file has changed since Python read it. "
+        "Import it again, or restart."
+    )
+
+
+def _parsed(text: str, first: int) -> ast.stmt:
+    """The statement that begins at line `first` of its file."""
+    if text[0] in " \t":  # an indented body of something, so that columns and multi-line strings stay as they are
+        block = ast.parse("if True:\n" + text).body[0]
+        assert isinstance(block, ast.If)
+        ast.increment_lineno(block, first - 2)
+        return block.body[0]
+    node = ast.parse(text).body[0]
+    ast.increment_lineno(node, first - 1)
+    return node
