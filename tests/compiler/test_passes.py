@@ -265,6 +265,34 @@ def test_an_invertible_parameter_needs_no_stack() -> None:
 
 
 @batch
+def counts_down(n):
+    if n == 0:
+        return n
+    return counts_down(n - 1) + n
+
+
+@batch
+def counts_up(n):
+    """From 251 on `n + 5` wraps around."""
+    if n < 6:
+        return n
+    return counts_up(n + 5) + n
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64"])
+def test_what_is_taken_off_an_unsigned_integer_is_added_again(dtype: str) -> None:
+    """NumPy refuses `n + -1` there."""
+    assert not full(passes(counts_down, dtype, backend="numpy")["invert"])
+    assert_same(counts_down, np.array([0, 3, 9], dtype))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in scalar:RuntimeWarning")
+def test_inverting_is_exact_where_integers_wrap_around() -> None:
+    assert not full(passes(counts_up, "uint8", backend="numpy")["invert"])
+    assert_same(counts_up, np.array([2, 200, 251, 255], "uint8"))
+
+
+@batch
 def not_invertible(n):
     """Halving loses a bit: the frame has to be kept."""
     if n == 0:

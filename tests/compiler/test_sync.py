@@ -18,11 +18,19 @@ PASSES = (
     "infer_types",
     "flatten_structures",
     "eliminate",
+    "tail_loops",
     "inline",
+    "if_convert",
+    "merge_blocks",
     "lower",
     "eliminate_lowered",
     "allocate",
+    "rematerialize",
+    "invert",
+    "pop_early",
     "coalesce",
+    "drop_copies",
+    "tail_jumps",
 )
 
 
@@ -63,12 +71,12 @@ def test_one_block_has_the_gate_though_its_function_is_inlined() -> None:
 
 
 def test_a_gated_block_is_neither_skipped_nor_joined() -> None:
-    assert gates(first_thing, "int64")["coalesce"] == {
+    assert gates(first_thing, "int64")["tail_jumps"] == {
         "first_thing.sync": 1.0,
         "first_thing.sync.2": 0.5,
         "first_thing.sync.3": 1.0,
     }
-    assert gates(two_gates, "int64")["coalesce"] == {"two_gates.sync": 1.0, "two_gates.sync.2": 0.75}
+    assert gates(two_gates, "int64")["tail_jumps"] == {"two_gates.sync": 1.0, "two_gates.sync.2": 0.75}
 
 
 def test_an_empty_gated_block_stays() -> None:
@@ -79,7 +87,7 @@ def test_an_empty_gated_block_stays() -> None:
             sync(0.25)
         return n
 
-    assert gates(waits, "int64")["coalesce"] == {"waits.sync": 0.25}
+    assert gates(waits, "int64")["tail_jumps"] == {"waits.sync": 0.25}
 
 
 def test_the_text_shows_the_gate() -> None:
@@ -109,7 +117,7 @@ def test_static_fractions() -> None:
         sync(1)
         return n
 
-    assert list(gates(by_name, "int64")["coalesce"].values()) == [0.25, 0.5, 1.0]
+    assert list(gates(by_name, "int64")["tail_jumps"].values()) == [0.25, 0.5, 1.0]
 
 
 @pytest.mark.parametrize("fraction", [0, -0.5, 1.5, float("nan"), True, "half", None])

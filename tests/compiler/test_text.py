@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcmc_models import gaussian_primitive
-from programs import CASES, Case, closure, fibonacci, keyword_arguments, leapfrog
+from programs import CASES, Case, fibonacci
+from programs.assignment import keyword_arguments
+from programs.closures import closure
+from programs.structures import leapfrog
 
 from batchnuts.autobatch import (
     AssertOp,

@@ -131,5 +131,7 @@ def _undo(parameter: str, step: _Step) -> list[Op]:
 
 
 def _shift(parameter: str, offset: int, source: Source | None) -> PrimOp:
-    text = f"{parameter.rpartition('.')[2]} {'+' if offset > 0 else '-'} {abs(offset)}"
-    return PrimOp((parameter,), Primitive(text, lambda x: (x + offset,), offset=offset), (parameter,), source)
+    amount = abs(offset)  # NumPy has no negative literals for unsigned integers
+    text = f"{parameter.rpartition('.')[2]} {'+' if offset > 0 else '-'} {amount}"
+    shifted = Primitive(text, lambda x: (x + amount if offset > 0 else x - amount,), offset=offset)
+    return PrimOp((parameter,), shifted, (parameter,), source)
