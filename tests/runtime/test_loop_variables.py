@@ -27,29 +27,41 @@ def power(x, n):
     return result
 
 
+@batch
+def keeps(n):
+    """`kept` is assigned in the first block, saved in the second, and restored in the third."""
+    kept = n * n
+    if n <= 0:
+        return kept
+    return keeps(n - 1) - kept
+
+
 ALWAYS = {"pc", "executions", "active"}
 
 
+def touched(function: Any, *types: str) -> dict[str, set[str]]:
+    """What each block may change, but for what all of them do."""
+    lowered = function.lowered(*types, backend="numpy")
+    return {label: set(names) - ALWAYS for label, names in entries_touched(lowered, lowered.graph.labels).items()}
+
+
 def test_each_block_touches_what_it_assigns() -> None:
-    lowered = power.compiled((as_type("float64"), as_type("int64")), get_backend("numpy", "")).lowered
-    assert {label: set(names) - ALWAYS for label, names in entries_touched(lowered, lowered.graph.labels).items()} == {
+    assert touched(power, "float64", "int64") == {
         "main.entry": {"value:main.result"},
-        "power.while": set(),
         "power.body": {"value:main.result", "value:main.n"},
         "power.endwhile": {"height:@"},
     }
 
 
 def test_a_pop_leaves_the_frames_alone_and_a_push_the_value() -> None:
-    lowered = fibonacci.compiled((as_type("int64"),), get_backend("numpy", "")).lowered
-    touched = entries_touched(lowered, lowered.graph.labels)
-    assert set(touched["fibonacci.then"]) - ALWAYS == {
-        "height:@",
-        "height:fibonacci.n",
-        "value:fibonacci.n",
-        "value:main.result",
-    }
-    assert {"frames:fibonacci.n", "height:fibonacci.n", "fault", "frames:@"} <= set(touched["fibonacci.endif"])
+    found = touched(keeps, "int64")
+    stack = {"frames:keeps.kept", "height:keeps.kept"}
+    assert found["keeps.endif"] == stack | {"frames:@", "height:@", "fault", "value:main.n"}
+    assert found["keeps.resume"] == {"height:keeps.kept", "value:keeps.kept", "value:main.result", "height:@"}
+
+
+def test_a_block_that_only_branches_changes_nothing() -> None:
+    assert touched(fibonacci, "int64")["fibonacci.entry"] == set()
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -58,7 +70,7 @@ def test_no_block_changes_what_it_is_not_said_to_touch(case: Case) -> None:
     backend = get_backend("numpy", "")
     lowered = case.function.compiled(case.function.lane_types(case.inputs), backend).lowered
     labels = make_schedule(lowered, "earliest").order
-    touched = entries_touched(lowered, labels)
+    may_change = entries_touched(lowered, labels)
     leaves = flatten(case.inputs)[0]
     code = MachineCode(lowered, backend, len(leaves[0]), 12, labels)
     state = code.start(dict(zip(lowered.vars_in, leaves, strict=False)))  # a default is zero here
@@ -68,7 +80,7 @@ def test_no_block_changes_what_it_is_not_said_to_touch(case: Case) -> None:
         before = {name: np.array(array) for name, array in state.items()}
         state = code.runs[label](state)
         same = {n for n, a in state.items() if np.array_equal(a, before[n], equal_nan=a.dtype.kind == "f")}
-        assert state.keys() - same <= set(touched[label])
+        assert state.keys() - same <= set(may_change[label])
         ran += 1
     assert ran
 
@@ -89,15 +101,14 @@ def test_the_loops_of_tensorflow_carry_no_more(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_array_equal(machine.results(state)[0], x**n)
     np.testing.assert_array_equal(state["value:main.x"], x)
     (outer, _), *inner = carried
-    changing = ALWAYS | {"value:main.result", "value:main.n", "height:@"}
-    assert set(outer) == changing
-    assert [set(touched) - ALWAYS for _, touched in inner] == [
+    carried_by_all = ALWAYS | {"value:main.result", "value:main.n", "height:@"}
+    assert set(outer) == carried_by_all
+    assert [set(names) - ALWAYS for _, names in inner] == [
         {"value:main.result"},
-        set(),
         {"value:main.result", "value:main.n"},
         {"height:@"},
     ]
-    assert {"value:main.x", "fault", "frames:@"} == set(state) - changing
+    assert {"value:main.x", "fault", "frames:@"} == set(state) - carried_by_all
 
 
 def test_in_the_graph_too_what_is_not_assigned_passes_through() -> None:

@@ -219,6 +219,7 @@ class Watched(NumpyBackend):
     """NumPy's backend that notes the counters before each dispatch."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: list[tuple[int, np.ndarray]] = []
 
     def sweep(self, plan: SweepPlan, state: Any, budget: Any) -> Any:
