@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -147,6 +148,19 @@ less = _comparison("less", operator.lt, "less", ordered=True)
 less_equal = _comparison("less_equal", operator.le, "less_equal", ordered=True)
 greater = _comparison("greater", operator.gt, "greater", ordered=True)
 greater_equal = _comparison("greater_equal", operator.ge, "greater_equal", ordered=True)
+
+
+def contains(x: Any, values: Any) -> Any:
+    """`x in values`: whether the scalar `x` equals an element of an array, tuple or list."""
+    if not (is_array(values) or (isinstance(values, (tuple, list)) and any(map(is_array, (x, *values))))):
+        return x in values
+    found = [ops.any(equal(x, value)) for value in ([values] if is_array(values) else values)]
+    return functools.reduce(ops.logical_or, found, False)
+
+
+def not_contains(x: Any, values: Any) -> Any:
+    """`x not in values`."""
+    return ops.logical_not(contains(x, values))
 
 
 def _delegated(name: str, python: _Binary, function: _Binary) -> _Binary:

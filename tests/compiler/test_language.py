@@ -112,7 +112,7 @@ def test_conditions_and_conditional_expressions() -> None:
         n, d = d, n
         n = n
         n, d = d + 1, n if n > d else d
-        return a, b, c, e, f, g, n, d
+        return a, b, c, e, f, g, n, d, n in (0, d), x not in TABLE, 3 in [k * 3 for k in range(2)]
 
     agrees(program, N, D, X)
 
@@ -131,6 +131,8 @@ def test_builtins() -> None:
 
     agrees(program, N, D, X, np.arange(12.0).reshape(4, 3))
 
+
+TABLE = np.array([0.5, 7.0])
 
 # ---- structures -----------------------------------------------------------------------------------------------------
 

@@ -139,8 +139,8 @@ class ExpressionBuilder:
         count = len(compiled.checks)
 
         def call(*values: Any) -> tuple[Any, ...]:
-            token = in_one_lane_code.set(True)
             checks = Checks(values)
+            token = in_one_lane_code.set(True)
             try:
                 with np.errstate(all="ignore"):
                     return (*finish(compiled.function(*values, checks)), *checks.results(count))

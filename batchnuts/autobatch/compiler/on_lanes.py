@@ -63,6 +63,8 @@ _PLAIN: dict[type[ast.AST], Any] = {
     ast.LtE: lane_operators.less_equal,
     ast.Gt: lane_operators.greater,
     ast.GtE: lane_operators.greater_equal,
+    ast.In: lane_operators.contains,
+    ast.NotIn: lane_operators.not_contains,
 }
 
 _CHECKED: dict[type[ast.AST], tuple[Any, str]] = {
