@@ -39,7 +39,7 @@ from batchnuts.autobatch.compiler.ir import (
     VariableAllocation,
     WriteRowOp,
 )
-from batchnuts.autobatch.runtime import regions, stackless, storage, virtual_machine
+from batchnuts.autobatch.runtime import machine_code, regions, stackless, storage
 from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -381,7 +381,7 @@ def everything_static(patch: pytest.MonkeyPatch) -> None:
     def change(true: Any, program: Program) -> frozenset[str]:
         return frozenset(op.var for b in program.graph.blocks for op in b.ops if isinstance(op, PopOp))
 
-    around(patch, allocate, "static_parameters", change)
+    around(patch, allocate, "invariants", change)
 
 
 @mutant("allocate")
@@ -442,7 +442,7 @@ def jump_not_masked(patch: pytest.MonkeyPatch) -> None:
     def change(true: Any, self: Any, state: Any, mask: Any, *rest: Any) -> None:
         true(self, state, mask | (state["pc"] < self.halted), *rest)
 
-    around(patch, virtual_machine.VirtualMachine, "_jump", change)
+    around(patch, machine_code.MachineCode, "_jump", change)
 
 
 @mutant("masking")
@@ -472,7 +472,7 @@ def calls_not_masked(patch: pytest.MonkeyPatch) -> None:
     def change(true: Any, self: Any, function: Any, inputs: Any, active: Any, depth: int) -> Any:
         return true(self, function, inputs, everyone(active), depth)
 
-    around(patch, stackless._Run, "call", change)
+    around(patch, stackless._Run, "activation", change)
 
 
 @mutant("storage")
@@ -495,14 +495,9 @@ def lost_output(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant("regions")
-def junk_inputs(patch: pytest.MonkeyPatch) -> None:
-    """a region computes on waiting lanes too, with whatever they hold"""
-    around(
-        patch,
-        NumpyBackend,
-        "vectorize",
-        lambda true, self, *rest: lambda mask, *values: true(self, *rest)(everyone(mask), *values),
-    )
+def neighbours_inputs(patch: pytest.MonkeyPatch) -> None:
+    """a region computes from the inputs of the next lane"""
+    around(patch, NumpyBackend, "rows_to_compute", lambda true, self, mask: (true(self, mask) + 1) % len(mask))
 
 
 # ---- schedules ------------------------------------------------------------------------------------------------------
@@ -511,16 +506,16 @@ def junk_inputs(patch: pytest.MonkeyPatch) -> None:
 @mutant("schedule", costs=True)
 def groups_ignored(patch: pytest.MonkeyPatch) -> None:
     """blocks run whether or not a lane waits in an earlier group"""
-    patch.setattr(schedule.Schedule, "group_starts", property(lambda self: (0,) * len(self.order)))
+    patch.setattr(schedule.Schedule, "group_starts", property(lambda self: dict.fromkeys(self.order, 0)))
 
 
 @mutant("schedule", costs=True)
 def latest_first(patch: pytest.MonkeyPatch) -> None:
     """`earliest` serves the latest block first"""
 
-    def change(program: Program, policy: str = "auto") -> Any:
+    def change(program: Program, policy: Any = "auto") -> Any:
         made = true(program, policy)
-        return replace(made, groups=made.groups[::-1]) if made.policy == "earliest" else made
+        return replace(made, groups=made.groups[::-1]) if policy == "earliest" else made
 
     true = schedule.make_schedule
     replace_everywhere(patch, true, change)

@@ -1,0 +1,201 @@
+"""Mutants of the passes that make programs shorter; see `mutants`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from mutants import after_pass, around, each_block, mutant
+
+from batchnuts.autobatch.compiler import (
+    drop_copies,
+    facts,
+    if_convert,
+    invert,
+    merge_blocks,
+    pop_early,
+    rematerialize,
+    tail_jumps,
+    tail_loops,
+)
+from batchnuts.autobatch.compiler.dataflow import Solution
+from batchnuts.autobatch.compiler.ir import COPY, Block, GotoOp, PopOp, Primitive, PrimOp, Program
+
+
+@mutant("tail_loops")
+def arguments_one_after_another(patch: pytest.MonkeyPatch) -> None:
+    """the arguments of a self tail call are assigned one after another"""
+
+    def change(true: Any, function: Any, block: Block) -> Block:
+        made = true(function, block)
+        if made is block or not isinstance(made.ops[-1], PrimOp):
+            return made
+        last = made.ops[-1]
+        singly = tuple(PrimOp((o,), COPY, (i,), last.source) for o, i in zip(last.vars_out, last.vars_in))
+        return replace(made, ops=made.ops[:-1] + singly)
+
+    around(patch, tail_loops, "_without_tail_call", change)
+
+
+@mutant("tail_loops")
+def any_call_is_a_tail_call(patch: pytest.MonkeyPatch) -> None:
+    """whatever a block returns, its last self call counts as a tail call"""
+
+    def change(true: Any, function: Any, block: Block) -> Any:
+        calls = [op for op in block.ops if getattr(op, "function", None) == function.name]
+        return calls[-1] if calls else true(function, block)
+
+    around(patch, tail_loops, "tail_call", change)
+
+
+@mutant("if_convert")
+def arms_exchanged(patch: pytest.MonkeyPatch) -> None:
+    """a select takes the other arm's values"""
+
+    def select(condition: Any, *values: Any) -> Any:
+        half = len(values) // 2
+        return if_convert._select(condition, *values[half:], *values[:half])
+
+    patch.setattr(if_convert, "SELECT", Primitive("select", select, speculable=True))
+
+
+@mutant("if_convert")
+def arm_sees_the_other(patch: pytest.MonkeyPatch) -> None:
+    """both arms write to the same variables"""
+    patch.setattr(if_convert, "_fresh", lambda wanted, taken: wanted.rpartition(".")[0])
+
+
+@mutant("if_convert")
+def everything_may_be_speculated(patch: pytest.MonkeyPatch) -> None:
+    """arms that call functions or index arrays are converted too"""
+    around(patch, facts, "is_speculable", lambda true, node, static: True)
+
+
+@mutant("merge_blocks")
+def folded_the_wrong_way(patch: pytest.MonkeyPatch) -> None:
+    """a branch on a literal becomes a jump to the other label"""
+
+    def change(true: Any, function: Any) -> Any:
+        made = true(function)
+        blocks = []
+        for before, after in zip(function.graph.blocks, made.graph.blocks):
+            if before is not after:
+                labels = {before.terminator.true_label, before.terminator.false_label}
+                after = replace(after, terminator=GotoOp((labels - {after.terminator.label}).pop()))
+            blocks.append(after)
+        return replace(made, graph=replace(made.graph, blocks=tuple(blocks)))
+
+    around(patch, merge_blocks, "_fold", change)
+
+
+@mutant("rematerialize")
+def first_literal_wins(patch: pytest.MonkeyPatch) -> None:
+    """a variable that is assigned again counts as a literal too"""
+
+    def once(values: Any) -> Any:
+        return dict.fromkeys(values, 1)
+
+    patch.setattr(rematerialize, "Counter", once)
+
+
+@mutant("invert")
+def not_undone(patch: pytest.MonkeyPatch) -> None:
+    """what a call took off a parameter is not added back"""
+    patch.setattr(invert, "_undo", lambda parameter, step: [])
+
+
+@mutant("invert")
+def undone_twice(patch: pytest.MonkeyPatch) -> None:
+    """what a call took off a parameter is added back twice"""
+    around(patch, invert, "_undo", lambda true, *args: true(*args) * 2)
+
+
+@mutant("invert")
+def assigned_parameters_too(patch: pytest.MonkeyPatch) -> None:
+    """a parameter is inverted although its function assigns it"""
+    around(
+        patch, invert, "writes", lambda true, op: () if isinstance(op, PrimOp) and op.function is not COPY else true(op)
+    )
+
+
+@mutant("pop_early")
+def needed_frames_handed_on(patch: pytest.MonkeyPatch) -> None:
+    """a call takes over a frame that is read behind it"""
+
+    def change(true: Any, body: Any, parameter: str, entry: str) -> Solution[bool]:
+        return Solution(dict.fromkeys(body.labels, False), dict.fromkeys(body.labels, False))
+
+    around(patch, pop_early, "own_frame_liveness", change)
+
+
+@mutant("pop_early")
+def handed_on_and_dropped(patch: pytest.MonkeyPatch) -> None:
+    """a return drops the frame that a call was given"""
+
+    def change(true: Any, program: Program, function: Any, parameter: str) -> Program:
+        made = true(program, function, parameter)
+        returns = {b.label: b for b in program.graph.blocks if PopOp(parameter) in b.ops}
+        return each_block(
+            made,
+            lambda b: (
+                replace(b, ops=(*b.ops, PopOp(parameter)))
+                if b.label in returns and PopOp(parameter) not in b.ops
+                else b
+            ),
+        )
+
+    around(patch, pop_early, "_hand_on", change)
+
+
+@mutant("drop_copies")
+def equal_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """variables once equal count as equal after one of them changed"""
+    around(patch, drop_copies, "_after", lambda true, op, equal, program: equal | true(op, equal, program))
+
+
+@mutant("drop_copies")
+def equal_on_one_path(patch: pytest.MonkeyPatch) -> None:
+    """variables equal on one path count as equal where paths meet"""
+
+    def change(true: Any, graph: Any, analysis: Any, **options: Any) -> Any:
+        def merge(a: Any, b: Any) -> Any:
+            return (a or frozenset()) | (b or frozenset())
+
+        return true(graph, replace(analysis, merge=merge), **options)
+
+    around(patch, drop_copies, "solve", change)
+
+
+@mutant("tail_jumps")
+def frames_kept_at_a_jump(patch: pytest.MonkeyPatch) -> None:
+    """a tail call keeps the frames its function had still to drop"""
+
+    def change(program: Program) -> Program:
+        def undropped(block: Block) -> Block:
+            jumps_out = isinstance(block.terminator, GotoOp) and not block.terminator.label.startswith(
+                block.owner + "."
+            )
+            return (
+                replace(block, ops=tuple(op for op in block.ops if not isinstance(op, PopOp))) if jumps_out else block
+            )
+
+        return each_block(program, undropped)
+
+    after_pass(patch, tail_jumps.tail_jumps, change)
+
+
+@mutant("tail_jumps")
+def every_call_a_jump(patch: pytest.MonkeyPatch) -> None:
+    """a call whose resume block still computes becomes a jump"""
+
+    def change(true: Any, value: Any, kinds: Any) -> bool:
+        return True if kinds is PopOp else true(value, kinds)
+
+    patch.setattr(tail_jumps, "isinstance", lambda value, kinds: change(isinstance, value, kinds), raising=False)
+
+
+@mutant("merge_blocks", costs=True)
+def no_block_is_small(patch: pytest.MonkeyPatch) -> None:
+    """a loop's test is not repeated at the end of its body"""
+    patch.setattr(merge_blocks, "_is_small", lambda block: False)
