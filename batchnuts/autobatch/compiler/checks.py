@@ -57,7 +57,7 @@ def drop_settled_checks(block: Block, types: Mapping[str, Any], evaluator: Evalu
 
 
 def _is_check(variable: str) -> bool:
-    return variable.split(".", 1)[1].startswith(_NAME)
+    return variable.split(".", 1)[-1].startswith(_NAME)
 
 
 class _DoesNotHold(LaneAssertionError):

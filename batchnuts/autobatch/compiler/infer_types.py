@@ -232,7 +232,7 @@ class _Inference:
         except BatchnutsError:
             raise
         except Exception as error:
-            shown = ", ".join(f"{v.split('.', 1)[1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
+            shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
             raise CompileError(
                 f"`{op.function.text}` failed while it was traced for one lane with {shown or 'no inputs'}.\n"
                 f"{type(error).__name__}: {error}{deepest_frame(error, op.source)}{hint(error)}",
@@ -350,7 +350,7 @@ class _Inference:
                     if isinstance(type_, TensorType) and type_.weak:
                         self.check_literals(variable, dtype)
                 return replace(op, function=function)
-        shown = ", ".join(f"{v.split('.', 1)[1]}: {show(t)}" for v, t in zip(op.vars_in, as_arrays))
+        shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, as_arrays))
         raise TypeConflictError(
             f"`{op.function.text}` mixes dtypes that do not go together: {shown}. Cast with autobatch.ops.cast.",
             op.source,
