@@ -233,6 +233,18 @@ def test_what_is_wrong_on_every_lane_is_a_compile_error(
     assert caught.value.source.line == marked_line(module)
 
 
+def test_a_check_of_a_number_taken_out_of_an_array_is_still_made() -> None:
+    """NumPy's `item` hides from the compiler that a divisor is a lane's value."""
+
+    @batch
+    def program(n, d):
+        return n // d.item()
+
+    np.testing.assert_array_equal(program.run(np.array([7, 8]), np.array([2, 3]), backend="numpy"), [3, 2])
+    with pytest.raises(LaneAssertionError, match=r"(?s)test_checks\.py.*integer division by zero in `n // d.item\(\)`"):
+        program.run(np.array([7, 8]), np.array([2, 0]), backend="numpy")
+
+
 def test_an_index_of_every_kind_of_array() -> None:
     @batch
     def program(x, i, flags):

@@ -61,11 +61,11 @@ def is_check(variable: str) -> bool:
     return variable.rpartition(".")[2].startswith(_NAME)
 
 
-class _DoesNotHold(Exception):
-    """A check that no lane can pass."""
+class _DoesNotHold(LaneAssertionError):
+    """A check of Python's own numbers that fails: on every lane, unless NumPy's lanes made those numbers."""
 
     def __init__(self, check: AssertOp) -> None:
-        super().__init__(check.message)
+        super().__init__(f"{check.source}\n{check.message}." if check.source else f"{check.message}.")
         self.check = check
 
 

@@ -110,7 +110,7 @@ class WriteRowOp:
 class AssertOp:
     """Stop the lanes on which the scalar boolean `cond_var` does not hold; the run then raises `message` at `source`.
 
-    The ops behind it in its block still run on those lanes, with results that nobody sees.
+    What is behind it in its block may still be computed for those lanes, with results that nobody sees.
     """
 
     cond_var: str

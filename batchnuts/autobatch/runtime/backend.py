@@ -104,7 +104,7 @@ class Backend(Evaluator, Protocol):
         """
 
     def rows_to_compute(self, mask: Array) -> Array | None:
-        """Which lanes' inputs a primitive gets when it runs for the active lanes, of which there is one at least.
+        """Which lanes' inputs a primitive gets when it runs for the active lanes.
 
         gather: the active lanes' numbers, in order. masking: for each lane its own number if it is active, else that
         of an active lane, so that nothing is computed from junk; or None where junk is harmless, for all as they are.

@@ -133,13 +133,15 @@ class MachineCode:
             state = state.copy()
             mask = state["pc"] == here
             values = LaneValues(state, mask, backend)
+            sound = mask  # without the lanes that have failed an assertion of the block
             for step in steps:
                 match step:
                     case Compute():
-                        for variable, value in step(mask, values).items():
+                        for variable, value in step(sound, values).items():
                             values.set_active(variable, value)
                     case AssertOp(condition):
                         storage.record_fault(state, mask & ~values[condition], codes[id(step)])
+                        sound = sound & values[condition]
                     case PushOp(var):
                         storage.push(state, mask, var, values[var], codes[id(step)])
                         self._note_height(state, var)

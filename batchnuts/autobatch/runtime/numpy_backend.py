@@ -135,7 +135,9 @@ class NumpyBackend:
     def rows_to_compute(self, mask: Any) -> Any:
         """See Backend."""
         active = np.flatnonzero(mask)
-        return active if self.style == "gather" else np.where(mask, np.arange(len(mask)), active[0])
+        if self.style == "gather" or not len(active):
+            return active
+        return np.where(mask, np.arange(len(mask)), active[0])
 
     # ---- programs ---------------------------------------------------------------------------------------------
 

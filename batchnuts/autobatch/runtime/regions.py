@@ -109,10 +109,12 @@ def _region(function: RowFunction, outputs: tuple[TensorType, ...], backend: Bac
         rows = backend.rows_to_compute(mask)
         if rows is None:
             return function(*values)
+        lanes = mask.shape[0]
+        if rows.shape[0] == 0:  # every lane of the block has failed an assertion before this
+            return tuple(backend.full((lanes, *t.shape), 0, t.dtype) for t in outputs)
         results = function(*(backend.take_rows(v, rows) for v in values))
         if backend.style == "masking":
             return results
-        lanes = mask.shape[0]
         return tuple(
             backend.put_rows(backend.full((lanes, *t.shape), 0, t.dtype), rows, r) for r, t in zip(results, outputs)
         )
