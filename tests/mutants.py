@@ -467,12 +467,10 @@ def write_not_masked(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("masking")
 def calls_not_masked(patch: pytest.MonkeyPatch) -> None:
-    """a stackless call runs on waiting lanes too"""
-
-    def change(true: Any, self: Any, function: Any, inputs: Any, active: Any, depth: int) -> Any:
-        return true(self, function, inputs, everyone(active), depth)
-
-    around(patch, stackless._Run, "activation", change)
+    """a stackless call's results are kept on waiting lanes too"""
+    around(
+        patch, stackless._Run, "merge", lambda true, s, values, v, new, lanes: true(s, values, v, new, everyone(lanes))
+    )
 
 
 @mutant("storage")

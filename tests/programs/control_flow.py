@@ -236,7 +236,19 @@ def bubbles(a, b, c, d):
     return (a, b, c, d), passes
 
 
+@batch
+def known_at_first(n):
+    """A loop whose test is a literal before its first pass."""
+    going = True
+    steps = 0
+    while going:
+        steps += 1
+        going = steps < n
+    return steps
+
+
 CASES = (
+    Case(known_at_first, (ints(0, 5, 8),)),
     Case(early_return, (ints(0, 4, 9, 6), ints(9, 9, 12, 3))),
     Case(nested_conditionals, (ints(-3, 1, 2, 5, 8),)),
     Case(guarded_division, (ints(7, 6, 0, 9, 0), ints(0, 2, 3, 3, 0))),

@@ -88,6 +88,39 @@ def swap_arguments(a, b, n):
 
 
 @batch
+def exchange(a, b, n):
+    """A tail call that exchanges its parameters: a parallel assignment."""
+    if n == 0:
+        return a - 2 * b
+    return exchange(b, a, n - 1)
+
+
+@batch
+def climb(n, base):
+    """Tail calls between two functions of which one keeps frames."""
+    if n <= 0:
+        return descend(base, n + 1)
+    return climb(n - 2, base + n) + base
+
+
+@batch
+def descend(base, n):
+    if n <= 0:
+        return base
+    return climb(n - 3, base - 1)
+
+
+@batch
+def rounded_down(n):
+    """A parameter that is counted down and also assigned."""
+    if n <= 0:
+        return 0
+    while n % 3 != 0:
+        n = n - 1
+    return rounded_down(n - 1) + n
+
+
+@batch
 def same_argument(x, n):
     """`x` is passed on unchanged by every recursive call, `scaled` is live across them."""
     if n <= 0:
@@ -293,5 +326,8 @@ CASES = (
     Case(loop_recursion_loop, (ints(3, 0, 4),)),
     Case(sums_to, (ints(4, 3, 5, 2), ints(21, 6, 30, 5))),
     Case(queens, (ints(0, 0), ints(0, 0), ints(0, 0), ints(0, 0), ints(5, 4))),
+    Case(exchange, (ints(1, 2, 3), ints(4, 5, 6), ints(0, 1, 4))),
+    Case(climb, (ints(0, 4, 5, 9), ints(1, 2, 3, 4))),
+    Case(rounded_down, (ints(0, 1, 37, 10),)),
     Case(saved_before_each_call, (ints(5, 1, 6),)),
 )

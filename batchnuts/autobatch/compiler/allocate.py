@@ -10,7 +10,9 @@ from dataclasses import replace
 
 from batchnuts.autobatch.compiler.dataflow import Variables, live_before_op, liveness
 from batchnuts.autobatch.compiler.ir import (
+    COPY,
     ControlFlowGraph,
+    Op,
     PopOp,
     PrimOp,
     Program,
@@ -55,26 +57,43 @@ def invariants(program: Program) -> Variables:
     """Variables whose frames are equal all the way down a recursion, so that one register serves them all.
 
     A formal parameter that every call within the recursion passes on unchanged (the static argument transformation),
-    and a local that one op assigns, from nothing but literals and such variables.
+    and a local that one op assigns, from nothing but literals and such variables. A variable that is assigned within
+    the recursion has to have no other value from outside: a parameter set to a literal first has its caller's value.
     """
+    reach = _reach(program)
     recursion = recursions(program)
     popped_in = {(op.var, b.owner) for b in program.graph.blocks for op in b.ops if isinstance(op, PopOp)}
+    assigned: dict[str, list[tuple[str, Op]]] = {v: [("", PrimOp((v,), COPY, (v,)))] for v in program.vars_in}
+    for block in program.graph.blocks:
+        for op in block.ops:
+            for variable in writes(op):
+                assigned.setdefault(variable, []).append((block.owner, op))
 
     def changes(variable: str, functions: frozenset[str], above: frozenset[str]) -> bool:
-        blocks = [b for b in program.graph.blocks if b.owner in functions]
-        assigning = [op for b in blocks for op in b.ops if variable in writes(op)]
-        if not assigning:
+        assigning = assigned.get(variable, [])
+        if not any(owner in functions for owner, _ in assigning):
             return False
-        if len(assigning) > 1 or not isinstance(assigning[0], PrimOp):
+        (_, op), *others = assigning
+        if others or not isinstance(op, PrimOp):
             return True
-        return any(v in above or changes(v, functions, above | {v}) for v in assigning[0].vars_in)
+        return any(v in above or changes(v, functions, above | {v}) for v in op.vars_in)
 
-    changed = {v for v, owner in popped_in if changes(v, recursion[owner], frozenset({v}))}
+    def within(owner: str) -> frozenset[str]:
+        """The functions that may run between two frames of the owner's recursion."""
+        return recursion[owner] | reach[owner]
+
+    changed = {v for v, owner in popped_in if changes(v, within(owner), frozenset({v}))}
     return frozenset(v for v, _ in popped_in) - changed
 
 
 def recursions(program: Program) -> dict[str, frozenset[str]]:
     """For each function, all functions that call it and are called by it, directly or not, and itself."""
+    reach = _reach(program)
+    return {f: frozenset({f} | {g for g in callees if f in reach[g]}) for f, callees in reach.items()}
+
+
+def _reach(program: Program) -> dict[str, frozenset[str]]:
+    """For each function, all functions that it calls, directly or not."""
     owner = {b.label: b.owner for b in program.graph.blocks}
     reach: dict[str, set[str]] = {b.owner: set() for b in program.graph.blocks}
     for block in program.graph.blocks:
@@ -83,7 +102,7 @@ def recursions(program: Program) -> dict[str, frozenset[str]]:
     for _ in reach:
         for callees in reach.values():
             callees |= set().union(*(reach[c] for c in callees))
-    return {f: frozenset({f} | {g for g in callees if f in reach[g]}) for f, callees in reach.items()}
+    return {f: frozenset(callees) for f, callees in reach.items()}
 
 
 def classify(program: Program) -> Program:

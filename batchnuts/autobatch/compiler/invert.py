@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -131,7 +132,12 @@ def _undo(parameter: str, step: _Step) -> list[Op]:
 
 
 def _shift(parameter: str, offset: int, source: Source | None) -> PrimOp:
-    amount = abs(offset)  # NumPy has no negative literals for unsigned integers
-    text = f"{parameter.rpartition('.')[2]} {'+' if offset > 0 else '-'} {amount}"
-    shifted = Primitive(text, lambda x: (x + amount if offset > 0 else x - amount,), offset=offset)
-    return PrimOp((parameter,), shifted, (parameter,), source)
+    """parameter = parameter + offset; with a literal of no sign, as unsigned dtypes have no negative ones."""
+    amount, name = abs(offset), parameter.rpartition(".")[2]
+
+    def shifted(x: Any) -> tuple[Any, ...]:
+        with np.errstate(all="ignore"):  # wrapping around is meant
+            return (x + amount if offset > 0 else x - amount,)
+
+    function = Primitive(f"{name} {'+' if offset > 0 else '-'} {amount}", shifted, offset=offset)
+    return PrimOp((parameter,), function, (parameter,), source)

@@ -36,13 +36,24 @@ def tail_loops(program: Program) -> Program:
 
 
 def _without_tail_call(function: Function, block: Block) -> Block:
-    call = tail_call(function, block)
+    call = tail_call(function, _with_return(function, block))
     if call is None or call.function != function.name:
         return block
     before = block.ops[: block.ops.index(call)]
     pairs = [(p, a) for p, a in zip(function.vars_in, call.vars_in) if p != a]
     passed = PrimOp(tuple(p for p, _ in pairs), COPY, tuple(a for _, a in pairs), call.source)
     return replace(block, ops=(*before, passed) if pairs else before, terminator=GotoOp(function.graph.entry))
+
+
+def _with_return(function: Function, block: Block) -> Block:
+    """The block, together with the block it jumps to if that does nothing but copy and return."""
+    if not isinstance(block.terminator, GotoOp):
+        return block
+    target = function.graph.block(block.terminator.label)
+    only_copies = all(isinstance(op, PrimOp) and op.function is COPY for op in target.ops)
+    if not only_copies or target.gate or not isinstance(target.terminator, IndirectGotoOp):
+        return block
+    return replace(block, ops=block.ops + target.ops, terminator=target.terminator)
 
 
 def tail_call(function: Function, block: Block) -> FunctionCallOp | None:

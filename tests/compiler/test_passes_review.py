@@ -1,0 +1,78 @@
+"""Programs that passes once changed the meaning of; plain Python is the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchnuts.autobatch import batch
+
+WAYS: list[dict[str, Any]] = [
+    *({"schedule": schedule} for schedule in ("earliest", "most_active", "sweep", "drain")),
+    {"executor": "stackless"},
+    {"executor": "reference"},
+]
+
+
+def assert_same(function: Any, *lanes: Any) -> None:
+    with np.errstate(over="ignore"):
+        expected = function.run(*lanes, executor="unbatched")
+    for way in WAYS:
+        np.testing.assert_array_equal(function.run(*lanes, backend="numpy", **way), expected, err_msg=str(way))
+
+
+# ---- variables that seem to have one value all the way down (`allocate.invariants`) ----------------------------------
+
+
+@batch
+def reset_to_literal(x, n):
+    if n == 0:
+        return 0
+    before = reset_to_literal(x, n - 1)
+    both = x + 2 * before  # the caller's x, though the call has set its own to 5
+    x = 5
+    return both + 3 * reset_to_literal(x, n - 1) + x
+
+
+def test_a_parameter_set_to_a_literal_has_its_callers_value_before() -> None:
+    assert_same(reset_to_literal, np.array([7, 7, -1, 2]), np.arange(4))
+
+
+@batch
+def even_root(n):
+    k = 0
+    while k * k < n + 7:
+        k = k + 2
+    return k
+
+
+@batch
+def sum_of_roots(n):
+    if n == 0:
+        return 0
+    here = even_root(n)
+    below = sum_of_roots(n - 1)  # `here` is live across it, and comes from a function outside the recursion
+    return here + below + even_root(n - 1)
+
+
+def test_the_result_of_a_function_outside_the_recursion_differs_from_frame_to_frame() -> None:
+    assert_same(sum_of_roots, np.array([0, 1, 4, 40]))
+
+
+# ---- parameters counted down and up again (`invert`) -----------------------------------------------------------------
+
+
+@batch
+def sum_around(a, n):
+    if n == 0:
+        return a
+    left = sum_around(a + 3, n - 1)
+    return left + sum_around(a - 1, n - 1) + a
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64", "int8", "int32"])
+def test_a_step_is_undone_in_every_integer_dtype(dtype: str) -> None:
+    """Unsigned dtypes have no -3 to add, and counting wraps around."""
+    assert_same(sum_around, np.array([0, 1, 125], dtype), np.array([3, 0, 4], dtype))
