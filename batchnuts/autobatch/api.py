@@ -282,8 +282,7 @@ class BatchedFunction(LaneFunction):
 
         Raises ValueError for an unknown policy.
         """
-        compiled = self.compiled(tuple(map(as_type, types)), get_backend(backend, "eager"))
-        return make_schedule(compiled.lowered, policy)
+        return make_schedule(self.lowered(*types, backend=backend), policy)
 
     def lane_types(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """One lane's type of each argument of a call."""

@@ -10,6 +10,7 @@ from gated_programs import gated_fibonacci, uneven
 from programs import declared_primitives, fibonacci
 
 from batchnuts.autobatch import Schedule, Slot, batch
+from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.compiler.ir import Block, BranchOp, ControlFlowGraph, GotoOp, IndirectGotoOp
 from batchnuts.autobatch.compiler.schedule import MOST_REPEATS, nested_order
 
@@ -99,6 +100,15 @@ def test_a_schedule_prints_its_groups() -> None:
         "custom: each in turn\n  1. f.a, f.b [gate 0.5], f.a\n  2. f.c"
     )
     assert str(uneven.schedule("int64", "int64", policy="most_active")).startswith("most_active: the most active block")
+
+
+def test_types_may_be_structures() -> None:
+    @batch
+    def ends(pair):
+        return pair[0] + pair[1]
+
+    one = as_type("int64")
+    assert ends.schedule((one, one), backend="numpy").order == ("main.entry",)
 
 
 def test_a_label_stands_for_a_slot() -> None:

@@ -65,8 +65,7 @@ def compile_program(
 ) -> Compiled:
     """From a well-formed program with calls, made by the frontend or by hand, to both executable forms.
 
-    `observe` is called with each pass's name and result: infer_types, flatten_structures, eliminate, inline, lower,
-    eliminate_lowered, allocate, coalesce.
+    `observe` is called with each pass's name and result, from infer_types to tail_jumps.
     """
 
     def passed(name: str, program: Program, verify: Callable[[Program], None]) -> Program:
