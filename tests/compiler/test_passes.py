@@ -512,3 +512,14 @@ def test_the_verifier_refuses_other_jumps_out_of_a_body() -> None:
     ]
     with pytest.raises(MalformedProgramError, match="jumps out of its function"):
         check_stack_discipline(program.replace(graph=ControlFlowGraph(tuple(blocks))), functions)
+
+
+@batch
+def gcd_in_an_expression(a, b):
+    return a if b == 0 else gcd_in_an_expression(b, a % b)
+
+
+def test_a_self_tail_call_in_a_conditional_expression_is_a_loop() -> None:
+    found = passes(gcd_in_an_expression, "int64", "int64")
+    assert len(ops_of(found["merge_blocks"], FunctionCallOp)) == 0, "nothing recursive is left, so it is inlined"
+    assert_same(gcd_in_an_expression, np.array([12, 91, 7, 0]), np.array([18, 35, 0, 5]))
