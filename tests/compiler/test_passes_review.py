@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from batchnuts.autobatch import batch
+from batchnuts.autobatch.compiler.parse import parse
+from batchnuts.autobatch.prepare import prepare
 
 WAYS: list[dict[str, Any]] = [
     *({"schedule": schedule} for schedule in ("earliest", "most_active", "sweep", "drain")),
@@ -76,3 +78,31 @@ def sum_around(a, n):
 def test_a_step_is_undone_in_every_integer_dtype(dtype: str) -> None:
     """Unsigned dtypes have no -3 to add, and counting wraps around."""
     assert_same(sum_around, np.array([0, 1, 125], dtype), np.array([3, 0, 4], dtype))
+
+
+# ---- inputs that a program by hand assigns (`rematerialize`) ---------------------------------------------------------
+
+RESET_INPUT = """\
+main(main.n) -> main.result
+  main.entry:
+    main.result = {0}
+    main.k = {0}
+    goto main.head
+  main.head:
+    main.result = {result + n} main.result, main.n
+    main.k = {k + 1} main.k
+    main.more = {k < 3} main.k
+    branch main.more main.set main.end
+  main.set:
+    main.n = {5}
+    goto main.head
+  main.end:
+    return
+"""
+
+
+def test_an_input_that_is_set_to_a_literal_comes_in_with_its_own_value() -> None:
+    program = prepare(parse(RESET_INPUT, namespace={}), "int64", backend="numpy", mode="eager")
+    for executor in ("stackless", "virtual_machine"):
+        (result,) = program.run(np.array([7, 1, -1]), executor=executor)
+        np.testing.assert_array_equal(result, [17, 11, 9])

@@ -49,7 +49,7 @@ def rematerialize(program: Program) -> Program:
 
 
 def _may_move(program: Program, variable: str) -> bool:
-    """Whether the variable is small, has no stack, and is not what the program returns."""
+    """Whether the variable is small, has no stack, and neither comes into the program nor goes out."""
     stacked = program.var_alloc[variable] is VariableAllocation.FULL
     small = math.prod(program.var_defs[variable].shape) <= LARGEST_LITERAL
-    return small and not stacked and variable not in program.vars_out
+    return small and not stacked and variable not in (*program.vars_in, *program.vars_out)
