@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchnuts import autobatch
 from batchnuts.autobatch import batch
 from batchnuts.autobatch.compiler.parse import parse
 from batchnuts.autobatch.prepare import prepare
@@ -106,3 +107,54 @@ def test_an_input_that_is_set_to_a_literal_comes_in_with_its_own_value() -> None
     for executor in ("stackless", "virtual_machine"):
         (result,) = program.run(np.array([7, 1, -1]), executor=executor)
         np.testing.assert_array_equal(result, [17, 11, 9])
+
+
+# ---- frames that a tail call's callee still needs (`tail_jumps`) -----------------------------------------------------
+
+
+@batch
+def keeps_argument(a, n):
+    if n <= 0:
+        return a
+    if n % 2 == 1:
+        _ = keeps_argument(a + 0, n - 1)
+        if not a > 1:
+            return passes_back(n - 2, a)  # the callee passes on what is in a's frame
+    return keeps_argument(a, n - 2)
+
+
+@batch
+def passes_back(n, d):
+    if n < 1:
+        return d
+    return keeps_argument(d, n - 1)
+
+
+def test_a_frame_that_the_callee_passes_on_is_not_dropped_before_it() -> None:
+    assert_same(keeps_argument, np.array([9, -3, 0, -1, -2]), np.array([0, 1, 7, 5, 1]))
+
+
+@batch
+def has_result(d, n, c, b, a):
+    if n == 0:
+        return d if b < d else b
+    y = d + 1
+    autobatch.sync(1.0)
+    if n % 2 == 0:
+        y = (y if not d > d else has_result(2 + d, n - 1, d, b + 0, c)) % 97
+        _ = leaves_result(a - 2, c - 3, n - 2)  # nobody reads it, and it lands on top of this function's own
+    return y
+
+
+@batch
+def leaves_result(a, c, n):
+    if n <= 0:
+        return a * 5 % 31
+    for _ in range(n):
+        a += 1
+    return has_result(a, n // 2, c, 0, n - 1)
+
+
+def test_a_result_that_nobody_reads_does_not_overwrite_the_callers() -> None:
+    lanes = [[6, 5, 2, 3, 4], [4, 5, 0, 5, 0], [2, 9, -2, 6, 8], [1, -4, 6, 7, -4], [3, -1, 7, 4, -3]]
+    assert_same(has_result, *np.array(lanes))
