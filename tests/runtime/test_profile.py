@@ -178,11 +178,9 @@ def test_kinds_of_blocks() -> None:
 
 DEPTHS_WITH_TAIL_CALLS = {
     "is_even": (1, 9),  # of 8
-    "count_down": (1, 4),  # of 9, 6, 3, 0
-    "gcd_by_tail_call": (1, 5),  # of (91, 35), (35, 21), (21, 14), (14, 7), (7, 0)
+    "climb": (6, 7),  # climb(9), climb(7), ..., climb(-1), whose tail call is descend
     "ping": (1, 9),  # ping(12), pong(11), ping(9), ..., pong(2), ping(0); pong's tail calls of pong are a loop
     "calls_in_conditions": (7, 10),  # of 6, 5, ..., 0, which is 7; of 6, ..., 1 and then is_odd(3), ..., is_even(0)
-    "weak_argument": (1, 3),  # of pass_through, for n = 2, 1, 0
 }
 """How deep calls nest on the virtual machine, where a tail call is a jump, and under `stackless`."""
 

@@ -136,14 +136,14 @@ class ExpressionBuilder:
         for name in expressions.unknown_names(node, self.locals, self.namespace):
             raise UndefinedVariableError(self.unknown(name.id), self.source.at(name))
         compiled = expressions.compile_expression(node, names, self.namespace, self.source.filename)
-        count = len(compiled.checks)
+        evaluate, count = compiled.function, len(compiled.checks)
 
         def call(*values: Any) -> tuple[Any, ...]:
             checks = Checks(values)
             token = in_one_lane_code.set(True)
             try:
                 with np.errstate(all="ignore"):
-                    return (*finish(compiled.function(*values, checks)), *checks.results(count))
+                    return (*finish(evaluate(*values, checks)), *checks.results(count))
             finally:
                 in_one_lane_code.reset(token)
 
