@@ -25,6 +25,7 @@ from batchnuts.autobatch.arrays import (
     is_array,
     is_python_scalar,
     is_tensor,
+    static_shape,
     tensorflow,
     uses_tensorflow,
 )
@@ -116,7 +117,20 @@ def _arithmetic(name: str, symbol: str, python: _Binary, tensor: _Binary, real: 
 
 add = _arithmetic("add", "+", operator.add, operator.add)
 subtract = _arithmetic("subtract", "-", operator.sub, operator.sub)
-multiply = _arithmetic("multiply", "*", operator.mul, operator.mul)
+_times = _arithmetic("multiply", "*", operator.mul, operator.mul)
+
+
+def multiply(x: Any, y: Any) -> Any:
+    """`x * y`. TypeError for a list or tuple repeated as often as a lane's number says."""
+    for sequence, count in ((x, y), (y, x)):
+        if isinstance(sequence, (list, tuple)) and is_array(count) and static_shape(count) == ():
+            raise TypeError(
+                f"a {type(sequence).__name__} times a lane's number has no length at compile time. Give the length as "
+                "a constant, or fill a buffer with autobatch.write"
+            )
+    return _times(x, y)
+
+
 static_divide = _arithmetic("static_divide", "/", operator.truediv, operator.truediv, real=True)
 
 

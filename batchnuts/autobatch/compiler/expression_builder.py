@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -153,6 +154,7 @@ class ExpressionBuilder:
             operands=expressions.integer_operands(node),
             speculable=not count and facts.is_speculable(node, self.static),
             offset=facts.offset_of(node) if len(names) == 1 else None,
+            rearranges=facts.rearranges(node, self.static),
         )
         held = tuple(self.variable(self.check()) for _ in range(count))
         inputs = tuple(map(self.variable, names))
@@ -246,6 +248,7 @@ class ExpressionBuilder:
         def take_out(inner: ast.expr) -> ast.expr | None:
             if type(inner) in REWRITES:
                 self.refuse(inner, f"`{ast.unparse(inner)}`", REWRITES[type(inner)])
+            self.refuse_hidden_random(inner)
             if isinstance(inner, ast.Call) and self.static(inner.func) is sync:
                 self.refuse(inner, "`sync` within an expression", "write it as a statement of its own")
             if not needs_variable(inner):
@@ -253,6 +256,7 @@ class ExpressionBuilder:
             return ast.copy_location(ast.Name(self.atom(inner), ast.Load()), inner)
 
         def in_nested_scope(inner: ast.expr) -> None:
+            self.refuse_hidden_random(inner)
             callee = self.static(inner.func) if isinstance(inner, ast.Call) else None
             over_lanes = isinstance(callee, PrimitiveFunction) and callee.batched
             if isinstance(callee, LaneFunction) or over_lanes or callee is write:
@@ -260,6 +264,13 @@ class ExpressionBuilder:
                 self.refuse(inner, f"a call of `{called}` inside a lambda or comprehension", "use a for loop")
 
         return expressions.purify(node, take_out, in_nested_scope)
+
+    def refuse_hidden_random(self, node: ast.expr) -> None:
+        """Raise for a call of a random number generator that all lanes would share."""
+        generator = getattr(self.static(node.func), "__self__", None) if isinstance(node, ast.Call) else None
+        if isinstance(generator, (np.random.RandomState, np.random.Generator, random.Random)):
+            what = f"`{ast.unparse(node)}`, whose random numbers do not belong to a lane,"
+            self.refuse(node, what, "draw with autobatch.random from a key that the lane has")
 
     def is_static(self, node: ast.expr) -> bool:
         """Whether an expression can be evaluated at compile time: it reads no variable and calls nothing batched."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,31 @@ def is_speculable(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:
         if isinstance(part, ast.Call) and (part.keywords or not any(static(part.func) is f for f in _FUNCTIONS)):
             return False
     return True
+
+
+_CHOOSING = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.BoolOp)
+"""Syntax that may choose between values by values."""
+
+
+def rearranges(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:
+    """Whether the expression's own syntax says which of its inputs come out unchanged, whatever their values.
+
+    It may build, take apart and replace structures, and compute; a function that it calls could choose by values.
+    """
+    for part in ast.walk(node):
+        if isinstance(part, _CHOOSING):
+            return False
+        if isinstance(part, ast.Call) and not _only_rearranges(part.func, static(part.func)):
+            return False
+    return True
+
+
+def _only_rearranges(written: ast.expr, function: Any) -> bool:
+    if isinstance(written, ast.Attribute) and written.attr == "_replace":
+        return True
+    if isinstance(function, type):
+        return hasattr(function, "_fields") or dataclasses.is_dataclass(function)
+    return function is dataclasses.replace or getattr(function, "__module__", None) == ops.__name__
 
 
 def offset_of(node: ast.expr) -> int | None:

@@ -36,7 +36,7 @@ from batchnuts.autobatch.compiler.ir import (
 )
 from batchnuts.autobatch.compiler.refusals import KEYWORDS, REWRITES
 from batchnuts.autobatch.compiler.source import FunctionSource, read_function
-from batchnuts.autobatch.errors import CompileError
+from batchnuts.autobatch.errors import CompileError, Source
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,12 @@ class _FunctionBuilder(ExpressionBuilder):
             message += f" ({self.evaluate(node.msg)})"
         if self.is_static(node.test) and self.evaluate(node.test):
             return
+        self.assert_that(expressions.truth_of(self.purify(node.test)), message, self.source.at(node))
+
+    def assert_that(self, test: ast.expr, message: str, where: Source) -> None:
+        """Stop the lanes on which a pure condition does not hold."""
         held = self.variable(self.temporary())
-        where = self.source.at(node)
-        test = expressions.truth_of(self.purify(node.test))
-        self.compute((held,), test, lambda value: (value,), self.source.at(node.test))
+        self.compute((held,), test, lambda value: (value,), self.source.at(test))
         self.emit(AssertOp(held, message, where))
 
     def if_statement(self, node: ast.If) -> None:
@@ -203,6 +205,8 @@ class _FunctionBuilder(ExpressionBuilder):
         start, stop = expressions.as_bound(start), self.atom(expressions.as_bound(stop_bound))
         if not expressions.is_literal_integer(step):
             step = ast.copy_location(ast.Name(self.atom(expressions.as_bound(step)), ast.Load()), step)
+            nonzero = expressions.formula("step != zero", node.iter, step=step, zero=ast.Constant(0))
+            self.assert_that(nonzero, "range() with a step of 0", self.source.at(step))
         counter = self.temporary()
         # the counter takes the dtype of the bound it is compared with
         self.assign(counter, expressions.formula("start + (stop - stop)", node.iter, start=start, stop=stop))

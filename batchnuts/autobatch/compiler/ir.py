@@ -79,6 +79,8 @@ class Primitive:
     """Cheap, and harmless on lanes that do not need it: a branch around it may be taken out."""
     offset: int | None = field(default=None, compare=False)
     """c if the function is x -> x + c of one integer (or float) variable and an integer literal."""
+    rearranges: bool = field(default=False, compare=False)
+    """Which inputs it passes on unchanged, if any, does not depend on their values."""
 
 
 COPY = Primitive("copy", lambda *values: values)

@@ -156,6 +156,7 @@ def _compiled(
         operands=expressions.integer_operands(node),
         speculable=not count and facts.is_speculable(node, static),
         offset=facts.offset_of(node) if len(names) == 1 else None,
+        rearranges=facts.rearranges(node, static),
     )
 
 

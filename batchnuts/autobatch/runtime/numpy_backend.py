@@ -80,7 +80,7 @@ class NumpyBackend:
             types = [type_of_value(leaf) for leaf in leaves]
             if lanes is not None:
                 types = [without_lanes(t, lanes) for t in types]
-            sources = tuple(position.get(id(leaf)) for leaf in leaves)
+            sources = tuple(position.get(id(leaf)) if function.rearranges else None for leaf in leaves)
             abstract.append(AbstractResult(unflatten(tree, types), sources, frozenset(range(len(order)))))
         return tuple(abstract)
 
