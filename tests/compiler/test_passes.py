@@ -9,6 +9,8 @@ import numpy as np
 import programs
 import pytest
 from nuts_shaped import NUTS_SHAPED_TYPES, nuts_shaped
+from programs.control_flow import known_at_first
+from programs.recursion import climb
 
 from batchnuts.autobatch import (
     BranchOp,
@@ -107,21 +109,6 @@ def test_mutual_tail_calls_are_jumps() -> None:
     np.testing.assert_array_equal(found_even, [True, False, True])
 
 
-@batch
-def climb(n, base):
-    """A tail call of another function out of a recursion that keeps frames."""
-    if n <= 0:
-        return descend(base, n + 1)
-    return climb(n - 2, base + n) + base
-
-
-@batch
-def descend(base, n):
-    if n <= 0:
-        return base
-    return climb(n - 3, base - 1)
-
-
 def test_tail_jumps_between_functions_that_keep_frames() -> None:
     found = passes(climb, "int64", "int64")
     jumps = [
@@ -217,16 +204,6 @@ def test_a_loops_test_runs_with_its_body() -> None:
     assert len(blocks) == 3
     assert any(b.label in b.terminator.__dict__.values() for b in blocks), "the body is a loop of one block"
     assert_same(count_up, np.array([0, 5, 8]))
-
-
-@batch
-def known_at_first(n):
-    going = True
-    steps = 0
-    while going:
-        steps += 1
-        going = steps < n
-    return steps
 
 
 def test_a_branch_on_a_literal_is_a_jump() -> None:
