@@ -62,7 +62,7 @@ class ExecutionSettings(Settings):
     executor: Literal["virtual_machine", "stackless", "unbatched"] = Field(
         "virtual_machine",
         description="virtual_machine: chains at different places of the recursion share gradients; stackless: "
-        "recursion on the host's stack; unbatched: plain Python, chain by chain, for debugging",
+        "calls and branches on the host; unbatched: plain Python, chain by chain, for debugging",
     )
     backend: Literal["tensorflow", "numpy"] = Field("tensorflow", description="array library that runs the program")
     mode: Literal["xla", "graph", "eager"] = Field(

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from batchnuts.autobatch.compiler.ir import (
+    COPY,
+    Block,
     BranchOp,
     ControlFlowGraph,
     FunctionCallOp,
     GotoOp,
     IndirectGotoOp,
+    PrimOp,
     Program,
     PushGotoOp,
     Terminator,
@@ -158,6 +161,13 @@ def _join_chains(graph: ControlFlowGraph) -> ControlFlowGraph:
 def simplify(program: Program) -> Program:
     """`simplify_graph` on every body."""
     return program.with_functions({f.name: replace(f, graph=simplify_graph(f.graph)) for f in program.all_functions()})
+
+
+def computes_little(block: Block, most: int) -> bool:
+    """Whether the block has no gate and at most so many computing ops, all cheap and unable to fail on any value."""
+    computing = [op for op in block.ops if not (isinstance(op, PrimOp) and op.function is COPY)]
+    harmless = all(isinstance(op, PrimOp) and (op.function.speculable or not op.vars_in) for op in computing)
+    return harmless and not block.gate and len(computing) <= most
 
 
 Calls = dict[str, frozenset[str]]

@@ -16,10 +16,9 @@ from collections.abc import Container
 from dataclasses import replace
 
 from batchnuts.autobatch import ops
-from batchnuts.autobatch.compiler.cfg import predecessors, simplify
+from batchnuts.autobatch.compiler.cfg import computes_little, predecessors, simplify
 from batchnuts.autobatch.compiler.dataflow import Variables, function_liveness
 from batchnuts.autobatch.compiler.ir import (
-    COPY,
     Block,
     BranchOp,
     ControlFlowGraph,
@@ -98,11 +97,7 @@ def _arms(
 
 def _is_small(block: Block) -> bool:
     """Whether the block only computes cheap things that cannot fail, and then goes on without a branch."""
-    if not isinstance(block.terminator, (GotoOp, IndirectGotoOp)):
-        return False
-    computing = [op for op in block.ops if not (isinstance(op, PrimOp) and op.function is COPY)]
-    harmless = all(isinstance(op, PrimOp) and (op.function.speculable or not op.vars_in) for op in computing)
-    return harmless and not block.gate and len(computing) <= LARGEST_ARM
+    return isinstance(block.terminator, (GotoOp, IndirectGotoOp)) and computes_little(block, LARGEST_ARM)
 
 
 def _straighten(

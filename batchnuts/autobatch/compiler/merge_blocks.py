@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from batchnuts.autobatch.compiler.cfg import simplify
+from batchnuts.autobatch.compiler.cfg import computes_little, simplify
 from batchnuts.autobatch.compiler.ir import (
-    COPY,
     Block,
     BranchOp,
     ControlFlowGraph,
@@ -70,11 +69,4 @@ def _fold(function: Function) -> Function:
 
 
 def _is_small(block: Block) -> bool:
-    computing = [op for op in block.ops if not (isinstance(op, PrimOp) and op.function is COPY)]
-    cheap = all(isinstance(op, PrimOp) and (op.function.speculable or not op.vars_in) for op in computing)
-    return (
-        cheap
-        and not block.gate
-        and len(computing) <= LARGEST_REPEATED
-        and isinstance(block.terminator, (BranchOp, IndirectGotoOp))
-    )
+    return isinstance(block.terminator, (BranchOp, IndirectGotoOp)) and computes_little(block, LARGEST_REPEATED)

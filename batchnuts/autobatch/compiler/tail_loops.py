@@ -4,8 +4,8 @@
     f.return = copy f._1            -->    goto f.entry
     return
 
-No frame, no return address, and no recursion on the host's stack either. Tail calls between different functions are
-dealt with after lowering (`tail_jumps`).
+No frame, no return address, and no activation of its own under `stackless` either. Tail calls between different
+functions are dealt with after lowering (`tail_jumps`).
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ from batchnuts.autobatch.compiler.schedule import Schedule, make_schedule
 from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State, SweepPlan
 from batchnuts.autobatch.runtime.dispatch import make_view
+from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
 from batchnuts.autobatch.runtime.machine_code import MachineCode, entries_touched
 
 FIRST_STACK_DEPTH = 16
-LARGEST_STACK_DEPTH = 1 << 16
-"""Bounds between which an automatic stack depth grows by doubling."""
+"""Where an automatic stack depth begins; it doubles up to LARGEST_STACK_DEPTH."""
 
 FIRST_STACK_BYTES = 1 << 28
 """Memory that stacks may take on a guess: an input may only look like a depth."""
