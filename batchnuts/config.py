@@ -6,32 +6,40 @@ Neither reading nor checking a config imports TensorFlow.
 from __future__ import annotations
 
 import importlib
-import io
 import os
 import sys
 import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from pydantic import Field, model_validator
 
-from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.mcmc.model import DType, Model
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, Settings, expected, explain, nearest
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, Settings, expected, nearest
 from batchnuts.models import REGISTRY, ModelOptions, build
+from batchnuts.yaml_settings import (
+    ConfigError,
+    Origin,
+    apply_override,
+    check_section,
+    dump_settings,
+    find_config,
+    packaged_configs,
+    read_yaml,
+    to_yaml,
+)
 
-_PACKAGED = Path(__file__).parent / "configs"
-
-
-class ConfigError(BatchnutsError):
-    """A config that cannot be used; the message has one line for each mistake, with its place."""
+__all__ = [
+    "ConfigError",
+    "RunConfig",
+    "TargetOptions",
+    "build_model",
+    "describe_keys",
+    "load_config",
+    "packaged_configs",
+]
 
 
 class TargetOptions(Settings):
@@ -94,63 +102,11 @@ class RunConfig:
     def resolved(self) -> dict[str, Any]:
         """Plain data that gives the same run again when read as a config."""
         sections = ("model", *_SECTIONS)
-        return {name: _dump(getattr(self, name)) for name in sections}
+        return {name: dump_settings(getattr(self, name)) for name in sections}
 
     def to_yaml(self) -> str:
         """`resolved` as YAML."""
-        stream = io.StringIO()
-        yaml = YAML(typ="safe", pure=True)
-        yaml.default_flow_style = False
-        yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-        yaml.dump(self.resolved(), stream)
-        return stream.getvalue()
-
-
-def _dump(settings: Settings) -> dict[str, Any]:
-    return settings.model_dump(mode="json", exclude=settings.without_effect())
-
-
-@dataclass
-class _Origin:
-    """Where each key path was written: a line of the file, or an override on the command line."""
-
-    file: Path
-    lines: dict[str, int] = field(default_factory=dict)
-    overrides: dict[str, str] = field(default_factory=dict)
-
-    def __call__(self, path: str) -> str:
-        """The place of a key, or of the nearest key above it that was written, ending in `: `."""
-        keys = path.split(".")
-        while keys:
-            known = ".".join(keys)
-            if known in self.overrides:
-                return f"command line, {self.overrides[known]}: "
-            if known in self.lines:
-                return f"{self.file}:{self.lines[known]}: "
-            keys.pop()
-        return f"{self.file}: "
-
-
-def packaged_configs() -> list[str]:
-    """Names of the configs that come with batchnuts."""
-    return sorted(entry.name for entry in _PACKAGED.glob("*.yaml"))
-
-
-def find_config(name: str) -> Path:
-    """The file that `--config` names: a path, or else a packaged config. Raises ConfigError, which lists the latter."""
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
-    if path.is_dir():
-        raise ConfigError(f"--config {name}: this is a folder; expected a YAML file.")
-    known = packaged_configs()
-    for candidate in (name, f"{name}.yaml"):
-        if candidate in known:
-            return _PACKAGED / candidate
-    raise ConfigError(
-        f"--config {name}: there is no such file, and no packaged config of that name{nearest(name, known)} "
-        f"Packaged configs: {', '.join(known)}."
-    )
+        return to_yaml(self.resolved())
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -159,99 +115,14 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises ConfigError with one line per mistake.
     """
     file = find_config(name)
-    origin = _Origin(file)
-    content = _read(file, origin)
+    origin = Origin(file)
+    content = read_yaml(file, origin, ("model", *_SECTIONS))
     for override in overrides:
-        _override(content, override, origin)
+        apply_override(content, override, origin)
     return _check(content, origin)
 
 
-def _read(file: Path, origin: _Origin) -> dict[str, Any]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not a UTF-8 text file ({error}).") from error
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}.") from error
-    yaml = YAML(typ="rt", pure=True)
-    try:
-        content = yaml.load(text)
-    except DuplicateKeyError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 0
-        key = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
-        raise ConfigError(f"{file}:{line}: the key {key!r} is given twice; keep one of them.") from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{file}:{mark.line + 1}" if mark else str(file)
-        raise ConfigError(f"{place}: this is not YAML: {error.problem or error.context}.") from error
-    except (YAMLError, ValueError) as error:
-        raise ConfigError(f"{file}: this is not YAML: {error}.") from error
-    if content is None:
-        return {}
-    if not isinstance(content, CommentedMap):
-        found = type(_plain(content, origin, "")).__name__
-        raise ConfigError(f"{file}: found a {found}; expected the sections {', '.join(('model', *_SECTIONS))}.")
-    plain = _plain(content, origin, "")
-    assert isinstance(plain, dict)
-    return plain
-
-
-def _plain(value: Any, origin: _Origin, path: str) -> Any:
-    """ruamel's annotated containers and numbers as plain Python ones; notes the line of each key in `origin`."""
-    if isinstance(value, Mapping):
-        result = {}
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise ConfigError(
-                    f"{origin(path)}{path or 'top level'}: found the key {key!r}; expected names as keys."
-                )
-            below = f"{path}.{key}" if path else key
-            if isinstance(value, CommentedMap) and key in value.lc.data:
-                origin.lines[below] = value.lc.key(key)[0] + 1
-            result[str(key)] = _plain(item, origin, below)
-        return result
-    if isinstance(value, list):
-        return [_plain(item, origin, f"{path}.{index}") for index, item in enumerate(value)]
-    for kind in (bool, int, float, str):
-        # ruamel's own booleans are integers with an anchor.
-        if isinstance(value, kind) or (kind is bool and type(value).__name__ == "ScalarBoolean"):
-            return kind(value)
-    if value is None:
-        return None
-    raise ConfigError(
-        f"{origin(path)}{path}: found a {type(value).__name__}; expected a number, a text, true, false, null, a list "
-        f"or a mapping. Put quotes around it if it is a text."
-    )
-
-
-def _override(content: dict[str, Any], override: str, origin: _Origin) -> None:
-    path, equals, text = override.partition("=")
-    path = path.strip()
-    keys = path.split(".")
-    if not equals or not all(keys):
-        raise ConfigError(f"command line, {override}: expected key.path=value, e.g. sampler.draws=1000.")
-    if not text.strip():
-        raise ConfigError(f"command line, {override}: there is no value; write null for none, '' for an empty text.")
-    try:
-        value = YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
-        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"command line, {override}: the value is not YAML: {reason}.") from error
-    scratch = _Origin(origin.file, overrides={path: override})
-    value = _plain(value, scratch, path)
-    place = content
-    for depth, key in enumerate(keys[:-1], start=1):
-        below = place.setdefault(key, {})
-        if below is None:
-            below = place[key] = {}
-        if not isinstance(below, dict):
-            raise ConfigError(f"command line, {override}: {'.'.join(keys[:depth])} is {below!r}, which has no keys.")
-        place = below
-    place[keys[-1]] = value
-    origin.overrides[path] = override
-
-
-def _check(content: dict[str, Any], origin: _Origin) -> RunConfig:
+def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
     problems: list[str] = []
     known = ["model", *_SECTIONS]
     for key in content:
@@ -260,7 +131,7 @@ def _check(content: dict[str, Any], origin: _Origin) -> RunConfig:
             problems.append(f"{origin(key)}{key}: unknown section{hint or '; expected one of ' + ', '.join(known)}")
     parts: dict[str, Any] = {"model": _check_model(content.get("model"), origin, problems)}
     for name, schema in _SECTIONS.items():
-        parts[name] = _check_section(name, content.get(name), schema, origin, problems)
+        parts[name] = check_section(name, content.get(name), schema, origin, problems, _ELSEWHERE)
     if problems:
         raise ConfigError("\n".join(problems))
     if parts["output"].path is None:
@@ -268,23 +139,7 @@ def _check(content: dict[str, Any], origin: _Origin) -> RunConfig:
     return RunConfig(**parts)
 
 
-def _check_section(
-    name: str, content: Any, schema: type[Settings], origin: _Origin, problems: list[str]
-) -> Settings | None:
-    if content is None:  # a section whose lines are all commented out
-        content = {}
-    if not isinstance(content, dict):
-        keys = ", ".join(schema.model_fields)
-        problems.append(f"{origin(name)}{name}: found {content!r}; expected a mapping with keys among {keys}")
-        return None
-    try:
-        return schema.model_validate(content)
-    except ValidationError as error:
-        problems += explain(error, schema, name, origin, _ELSEWHERE)
-        return None
-
-
-def _check_model(content: Any, origin: _Origin, problems: list[str]) -> Settings | None:
+def _check_model(content: Any, origin: Origin, problems: list[str]) -> Settings | None:
     names = ", ".join(REGISTRY)
     if content is None:
         content = {}
@@ -301,13 +156,24 @@ def _check_model(content: Any, origin: _Origin, problems: list[str]) -> Settings
         )
         return None
     if "target" in content:
-        return _check_section("model", content, TargetOptions, origin, problems)
-    name = content["name"]
+        return check_section("model", content, TargetOptions, origin, problems, _ELSEWHERE)
+    return check_packaged_model("model", content, origin, problems, _ELSEWHERE)
+
+
+def check_packaged_model(
+    path: str, content: Any, origin: Origin, problems: list[str], elsewhere: Mapping[str, str] | None = None
+) -> ModelOptions | None:
+    """Options of one of batchnuts' models at a key path, or None with the mistakes added to `problems`."""
+    names = ", ".join(REGISTRY)
+    if not isinstance(content, dict):
+        problems.append(f"{origin(path)}{path}: found {content!r}; expected a mapping with name (one of {names})")
+        return None
+    name = content.get("name")
     if not isinstance(name, str) or name not in REGISTRY:
         hint = nearest(name, REGISTRY) if isinstance(name, str) else ""
-        problems.append(f"{origin('model.name')}model.name: found {name!r}; expected one of {names}{hint}")
+        problems.append(f"{origin(f'{path}.name')}{path}.name: found {name!r}; expected one of {names}{hint}")
         return None
-    return _check_section("model", content, REGISTRY[name].options, origin, problems)
+    return check_section(path, content, REGISTRY[name].options, origin, problems, elsewhere)
 
 
 def build_model(options: ModelOptions | TargetOptions) -> Model:

@@ -1,0 +1,206 @@
+"""YAML files of settings: read with the line of every key, overridden on the command line, checked against schemas.
+
+All mistakes of a file are told at once, each with its place. Reading and checking import no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.mcmc.settings import Settings, explain, nearest
+
+_PACKAGED = Path(__file__).parent / "configs"
+
+Schema = TypeVar("Schema", bound=Settings)
+
+
+class ConfigError(BatchnutsError):
+    """A config that cannot be used; the message has one line for each mistake, with its place."""
+
+
+@dataclass
+class Origin:
+    """Where each key path was written: a line of the file, or an override on the command line."""
+
+    file: Path
+    lines: dict[str, int] = field(default_factory=dict)
+    overrides: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, path: str) -> str:
+        """The place of a key, or of the nearest key above it that was written, ending in `: `."""
+        keys = path.split(".")
+        while keys:
+            known = ".".join(keys)
+            if known in self.overrides:
+                return f"command line, {self.overrides[known]}: "
+            if known in self.lines:
+                return f"{self.file}:{self.lines[known]}: "
+            keys.pop()
+        return f"{self.file}: "
+
+
+def packaged_configs(folder: str = ".") -> list[str]:
+    """Names of the configs that come with batchnuts: those of the command line, or in a `folder` below them."""
+    return sorted(entry.name for entry in (_PACKAGED / folder).glob("*.yaml"))
+
+
+def find_config(name: str, folder: str = ".") -> Path:
+    """The file that `--config` names: a path, or else a packaged config. Raises ConfigError, which lists the latter."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ConfigError(f"--config {name}: this is a folder; expected a YAML file.")
+    known = packaged_configs(folder)
+    for candidate in (name, f"{name}.yaml"):
+        if candidate in known:
+            return _PACKAGED / folder / candidate
+    raise ConfigError(
+        f"--config {name}: there is no such file, and no packaged config of that name{nearest(name, known)} "
+        f"Packaged configs: {', '.join(known)}."
+    )
+
+
+def read_yaml(file: Path, origin: Origin, sections: Sequence[str]) -> dict[str, Any]:
+    """A file's content as plain Python values; the line of each key is noted in `origin`.
+
+    Raises ConfigError for what is not YAML, for a key given twice, and for a top level that is no mapping; the message
+    then lists the `sections`.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not a UTF-8 text file ({error}).") from error
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}.") from error
+    yaml = YAML(typ="rt", pure=True)
+    try:
+        content = yaml.load(text)
+    except DuplicateKeyError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        key = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
+        raise ConfigError(f"{file}:{line}: the key {key!r} is given twice; keep one of them.") from error
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{file}:{mark.line + 1}" if mark else str(file)
+        raise ConfigError(f"{place}: this is not YAML: {error.problem or error.context}.") from error
+    except (YAMLError, ValueError) as error:
+        raise ConfigError(f"{file}: this is not YAML: {error}.") from error
+    if content is None:
+        return {}
+    if not isinstance(content, CommentedMap):
+        found = type(_plain(content, origin, "")).__name__
+        raise ConfigError(f"{file}: found a {found}; expected the sections {', '.join(sections)}.")
+    plain = _plain(content, origin, "")
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _plain(value: Any, origin: Origin, path: str) -> Any:
+    """ruamel's annotated containers and numbers as plain Python ones; notes the line of each key in `origin`."""
+    if isinstance(value, Mapping):
+        result = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ConfigError(
+                    f"{origin(path)}{path or 'top level'}: found the key {key!r}; expected names as keys."
+                )
+            below = f"{path}.{key}" if path else key
+            if isinstance(value, CommentedMap) and key in value.lc.data:
+                origin.lines[below] = value.lc.key(key)[0] + 1
+            result[str(key)] = _plain(item, origin, below)
+        return result
+    if isinstance(value, list):
+        return [_plain(item, origin, f"{path}.{index}") for index, item in enumerate(value)]
+    for kind in (bool, int, float, str):
+        # ruamel's own booleans are integers with an anchor.
+        if isinstance(value, kind) or (kind is bool and type(value).__name__ == "ScalarBoolean"):
+            return kind(value)
+    if value is None:
+        return None
+    raise ConfigError(
+        f"{origin(path)}{path}: found a {type(value).__name__}; expected a number, a text, true, false, null, a list "
+        f"or a mapping. Put quotes around it if it is a text."
+    )
+
+
+def apply_override(content: dict[str, Any], override: str, origin: Origin) -> None:
+    """Set one key of `content`, given as `key.path=value` on the command line. Raises ConfigError."""
+    path, equals, text = override.partition("=")
+    path = path.strip()
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"command line, {override}: expected key.path=value, e.g. sampler.draws=1000.")
+    if not text.strip():
+        raise ConfigError(f"command line, {override}: there is no value; write null for none, '' for an empty text.")
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"command line, {override}: the value is not YAML: {reason}.") from error
+    scratch = Origin(origin.file, overrides={path: override})
+    value = _plain(value, scratch, path)
+    set_key(content, path, value, f"command line, {override}")
+    origin.overrides[path] = override
+
+
+def set_key(content: dict[str, Any], path: str, value: Any, blame: str) -> None:
+    """Set the key at a dotted path, making the mappings on the way. Raises ConfigError, beginning with `blame`."""
+    keys = path.split(".")
+    place = content
+    for depth, key in enumerate(keys[:-1], start=1):
+        below = place.setdefault(key, {})
+        if below is None:
+            below = place[key] = {}
+        if not isinstance(below, dict):
+            raise ConfigError(f"{blame}: {'.'.join(keys[:depth])} is {below!r}, which has no keys.")
+        place = below
+    place[keys[-1]] = value
+
+
+def check_section(
+    name: str,
+    content: Any,
+    schema: type[Schema],
+    origin: Origin,
+    problems: list[str],
+    elsewhere: Mapping[str, str] | None = None,
+) -> Schema | None:
+    """The section as its schema makes it, or None with the mistakes added to `problems`; see `settings.explain`."""
+    if content is None:  # a section whose lines are all commented out
+        content = {}
+    if not isinstance(content, dict):
+        keys = ", ".join(schema.model_fields)
+        problems.append(f"{origin(name)}{name}: found {content!r}; expected a mapping with keys among {keys}")
+        return None
+    try:
+        return schema.model_validate(content)
+    except ValidationError as error:
+        problems += explain(error, schema, name, origin, elsewhere)
+        return None
+
+
+def dump_settings(settings: Settings) -> dict[str, Any]:
+    """Plain data that the same settings can be read from; what the others make meaningless is left out."""
+    return settings.model_dump(mode="json", exclude=settings.without_effect())
+
+
+def to_yaml(data: Mapping[str, Any]) -> str:
+    """Plain data as YAML, in its own order."""
+    stream = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.dump(dict(data), stream)
+    return stream.getvalue()

@@ -1,0 +1,70 @@
+"""batchnuts itself: the program of a run on any of its executors, with a fixed step size and the identity metric."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch import random
+from batchnuts.experiments.problems import Problem
+from batchnuts.experiments.samplers import OursOptions
+from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
+from batchnuts.mcmc import adaptation
+from batchnuts.mcmc.chain_program import make_chain
+from batchnuts.mcmc.check_model import evaluate_at
+from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.runner import make_runner
+from batchnuts.mcmc.settings import ExecutionSettings
+
+
+def prepare(task: Task, problem: Problem) -> Prepared:
+    """See task.Sampler. A run counts its gradients twice, by the draws' records and by the executor, and compares."""
+    options = OursOptions.model_validate(task.options)
+    execution = ExecutionSettings.model_validate(options.model_dump(exclude={"density"}))
+    model = problem.model
+    if options.density == "single":
+        model = dataclasses.replace(model, batched_value_and_gradient=None)
+    density = value_and_gradient(model)
+    nuts = NutsOptions(task.max_tree_depth, task.leapfrogs_per_leaf, dtype=model.dtype)
+    program = make_chain(density, nuts, 0.8, task.transitions, model.dimension)  # nothing adapts to the 0.8
+    chains = task.chains
+    log_step = np.full(chains, np.log(task.step_size), model.dtype)
+
+    def inputs(seed: int) -> tuple[Any, ...]:
+        position = problem.starts(task.start, chains, seed)
+        return (
+            random.lane_keys(seed, chains),
+            position,
+            *evaluate_at(model, density, position, execution),
+            np.ones((chains, model.dimension), model.dtype),
+            adaptation.start(log_step, settled=False),
+            np.full(chains, False),
+            np.zeros(chains, "int64"),
+            np.full(chains, task.transitions, "int64"),
+        )
+
+    runner = make_runner(program, inputs(0), execution, task.max_tree_depth)
+
+    def lay_out(seed: int) -> Callable[[], Outcome]:
+        return partial(run, inputs(seed))
+
+    def run(arguments: tuple[Any, ...]) -> Outcome:
+        *_, (counts, result) = runner.run(arguments, task.transitions)
+        assert result is not None
+        leapfrogs = np.asarray(result.records.n_steps)[:, : task.transitions]
+        if counts.useful_gradients != leapfrogs.sum():
+            raise AssertionError(
+                f"the executor counted {counts.useful_gradients} useful gradients, the chains {leapfrogs.sum()}"
+            )
+        return Outcome(
+            leapfrogs=leapfrogs,
+            executed_gradients=counts.executed_gradients,
+            draws=np.asarray(result.records.position) if task.measure_ess else None,
+        )
+
+    return lay_out
