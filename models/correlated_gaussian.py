@@ -5,7 +5,8 @@ Choices of `covariance`, all [dimension, dimension]:
 - `wishart`: A A^T / dimension + 0.1 I with A ~ N(0, 1) from `covariance_seed`: correlated in no particular pattern;
 - `ar1`: correlation ** |i - j|, variances 1;
 - `equicorrelated`: `correlation` between any two coordinates, variances 1;
-- `diagonal`: independent, variances from 1 to `condition_number`, evenly spaced in their logarithm.
+- `diagonal`: independent, variances from 1 to `condition_number`, evenly spaced in their logarithm;
+- `rotated`: the same variances, along the axes of a random rotation from `covariance_seed`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from batchnuts.mcmc.model import DType, Model, Variable
 from batchnuts.mcmc.settings import Settings
 
 _USED_BY = {
-    "covariance_seed": ("wishart",),
+    "covariance_seed": ("wishart", "rotated"),
     "correlation": ("ar1", "equicorrelated"),
-    "condition_number": ("diagonal",),
+    "condition_number": ("diagonal", "rotated"),
 }
 
 
@@ -31,14 +32,15 @@ class CorrelatedGaussianOptions(Settings):
 
     name: Literal["correlated_gaussian"] = Field("correlated_gaussian", description="this model")
     dimension: int = Field(100, ge=1, description="number of coordinates")
-    covariance: Literal["wishart", "ar1", "equicorrelated", "diagonal"] = Field(
+    covariance: Literal["wishart", "ar1", "equicorrelated", "diagonal", "rotated"] = Field(
         "wishart",
         description="wishart: A A^T/dimension + 0.1 I with A ~ N(0, 1); ar1: correlation**|i-j|; equicorrelated: the "
-        "same correlation everywhere; diagonal: independent with variances from 1 to condition_number",
+        "same correlation everywhere; diagonal: independent with variances from 1 to condition_number; rotated: these "
+        "variances along random axes",
     )
-    covariance_seed: int = Field(1, ge=0, description="wishart: seed of the matrix A")
+    covariance_seed: int = Field(1, ge=0, description="wishart, rotated: seed of the matrix or the axes")
     correlation: float = Field(0.9, gt=-1.0, lt=1.0, description="ar1, equicorrelated: the correlation")
-    condition_number: float = Field(100.0, ge=1.0, description="diagonal: largest variance over smallest")
+    condition_number: float = Field(100.0, ge=1.0, description="diagonal, rotated: largest variance over smallest")
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
 
     def without_effect(self) -> set[str]:
@@ -68,7 +70,13 @@ def covariance_matrix(options: CorrelatedGaussianOptions) -> NDArray[np.float64]
         return np.asarray(np.power(options.correlation, np.abs(index[:, None] - index[None, :])), dtype=np.float64)
     if options.covariance == "equicorrelated":
         return np.full((dimension, dimension), options.correlation) + (1 - options.correlation) * np.eye(dimension)
-    return np.diag(np.geomspace(1.0, options.condition_number, dimension))
+    variances = np.geomspace(1.0, options.condition_number, dimension)
+    if options.covariance == "diagonal":
+        return np.diag(variances)
+    # Q of the QR factorization of a Gaussian matrix, with R's diagonal made positive: uniform over the rotations
+    q, r = np.linalg.qr(np.random.default_rng(options.covariance_seed).standard_normal((dimension, dimension)))
+    q = q * np.sign(np.diag(r))
+    return np.asarray((q * variances) @ q.T)
 
 
 def build_correlated_gaussian(options: CorrelatedGaussianOptions) -> Model:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,17 +142,10 @@ def diagnose(
         raise DiagnosticsError(
             f"Draws have shape {position.shape}; expected [chains, draws, {len(names)}], one entry for each name."
         )
-    chains, draws, count = position.shape
+    chains, draws, _ = position.shape
     if not chains or not draws:
         raise DiagnosticsError(f"There is nothing to diagnose: {chains} chains with {draws} draws each.")
-    columns = {name: np.full(count, np.nan) for name in _COLUMNS}
-    width = max(1, min(_SLICE_VALUES // (chains * draws), -(-count // (os.cpu_count() or 1))))
-    slices = [slice(start, min(start + width, count)) for start in range(0, count, width)]
-    # Two at a time at most: a slice takes several times its own memory, and sorting is bound by memory bandwidth.
-    with _quiet(), ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        for part, result in zip(slices, pool.map(lambda part: _columns(position[:, :, part]), slices), strict=True):
-            for name, values in result.items():
-                columns[name][part] = values
+    columns = _in_slices(position, _columns, _COLUMNS)
     return Diagnostics(
         names=tuple(names),
         columns=columns,
@@ -161,6 +154,45 @@ def diagnose(
         divergences=0 if diverging is None else int(np.sum(diverging)),
         reached_max_treedepth=0 if reached_max_treedepth is None else int(np.sum(reached_max_treedepth)),
     )
+
+
+def bulk_ess(position: NDArray[Any]) -> NDArray[np.float64]:
+    """Bulk effective sample size of each coefficient [coefficients], of draws [chains, draws, coefficients].
+
+    NaN as in Diagnostics. Raises DiagnosticsError for draws that are not finite.
+    """
+    return _in_slices(position, _bulk_ess, ("ess_bulk",))["ess_bulk"]
+
+
+def _in_slices(
+    position: NDArray[Any],
+    statistics: Callable[[NDArray[Any]], dict[str, NDArray[np.float64]]],
+    names: Sequence[str],
+) -> dict[str, NDArray[np.float64]]:
+    """`statistics` of all coefficients, some at a time; NaN for a name that it leaves out."""
+    chains, draws, count = position.shape
+    columns = {name: np.full(count, np.nan) for name in names}
+    width = max(1, min(_SLICE_VALUES // (chains * draws), -(-count // (os.cpu_count() or 1))))
+    slices = [slice(start, min(start + width, count)) for start in range(0, count, width)]
+    # Two at a time at most: a slice takes several times its own memory, and sorting is bound by memory bandwidth.
+    with _quiet(), ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        for part, result in zip(slices, pool.map(lambda part: statistics(position[:, :, part]), slices), strict=True):
+            for name, values in result.items():
+                columns[name][part] = values
+    return columns
+
+
+def _bulk_ess(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    import arviz
+    import xarray
+
+    if not np.isfinite(position).all():
+        raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")
+    if position.shape[1] < MINIMUM_DRAWS:
+        return {}
+    data = xarray.Dataset({"x": (("chain", "draw", "coefficient"), position.astype(np.float64))})
+    still = (position == position[:1, :1]).all(axis=(0, 1))
+    return {"ess_bulk": np.where(still, np.nan, arviz.ess(data, method="bulk")["x"].values)}
 
 
 def _columns(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:

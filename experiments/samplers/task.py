@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -42,6 +42,8 @@ class Task:
     device: Device
     measure_ess: bool
     """Keep the draws of each run and compute their effective sample size."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Environment variables of the sampler's process, e.g. for its threads."""
 
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that change with anything in the task."""
@@ -62,8 +64,8 @@ class Outcome:
 
 
 Prepared = Callable[[int], Callable[[], Outcome]]
-"""Compiled as far as the library allows. Called with a seed, it lays out the inputs of a run (not timed); what it returns
-does the run (timed), and has all results on the host when it is done."""
+"""Compiled as far as the library allows. Called with a seed, it lays out the inputs of a run (not timed); what it
+returns does the run (timed), and has all results on the host when it is done."""
 
 
 class Sampler(Protocol):

@@ -1,0 +1,326 @@
+"""Configs of experiments: problems, samplers and sizes to measure, all in YAML: the code has no figures.
+
+problems:    name -> a packaged model, its step size, where chains start
+run:         what every curve runs, unless it says otherwise
+curves:      name -> a sampler, its options, and what is different for it
+measurement: repetitions, limits
+claims:      what the experiment's own code judges by (its schema is the experiment's)
+output:      the folder
+quick:       key.path -> value: what `--quick` changes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from batchnuts.config import check_packaged_model
+from batchnuts.experiments.problems import Start
+from batchnuts.experiments.samplers import REGISTRY
+from batchnuts.experiments.samplers.task import Device, Task
+from batchnuts.mcmc.settings import Settings, nearest
+from batchnuts.models import ModelOptions
+from batchnuts.yaml_settings import (
+    ConfigError,
+    Origin,
+    apply_override,
+    check_section,
+    dump_settings,
+    find_config,
+    read_yaml,
+    set_key,
+    to_yaml,
+)
+
+FOLDER = "experiments"
+"""Below `configs/`: where the packaged ones are."""
+
+
+class ProblemSettings(Settings):
+    """One target distribution, without its model (which has a schema of its own)."""
+
+    label: str = Field(min_length=1, description="its name in pictures and tables")
+    step_size: float = Field(gt=0.0, description="leapfrog step size of every sampler; nothing adapts")
+    start: Start = Field(
+        "typical",
+        description="typical: chains start at draws of the target (or its normal approximation); wide: N(0, 100)",
+    )
+
+
+class RunSettings(Settings):
+    """What is run at every point of every curve, unless the curve says otherwise."""
+
+    chains: list[int] = Field(min_length=1, description="numbers of chains: the horizontal axis")
+    transitions: int = Field(ge=1, description="NUTS transitions per chain in one run")
+    max_tree_depth: int = Field(10, ge=1, le=20, description="a trajectory doubles at most this many times")
+    leapfrogs_per_leaf: int = Field(1, ge=1, description="leapfrog steps between two states of a trajectory")
+    device: Device = Field("cpu", description="where arrays live; gpu needs one, and libraries that see it")
+    measure_ess: bool = Field(False, description="keep the draws of each run and compute their effective sample size")
+
+    @model_validator(mode="after")
+    def _increasing(self) -> RunSettings:
+        check_sizes(self.chains)
+        return self
+
+
+class Curve(Settings):
+    """One line of a picture."""
+
+    label: str = Field(min_length=1, description="its name in pictures and tables")
+    sampler: str = Field(description=f"one of {', '.join(REGISTRY)}")
+    options: dict[str, Any] = Field(default_factory=dict, description="of that sampler")
+    problems: list[str] | None = Field(None, description="names among `problems`; null: all of them")
+    chains: list[int] | None = Field(None, description="in place of run.chains")
+    transitions: int | None = Field(None, ge=1, description="in place of run.transitions")
+    leapfrogs_per_leaf: int | None = Field(None, ge=1, description="in place of run.leapfrogs_per_leaf")
+    environment: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
+    panel: str = Field("", description="curves of the same panel are drawn together")
+    flat: bool = Field(False, description="draw its one size as a line across: more chains come one after another")
+
+    @model_validator(mode="after")
+    def _known(self) -> Curve:
+        if self.sampler not in REGISTRY:
+            hint = nearest(self.sampler, REGISTRY) or f"; expected one of {', '.join(REGISTRY)}"
+            raise ValueError(f"sampler: found {self.sampler!r}{hint}")
+        if self.chains is not None:
+            check_sizes(self.chains)
+        return self
+
+
+class MeasurementSettings(Settings):
+    """How often, and how long at most."""
+
+    repetitions: int = Field(5, ge=1, description="warm runs of each point, all kept; each has its own seed")
+    seed: int = Field(0, ge=0, lt=2**31, description="of the first repetition; the next ones count up")
+    max_seconds: float = Field(
+        60.0, gt=0.0, description="a curve goes to no larger number of chains once a run of it took longer than this"
+    )
+    timeout: float = Field(
+        900.0, gt=0.0, description="seconds that a sampler may take to compile, or to run once, before it is given up"
+    )
+    workers: int = Field(
+        12, ge=1, description="samplers of one size that are kept ready at the same time and take turns, run by run"
+    )
+
+
+class OutputSettings(Settings):
+    """Where the results go."""
+
+    folder: str = Field(min_length=1, description="relative to the current folder; `--quick` adds -quick to it")
+
+
+Measure = Literal["rate", "utilization", "lockstep_utilization", "asynchronous_utilization", "ess_per_minute"]
+
+
+class Claim(Settings):
+    """A figure that somebody published, or a bound on it, and where in our measurements to look for it.
+
+    The figure is `measure` of `curve` at `chains`, divided by that of `over_curve` at `over_chains` if there is one.
+    """
+
+    says: str = Field(min_length=1, description="the claim in words")
+    source: str = Field(min_length=1, description="who says so, where")
+    measure: Measure = Field(description="what is looked at, see results.QUANTITIES")
+    problem: str | None = Field(None, description="a name among `problems`; null: the first")
+    curve: str = Field(description="a name among `curves`")
+    chains: int | None = Field(None, ge=1, description="number of chains; null: where the measure is largest")
+    over_curve: str | None = Field(None, description="the curve to compare with; null: the figure stands alone")
+    over_chains: int | None = Field(None, ge=1, description="null: as `chains`, or the other curve's largest")
+    at_least: float | None = Field(None, description="the claim holds only from here on")
+    at_most: float | None = Field(None, description="the claim holds only up to here")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Claim:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("found neither at_least nor at_most; expected one of them, or both")
+        return self
+
+
+def check_sizes(chains: Sequence[int]) -> None:
+    """Raise ValueError unless these are numbers of chains in increasing order."""
+    if not chains or chains[0] < 1 or any(a >= b for a, b in pairwise(chains)):
+        raise ValueError(f"chains: found {list(chains)}; expected increasing integers of at least 1")
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """A config that passed every check."""
+
+    problems: Mapping[str, ProblemSettings]
+    models: Mapping[str, ModelOptions]
+    """The model of each problem."""
+    run: RunSettings
+    curves: Mapping[str, Curve]
+    measurement: MeasurementSettings
+    claims: Mapping[str, Claim]
+    output: OutputSettings
+
+    def task(self, curve: str, problem: str, chains: int) -> Task:
+        """What is run at one point of a curve."""
+        chosen = self.curves[curve]
+        return Task(
+            sampler=chosen.sampler,
+            options=dict(chosen.options),
+            problem=dump_settings(self.models[problem]),
+            chains=chains,
+            transitions=chosen.transitions or self.run.transitions,
+            step_size=self.problems[problem].step_size,
+            max_tree_depth=self.run.max_tree_depth,
+            leapfrogs_per_leaf=chosen.leapfrogs_per_leaf or self.run.leapfrogs_per_leaf,
+            start=self.problems[problem].start,
+            device=self.run.device,
+            measure_ess=self.run.measure_ess,
+            environment=dict(chosen.environment),
+        )
+
+    def problems_of(self, curve: str) -> list[str]:
+        """Names of the problems a curve is measured on."""
+        chosen = self.curves[curve].problems
+        return list(self.problems) if chosen is None else list(chosen)
+
+    def chains_of(self, curve: str) -> list[int]:
+        """Numbers of chains a curve is measured at."""
+        return list(self.curves[curve].chains or self.run.chains)
+
+    def points(self) -> Iterator[tuple[str, str, int]]:
+        """(curve, problem, chains) of every point, in the order of measuring: curves of one size next to each other."""
+        sizes = sorted({size for curve in self.curves for size in self.chains_of(curve)})
+        for problem in self.problems:
+            for size in sizes:
+                for curve in self.curves:
+                    if problem in self.problems_of(curve) and size in self.chains_of(curve):
+                        yield curve, problem, size
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain data that gives the same experiment again when read as a config."""
+        return {
+            "problems": {
+                name: {**dump_settings(settings), "model": dump_settings(self.models[name])}
+                for name, settings in self.problems.items()
+            },
+            "run": dump_settings(self.run),
+            "curves": {name: dump_settings(curve) for name, curve in self.curves.items()},
+            "measurement": dump_settings(self.measurement),
+            "claims": {name: dump_settings(claim) for name, claim in self.claims.items()},
+            "output": dump_settings(self.output),
+        }
+
+    def to_yaml(self) -> str:
+        """`resolved` as YAML."""
+        return to_yaml(self.resolved())
+
+
+_SECTIONS = ("problems", "run", "curves", "measurement", "claims", "output", "quick")
+
+
+def load_experiment(name: str, overrides: Sequence[str] = (), *, quick: bool = False) -> ExperimentConfig:
+    """Read a config by path or packaged name, apply `quick` and then the overrides, and check all of it.
+
+    Raises ConfigError with one line per mistake.
+    """
+    file = find_config(name, FOLDER)
+    origin = Origin(file)
+    content = read_yaml(file, origin, _SECTIONS)
+    changes = content.pop("quick", None) or {}
+    if not isinstance(changes, dict):
+        raise ConfigError(f"{origin('quick')}quick: found {changes!r}; expected a mapping of key paths to values.")
+    if quick:
+        if not changes:
+            raise ConfigError(f"{file}: --quick needs the section quick, which says what it changes; there is none.")
+        for path, value in changes.items():
+            set_key(content, path, value, f"{origin(f'quick.{path}')}quick.{path}")
+            origin.lines[path] = origin.lines[f"quick.{path}"]
+    for override in overrides:
+        apply_override(content, override, origin)
+    return _check(content, origin, quick)
+
+
+def _check(content: dict[str, Any], origin: Origin, quick: bool) -> ExperimentConfig:
+    problems: list[str] = []
+    for key in content:
+        if key not in _SECTIONS:
+            hint = nearest(key, _SECTIONS) or f"; expected one of {', '.join(_SECTIONS)}"
+            problems.append(f"{origin(key)}{key}: unknown section{hint}")
+    models, targets = _check_problems(content.get("problems"), origin, problems)
+    run = check_section("run", content.get("run"), RunSettings, origin, problems)
+    curves = _check_curves(content.get("curves"), list(targets), origin, problems)
+    measurement = check_section("measurement", content.get("measurement"), MeasurementSettings, origin, problems)
+    claims = _check_claims(content.get("claims") or {}, targets, curves, origin, problems)
+    output = check_section("output", content.get("output"), OutputSettings, origin, problems)
+    if problems or not (run and measurement and output):
+        raise ConfigError("\n".join(problems))
+    if quick:
+        output = OutputSettings(folder=f"{output.folder}-quick")
+    return ExperimentConfig(targets, models, run, curves, measurement, claims, output)
+
+
+def _named(content: Any, path: str, origin: Origin, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """The mappings below a section, by name; a name is one key of a path."""
+    if not isinstance(content, dict) or not content:
+        problems.append(f"{origin(path)}{path}: found {content!r}; expected a mapping of names to mappings")
+        return {}
+    content = {name: item for name, item in content.items() if item is not None}
+    for name, item in content.items():
+        if not isinstance(item, dict):
+            problems.append(f"{origin(f'{path}.{name}')}{path}.{name}: found {item!r}; expected a mapping")
+        elif not name.isidentifier():
+            problems.append(
+                f"{origin(path)}{path}: found the name {name!r}; expected letters, digits and _ (put words into label)"
+            )
+    return {name: item for name, item in content.items() if isinstance(item, dict)}
+
+
+def _check_problems(
+    content: Any, origin: Origin, problems: list[str]
+) -> tuple[dict[str, ModelOptions], dict[str, ProblemSettings]]:
+    models, targets = {}, {}
+    for name, item in _named(content, "problems", origin, problems).items():
+        path = f"problems.{name}"
+        model = check_packaged_model(f"{path}.model", item.get("model"), origin, problems)
+        rest = {key: value for key, value in item.items() if key != "model"}
+        target = check_section(path, rest, ProblemSettings, origin, problems)
+        if model is not None and target is not None:
+            models[name], targets[name] = model, target
+    return models, targets
+
+
+def _check_curves(content: Any, targets: list[str], origin: Origin, problems: list[str]) -> dict[str, Curve]:
+    curves = {}
+    for name, item in _named(content, "curves", origin, problems).items():
+        path = f"curves.{name}"
+        curve = check_section(path, item, Curve, origin, problems)
+        if curve is None:
+            continue
+        for index, problem in enumerate(curve.problems or ()):
+            _refer(f"{path}.problems.{index}", problem, targets, origin, problems)
+        schema = REGISTRY[curve.sampler].options
+        options = check_section(f"{path}.options", curve.options, schema, origin, problems)
+        if options is not None:  # with the defaults written out, so that a later default is another task
+            curves[name] = curve.model_copy(update={"options": dump_settings(options)})
+    return curves
+
+
+def _check_claims(
+    content: Any, targets: Mapping[str, Any], curves: Mapping[str, Any], origin: Origin, problems: list[str]
+) -> dict[str, Claim]:
+    claims = {}
+    for name, item in (_named(content, "claims", origin, problems) if content else {}).items():
+        claim = check_section(f"claims.{name}", item, Claim, origin, problems)
+        if claim is None:
+            continue
+        claims[name] = claim
+        _refer(f"claims.{name}.curve", claim.curve, curves, origin, problems)
+        _refer(f"claims.{name}.over_curve", claim.over_curve, curves, origin, problems)
+        _refer(f"claims.{name}.problem", claim.problem, targets, origin, problems)
+    return claims
+
+
+def _refer(path: str, name: str | None, known: Collection[str], origin: Origin, problems: list[str]) -> None:
+    """Note a mistake if `name` is none of the names known (where those are in order themselves)."""
+    if name is not None and known and name not in known:
+        hint = nearest(name, known) or f"; expected one of {', '.join(known)}"
+        problems.append(f"{origin(path)}{path}: found {name!r}{hint}")

@@ -1,0 +1,89 @@
+"""What a measurement was made with: versions, processor, memory, threads."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = (
+    "batchnuts", "tensorflow", "tensorflow-probability", "numpy", "scipy", "arviz", "jax", "jaxlib", "blackjax",
+    "numpyro", "pystan", "httpstan",
+)  # fmt: skip
+_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "XLA_FLAGS")
+
+
+def describe_environment() -> dict[str, Any]:
+    """Plain data: packages and their versions (None: not installed), the machine, and what limits threads."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "commit": _commit(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "processors": os.cpu_count(),
+        "processors_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": _memory_gib(),
+        "gpu": _gpu(),
+        "threads": {name: os.environ[name] for name in _THREADS if name in os.environ},
+    }
+
+
+def note_environment(file: Path) -> str:
+    """Add the present environment to a JSON file of environments by name; its name there."""
+    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    here = describe_environment()
+    name = hashlib.sha256(json.dumps(here, sort_keys=True).encode()).hexdigest()[:8]
+    known[name] = here
+    file.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+    return name
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """Of the checkout that this code is in, with + where it was changed; None outside one."""
+    here = Path(__file__).resolve().parent
+    try:
+        commit = _output("git", "-C", str(here), "rev-parse", "--short=12", "HEAD")
+        changed = _output("git", "-C", str(here), "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+" if changed else "")
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+
+
+def _gpu() -> str | None:
+    """The name of the first NVIDIA GPU, as its driver's tool gives it."""
+    try:
+        return _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return None

@@ -1,0 +1,73 @@
+"""Figure 6 of [R]: useful gradients per second against the number of chains, Bayesian logistic regression.
+
+The paper's curves: program-counter autobatching compiled by XLA, local static autobatching in TensorFlow's eager
+mode, the hybrid of the two (control in Python, blocks compiled), the same program one chain at a time, and Stan.
+Beyond the paper: our best configuration, what a user could take instead, and the limit that no sampler can pass.
+
+    python -m batchnuts.experiments.figure6 --config figure6.yaml
+
+[R]: Radul, Patton, Maclaurin, Hoffman, Saurous, "Automatically Batching Control-Intensive Programs for Modern
+Accelerators", MLSys 2020, section 4.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from batchnuts.experiments import plots
+from batchnuts.experiments.notebook import Experiment, main
+from batchnuts.experiments.results import QUANTITIES, Results
+from batchnuts.experiments.summary import size_table
+
+QUESTION = """\
+How many gradients of a Bayesian logistic regression can NUTS put to use in a second, over all chains together, as
+more chains run at once? A gradient is *useful* if NUTS of one chain evaluates it too; what a batch computes for
+chains that wait is not counted. Every sampler has the same starting points, step size, metric (the identity), number
+of transitions and greatest tree depth, runs in a process of its own, and is compiled and run once before it is timed.
+The samplers take turns, run by run."""
+
+
+def pictures(results: Results) -> Mapping[str, Any]:
+    """Throughput (the paper's figure), and the share of gradients that was useful."""
+    config = results.config
+    problem = next(iter(config.problems))
+    panels = list(dict.fromkeys(curve.panel for curve in config.curves.values()))
+    throughput, axes = plots.new_figure(len(panels))
+    for panel, place in zip(panels, axes, strict=True):
+        for number, (name, curve) in enumerate(config.curves.items()):
+            if curve.panel == panel:
+                plots.draw_curve(place, results.values("rate", name, problem), curve.label, number, flat=curve.flat)
+        title = f"{panel} ({config.problems[problem].label}, {config.run.device.upper()})"
+        plots.finish(place, x="chains", y=QUANTITIES["rate"].axis, title=title, chains=config.run.chains, log_y=True)
+    shares, (place,) = plots.new_figure(1)
+    for number, (name, curve) in enumerate(config.curves.items()):
+        if not curve.flat:
+            plots.draw_curve(place, results.values("utilization", name, problem), curve.label, number)
+    title = f"Share of useful gradients, {config.run.transitions} transitions"
+    plots.finish(
+        place, x="chains", y=QUANTITIES["utilization"].axis, title=title, chains=config.run.chains, log_y=False
+    )
+    return {"figure6": throughput, "figure6_utilization": shares}
+
+
+def tables(results: Results) -> str:
+    """Both measures, all curves, all sizes."""
+    problem = next(iter(results.config.problems))
+    return "\n\n".join(
+        (
+            "## Useful gradients per second\n\nBest of the repetitions.",
+            size_table(results, "rate", problem),
+            "## Utilization of the gradient\n\nWhere the library tells how many gradients it computed.",
+            size_table(results, "utilization", problem),
+        )
+    )
+
+
+EXPERIMENT = Experiment(
+    "figure6", "Figure 6: useful gradients per second against the number of chains", QUESTION, pictures, tables
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))

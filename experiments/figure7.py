@@ -1,0 +1,87 @@
+"""Figure 7 of [R]: utilization of the batched gradient against the number of chains, correlated Gaussian.
+
+Local static autobatching makes all chains meet after every trajectory, so each waits for the longest. The program
+counter lets a chain begin its next trajectory while others are still in theirs. The paper compares the two over ten
+trajectories; here also over one to a thousand, under every schedule, and for Gaussians of different condition
+numbers, because the paper does not say which Gaussian it took.
+
+    python -m batchnuts.experiments.figure7 --config figure7.yaml
+
+Utilization counts gradients and no seconds, so that the machine's load does not matter.
+[R]: Radul, Patton, Maclaurin, Hoffman, Saurous, "Automatically Batching Control-Intensive Programs for Modern
+Accelerators", MLSys 2020, section 4.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from batchnuts.experiments import plots
+from batchnuts.experiments.notebook import Experiment, main
+from batchnuts.experiments.results import QUANTITIES, Results
+from batchnuts.experiments.summary import format_figure, size_table, table
+
+QUESTION = """\
+Of all gradients that a batch of chains computes, which share does some chain put to use? The rest are computed for
+chains that wait. The target is a 100-dimensional Gaussian whose variances go from 1 to the condition number, evenly
+in their logarithm, along the axes of a random rotation; NUTS takes a fixed step size and the identity metric. Useful
+gradients and executions are counted by the machine itself; the seeds of the repetitions differ."""
+
+
+def pictures(results: Results) -> Mapping[str, Any]:
+    """One panel for each group of curves, on the first problem."""
+    config = results.config
+    problem = next(iter(config.problems))
+    quantity = QUANTITIES["utilization"]
+    drawn = {
+        name: curve for name, curve in config.curves.items() if curve.panel and problem in config.problems_of(name)
+    }
+    panels = list(dict.fromkeys(curve.panel for curve in drawn.values()))
+    figure, axes = plots.new_figure(len(panels))
+    for panel, place in zip(panels, axes, strict=True):
+        chosen = [name for name, curve in drawn.items() if curve.panel == panel]
+        for number, name in enumerate(chosen):
+            plots.draw_curve(place, results.values("utilization", name, problem), drawn[name].label, number)
+        sizes = {size for name in chosen for size in config.chains_of(name)}
+        plots.draw_bound(place, results.values("asynchronous_utilization", chosen[-1], problem), "no waiting at all")
+        plots.finish(place, x="chains", y=quantity.axis, title=panel, chains=sizes, log_y=False)
+    return {"figure7": figure}
+
+
+def tables(results: Results) -> str:
+    """Curves by sizes on the first problem, then curves by problems."""
+    config = results.config
+    problem = next(iter(config.problems))
+    parts = [f"## Utilization, {config.problems[problem].label}", size_table(results, "utilization", problem)]
+    parts += [
+        "The same trajectories, if all chains met after each of them:",
+        size_table(results, "lockstep_utilization", problem),
+        "and if none ever waited before its end, which is the most that any schedule can reach:",
+        size_table(results, "asynchronous_utilization", problem),
+    ]
+    others = [name for name in config.curves if set(config.problems_of(name)) - {problem}]
+    if others:
+        named = [p for p in config.problems if any(p in config.problems_of(name) for name in others)]
+        rows = []
+        for name in others:
+            for chains in config.chains_of(name):
+                cells = []
+                for other in named:
+                    measured = other in config.problems_of(name)
+                    value = results.value("utilization", name, other, chains) if measured else None
+                    digits = QUANTITIES["utilization"].digits
+                    cells.append("-" if value is None else format_figure(value.value, digits))
+                rows.append((f"{config.curves[name].label}, {chains:,} chains", *cells))
+        head = ("", *(config.problems[other].label for other in named))
+        parts += ["## How it depends on the Gaussian", table(head, rows)]
+    return "\n\n".join(parts)
+
+
+EXPERIMENT = Experiment(
+    "figure7", "Figure 7: utilization of the gradient against the number of chains", QUESTION, pictures, tables
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))

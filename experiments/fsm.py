@@ -1,0 +1,62 @@
+"""The comparison of [D]: effective samples per minute beside BlackJAX under vmap, a Gaussian with correlation 0.99.
+
+[D] writes NUTS as a finite state machine by hand, to spare chains under `jax.vmap` the wait for each other, and
+reports how much faster that makes it than BlackJAX. We compile such a machine from the recursive program.
+
+    python -m batchnuts.experiments.fsm --config fsm.yaml
+
+[D]: Dance, Glaser, Orbanz, Adams, "Efficiently Vectorized MCMC on Modern Accelerators", ICML 2025.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from batchnuts.experiments import plots
+from batchnuts.experiments.config import Measure
+from batchnuts.experiments.notebook import Experiment, main
+from batchnuts.experiments.results import QUANTITIES, Results
+from batchnuts.experiments.summary import size_table
+
+QUESTION = """\
+How many effective samples does a sampler make in a minute? The effective sample size is the least of the bulk ESS of
+all coordinates, over all chains together, as ArviZ defines it. Both samplers have the same starting points, step
+size, metric (the identity) and number of transitions, run in processes of their own and take turns, run by run.
+Compilation is left out. "Correlation 0.99" is read in two ways: between any two coordinates (as in the code that [D]
+published) and between neighbours, falling off with distance (where trajectories are long and of very different
+length)."""
+
+
+def pictures(results: Results) -> Mapping[str, Any]:
+    """A panel for each problem."""
+    config = results.config
+    figure, axes = plots.new_figure(len(config.problems))
+    quantity = QUANTITIES["ess_per_minute"]
+    for problem, place in zip(config.problems, axes, strict=True):
+        for number, (name, curve) in enumerate(config.curves.items()):
+            plots.draw_curve(place, results.values("ess_per_minute", name, problem), curve.label, number)
+        title = config.problems[problem].label
+        plots.finish(place, x="chains", y=quantity.axis, title=title, chains=config.run.chains, log_y=True)
+    return {"fsm": figure}
+
+
+def tables(results: Results) -> str:
+    """Every measure on every problem."""
+    parts = []
+    for problem, settings in results.config.problems.items():
+        parts.append(f"## {settings.label}")
+        for measure in MEASURES:
+            quantity = QUANTITIES[measure]
+            parts.append(f"{quantity.axis[0].upper()}{quantity.axis[1:]}, {quantity.how} of the repetitions:")
+            parts.append(size_table(results, measure, problem))
+    return "\n\n".join(parts)
+
+
+MEASURES: tuple[Measure, ...] = ("ess_per_minute", "rate", "utilization", "lockstep_utilization")
+
+EXPERIMENT = Experiment("fsm", "Effective samples per minute beside BlackJAX under vmap", QUESTION, pictures, tables)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))

@@ -1,0 +1,267 @@
+"""The one measuring loop of all experiments: samplers of one size get ready, then take turns, run by run.
+
+Taking turns spreads a change of the machine's load over all of them. What is measured already is not measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from batchnuts.experiments.config import ExperimentConfig
+from batchnuts.experiments.measurements import Measurement, MeasurementsFile, Status, describe
+from batchnuts.experiments.samplers.task import Task
+from batchnuts.experiments.worker import Timing
+
+Note = Callable[[str, int, int], None]
+"""(what is being done, runs done, runs in all)"""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A task, and the curve that first asks for it."""
+
+    task: Task
+    curve: str
+    problem: str
+
+
+class NoAnswer(Exception):
+    """A worker ended or fell silent; the text says which."""
+
+
+class Missing(Exception):
+    """A worker says that its sampler cannot be had; the text is its reason."""
+
+
+def plan(config: ExperimentConfig) -> list[list[Planned]]:
+    """Every task once, in groups of one problem and number of chains."""
+    seen: set[str] = set()
+    groups: dict[tuple[str, int], list[Planned]] = {}
+    for curve, problem, chains in config.points():
+        task = config.task(curve, problem, chains)
+        if task.fingerprint() not in seen:
+            seen.add(task.fingerprint())
+            groups.setdefault((problem, chains), []).append(Planned(task, curve, problem))
+    return list(groups.values())
+
+
+class Measuring:
+    """Measures what a config asks for and the file does not have yet."""
+
+    def __init__(
+        self, config: ExperimentConfig, file: MeasurementsFile, log: IO[str], environment: str, note: Note
+    ) -> None:
+        self.config = config
+        self.file = file
+        self.log = log
+        self.environment = environment
+        self.note = note
+        self.groups = plan(config)
+        # why there was no run may not hold any more: it is asked again
+        self.rows = [row for row in file.read() if row.ok]
+        file.rewrite(self.rows)
+        self.missing: dict[str, str] = {}
+        """Samplers found missing, with the reason: the other sizes need not be tried."""
+        self.ended: dict[tuple[str, str], str] = {}
+        """(curve, problem) that go to no larger size, with the reason."""
+
+    def run(self) -> None:
+        """All groups in order."""
+        for group in self.groups:
+            waiting = []
+            for planned in group:
+                self.notice_slowness(planned)
+                self.settle(planned)
+                if self.repetitions_left(planned.task) and not self.settled(planned):
+                    waiting.append(planned)
+            at_once = self.config.measurement.workers
+            for first in range(0, len(waiting), at_once):
+                self.take_turns(waiting[first : first + at_once])
+            for planned in group:
+                self.notice_slowness(planned)
+
+    def take_turns(self, group: Sequence[Planned]) -> None:
+        """Prepare these, then one run of each in turn until all have all their repetitions."""
+        with ExitStack() as stack:
+            ready: list[tuple[Planned, Worker, float]] = []
+            for planned in group:
+                if self.settled(planned):  # one before it found the library missing
+                    self.settle(planned)
+                    continue
+                self.show(planned, "compiles")
+                worker = stack.enter_context(Worker(planned.task, self.log, self.config.measurement.timeout))
+                try:
+                    ready.append((planned, worker, worker.prepare()))
+                except Missing as error:
+                    self.missing[planned.task.sampler] = str(error)
+                    self.settle(planned)
+                except NoAnswer as error:
+                    self.give_up(planned, str(error))
+            for repetition in range(self.config.measurement.repetitions):
+                for planned, worker, seconds in list(ready):
+                    if repetition not in self.repetitions_left(planned.task):
+                        continue
+                    self.show(planned, f"run {repetition + 1}")
+                    try:
+                        timing = worker.run(self.config.measurement.seed + repetition)
+                    except (Missing, NoAnswer) as error:
+                        self.give_up(planned, str(error))
+                        ready = [entry for entry in ready if entry[0] is not planned]
+                    else:
+                        self.keep(planned, "ok", repetition, timing, seconds, "")
+
+    def repetitions_left(self, task: Task) -> list[int]:
+        """Those that the file does not have."""
+        done = {row.repetition for row in self.rows if row.task == task.fingerprint() and row.ok}
+        return [repetition for repetition in range(self.config.measurement.repetitions) if repetition not in done]
+
+    def settled(self, planned: Planned) -> bool:
+        """There is a reason not to run it."""
+        return planned.task.sampler in self.missing or (planned.curve, planned.problem) in self.ended
+
+    def settle(self, planned: Planned) -> None:
+        """Write down why a task is not run, if there is a reason."""
+        if not self.repetitions_left(planned.task):
+            return
+        if planned.task.sampler in self.missing:
+            self.keep(planned, "missing", 0, None, None, self.missing[planned.task.sampler])
+        elif (planned.curve, planned.problem) in self.ended:
+            self.keep(planned, "stopped", 0, None, None, self.ended[planned.curve, planned.problem])
+
+    def give_up(self, planned: Planned, reason: str) -> None:
+        """A task failed: write it down, and try no larger one."""
+        self.keep(planned, "failed", 0, None, None, reason)
+        self.ended[planned.curve, planned.problem] = f"failed with {planned.task.chains} chains: {reason}"
+
+    def notice_slowness(self, planned: Planned) -> None:
+        """End a curve whose last size took too long."""
+        limit = self.config.measurement.max_seconds
+        times = [row.seconds for row in self.rows if row.task == planned.task.fingerprint() and row.seconds]
+        key = (planned.curve, planned.problem)
+        if times and min(times) > limit and key not in self.ended:
+            chains = planned.task.chains
+            self.ended[key] = f"a run with {chains} chains took {min(times):.0f} s, more than {limit:g} s"
+
+    def keep(
+        self,
+        planned: Planned,
+        status: Status,
+        repetition: int,
+        timing: Timing | None,
+        prepare_seconds: float | None,
+        reason: str,
+    ) -> None:
+        """One more row."""
+        figures = asdict(timing) if timing else dict.fromkeys(Timing.__dataclass_fields__)
+        row = Measurement(
+            **describe(planned.task),
+            **figures,
+            status=status,
+            repetition=repetition,
+            seed=self.config.measurement.seed + repetition,
+            prepare_seconds=prepare_seconds,
+            environment=self.environment,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            note=" ".join(reason.split()),
+        )
+        self.rows.append(row)
+        self.file.append(row)
+
+    def show(self, planned: Planned, doing: str) -> None:
+        """Tell how far it is."""
+        label = self.config.curves[planned.curve].label
+        total = self.config.measurement.repetitions
+        settled = Counter(row.task for row in self.rows if row.ok)
+        settled.update({row.task: total for row in self.rows if not row.ok})
+        tasks = [planned.task.fingerprint() for group in self.groups for planned in group]
+        done = sum(min(settled[task], total) for task in tasks)
+        self.note(f"{label}, {planned.task.chains} chains: {doing}", done, total * len(tasks))
+
+
+class Worker:
+    """A process of `batchnuts.experiments.worker`; a context manager that ends it."""
+
+    def __init__(self, task: Task, log: IO[str], timeout: float) -> None:
+        self.task = task
+        self.timeout = timeout
+        log.write(f"\n--- {task.sampler} {json.dumps(task.options)}, {task.chains} chains\n")
+        log.flush()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "batchnuts.experiments.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment_of(task),
+        )
+        self.answers: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.answers.put(line)
+        self.answers.put("")
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def prepare(self) -> float:
+        """Build, compile and run once; the seconds that took. Raises Missing, NoAnswer."""
+        return float(self.ask({"task": asdict(self.task)})["ready"])
+
+    def run(self, seed: int) -> Timing:
+        """One warm run. Raises NoAnswer."""
+        return Timing(**self.ask({"run": seed}))
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            line = self.answers.get(timeout=self.timeout)
+        except BrokenPipeError:
+            line = ""
+        except queue.Empty as error:
+            raise NoAnswer(f"no answer within {self.timeout:g} s (measurement.timeout)") from error
+        if not line:
+            raise NoAnswer(f"its process ended with code {self.process.wait()}; see workers.log")
+        answer: dict[str, Any] = json.loads(line)
+        if "missing" in answer:
+            raise Missing(answer["missing"])
+        if "failed" in answer:
+            raise NoAnswer(answer["failed"])
+        return answer
+
+
+def environment_of(task: Task) -> dict[str, str]:
+    """Environment variables of a task's process: quiet libraries, the device asked for, and the task's own."""
+    device = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"} if task.device == "cpu" else {}
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **device, **task.environment}
+
+
+def open_log(folder: Path) -> IO[str]:
+    """The file that gets what the workers print."""
+    return (folder / "workers.log").open("a", encoding="utf-8")

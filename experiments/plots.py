@@ -1,0 +1,130 @@
+"""Pictures of all experiments: a curve with the range of its repetitions, labelled axes, PNG and PDF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.experiments.results import Value
+
+WIDTH = 7.2
+"""Of every picture, in inches: the text width of most journals."""
+
+_STYLE = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.titlelocation": "left",
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "font.family": "DejaVu Sans",
+    "pdf.fonttype": 42,
+}
+_MARKERS = "osD^vP*X<>ph"
+
+
+class PlotError(BatchnutsError):
+    """A picture that would not say what it shows."""
+
+
+def need_matplotlib() -> None:
+    """Raise PlotError, which says what to install, where matplotlib is missing: before anything is measured."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise PlotError(
+            "experiments draw pictures with matplotlib, which is not installed. Install it with "
+            "pip install 'batchnuts[plot]'."
+        ) from error
+
+
+def new_figure(panels: int, height: float = 3.6) -> tuple[Any, list[Any]]:
+    """A figure with some panels side by side; no display is needed."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, panels, squeeze=False)
+    return figure, list(axes[0])
+
+
+def draw_curve(axes: Any, values: Sequence[Value], label: str, number: int, *, flat: bool = False) -> None:
+    """A line through the points with a band over their repetitions' range; `number` picks colour and marker.
+
+    flat: one value, drawn across the whole panel.
+    """
+    if not values:
+        return
+    colour = f"C{number % 10}"
+    if flat:
+        last = values[-1]
+        axes.axhline(last.value, color=colour, linewidth=1.2, linestyle="--", label=label)
+        axes.axhspan(last.low, last.high, color=colour, alpha=0.15, linewidth=0)
+        return
+    chains = [value.chains for value in values]
+    axes.fill_between(chains, [v.low for v in values], [v.high for v in values], color=colour, alpha=0.2, linewidth=0)
+    axes.plot(
+        chains,
+        [value.value for value in values],
+        color=colour,
+        marker=_MARKERS[number % len(_MARKERS)],
+        markersize=3,
+        linewidth=1.2,
+        label=label,
+    )
+
+
+def draw_bound(axes: Any, values: Sequence[Value], label: str) -> None:
+    """A thin grey line that curves cannot pass."""
+    if values:
+        chains, heights = [v.chains for v in values], [v.value for v in values]
+        axes.plot(chains, heights, color="0.5", linewidth=0.8, linestyle=":", label=label)
+
+
+def finish(axes: Any, *, x: str, y: str, title: str, chains: Iterable[int], log_y: bool) -> None:
+    """Axes as powers of two (and of ten), labels, title, legend."""
+    axes.set_xscale("log", base=2)
+    ticks = sorted(set(chains))
+    if ticks:
+        shown = ticks[:: -(-len(ticks) // 8)]
+        axes.set_xticks(shown, [f"{tick:,}" for tick in shown], rotation=45 if len(shown) > 6 else 0)
+        axes.minorticks_off()
+    if log_y:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.02)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend()
+
+
+def check(figure: Any) -> None:
+    """Raise PlotError for a panel without axis labels, or without anything drawn in it."""
+    for axes in figure.axes:
+        if not axes.get_xlabel() or not axes.get_ylabel():
+            raise PlotError(f"the panel {axes.get_title()!r} lacks the label of an axis")
+        if not axes.lines:
+            raise PlotError(f"the panel {axes.get_title()!r} is empty: none of its curves has a measurement")
+
+
+def save(figure: Any, folder: Path, name: str) -> list[Path]:
+    """Write `name`.png and `name`.pdf; the same picture gives the same bytes. Raises PlotError as `check` does."""
+    import matplotlib
+
+    check(figure)
+    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(png, dpi=200, metadata={"Software": None})
+        figure.savefig(pdf, metadata={"CreationDate": None})
+    return [png, pdf]

@@ -1,0 +1,139 @@
+"""Measurements as an experiment looks at them: by curve, problem and number of chains."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from batchnuts.experiments.config import Claim, ExperimentConfig, Measure
+from batchnuts.experiments.measurements import Measurement
+
+Summary = Callable[[Sequence[float]], float]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """How a measure is read off a run, summed up over the repetitions, and named on an axis."""
+
+    of: Callable[[Measurement], float | None]
+    summary: Summary
+    axis: str
+    digits: str
+    """A format specification."""
+    how: str
+    """How the repetitions are summed up, in words."""
+
+
+QUANTITIES: Mapping[Measure, Quantity] = {
+    "rate": Quantity(lambda run: run.rate, max, "useful gradients per second", ",.3g", "best"),
+    "utilization": Quantity(
+        lambda run: run.utilization, statistics.fmean, "utilization of the gradient", ".3f", "mean"
+    ),
+    "lockstep_utilization": Quantity(
+        lambda run: run.lockstep_utilization, statistics.fmean, "utilization in lockstep", ".3f", "mean"
+    ),
+    "asynchronous_utilization": Quantity(
+        lambda run: run.asynchronous_utilization, statistics.fmean, "utilization without waiting", ".3f", "mean"
+    ),
+    "ess_per_minute": Quantity(
+        lambda run: run.ess_per_minute, statistics.median, "effective samples per minute (least)", ",.3g", "median"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Value:
+    """One point of a curve: what its repetitions come to, and their range."""
+
+    chains: int
+    value: float
+    low: float
+    high: float
+    repetitions: int
+
+
+@dataclass(frozen=True)
+class Results:
+    """A config and the measurements that answer it; rows of other tasks (of an earlier config) are not looked at."""
+
+    config: ExperimentConfig
+    rows: Sequence[Measurement]
+
+    def rows_of(self, curve: str, problem: str, chains: int) -> list[Measurement]:
+        """All rows of one point, in the order of their repetitions."""
+        task = self.config.task(curve, problem, chains).fingerprint()
+        wanted = range(self.config.measurement.repetitions)
+        rows = [row for row in self.rows if row.task == task and row.repetition in wanted]
+        return sorted(rows, key=lambda row: row.repetition)
+
+    def value(self, measure: Measure, curve: str, problem: str, chains: int) -> Value | None:
+        """A measure at one point; None where nothing was measured, or the sampler does not tell."""
+        quantity = QUANTITIES[measure]
+        found = [quantity.of(row) for row in self.rows_of(curve, problem, chains) if row.ok]
+        figures = [figure for figure in found if figure is not None]
+        if not figures:
+            return None
+        return Value(chains, quantity.summary(figures), min(figures), max(figures), len(figures))
+
+    def values(self, measure: Measure, curve: str, problem: str) -> list[Value]:
+        """A measure along a curve, where there is one."""
+        if problem not in self.config.problems_of(curve):
+            return []
+        points = (self.value(measure, curve, problem, chains) for chains in self.config.chains_of(curve))
+        return [point for point in points if point is not None]
+
+    def absent(self) -> list[tuple[str, str, int, str]]:
+        """(curve, problem, chains, reason) of every point that has no run."""
+        gaps = []
+        for curve, problem, chains in self.config.points():
+            rows = self.rows_of(curve, problem, chains)
+            if not any(row.ok for row in rows):
+                reason = next((f"{row.status}: {row.note}" for row in rows), "not measured yet")
+                gaps.append((curve, problem, chains, reason))
+        return gaps
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim beside what was seen."""
+
+    claim: Claim
+    seen: Value | None
+    """The claim's figure with the range that the repetitions allow; None if a part of it was not measured."""
+
+    @property
+    def word(self) -> str:
+        """holds, does not hold, or not measured."""
+        if self.seen is None:
+            return "not measured"
+        low = self.claim.at_least is None or self.seen.value >= self.claim.at_least
+        high = self.claim.at_most is None or self.seen.value <= self.claim.at_most
+        return "holds" if low and high else "does not hold"
+
+
+def judge(results: Results, claim: Claim) -> Verdict:
+    """Look a claim's figure up; a ratio's range is from the least over the largest to the largest over the least."""
+    problem = claim.problem or next(iter(results.config.problems))
+    above = _at(results, claim.measure, claim.curve, problem, claim.chains)
+    if claim.over_curve is None or above is None:
+        return Verdict(claim, above)
+    chains = claim.over_chains or claim.chains
+    below = _at(results, claim.measure, claim.over_curve, problem, chains)
+    if below is None or below.low <= 0:
+        return Verdict(claim, None)
+    ratio = Value(
+        above.chains,
+        above.value / below.value,
+        above.low / below.high,
+        above.high / below.low,
+        min(above.repetitions, below.repetitions),
+    )
+    return Verdict(claim, ratio)
+
+
+def _at(results: Results, measure: Measure, curve: str, problem: str, chains: int | None) -> Value | None:
+    values = results.values(measure, curve, problem)
+    if chains is None:
+        return max(values, key=lambda value: value.value, default=None)
+    return next((value for value in values if value.chains == chains), None)

@@ -1,0 +1,139 @@
+"""summary.md: each claim beside what was seen, all figures as tables, and what could not be measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from batchnuts.experiments.config import Claim, Measure
+from batchnuts.experiments.results import QUANTITIES, Quantity, Results, Value, judge
+
+
+def write_summary(title: str, question: str, tables: str, results: Results, folder: Path) -> None:
+    """Write `folder`/summary.md from the results and environment.json."""
+    parts = [f"# {title}", question, claims_table(results), tables, gaps(results), made_with(results, folder)]
+    (folder / "summary.md").write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+
+
+def claims_table(results: Results) -> str:
+    """Every claim with its verdict."""
+    if not results.config.claims:
+        return ""
+    rows = []
+    for claim in results.config.claims.values():
+        verdict = judge(results, claim)
+        digits = ".3g" if claim.over_curve else QUANTITIES[claim.measure].digits
+        seen = "-" if verdict.seen is None else shown(verdict.seen, digits)
+        rows.append((claim.says, claim.source, _figure(results, claim), _bound(claim), seen, f"**{verdict.word}**"))
+    head = ("claim", "source", "figure", "holds from", "seen here (range)", "verdict")
+    return "## Claims\n\n" + table(head, rows)
+
+
+def _figure(results: Results, claim: Claim) -> str:
+    """What is looked up, in words."""
+    config = results.config
+
+    def at(chains: int | None) -> str:
+        return "its largest" if chains is None else f"{chains:,} chains"
+
+    words = f"{QUANTITIES[claim.measure].axis} of {config.curves[claim.curve].label} ({at(claim.chains)})"
+    if claim.over_curve is not None:
+        chains = claim.over_chains or claim.chains
+        words += f" / {config.curves[claim.over_curve].label} ({at(chains)})"
+    return words if claim.problem is None else f"{words}, {config.problems[claim.problem].label}"
+
+
+def _bound(claim: Claim) -> str:
+    low = "" if claim.at_least is None else f"≥ {claim.at_least:g}"
+    high = "" if claim.at_most is None else f"≤ {claim.at_most:g}"
+    return " and ".join(bound for bound in (low, high) if bound)
+
+
+def size_table(results: Results, measure: Measure, problem: str, curves: Sequence[str] | None = None) -> str:
+    """Curves by numbers of chains, one problem; a point without the measure is `-`."""
+    config = results.config
+    names = [curve for curve in curves or config.curves if problem in config.problems_of(curve)]
+    sizes = sorted({size for curve in names for size in config.chains_of(curve)})
+    rows = []
+    for curve in names:
+        values = {value.chains: value for value in results.values(measure, curve, problem)}
+        cells = [_cell(values.get(size), QUANTITIES[measure]) for size in sizes]
+        rows.append((config.curves[curve].label, *cells))
+    return table(("chains", *(f"{size:,}" for size in sizes)), rows)
+
+
+def _cell(value: Value | None, quantity: Quantity) -> str:
+    return "-" if value is None else format_figure(value.value, quantity.digits)
+
+
+def format_figure(figure: float, digits: str) -> str:
+    """With the digits given; large ones with thousands separated, and no exponent."""
+    return f"{float(f'{figure:.3g}'):,.0f}" if digits.endswith("g") and abs(figure) >= 1000 else f"{figure:{digits}}"
+
+
+def shown(value: Value, digits: str) -> str:
+    """A figure with the range of its repetitions."""
+    return (
+        f"{format_figure(value.value, digits)} "
+        f"({format_figure(value.low, digits)} to {format_figure(value.high, digits)})"
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "|".join("---" for _ in head) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows])
+
+
+def gaps(results: Results) -> str:
+    """Every point without a run, and why; points of a curve with the same reason together."""
+    grouped: dict[tuple[str, str, str], list[int]] = {}
+    for curve, problem, chains, reason in results.absent():
+        grouped.setdefault((curve, problem, reason), []).append(chains)
+    if not grouped:
+        return ""
+    config = results.config
+    rows = [
+        (
+            config.curves[curve].label,
+            config.problems[problem].label,
+            ", ".join(f"{size:,}" for size in chains),
+            reason,
+        )
+        for (curve, problem, reason), chains in grouped.items()
+    ]
+    return "## Not measured\n\n" + table(("curve", "problem", "chains", "why"), rows)
+
+
+def made_with(results: Results, folder: Path) -> str:
+    """The environments that the rows name, how long it all took, and how the figures were summed up."""
+    environments = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    wanted = {results.config.task(*point).fingerprint() for point in results.config.points()}
+    used = [row for row in results.rows if row.task in wanted and row.ok]
+    lines = ["## How it was made", ""]
+    for name in sorted({row.environment for row in used}, key=list(environments).index):
+        found = environments[name]
+        runs = sum(row.environment == name for row in used)
+        packages = ", ".join(f"{p} {v}" for p, v in found["packages"].items() if v)
+        machine = f"{found['processors_usable']} of {found['processors']} processors ({found['processor']})"
+        lines.append(
+            f"- {runs} runs on {machine}, {found['memory_gib']} GiB, GPU: {found['gpu'] or 'none'}; Python "
+            f"{found['python']}, {packages}, commit {found['commit'] or 'unknown'}."
+        )
+    if used:
+        minutes = sum(row.seconds or 0.0 for row in used) / 60
+        days = sorted({row.started[:10] for row in used})
+        loads = sorted(row.load or 0.0 for row in used)
+        lines.append(
+            f"- {minutes:.1f} minutes of timed runs, {' to '.join(dict.fromkeys((days[0], days[-1])))}. Load of the "
+            f"machine before a run: median {loads[len(loads) // 2]:.1f}, highest {loads[-1]:.1f}."
+        )
+    repetitions = results.config.measurement.repetitions
+    lines.append(
+        f"- Every point has {repetitions} warm runs with different seeds, all in measurements.csv. Rates are the best of "
+        "them, utilizations their mean, effective samples per minute their median; ranges are over all of them."
+    )
+    lines.append(f"- Written {datetime.now(UTC).date().isoformat()}.")
+    return "\n".join(lines)

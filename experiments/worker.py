@@ -1,0 +1,122 @@
+"""One sampler in a process of its own (`python -m batchnuts.experiments.worker`): its threads and memory are its alone.
+
+The parent writes one JSON object a line to its standard input, and reads one back for each:
+
+    {"task": {...}}   ->  {"ready": SECONDS}       built, compiled, and run once
+    {"run": SEED}     ->  {"seconds": ..., ...}    a Timing: one warm run
+                      or  {"missing": REASON} / {"failed": REASON}, and it ends
+
+What libraries print goes to standard error, which the parent keeps as a log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from batchnuts.experiments.problems import Problem
+from batchnuts.experiments.samplers import REGISTRY
+from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
+from batchnuts.models import REGISTRY as MODELS
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One warm run, and what it did."""
+
+    seconds: float
+    useful_gradients: int
+    """Those that single-chain NUTS evaluates too; waste is left out."""
+    executed_gradients: int | None
+    """Gradient evaluations times lanes; None where the library does not tell."""
+    lockstep_gradients: int
+    """What the same trajectories would execute if all chains met after each: chains times the sum of the longest."""
+    asynchronous_gradients: int
+    """What they would execute if no chain ever waited before its end: chains times the chain that needs most."""
+    ess_min: float | None
+    """Least bulk ESS of all coordinates, over all chains; None if not asked for."""
+    ess_mean: float | None
+    peak_memory_mb: float
+    """Of the process so far."""
+    load: float
+    """The machine's load average over the last minute, just before the run."""
+
+
+def main() -> int:
+    """Answer the parent until it closes the pipe."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # a library that prints must not disturb the answers
+
+    def answer(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+
+    prepared: Prepared | None = None
+    task: Task | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if "task" in request:
+                task = Task(**request["task"])
+                began = time.perf_counter()
+                prepared = prepare(task)
+                answer({"ready": time.perf_counter() - began})
+            else:
+                assert prepared is not None
+                assert task is not None
+                answer(asdict(timed(prepared, int(request["run"]), task)))
+        except MissingSampler as error:
+            answer({"missing": str(error)})
+            return 0
+        except Exception as error:
+            traceback.print_exc()
+            answer({"failed": f"{type(error).__name__}: {error}"})
+            return 1
+    return 0
+
+
+def prepare(task: Task) -> Prepared:
+    """Build, compile and run once (with a seed that no measurement uses, so that nothing it draws is kept)."""
+    problem = Problem(MODELS[task.problem["name"]].options.model_validate(task.problem))
+    prepared = REGISTRY[task.sampler].load().prepare(task, problem)
+    prepared(2**31 - 1)()
+    return prepared
+
+
+def timed(prepared: Prepared, seed: int, task: Task) -> Timing:
+    """One run; laying out its inputs and judging its draws are not in the time."""
+    run = prepared(seed)
+    load = os.getloadavg()[0]
+    began = time.perf_counter()
+    outcome = run()
+    seconds = time.perf_counter() - began
+    least, mean = effective_sample_sizes(outcome) if task.measure_ess else (None, None)
+    return Timing(
+        seconds=seconds,
+        useful_gradients=int(outcome.leapfrogs.sum()),
+        executed_gradients=outcome.executed_gradients,
+        lockstep_gradients=int(outcome.leapfrogs.max(axis=0).sum()) * len(outcome.leapfrogs),
+        asynchronous_gradients=int(outcome.leapfrogs.sum(axis=1).max()) * len(outcome.leapfrogs),
+        ess_min=least,
+        ess_mean=mean,
+        peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        load=load,
+    )
+
+
+def effective_sample_sizes(outcome: Outcome) -> tuple[float, float]:
+    """Least and mean bulk ESS over the coordinates, as ArviZ defines it."""
+    from batchnuts.mcmc.diagnostics import bulk_ess
+
+    assert outcome.draws is not None
+    bulk = bulk_ess(outcome.draws)
+    return float(bulk.min()), float(bulk.mean())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
