@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -208,7 +208,8 @@ class Worker:
             env=environment_of(task),
         )
         self.answers: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -224,8 +225,11 @@ class Worker:
     ) -> None:
         self.process.kill()
         self.process.wait()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self.listener.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):  # a request it did not live to read
+                pipe.close()
 
     def prepare(self) -> float:
         """Build, compile and run once; the seconds that took. Raises Missing, NoAnswer."""

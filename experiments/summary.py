@@ -132,8 +132,8 @@ def made_with(results: Results, folder: Path) -> str:
         )
     repetitions = results.config.measurement.repetitions
     lines.append(
-        f"- Every point has {repetitions} warm runs with different seeds, all in measurements.csv. Rates are the best of "
-        "them, utilizations their mean, effective samples per minute their median; ranges are over all of them."
+        f"- Every point has {repetitions} warm runs with different seeds, all in measurements.csv. Rates are the best "
+        "of them, utilizations their mean, effective samples per minute their median; ranges are over all of them."
     )
     lines.append(f"- Written {datetime.now(UTC).date().isoformat()}.")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch import random
+from batchnuts.autobatch import BatchedFunction, random
 from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers import OursOptions
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
@@ -22,8 +22,17 @@ from batchnuts.mcmc.runner import make_runner
 from batchnuts.mcmc.settings import ExecutionSettings
 
 
-def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler. A run counts its gradients twice, by the draws' records and by the executor, and compares."""
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """The program `run_chain` of a task, how it is run, and its arguments for a seed."""
+
+    program: BatchedFunction
+    execution: ExecutionSettings
+    arguments: Callable[[int], tuple[Any, ...]]
+
+
+def make_task_chain(task: Task, problem: Problem) -> Chain:
+    """The program of a task. The first log-density and gradient are evaluated with its arguments, so are not timed."""
     options = OursOptions.model_validate(task.options)
     execution = ExecutionSettings.model_validate(options.model_dump(exclude={"density"}))
     model = problem.model
@@ -35,7 +44,7 @@ def prepare(task: Task, problem: Problem) -> Prepared:
     chains = task.chains
     log_step = np.full(chains, np.log(task.step_size), model.dtype)
 
-    def inputs(seed: int) -> tuple[Any, ...]:
+    def arguments(seed: int) -> tuple[Any, ...]:
         position = problem.starts(task.start, chains, seed)
         return (
             random.lane_keys(seed, chains),
@@ -48,10 +57,16 @@ def prepare(task: Task, problem: Problem) -> Prepared:
             np.full(chains, task.transitions, "int64"),
         )
 
-    runner = make_runner(program, inputs(0), execution, task.max_tree_depth)
+    return Chain(program, execution, arguments)
+
+
+def prepare(task: Task, problem: Problem) -> Prepared:
+    """See task.Sampler. A run counts its gradients twice, by the draws' records and by the executor, and compares."""
+    chain = make_task_chain(task, problem)
+    runner = make_runner(chain.program, chain.arguments(0), chain.execution, task.max_tree_depth)
 
     def lay_out(seed: int) -> Callable[[], Outcome]:
-        return partial(run, inputs(seed))
+        return partial(run, chain.arguments(seed))
 
     def run(arguments: tuple[Any, ...]) -> Outcome:
         *_, (counts, result) = runner.run(arguments, task.transitions)

@@ -1,0 +1,126 @@
+"""Configs of experiments: packaged ones are whole, mistakes are named with their place, quick changes what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_experiment import CONFIG
+
+from batchnuts.experiments.config import FOLDER, load_experiment
+from batchnuts.yaml_settings import ConfigError, packaged_configs
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def load(text: str = CONFIG, *overrides: str, quick: bool = False) -> Any:
+        Path("my.yaml").write_text(text)
+        return load_experiment("my.yaml", overrides, quick=quick)
+
+    return load
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("name", packaged_configs(FOLDER))
+def test_packaged_configs_are_valid_and_can_be_read_again(name: str, quick: bool, load: Any) -> None:
+    config = load_experiment(name, quick=quick)
+    assert load(config.to_yaml()).resolved() == config.resolved()
+    assert config.output.folder == f"results/{Path(name).stem}" + ("-quick" if quick else "")
+    assert list(config.points())
+
+
+def test_the_packaged_ones_are_the_three_experiments() -> None:
+    assert packaged_configs(FOLDER) == ["figure6.yaml", "figure7.yaml", "fsm.yaml"]
+
+
+BAD = [
+    ("runs: {}\n", "my.yaml:38: runs: unknown section; did you mean 'run'?"),
+    ("run: {chain: [1]}\n", "run.chain: unknown key; did you mean 'chains'?"),
+    ("run: {chains: [2, 1], transitions: 1}\n", "chains: found [2, 1]; expected increasing integers of at least 1"),
+    ("run: {chains: [0], transitions: 1}\n", "chains: found [0]"),
+    ("measurement: {repetition: 3}\n", "measurement.repetition: unknown key; did you mean 'repetitions'?"),
+    (
+        "measurement: {repetitions: 0}\n",
+        "measurement.repetitions: found 0 (an integer); expected an integer at least 1",
+    ),
+    ("problems: {}\n", "problems: found {}; expected a mapping of names to mappings"),
+    ("problems: {a: {label: a, step_size: 1.0}}\n", "problems.a.model: found None"),
+    ("problems: {a: {label: a, step_size: 1.0, model: {name: gauss}}}\n", "problems.a.model.name: found 'gauss'"),
+    ("curves: {a: {label: a, sampler: stann}}\n", "sampler: found 'stann'; did you mean 'stan'?"),
+    ("curves: {a: {label: a, sampler: stan, options: {process: 2}}}\n", "curves.a.options.process: unknown key"),
+    ("curves: {a: {label: a, sampler: stan, problems: [gaus]}}\n", "curves.a.problems.0: found 'gaus'"),
+    ("curves: {a b: {label: a, sampler: stan}}\n", "found the name 'a b'"),
+    ("curves: {a: 3}\n", "curves.a: found 3; expected a mapping"),
+    (
+        "claims: {a: {says: x, source: y, measure: rate, curve: three, at_least: 1.0}}\n",
+        "claims.a.curve: found 'three'",
+    ),
+    ("claims: {a: {says: x, source: y, measure: rate, curve: one}}\n", "claims.a: found neither at_least nor at_most"),
+    ("output: {}\n", "output.folder: this key is required"),
+]
+
+
+@pytest.mark.parametrize(("section", "message"), BAD)
+def test_mistakes_are_named(section: str, message: str, load: Any) -> None:
+    name = section.split(":")[0]
+    kept = [part for part in split(CONFIG) if not part.startswith(f"{name}:")]
+    with pytest.raises(ConfigError) as caught:
+        load("\n" + "".join(kept) + section)
+    assert message in str(caught.value)
+
+
+def split(text: str) -> list[str]:
+    """The sections of a config."""
+    parts: list[str] = []
+    for line in text.lstrip("\n").splitlines(keepends=True):
+        if line.startswith((" ", "#")):
+            parts[-1] += line
+        else:
+            parts.append(line)
+    return parts
+
+
+def test_unknown_keys_on_the_command_line_are_refused(load: Any) -> None:
+    with pytest.raises(ConfigError, match=r"command line, run\.step=1: run\.step: unknown key"):
+        load(CONFIG, "run.step=1")
+
+
+def test_quick_changes_what_it_says_and_the_folder(load: Any) -> None:
+    config = load(quick=True)
+    assert [config.run.chains, config.curves["two"].chains, config.measurement.repetitions] == [[2], [2], 1]
+    assert config.output.folder == "out-quick"
+    assert load(CONFIG, "run.chains=[3]", quick=True).run.chains == [3]
+
+
+def test_a_mistake_in_quick_has_its_line(load: Any) -> None:
+    line = CONFIG.splitlines().index("  run.chains: [2]") + 1
+    with pytest.raises(ConfigError, match=rf"my\.yaml:{line}: run\.chians: unknown key"):
+        load(CONFIG.replace("  run.chains: [2]", "  run.chians: [2]"), quick=True)
+
+
+def test_quick_without_its_section_is_refused(load: Any) -> None:
+    with pytest.raises(ConfigError, match="--quick needs the section quick"):
+        load("".join(split(CONFIG)[:-1]), quick=True)
+
+
+def test_what_is_null_is_left_out(load: Any) -> None:
+    config = load(CONFIG, "curves.two=null", "claims.faster=null")
+    assert list(config.curves) == ["one"]
+    assert not config.claims
+
+
+def test_a_curve_overrides_the_run_and_a_task_knows_all_of_it(load: Any) -> None:
+    config = load(CONFIG, "curves.two.transitions=7", "curves.two.leapfrogs_per_leaf=3")
+    one, two = config.task("one", "gauss", 4), config.task("two", "gauss", 4)
+    assert (one.transitions, two.transitions, two.leapfrogs_per_leaf) == (4, 7, 3)
+    assert two.options["executor"] == "stackless"
+    assert one.fingerprint() != two.fingerprint()
+    assert one.fingerprint() == load().task("one", "gauss", 4).fingerprint()
+
+
+def test_points_go_through_all_curves_of_a_size_before_the_next(load: Any) -> None:
+    points = [(curve, chains) for curve, _, chains in load().points()]
+    assert points == [("one", 1), ("one", 2), ("two", 2), ("one", 4), ("two", 4)]

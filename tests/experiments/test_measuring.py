@@ -1,0 +1,224 @@
+"""The measuring loop with stand-ins for the samplers' processes: turns, resuming, limits, failures."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_experiment import CONFIG
+
+from batchnuts.experiments import measuring
+from batchnuts.experiments.config import ExperimentConfig, load_experiment
+from batchnuts.experiments.measurements import Measurement, MeasurementsError, MeasurementsFile
+from batchnuts.experiments.measuring import Measuring, Missing, NoAnswer, Worker, plan
+from batchnuts.experiments.samplers.task import Task
+from batchnuts.experiments.worker import Timing
+
+TIMING = Timing(
+    seconds=2.0,
+    useful_gradients=100,
+    executed_gradients=200,
+    lockstep_gradients=200,
+    asynchronous_gradients=150,
+    ess_min=3.0,
+    ess_mean=4.0,
+    peak_memory_mb=1.0,
+    load=0.5,
+)
+
+
+class StandIn:
+    """In place of a Worker: notes what is asked, and does what the test says."""
+
+    asked: list[tuple[str, int, str]] = []  # noqa: RUF012  # set anew by the fixture
+    behaviour: Any = None
+
+    def __init__(self, task: Task, log: Any, timeout: float) -> None:
+        self.name = task.options.get("executor", "virtual_machine")
+        self.task = task
+
+    def __enter__(self) -> StandIn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.note("end")
+
+    def note(self, what: str) -> None:
+        StandIn.asked.append((self.name, self.task.chains, what))
+
+    def prepare(self) -> float:
+        self.note("prepare")
+        if StandIn.behaviour:
+            StandIn.behaviour(self.task, None)
+        return 1.5
+
+    def run(self, seed: int) -> Timing:
+        self.note(f"run {seed}")
+        changed = StandIn.behaviour(self.task, seed) if StandIn.behaviour else None
+        return changed or TIMING
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentConfig:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measuring, "Worker", StandIn)
+    monkeypatch.setattr(StandIn, "asked", [])
+    monkeypatch.setattr(StandIn, "behaviour", None)
+    Path("my.yaml").write_text(CONFIG)
+    return load_experiment("my.yaml")
+
+
+def measure(config: ExperimentConfig, notes: list[Any] | None = None) -> list[Measurement]:
+    file = MeasurementsFile(Path("rows.csv"))
+    note = (lambda *args: notes.append(args)) if notes is not None else lambda *_: None
+    Measuring(config, file, io.StringIO(), "here", note).run()
+    return file.read()
+
+
+def test_samplers_of_one_size_get_ready_and_then_take_turns(config: ExperimentConfig) -> None:
+    rows = measure(config)
+    of_two = [(name, what) for name, chains, what in StandIn.asked if chains == 2]
+    runs = [("virtual_machine", "run"), ("stackless", "run")]
+    expected = [("virtual_machine", "prepare"), ("stackless", "prepare")]
+    expected += [(name, f"run {seed}") for seed in range(3) for name, _ in runs]
+    assert of_two == [*expected, ("stackless", "end"), ("virtual_machine", "end")]
+    assert len(rows) == 15
+    assert all(row.ok for row in rows)
+    assert {(row.seed, row.repetition) for row in rows} == {(0, 0), (1, 1), (2, 2)}
+    assert (rows[0].rate, rows[0].utilization, rows[0].ess_per_minute) == (50.0, 0.5, 90.0)
+
+
+def test_what_is_measured_already_is_not_measured_again(config: ExperimentConfig) -> None:
+    first = measure(config)
+    StandIn.asked.clear()
+    assert measure(config) == first
+    assert StandIn.asked == []
+
+
+def test_it_goes_on_where_it_was_interrupted(config: ExperimentConfig) -> None:
+    def interrupt(task: Task, seed: int | None) -> None:
+        if (task.chains, seed) == (2, 1):
+            raise KeyboardInterrupt
+
+    StandIn.behaviour = staticmethod(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        measure(config)
+    assert len(MeasurementsFile(Path("rows.csv")).read()) == 5
+    assert [what for _, _, what in StandIn.asked[-2:]] == ["end", "end"]
+    StandIn.behaviour = None
+    StandIn.asked.clear()
+    assert len(measure(config)) == 15
+    assert StandIn.asked[:3] == [("virtual_machine", 2, "prepare"), ("stackless", 2, "prepare"), (
+        "virtual_machine", 2, "run 1",
+    )]  # fmt: skip
+
+
+def test_another_config_measures_only_what_is_new(config: ExperimentConfig) -> None:
+    measure(config)
+    StandIn.asked.clear()
+    measure(load_experiment("my.yaml", ["curves.one.chains=[2, 8]", "measurement.repetitions=2"]))
+    assert {(name, chains) for name, chains, _ in StandIn.asked} == {("virtual_machine", 8)}
+
+
+def test_a_curve_stops_after_a_size_that_took_too_long(config: ExperimentConfig) -> None:
+    def slow(task: Task, seed: int | None) -> Timing | None:
+        if task.chains == 2 and task.options["executor"] == "virtual_machine" and seed is not None:
+            return Timing(**{**TIMING.__dict__, "seconds": 61.0 + seed})
+        return None
+
+    StandIn.behaviour = staticmethod(slow)
+    rows = measure(config)
+    (stopped,) = [row for row in rows if row.status == "stopped"]
+    assert (stopped.chains, stopped.seconds) == (4, None)
+    assert stopped.note == "a run with 2 chains took 61 s, more than 60 s"
+    assert sum(row.chains == 4 and row.ok for row in rows) == 3
+    # the same when it goes on from the file, and still one row of it
+    StandIn.asked.clear()
+    assert [row.status for row in measure(config)].count("stopped") == 1
+    assert StandIn.asked == []
+
+
+def test_a_missing_sampler_is_asked_for_once_and_written_down_for_all_its_sizes(config: ExperimentConfig) -> None:
+    def missing(task: Task, seed: int | None) -> None:
+        raise Missing("it is not here; pip install it")
+
+    StandIn.behaviour = staticmethod(missing)
+    rows = measure(config)
+    assert [row.status for row in rows] == ["missing"] * 5
+    assert {row.note for row in rows} == {"it is not here; pip install it"}
+    assert sum(what == "prepare" for _, _, what in StandIn.asked) == 1
+    StandIn.behaviour = None  # now it is installed
+    assert [row.status for row in measure(config)] == ["ok"] * 15
+
+
+def test_a_failure_is_written_down_and_larger_sizes_are_left(config: ExperimentConfig) -> None:
+    def fail(task: Task, seed: int | None) -> None:
+        if task.chains == 2 and task.options["executor"] == "stackless" and seed == 1:
+            raise NoAnswer("its process\nended with code -9")
+
+    StandIn.behaviour = staticmethod(fail)
+    rows = [row for row in measure(config) if row.options.count("stackless")]
+    assert [(row.chains, row.status) for row in rows] == [(2, "ok"), (2, "failed"), (4, "stopped")]
+    assert rows[1].note == "its process ended with code -9"
+    assert rows[2].note == "failed with 2 chains: its process ended with code -9"
+
+
+def test_progress_ends_with_everything_done(config: ExperimentConfig) -> None:
+    notes: list[tuple[str, int, int]] = []
+    measure(config, notes)
+    assert [total for _, _, total in notes] == [15] * len(notes)
+    assert [done for _, done, _ in notes] == sorted(done for _, done, _ in notes)
+    assert notes[0] == ("first curve, 1 chains: compiles", 0, 15)
+    assert notes[-1] == ("second curve, 4 chains: run 3", 14, 15)
+
+
+def test_a_task_of_two_curves_is_measured_once(config: ExperimentConfig) -> None:
+    same = load_experiment("my.yaml", ["curves.two.options={backend: numpy, schedule: earliest}"])
+    assert [len(group) for group in plan(same)] == [1, 1, 1]
+
+
+def test_rows_survive_the_file(config: ExperimentConfig) -> None:
+    (row, *_) = measure(config)
+    assert row.note == ""
+    assert isinstance(row.chains, int)
+    assert isinstance(row.seconds, float)
+    file = MeasurementsFile(Path("rows.csv"))
+    before = file.read()
+    file.rewrite(before)
+    assert file.read() == before
+
+
+def test_a_line_cut_short_is_dropped_and_other_damage_is_named(config: ExperimentConfig) -> None:
+    rows = measure(config)
+    path = Path("rows.csv")
+    whole = path.read_text()
+    path.write_text(whole[:-20])
+    assert MeasurementsFile(path).read() == rows[:-1]
+    path.write_text(whole.replace(",ok,0,", ",ok,zero,", 1))
+    with pytest.raises(MeasurementsError, match=r"rows.csv:2: column repetition: found 'zero'; expected int"):
+        MeasurementsFile(path).read()
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(MeasurementsError, match=r"rows.csv:1: found the columns a, b"):
+        MeasurementsFile(path).read()
+
+
+def test_a_real_worker_answers_and_tells_what_went_wrong(tmp_path: Path) -> None:
+    gauss = {"name": "correlated_gaussian", "dimension": 2, "covariance": "ar1", "dtype": "float64"}
+    good = Task(
+        sampler="batchnuts", options={"backend": "numpy", "executor": "stackless"}, problem=gauss, chains=3,
+        transitions=20, step_size=0.3, max_tree_depth=5, leapfrogs_per_leaf=1, start="wide", device="cpu",
+        measure_ess=True,
+    )  # fmt: skip
+    with (tmp_path / "log").open("a") as log:
+        with Worker(good, log, timeout=120) as worker:
+            assert worker.prepare() > 0
+            one, two, again = worker.run(1), worker.run(2), worker.run(1)
+        assert one.useful_gradients == again.useful_gradients
+        assert one.ess_min == again.ess_min != two.ess_min
+        assert one.executed_gradients >= one.asynchronous_gradients >= one.useful_gradients
+        impossible = Task(**{**good.__dict__, "problem": {**gauss, "correlation": 2.0}})
+        with Worker(impossible, log, timeout=120) as worker, pytest.raises(NoAnswer, match="ValidationError"):
+            worker.prepare()
+    assert "correlation" in (tmp_path / "log").read_text()

@@ -1,0 +1,118 @@
+"""The three commands in their quick modes, for real but on tiny sizes, and the files that they write."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchnuts.experiments import figure6, figure7, fsm
+from batchnuts.experiments.config import load_experiment
+from batchnuts.experiments.measurements import MeasurementsFile
+from batchnuts.experiments.notebook import main
+
+TINY = {
+    "figure6": [
+        "problems.logreg.model.rows=50", "problems.logreg.model.columns=3", "problems.logreg.step_size=0.1",
+        "run.chains=[2]", "run.transitions=2", "run.max_tree_depth=3", "measurement.repetitions=2",
+        "curves.program_counter.chains=[2]", "curves.hybrid.chains=[2]", "curves.best=null", "curves.limit=null",
+        "claims.best_reaches_limit=null",
+    ],
+    "figure7": [
+        "problems.main.model.dimension=3", "problems.thousand=null", "run.chains=[3]", "run.transitions=2",
+        "run.max_tree_depth=3", "curves.trajectories_1=null", "curves.trajectories_100=null", "curves.sweep=null",
+        "curves.table_program_counter=null", "curves.local_static.chains=[3]", "curves.drain.chains=[3]",
+        "curves.trajectories_10.chains=[3]",
+    ],
+    "fsm": [
+        "problems.ar1=null", "problems.equicorrelated.model.dimension=3", "run.chains=[3]", "run.transitions=8",
+        "run.max_tree_depth=3", "measurement.repetitions=1", "claims.ar1_20=null",
+    ],
+}  # fmt: skip
+EXPERIMENTS = {"figure6": figure6.EXPERIMENT, "figure7": figure7.EXPERIMENT, "fsm": fsm.EXPERIMENT}
+PICTURES = {"figure6": ["figure6", "figure6_utilization"], "figure7": ["figure7"], "fsm": ["fsm"]}
+
+
+@pytest.mark.parametrize("name", list(TINY))
+def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["--config", f"{name}.yaml", "--quick", *TINY[name]]
+    assert main(EXPERIMENTS[name], command) == 0
+    out, err = capfd.readouterr()
+    assert out == f"results/{name}-quick/summary.md\n"
+    assert " runs; " in err  # progress, as lines
+    folder = Path("results") / f"{name}-quick"
+    files = {path.name for path in folder.iterdir()}
+    drawn = {f"{picture}.{kind}" for picture in PICTURES[name] for kind in ("png", "pdf")}
+    others = {"config.yaml", "measurements.csv", "environment.json", "summary.md", "workers.log"}
+    assert files == drawn | others
+
+    config = load_experiment(f"{name}.yaml", TINY[name], quick=True)
+    assert load_experiment(str(folder / "config.yaml")).resolved() == config.resolved()
+    rows = MeasurementsFile(folder / "measurements.csv").read()
+    tasks = {config.task(*point).fingerprint() for point in config.points()}
+    assert {row.task for row in rows} == tasks
+    for row in rows:
+        assert row.ok or (row.status == "missing" and row.sampler in ("blackjax", "stan"))
+        if row.ok:
+            assert row.seconds is not None
+            assert row.useful_gradients is not None
+            assert row.seconds > 0
+            assert row.useful_gradients >= row.chains * row.transitions
+            assert (row.ess_min is not None) == config.run.measure_ess
+    with (folder / "measurements.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(rows)
+    (environment,) = json.loads((folder / "environment.json").read_text()).values()
+    assert environment["packages"]["tensorflow"]
+    assert environment["processors"] >= 1
+    summary = (folder / "summary.md").read_text()
+    for claim in config.claims.values():
+        assert claim.says in summary
+    assert ("**holds**" in summary) or ("**does not hold**" in summary) or ("**not measured**" in summary)
+    for row in rows:
+        if row.status == "missing":
+            assert row.note in summary
+
+    # once more: nothing is run again but what was missing
+    before = [row for row in rows if row.ok]
+    assert main(EXPERIMENTS[name], command) == 0
+    assert [row for row in MeasurementsFile(folder / "measurements.csv").read() if row.ok] == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config", "figure8.yaml"], "no packaged config of that name; did you mean 'figure"),
+        (["--config", "figure6.yaml", "run.size=3"], "command line, run.size=3: run.size: unknown key"),
+        (["--config", "figure6.yaml", "--again", "nobody"], "--again nobody: there is no such curve; expected one of"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_told_and_nothing_is_written(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(figure6.EXPERIMENT, arguments) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_prints_a_config_that_can_be_used(tmp_path: Path, capsys: Any) -> None:
+    assert main(figure6.EXPERIMENT, ["--config", "figure6.yaml", "--dry-run", "run.device=gpu"]) == 0
+    (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
+    config = load_experiment(str(tmp_path / "again.yaml"))
+    assert config.run.device == "gpu"
+    assert config.run.chains[-1] == 16384
+    assert config.measurement.repetitions == 5
+
+
+def test_without_matplotlib_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml"]) == 1
+    assert "pip install 'batchnuts[plot]'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

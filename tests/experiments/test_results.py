@@ -1,0 +1,161 @@
+"""What is made of measurements: values, verdicts, pictures, summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_experiment import CONFIG
+
+from batchnuts.experiments import figure6, figure7, fsm, plots
+from batchnuts.experiments.config import FOLDER, load_experiment
+from batchnuts.experiments.measurements import Measurement, describe
+from batchnuts.experiments.notebook import Experiment
+from batchnuts.experiments.results import Results, Value, judge
+from batchnuts.experiments.summary import format_figure, size_table, write_summary
+from batchnuts.yaml_settings import packaged_configs
+
+EXPERIMENTS = {"figure6.yaml": figure6.EXPERIMENT, "figure7.yaml": figure7.EXPERIMENT, "fsm.yaml": fsm.EXPERIMENT}
+
+
+def row(task: Any, repetition: int, seconds: float = 1.0, useful: int = 100, status: Any = "ok") -> Measurement:
+    ok = status == "ok"
+    return Measurement(
+        **describe(task),
+        status=status,
+        repetition=repetition,
+        seed=repetition,
+        seconds=seconds if ok else None,
+        useful_gradients=useful if ok else None,
+        executed_gradients=200 if ok else None,
+        lockstep_gradients=400 if ok else None,
+        asynchronous_gradients=100 if ok else None,
+        ess_min=10.0 if ok else None,
+        ess_mean=11.0 if ok else None,
+        prepare_seconds=1.0,
+        peak_memory_mb=1.0,
+        load=0.0,
+        environment="here",
+        started="2026-01-01T00:00:00+00:00",
+        note="" if ok else "a reason",
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Any:
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    return load_experiment(str(tmp_path / "my.yaml"))
+
+
+@pytest.fixture
+def results(config: Any) -> Results:
+    """Curve one makes 100, 50 and 25 useful gradients per second; curve two 20, at 2 chains only."""
+    rows = [row(config.task("one", "gauss", size), n, 2.0**n) for size in (1, 2, 4) for n in range(3)]
+    rows += [row(config.task("two", "gauss", 2), n, 5.0) for n in range(3)]
+    rows += [row(config.task("two", "gauss", 4), 0, status="missing")]
+    return Results(config, rows)
+
+
+def test_a_value_sums_the_repetitions_up(results: Results) -> None:
+    assert results.value("rate", "one", "gauss", 2) == Value(2, 100.0, 25.0, 100.0, 3)  # the best
+    assert results.value("ess_per_minute", "one", "gauss", 2) == Value(2, 300.0, 150.0, 600.0, 3)  # the median
+    assert results.value("utilization", "one", "gauss", 2) == Value(2, 0.5, 0.5, 0.5, 3)
+    assert results.value("lockstep_utilization", "one", "gauss", 2) == Value(2, 0.25, 0.25, 0.25, 3)
+    assert results.value("rate", "two", "gauss", 4) is None
+    assert [value.chains for value in results.values("rate", "one", "gauss")] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen", "word"),
+    [
+        ({"chains": 2}, Value(2, 5.0, 1.25, 5.0, 3), "holds"),
+        ({"chains": 2, "at_least": 5.01}, Value(2, 5.0, 1.25, 5.0, 3), "does not hold"),
+        ({"chains": 2, "at_most": 4.0}, Value(2, 5.0, 1.25, 5.0, 3), "does not hold"),
+        ({"chains": 4, "over_chains": 2}, Value(4, 5.0, 1.25, 5.0, 3), "holds"),
+        ({"chains": None}, Value(1, 5.0, 1.25, 5.0, 3), "holds"),
+        ({"chains": 4}, None, "not measured"),
+        ({"chains": 3}, None, "not measured"),
+        ({"chains": 2, "over_curve": None}, Value(2, 100.0, 25.0, 100.0, 3), "holds"),
+    ],
+)
+def test_verdicts_are_true_of_the_figures(changes: Any, seen: Any, word: str, results: Results) -> None:
+    claim = results.config.claims["faster"].model_copy(update=changes)
+    verdict = judge(results, claim)
+    assert verdict.seen == seen
+    assert verdict.word == word
+
+
+def test_every_point_without_a_run_is_listed_with_its_reason(results: Results) -> None:
+    assert results.absent() == [("two", "gauss", 4, "missing: a reason")]
+    nothing = Results(results.config, [])
+    assert {reason for *_, reason in nothing.absent()} == {"not measured yet"}
+
+
+def test_tables_show_what_was_measured(results: Results) -> None:
+    assert size_table(results, "rate", "gauss").splitlines() == [
+        "| chains | 1 | 2 | 4 |",
+        "|---|---|---|---|",
+        "| first curve | 100 | 100 | 100 |",
+        "| second curve | - | 20 | - |",
+    ]
+    assert [format_figure(x, ",.3g") for x in (123456.0, 999.4, 0.01234)] == ["123,000", "999", "0.0123"]
+    assert format_figure(0.98765, ".3f") == "0.988"
+
+
+def test_the_summary_has_claims_gaps_and_the_environment(results: Results, tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text(
+        '{"here": {"processors_usable": 2, "processors": 4, "processor": "a chip", "memory_gib": 8.0, "gpu": null, '
+        '"python": "3.11", "packages": {"numpy": "2.0", "jax": null}, "commit": null}}'
+    )
+    write_summary("Title", "Why?", "## Tables", results, tmp_path)
+    text = (tmp_path / "summary.md").read_text()
+    assert "| one is faster than two | nobody |" in text
+    assert "| - | **not measured** |" in text
+    assert "| second curve | a small Gaussian | 4 | missing: a reason |" in text
+    assert "12 runs on 2 of 4 processors (a chip), 8.0 GiB, GPU: none; Python 3.11, numpy 2.0, commit unknown." in text
+
+
+@pytest.mark.parametrize("name", packaged_configs(FOLDER))
+def test_pictures_of_every_experiment_have_curves_and_labels(name: str, tmp_path: Path) -> None:
+    experiment: Experiment = EXPERIMENTS[name]
+    config = load_experiment(name)
+    rows = [row(config.task(*point), n, 1.0 + n) for point in config.points() for n in range(2)]
+    results = Results(config, rows)
+    for file, figure in experiment.pictures(results).items():
+        shown = {line.get_label() for axes in figure.axes for line in axes.lines}
+        wanted = {curve.label for curve in config.curves.values() if curve.panel or name == "fsm.yaml"}
+        if file == "figure6_utilization":
+            wanted -= {curve.label for curve in config.curves.values() if curve.flat}
+        assert wanted <= shown
+        for axes in figure.axes:
+            assert axes.get_xlabel() == "chains"
+            assert axes.get_ylabel()
+            assert axes.get_legend() is not None
+        png, pdf = plots.save(figure, tmp_path, file)
+        assert png.read_bytes().startswith(b"\x89PNG")
+        assert pdf.read_bytes().startswith(b"%PDF")
+        assert min(png.stat().st_size, pdf.stat().st_size) > 5000
+    for curve in config.curves.values():
+        assert curve.label in experiment.tables(results)
+
+
+def test_an_empty_panel_and_a_missing_label_are_refused(tmp_path: Path) -> None:
+    figure, (axes,) = plots.new_figure(1)
+    plots.finish(axes, x="chains", y="rate", title="nothing", chains=[1, 2], log_y=True)
+    with pytest.raises(plots.PlotError, match="'nothing' is empty"):
+        plots.save(figure, tmp_path, "x")
+    plots.draw_curve(axes, [Value(1, 1.0, 1.0, 1.0, 1)], "a", 0)
+    axes.set_xlabel("")
+    with pytest.raises(plots.PlotError, match="lacks the label of an axis"):
+        plots.save(figure, tmp_path, "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bands_span_the_repetitions() -> None:
+    _, (axes,) = plots.new_figure(1)
+    plots.draw_curve(axes, [Value(1, 3.0, 2.0, 4.0, 5), Value(2, 5.0, 4.5, 6.0, 5)], "a", 0)
+    (band,) = axes.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (2.0, 6.0)
+    assert list(axes.lines[0].get_ydata()) == [3.0, 5.0]
