@@ -34,20 +34,25 @@ def pictures(results: Results) -> Mapping[str, Any]:
     config = results.config
     problem = next(iter(config.problems))
     panels = list(dict.fromkeys(curve.panel for curve in config.curves.values()))
-    throughput, axes = plots.new_figure(len(panels))
+    run = f"{config.run.transitions} transitions, {config.run.device.upper()}"
+    throughput, axes = plots.new_figure(len(panels), f"NUTS on {config.problems[problem].label}, {run}")
     for panel, place in zip(panels, axes, strict=True):
-        for number, (name, curve) in enumerate(config.curves.items()):
-            if curve.panel == panel:
-                plots.draw_curve(place, results.values("rate", name, problem), curve.label, number, flat=curve.flat)
-        title = f"{panel} ({config.problems[problem].label}, {config.run.device.upper()})"
-        plots.finish(place, x="chains", y=QUANTITIES["rate"].axis, title=title, chains=config.run.chains, log_y=True)
-    shares, (place,) = plots.new_figure(1)
+        chosen = [name for name, curve in config.curves.items() if curve.panel == panel]
+        for number, name in enumerate(chosen):
+            curve = config.curves[name]
+            plots.draw_curve(place, results.values("rate", name, problem), curve.label, number, flat=curve.flat)
+        plots.finish(place, x="chains", y=QUANTITIES["rate"].axis, title=panel, chains=config.run.chains, log_y=True)
+    shares, (place,) = plots.new_figure(1, f"NUTS on {config.problems[problem].label}, {run}", height=5.0)
     for number, (name, curve) in enumerate(config.curves.items()):
         if not curve.flat:
             plots.draw_curve(place, results.values("utilization", name, problem), curve.label, number)
-    title = f"Share of useful gradients, {config.run.transitions} transitions"
     plots.finish(
-        place, x="chains", y=QUANTITIES["utilization"].axis, title=title, chains=config.run.chains, log_y=False
+        place,
+        x="chains",
+        y=QUANTITIES["utilization"].axis,
+        title="Share of useful gradients",
+        chains=config.run.chains,
+        log_y=False,
     )
     return {"figure6": throughput, "figure6_utilization": shares}
 

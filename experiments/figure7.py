@@ -39,13 +39,15 @@ def pictures(results: Results) -> Mapping[str, Any]:
         name: curve for name, curve in config.curves.items() if curve.panel and problem in config.problems_of(name)
     }
     panels = list(dict.fromkeys(curve.panel for curve in drawn.values()))
-    figure, axes = plots.new_figure(len(panels))
+    figure, axes = plots.new_figure(len(panels), f"NUTS on {config.problems[problem].label}")
     for panel, place in zip(panels, axes, strict=True):
         chosen = [name for name, curve in drawn.items() if curve.panel == panel]
         for number, name in enumerate(chosen):
             plots.draw_curve(place, results.values("utilization", name, problem), drawn[name].label, number)
         sizes = {size for name in chosen for size in config.chains_of(name)}
-        plots.draw_bound(place, results.values("asynchronous_utilization", chosen[-1], problem), "no waiting at all")
+        if len({drawn[name].transitions for name in chosen}) == 1:
+            bound = results.values("asynchronous_utilization", chosen[0], problem)
+            plots.draw_bound(place, bound, "if no chain ever waited")
         plots.finish(place, x="chains", y=quantity.axis, title=panel, chains=sizes, log_y=False)
     return {"figure7": figure}
 
@@ -54,12 +56,13 @@ def tables(results: Results) -> str:
     """Curves by sizes on the first problem, then curves by problems."""
     config = results.config
     problem = next(iter(config.problems))
-    parts = [f"## Utilization, {config.problems[problem].label}", size_table(results, "utilization", problem)]
+    curves = [name for name in config.curves if config.problems_of(name) == [problem]]
+    parts = [f"## Utilization, {config.problems[problem].label}", size_table(results, "utilization", problem, curves)]
     parts += [
         "The same trajectories, if all chains met after each of them:",
-        size_table(results, "lockstep_utilization", problem),
+        size_table(results, "lockstep_utilization", problem, curves),
         "and if none ever waited before its end, which is the most that any schedule can reach:",
-        size_table(results, "asynchronous_utilization", problem),
+        size_table(results, "asynchronous_utilization", problem, curves),
     ]
     others = [name for name in config.curves if set(config.problems_of(name)) - {problem}]
     if others:

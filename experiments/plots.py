@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.experiments.results import Value
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 WIDTH = 7.2
 """Of every picture, in inches: the text width of most journals."""
@@ -44,19 +48,33 @@ def need_matplotlib() -> None:
         ) from error
 
 
-def new_figure(panels: int, height: float = 3.6) -> tuple[Any, list[Any]]:
+def styled(draw: Callable[P, T]) -> Callable[P, T]:
+    """`draw` in the style of our pictures, whatever the user's own settings are."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> T:
+        import matplotlib
+
+        with matplotlib.rc_context(_STYLE):
+            return draw(*args, **kwargs)
+
+    return drawn
+
+
+@styled
+def new_figure(panels: int, title: str, height: float = 4.0) -> tuple[Any, list[Any]]:
     """A figure with some panels side by side; no display is needed."""
-    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(1, panels, squeeze=False)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.01, horizontalalignment="left", fontsize=9)
+    axes = figure.subplots(1, panels, squeeze=False)
     return figure, list(axes[0])
 
 
+@styled
 def draw_curve(axes: Any, values: Sequence[Value], label: str, number: int, *, flat: bool = False) -> None:
     """A line through the points with a band over their repetitions' range; `number` picks colour and marker.
 
@@ -83,6 +101,7 @@ def draw_curve(axes: Any, values: Sequence[Value], label: str, number: int, *, f
     )
 
 
+@styled
 def draw_bound(axes: Any, values: Sequence[Value], label: str) -> None:
     """A thin grey line that curves cannot pass."""
     if values:
@@ -90,13 +109,14 @@ def draw_bound(axes: Any, values: Sequence[Value], label: str) -> None:
         axes.plot(chains, heights, color="0.5", linewidth=0.8, linestyle=":", label=label)
 
 
+@styled
 def finish(axes: Any, *, x: str, y: str, title: str, chains: Iterable[int], log_y: bool) -> None:
     """Axes as powers of two (and of ten), labels, title, legend."""
     axes.set_xscale("log", base=2)
     ticks = sorted(set(chains))
     if ticks:
-        shown = ticks[:: -(-len(ticks) // 8)]
-        axes.set_xticks(shown, [f"{tick:,}" for tick in shown], rotation=45 if len(shown) > 6 else 0)
+        shown = ticks[:: -(-len(ticks) // 6)]
+        axes.set_xticks(shown, [f"{tick:,}" for tick in shown])
         axes.minorticks_off()
     if log_y:
         axes.set_yscale("log")
@@ -104,27 +124,25 @@ def finish(axes: Any, *, x: str, y: str, title: str, chains: Iterable[int], log_
         axes.set_ylim(0, 1.02)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.set_title(title)
+    axes.set_title(title, loc="left")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend()
+        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.2), borderaxespad=0.0)  # below: it hides no curve
 
 
 def check(figure: Any) -> None:
     """Raise PlotError for a panel without axis labels, or without anything drawn in it."""
     for axes in figure.axes:
         if not axes.get_xlabel() or not axes.get_ylabel():
-            raise PlotError(f"the panel {axes.get_title()!r} lacks the label of an axis")
+            raise PlotError(f"the panel {axes.get_title(loc='left')!r} lacks the label of an axis")
         if not axes.lines:
-            raise PlotError(f"the panel {axes.get_title()!r} is empty: none of its curves has a measurement")
+            raise PlotError(f"the panel {axes.get_title(loc='left')!r} is empty: none of its curves has a measurement")
 
 
+@styled
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write `name`.png and `name`.pdf; the same picture gives the same bytes. Raises PlotError as `check` does."""
-    import matplotlib
-
     check(figure)
     png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
-    with matplotlib.rc_context(_STYLE):
-        figure.savefig(png, dpi=200, metadata={"Software": None})
-        figure.savefig(pdf, metadata={"CreationDate": None})
+    figure.savefig(png, dpi=200, metadata={"Software": None})
+    figure.savefig(pdf, metadata={"CreationDate": None})
     return [png, pdf]

@@ -141,7 +141,7 @@ def test_pictures_of_every_experiment_have_curves_and_labels(name: str, tmp_path
 
 
 def test_an_empty_panel_and_a_missing_label_are_refused(tmp_path: Path) -> None:
-    figure, (axes,) = plots.new_figure(1)
+    figure, (axes,) = plots.new_figure(1, "a title")
     plots.finish(axes, x="chains", y="rate", title="nothing", chains=[1, 2], log_y=True)
     with pytest.raises(plots.PlotError, match="'nothing' is empty"):
         plots.save(figure, tmp_path, "x")
@@ -153,7 +153,7 @@ def test_an_empty_panel_and_a_missing_label_are_refused(tmp_path: Path) -> None:
 
 
 def test_bands_span_the_repetitions() -> None:
-    _, (axes,) = plots.new_figure(1)
+    _, (axes,) = plots.new_figure(1, "a title")
     plots.draw_curve(axes, [Value(1, 3.0, 2.0, 4.0, 5), Value(2, 5.0, 4.5, 6.0, 5)], "a", 0)
     (band,) = axes.collections
     heights = band.get_paths()[0].vertices[:, 1]
