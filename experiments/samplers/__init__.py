@@ -28,6 +28,14 @@ class NoOptions(Settings):
     """Of a sampler that has none."""
 
 
+class LimitOptions(Settings):
+    """Options of `sampler: leapfrog_limit`."""
+
+    leapfrogs_per_transition: int = Field(
+        32, ge=1, description="leapfrogs that every chain takes, a multiple of leapfrogs_per_leaf"
+    )
+
+
 class UnrolledOptions(Settings):
     """Options of `sampler: tfp_unrolled`."""
 
@@ -68,7 +76,7 @@ class Registered:
 
 REGISTRY: dict[str, Registered] = {
     "batchnuts": Registered(OursOptions, "ours"),
-    "leapfrog_limit": Registered(NoOptions, "leapfrog_limit"),
+    "leapfrog_limit": Registered(LimitOptions, "leapfrog_limit"),
     "tfp_unrolled": Registered(UnrolledOptions, "tfp_unrolled"),
     "tfp_autobatched": Registered(AutobatchedOptions, "tfp_autobatched"),
     "blackjax": Registered(NoOptions, "blackjax_vmap", "blackjax"),

@@ -1,0 +1,77 @@
+"""BlackJAX's NUTS, one chain's, under `jax.jit(jax.vmap(scan))`: all chains in lockstep.
+
+How many gradients it executed cannot be told from what it returns. Under `vmap` a chain that has finished its
+trajectory goes on building subtrees, and discards them, until the last chain has finished; the inner loop runs for
+the longest subtree of any chain, finished ones included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from batchnuts.experiments.problems import Problem
+from batchnuts.experiments.samplers import NoOptions
+from batchnuts.experiments.samplers.jax_densities import log_density, use_jax
+from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
+
+
+def prepare(task: Task, problem: Problem) -> Prepared:
+    """See task.Sampler. BlackJAX counts leaves; draws are recorded and come to the host, asked for or not."""
+    NoOptions.model_validate(task.options)
+    placed = use_jax("blackjax", task.device, problem.dtype)
+    import blackjax
+    import jax
+
+    def leapfrogs_of_a_leaf(*made_of: Any) -> Callable[[Any, Any], Any]:
+        leapfrog = blackjax.mcmc.integrators.velocity_verlet(*made_of)
+
+        def leaf(state: Any, step_size: Any) -> Any:
+            for _ in range(task.leapfrogs_per_leaf):
+                state = leapfrog(state, step_size)
+            return state
+
+        return leaf
+
+    with placed:
+        algorithm = blackjax.nuts(
+            log_density(problem),
+            step_size=np.asarray(task.step_size, problem.dtype),
+            inverse_mass_matrix=np.ones(problem.dimension, problem.dtype),
+            max_num_doublings=task.max_tree_depth,
+            integrator=leapfrogs_of_a_leaf,
+        )
+
+    def chain(key: Any, state: Any) -> Any:
+        def transition(state: Any, key: Any) -> tuple[Any, tuple[Any, Any]]:
+            state, info = algorithm.step(key, state)
+            return state, (state.position, info.num_integration_steps)
+
+        _, records = jax.lax.scan(transition, state, jax.random.split(key, task.transitions))
+        return records
+
+    bootstrap = jax.jit(jax.vmap(algorithm.init))
+
+    def inputs(seed: int) -> Any:
+        keys = jax.random.split(jax.random.key(seed), task.chains)
+        return jax.block_until_ready((keys, bootstrap(problem.starts(task.start, task.chains, seed))))
+
+    with placed:
+        compiled = jax.jit(jax.vmap(chain)).lower(*inputs(0)).compile()
+
+    def lay_out(seed: int) -> Callable[[], Outcome]:
+        with placed:
+            arguments = inputs(seed)
+        return lambda: run(arguments)
+
+    def run(arguments: Any) -> Outcome:
+        draws, leaves = (np.asarray(array) for array in compiled(*arguments))  # [chains, transitions, ...]
+        return Outcome(
+            leapfrogs=leaves * task.leapfrogs_per_leaf,
+            executed_gradients=None,
+            draws=draws if task.measure_ess else None,
+        )
+
+    return lay_out

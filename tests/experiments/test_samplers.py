@@ -1,0 +1,183 @@
+"""The samplers that need nothing but TensorFlow, and what each says when it cannot do what is asked."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sampler_tasks import (
+    GAUSSIAN,
+    REGRESSION,
+    assert_density,
+    assert_full_trees,
+    assert_moments,
+    make_problem,
+    make_task,
+    points,
+    prepare,
+    sample,
+)
+
+from batchnuts.experiments.samplers import leapfrog_limit, tf_densities, tfp_unrolled
+from batchnuts.experiments.samplers.task import MissingSampler
+
+STACKLESS = {"executor": "stackless", "mode": "eager"}
+
+
+@pytest.mark.parametrize("options", [GAUSSIAN, REGRESSION])
+def test_the_density_that_tensorflow_differentiates_is_the_models(options: dict[str, Any]) -> None:
+    problem = make_problem({**options, "dtype": "float64"})
+    positions = points(problem)
+    with tf.GradientTape() as tape:
+        variable = tf.Variable(positions)
+        values = tf_densities.log_density(problem)(variable)
+    assert_density(values.numpy(), tape.gradient(values, variable).numpy(), problem, positions)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "options", "leapfrogs_per_leaf"),
+    [
+        ("tfp_unrolled", {}, 1),
+        ("tfp_unrolled", {"mode": "graph"}, 4),
+        ("tfp_autobatched", {}, 4),
+        ("tfp_autobatched", STACKLESS, 2),
+    ],
+)
+def test_leapfrogs_of_full_trees(sampler: str, options: dict[str, Any], leapfrogs_per_leaf: int) -> None:
+    outcome = assert_full_trees(sampler, options, leapfrogs_per_leaf)
+    assert outcome.executed_gradients is not None
+
+
+def test_the_reference_tells_leapfrogs_of_steps() -> None:
+    """Two trajectories a step: of four transitions it tells two sums."""
+    outcome = sample(make_task("tfp_autobatched", {"trajectories_per_step": 2, **STACKLESS}))
+    assert outcome.leapfrogs.shape == (3, 2)
+
+
+@pytest.mark.parametrize("options", [{}, STACKLESS])
+def test_the_reference_executes_what_one_chain_needs(options: dict[str, Any]) -> None:
+    """One chain alone wastes nothing: what the density counted is what the chain needed."""
+    alone = sample(make_task("tfp_autobatched", options, chains=1, leapfrogs_per_leaf=2))
+    assert alone.executed_gradients == alone.leapfrogs.sum() > 0
+
+
+def test_the_reference_executes_more_than_its_longest_chain_needs() -> None:
+    """Chains that must wait for each other: `leapfrogs_computed`, the reference's own figure, would fall short."""
+    outcome = sample(make_task("tfp_autobatched", STACKLESS, chains=6))
+    assert outcome.executed_gradients is not None
+    assert outcome.executed_gradients > 6 * outcome.leapfrogs.max()
+
+
+def test_lockstep_executes_what_the_longest_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count from the trajectories' lengths is that of a density which counts its own evaluations."""
+    problem = make_problem(REGRESSION)
+    density = tf_densities.log_density(problem)
+    evaluations = tf.Variable(0, dtype="int64")
+
+    def counted(position: Any) -> Any:
+        evaluations.assign_add(1)
+        return density(position)
+
+    monkeypatch.setattr(tfp_unrolled, "log_density", lambda problem: counted)
+    task = make_task(
+        "tfp_unrolled", {"mode": "graph"}, problem=REGRESSION, step_size=0.05, chains=5, leapfrogs_per_leaf=2
+    )
+    run = tfp_unrolled.prepare(task, problem)(3)
+    before = int(evaluations.numpy())
+    outcome = run()
+    assert outcome.executed_gradients == 5 * (int(evaluations.numpy()) - before)
+    assert outcome.executed_gradients > outcome.leapfrogs.sum()
+    assert len(np.unique(outcome.leapfrogs)) > 2
+
+
+@pytest.mark.parametrize(
+    ("sampler", "options", "leapfrogs_per_leaf", "dtype"),
+    [
+        ("tfp_unrolled", {}, 1, "float64"),
+        ("tfp_unrolled", {"mode": "graph"}, 2, "float32"),
+        ("tfp_autobatched", {"trajectories_per_step": 1}, 2, "float32"),
+    ],
+)
+def test_moments(sampler: str, options: dict[str, Any], leapfrogs_per_leaf: int, dtype: str) -> None:
+    assert_moments(sampler, options, leapfrogs_per_leaf, dtype)
+
+
+def test_a_run_follows_from_its_seed() -> None:
+    run = prepare(make_task("tfp_unrolled", {"mode": "graph"}, measure_ess=True))
+    first, again, other = run(5)().draws, run(5)().draws, run(6)().draws
+    assert first is not None
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).all()
+
+
+def test_the_limit_takes_the_leapfrogs_it_says() -> None:
+    task = make_task("leapfrog_limit", {"leapfrogs_per_transition": 6}, leapfrogs_per_leaf=3, transitions=2)
+    outcome = sample(task)
+    assert outcome.leapfrogs.tolist() == [[6, 6]] * 3
+    assert outcome.executed_gradients == 36
+    # twelve leapfrogs by hand
+    problem = make_problem(GAUSSIAN)
+    rng = np.random.default_rng(0)
+    start, momentum = rng.standard_normal((2, 3, 3))
+    position, precision, total = start, problem.data["precision"], np.zeros(3)
+    for _ in range(12):
+        momentum = momentum - 0.5 * task.step_size * position @ precision
+        position = position + task.step_size * momentum
+        momentum = momentum - 0.5 * task.step_size * position @ precision
+        total -= 0.5 * np.sum(position @ precision * position, axis=1)
+    compiled = leapfrog_limit.make_leapfrogs(make_problem({**GAUSSIAN, "dtype": "float64"}), task)
+    start_momentum = np.random.default_rng(0).standard_normal((2, 3, 3))[1]
+    ended, _, _, summed = compiled(tf.constant(start), tf.constant(start_momentum), tf.constant(-start @ precision))
+    np.testing.assert_allclose(ended, position, rtol=1e-9)
+    np.testing.assert_allclose(summed, total, rtol=1e-9)
+
+
+def test_the_limit_keeps_the_log_density_alive() -> None:
+    """Only the log-density needs a logarithm. XLA drops it, with its sum over rows, when nobody asks for it."""
+    task = make_task("leapfrog_limit", {"leapfrogs_per_transition": 4}, problem=REGRESSION)
+    compiled = leapfrog_limit.make_leapfrogs(make_problem(REGRESSION), task)
+    arguments = [tf.zeros((3, 4))] * 3
+
+    def logarithms(function: Any) -> int:
+        text = function.experimental_get_compiler_ir(*arguments)(stage="optimized_hlo")
+        return text.count(" log(") + text.count(" log-plus-one(")
+
+    assert logarithms(compiled) > 0
+    assert logarithms(tf.function(lambda *arrays: compiled(*arrays)[0], jit_compile=True)) == 0
+
+
+@pytest.mark.parametrize(
+    ("sampler", "library", "package"), [("blackjax",) * 3, ("numpyro",) * 3, ("stan", "stan", "pystan")]
+)
+def test_a_missing_library_is_named(sampler: str, library: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingSampler, match=rf"{sampler} needs {package}: pip install 'batchnuts\[peers\]'"):
+        prepare(make_task(sampler, {}))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "options", "others", "said"),
+    [
+        ("numpyro", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
+        ("stan", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
+        ("stan", {}, {"device": "gpu"}, "on the CPU only"),
+        ("tfp_autobatched", {"executor": "stackless"}, {}, "set mode: eager"),
+        ("tfp_autobatched", {}, {"measure_ess": True}, "set it to 1"),
+        ("tfp_autobatched", {"trajectories_per_step": 3}, {}, "expected a divisor of transitions, which is 4"),
+        ("leapfrog_limit", {}, {"leapfrogs_per_leaf": 3}, "expected a multiple of leapfrogs_per_leaf, which is 3"),
+        ("leapfrog_limit", {}, {"measure_ess": True}, "no effective sample size"),
+    ],
+)
+def test_what_cannot_be_is_refused(sampler: str, options: Any, others: Any, said: str) -> None:
+    with pytest.raises(MissingSampler, match=said):
+        prepare(make_task(sampler, options, **others))
+
+
+@pytest.mark.parametrize("sampler", ["leapfrog_limit", "tfp_unrolled", "tfp_autobatched"])
+def test_a_missing_device_is_named(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    with pytest.raises(MissingSampler, match="TensorFlow sees no gpu"):
+        prepare(make_task(sampler, {}, device="gpu"))

@@ -1,0 +1,96 @@
+"""Small tasks for the samplers of experiments, and facts that hold for every one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from moments import assert_expectations
+
+from batchnuts.experiments.problems import Problem
+from batchnuts.experiments.samplers import REGISTRY
+from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
+from batchnuts.models import REGISTRY as MODELS
+
+GAUSSIAN = {"name": "correlated_gaussian", "dimension": 3, "covariance": "ar1", "correlation": 0.5}
+REGRESSION = {"name": "logistic_regression", "rows": 50, "columns": 4}
+
+
+def make_problem(options: dict[str, Any]) -> Problem:
+    return Problem(MODELS[options["name"]].options.model_validate(options))
+
+
+def make_task(sampler: str, options: dict[str, Any], **others: Any) -> Task:
+    defaults: dict[str, Any] = {
+        "problem": GAUSSIAN,
+        "chains": 3,
+        "transitions": 4,
+        "step_size": 0.3,
+        "max_tree_depth": 6,
+        "leapfrogs_per_leaf": 1,
+        "start": "typical",
+        "device": "cpu",
+        "measure_ess": False,
+    }
+    return Task(sampler=sampler, options=options, **{**defaults, **others})
+
+
+def prepare(task: Task) -> Prepared:
+    return REGISTRY[task.sampler].load().prepare(task, make_problem(task.problem))
+
+
+def sample(task: Task, seed: int = 1) -> Outcome:
+    return prepare(task)(seed)()
+
+
+def assert_full_trees(sampler: str, options: dict[str, Any], leapfrogs_per_leaf: int, chains: int = 3) -> Outcome:
+    """With a tiny step no trajectory turns, so each is a full tree of 2**depth - 1 leaves after the first point."""
+    task = make_task(
+        sampler, options, step_size=1e-3, max_tree_depth=3, leapfrogs_per_leaf=leapfrogs_per_leaf, chains=chains
+    )
+    outcome = sample(task)
+    total = leapfrogs_per_leaf * 7
+    assert outcome.leapfrogs.sum(axis=1).tolist() == [task.transitions * total] * chains
+    if outcome.leapfrogs.shape[1] == task.transitions:
+        assert set(outcome.leapfrogs.flat) == {total}
+    assert np.issubdtype(outcome.leapfrogs.dtype, np.integer)
+    assert outcome.executed_gradients in (None, chains * task.transitions * total)
+    assert outcome.draws is None
+    return outcome
+
+
+def assert_moments(sampler: str, options: dict[str, Any], leapfrogs_per_leaf: int = 1, dtype: str = "float32") -> None:
+    """Means and products of the draws are those of the Gaussian, and the draws are the asked ones."""
+    problem = {**GAUSSIAN, "dtype": dtype}
+    task = make_task(
+        sampler,
+        options,
+        problem=problem,
+        chains=16,
+        transitions=300,
+        leapfrogs_per_leaf=leapfrogs_per_leaf,
+        measure_ess=True,
+    )
+    outcome = sample(task)
+    assert outcome.draws is not None
+    assert outcome.draws.shape == (16, 300, 3)
+    assert outcome.draws.dtype == (dtype if sampler != "stan" else "float64")
+    assert outcome.leapfrogs.shape == (16, 300)
+    assert (outcome.leapfrogs % leapfrogs_per_leaf == 0).all()
+    rows, columns = np.triu_indices(3)
+    products = outcome.draws[..., rows] * outcome.draws[..., columns]
+    covariance = make_problem(problem).approximation.covariance
+    expected = np.concatenate([np.zeros(3), covariance[rows, columns]])
+    assert_expectations(np.concatenate([outcome.draws, products], axis=2), expected, largest_error=0.1)
+
+
+def assert_density(values: np.ndarray, gradients: np.ndarray, problem: Problem, positions: np.ndarray) -> None:
+    """Log-densities [points] (up to a constant) and gradients [points, dimension] are those of the problem's model."""
+    assert problem.model.batched_value_and_gradient is not None
+    expected, expected_gradients = problem.model.batched_value_and_gradient(positions)
+    np.testing.assert_allclose(np.diff(values), np.diff(expected), rtol=1e-9)
+    np.testing.assert_allclose(gradients, expected_gradients, rtol=1e-9)
+
+
+def points(problem: Problem) -> np.ndarray:
+    return problem.starts("wide", 5, 7) / 5
