@@ -69,13 +69,13 @@ def prepare(task: Task, problem: Problem) -> Prepared:
     }
 
     def lay_out(seed: int) -> Callable[[], Outcome]:
-        _forget_fits(model.model_name)
         starts = [{"position": start.tolist()} for start in problem.starts(task.start, task.chains, seed)]
         groups = range(0, task.chains, options.processes)
         seeds = np.random.SeedSequence(seed).generate_state(len(groups)) % 2**31  # Stan's seeds are C++ ints
         return partial(run, [(int(key), starts[i : i + options.processes]) for i, key in zip(groups, seeds)])
 
     def run(groups: list[tuple[int, list[dict[str, list[float]]]]]) -> Outcome:
+        _forget_fits(model.model_name)
         draws, leapfrogs = [], []
         for seed, starts in groups:
             with _silence():

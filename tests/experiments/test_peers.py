@@ -175,6 +175,27 @@ def test_stan_keeps_the_identity_and_the_step_size(monkeypatch: pytest.MonkeyPat
         sample(make_task("stan", {}, chains=1))
 
 
+def test_stan_samples_again_what_it_could_read_back() -> None:
+    """httpstan keeps the fit of a seed; each run must make its own."""
+    pytest.importorskip("stan")
+    import httpstan.cache
+    import httpstan.models
+
+    from batchnuts.experiments.samplers.stan_programs import program
+
+    task = make_task("stan", {}, chains=1)
+    name = httpstan.models.calculate_model_name(program(make_problem(GAUSSIAN)).code)
+    run = prepare(task)
+    written = []
+    for one in (run(5), run(5)):
+        one()
+        (fit,) = httpstan.cache.fit_path(f"{name}/fits/any").parent.iterdir()
+        written.append((fit.name, fit.stat().st_mtime_ns))
+    (first, then), (again, later) = written
+    assert first == again
+    assert then < later
+
+
 def test_stan_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("stan")
     sample(make_task("stan", {}, chains=1))
