@@ -49,6 +49,7 @@ class ProblemSettings(Settings):
         "typical",
         description="typical: chains start at draws of the target (or its normal approximation); wide: N(0, 100)",
     )
+    transitions: int | None = Field(None, ge=1, description="in place of run.transitions, for curves without their own")
 
 
 class RunSettings(Settings):
@@ -167,7 +168,7 @@ class ExperimentConfig:
             options=dict(chosen.options),
             problem=dump_settings(self.models[problem]),
             chains=chains,
-            transitions=chosen.transitions or self.run.transitions,
+            transitions=chosen.transitions or self.problems[problem].transitions or self.run.transitions,
             step_size=self.problems[problem].step_size,
             max_tree_depth=self.run.max_tree_depth,
             leapfrogs_per_leaf=chosen.leapfrogs_per_leaf or self.run.leapfrogs_per_leaf,

@@ -32,9 +32,7 @@ length)."""
 def pictures(results: Results) -> Mapping[str, Any]:
     """A panel for each problem."""
     config = results.config
-    figure, axes = plots.new_figure(
-        len(config.problems), f"NUTS, {config.run.transitions} transitions, {config.run.device.upper()}"
-    )
+    figure, axes = plots.new_figure(len(config.problems), f"NUTS, {config.run.device.upper()}")
     quantity = QUANTITIES["ess_per_minute"]
     for problem, place in zip(config.problems, axes, strict=True):
         for number, (name, curve) in enumerate(config.curves.items()):

@@ -28,8 +28,8 @@ TINY = {
         "curves.trajectories_10.chains=[3]",
     ],
     "fsm": [
-        "problems.ar1=null", "problems.equicorrelated.model.dimension=3", "run.chains=[3]", "run.transitions=8",
-        "run.max_tree_depth=3", "measurement.repetitions=1", "claims.ar1_20=null",
+        "problems.equicorrelated.model.dimension=3", "run.chains=[3]", "problems.equicorrelated.transitions=8",
+        "run.max_tree_depth=3", "measurement.repetitions=1",
     ],
 }  # fmt: skip
 EXPERIMENTS = {"figure6": figure6.EXPERIMENT, "figure7": figure7.EXPERIMENT, "fsm": fsm.EXPERIMENT}
