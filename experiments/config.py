@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -74,7 +75,7 @@ class Curve(Settings):
     label: str = Field(min_length=1, description="its name in pictures and tables")
     sampler: str = Field(description=f"one of {', '.join(REGISTRY)}")
     options: dict[str, Any] = Field(default_factory=dict, description="of that sampler")
-    problems: list[str] | None = Field(None, description="names among `problems`; null: all of them")
+    problems: list[str] | None = Field(None, min_length=1, description="names among `problems`; null: all of them")
     chains: list[int] | None = Field(None, description="in place of run.chains")
     transitions: int | None = Field(None, ge=1, description="in place of run.transitions")
     leapfrogs_per_leaf: int | None = Field(None, ge=1, description="in place of run.leapfrogs_per_leaf")
@@ -101,7 +102,10 @@ class MeasurementSettings(Settings):
         60.0, gt=0.0, description="a curve goes to no larger number of chains once a run of it took longer than this"
     )
     timeout: float = Field(
-        900.0, gt=0.0, description="seconds that a sampler may take to compile, or to run once, before it is given up"
+        900.0,
+        gt=0.0,
+        le=1e6,
+        description="seconds that a sampler may take to compile, or to run once, before it is given up",
     )
     workers: int = Field(
         12, ge=1, description="samplers of one size that are kept ready at the same time and take turns, run by run"
@@ -138,6 +142,10 @@ class Claim(Settings):
     def _bounded(self) -> Claim:
         if self.at_least is None and self.at_most is None:
             raise ValueError("found neither at_least nor at_most; expected one of them, or both")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError(f"at_most: found {self.at_most:g}; expected at_least ({self.at_least:g}) or more")
+        if self.over_chains is not None and self.over_curve is None:
+            raise ValueError(f"over_chains: found {self.over_chains}, which has no effect without over_curve")
         return self
 
 
@@ -187,6 +195,10 @@ class ExperimentConfig:
         """Numbers of chains a curve is measured at."""
         return list(self.curves[curve].chains or self.run.chains)
 
+    def seeds(self) -> dict[int, int]:
+        """The seed of each repetition."""
+        return {repetition: self.measurement.seed + repetition for repetition in range(self.measurement.repetitions)}
+
     def points(self) -> Iterator[tuple[str, str, int]]:
         """(curve, problem, chains) of every point, in the order of measuring: curves of one size next to each other."""
         sizes = sorted({size for curve in self.curves for size in self.chains_of(curve)})
@@ -226,18 +238,39 @@ def load_experiment(name: str, overrides: Sequence[str] = (), *, quick: bool = F
     file = find_config(name, FOLDER)
     origin = Origin(file)
     content = read_yaml(file, origin, _SECTIONS)
-    changes = content.pop("quick", None) or {}
+    changes = content.pop("quick", None)
+    changes = {} if changes is None else changes
     if not isinstance(changes, dict):
         raise ConfigError(f"{origin('quick')}quick: found {changes!r}; expected a mapping of key paths to values.")
     if quick:
         if not changes:
             raise ConfigError(f"{file}: --quick needs the section quick, which says what it changes; there is none.")
         for path, value in changes.items():
+            _refuse_to_drop_nothing(content, path, value, f"{origin(f'quick.{path}')}quick.{path}")
             set_key(content, path, value, f"{origin(f'quick.{path}')}quick.{path}")
-            origin.lines[path] = origin.lines[f"quick.{path}"]
+            origin.lines[path] = origin.lines.get(f"quick.{path}", origin.lines["quick"])
     for override in overrides:
+        path, _, value = (part.strip() for part in override.partition("="))
+        if path.split(".")[0] == "quick":
+            raise ConfigError(
+                f"command line, {override}: the section quick is applied before the command line; set "
+                f"{path[6:] or 'its keys'} itself."
+            )
+        if value in ("null", "~"):
+            _refuse_to_drop_nothing(content, path, None, f"command line, {override}")
         apply_override(content, override, origin)
     return _check(content, origin, quick)
+
+
+def _refuse_to_drop_nothing(content: Mapping[str, Any], path: str, value: Any, blame: str) -> None:
+    """Raise ConfigError, beginning with `blame`, for a null in place of a problem, curve or claim that is not there."""
+    section, _, name = path.partition(".")
+    known = content.get(section)
+    if value is None and section in ("problems", "curves", "claims") and name and "." not in name:
+        names = list(known) if isinstance(known, dict) else []
+        if name not in names:
+            hint = nearest(name, names) or f"; expected one of {', '.join(names) or 'none: the section is empty'}"
+            raise ConfigError(f"{blame}: there is no {path} to leave out{hint}")
 
 
 def _check(content: dict[str, Any], origin: Origin, quick: bool) -> ExperimentConfig:
@@ -250,12 +283,13 @@ def _check(content: dict[str, Any], origin: Origin, quick: bool) -> ExperimentCo
     run = check_section("run", content.get("run"), RunSettings, origin, problems)
     curves = _check_curves(content.get("curves"), list(targets), origin, problems)
     measurement = check_section("measurement", content.get("measurement"), MeasurementSettings, origin, problems)
-    claims = _check_claims(content.get("claims") or {}, targets, curves, origin, problems)
+    claims = _check_claims(content.get("claims"), targets, curves, origin, problems)
     output = check_section("output", content.get("output"), OutputSettings, origin, problems)
     if problems or not (run and measurement and output):
         raise ConfigError("\n".join(problems))
     if quick:
-        output = OutputSettings(folder=f"{output.folder}-quick")
+        folder = Path(output.folder)
+        output = OutputSettings(folder=str(folder.with_name(f"{folder.name}-quick")) if folder.name else "quick")
     return ExperimentConfig(targets, models, run, curves, measurement, claims, output)
 
 
@@ -309,7 +343,8 @@ def _check_claims(
     content: Any, targets: Mapping[str, Any], curves: Mapping[str, Any], origin: Origin, problems: list[str]
 ) -> dict[str, Claim]:
     claims = {}
-    for name, item in (_named(content, "claims", origin, problems) if content else {}).items():
+    none = content is None or content == {}
+    for name, item in ({} if none else _named(content, "claims", origin, problems)).items():
         claim = check_section(f"claims.{name}", item, Claim, origin, problems)
         if claim is None:
             continue

@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from batchnuts.experiments.measurements import MeasurementsError
+
 _PACKAGES = (
     "batchnuts", "tensorflow", "tensorflow-probability", "numpy", "scipy", "arviz", "jax", "jaxlib", "blackjax",
     "numpyro", "pystan", "httpstan",
@@ -36,12 +38,28 @@ def describe_environment() -> dict[str, Any]:
 
 def note_environment(file: Path) -> str:
     """Add the present environment to a JSON file of environments by name; its name there."""
-    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    known = read_environments(file) if file.exists() else {}
     here = describe_environment()
     name = hashlib.sha256(json.dumps(here, sort_keys=True).encode()).hexdigest()[:8]
     known[name] = here
-    file.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+    scratch = file.with_suffix(".new")
+    scratch.write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+    scratch.replace(file)
     return name
+
+
+def read_environments(file: Path) -> dict[str, Any]:
+    """Environments by name. Raises MeasurementsError for a file that cannot be read."""
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise MeasurementsError(
+            f"{file}: found what is no JSON ({error}); expected environments by name. Delete it: rows then name "
+            "environments that are unknown."
+        ) from error
+    if not isinstance(known, dict):
+        raise MeasurementsError(f"{file}: found a {type(known).__name__}; expected environments by name. Delete it.")
+    return known
 
 
 def _version(package: str) -> str | None:
@@ -52,9 +70,13 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this code is in, with + where it was changed; None outside one."""
+    """Of the checkout that this code is in, with + where it was changed; None outside one.
+
+    A virtual environment inside a project's folder is in that project's checkout, but not of it.
+    """
     here = Path(__file__).resolve().parent
     try:
+        _output("git", "-C", str(here), "ls-files", "--error-unmatch", Path(__file__).name)
         commit = _output("git", "-C", str(here), "rev-parse", "--short=12", "HEAD")
         changed = _output("git", "-C", str(here), "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):

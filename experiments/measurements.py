@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.experiments.samplers.task import Task
@@ -117,6 +119,8 @@ def describe(task: Task) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_REMEDY = "Delete that line, move the folder away, or start again with --fresh."
+
 _FIELDS = tuple(field.name for field in fields(Measurement))
 _KINDS = {field.name: str(field.type) for field in fields(Measurement)}
 
@@ -131,32 +135,51 @@ class MeasurementsFile:
         """All rows so far. A last line that a crash cut short is dropped. Raises MeasurementsError for other damage."""
         if not self.path.exists():
             return []
-        text = self.path.read_text(encoding="utf-8")
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise MeasurementsError(f"{self.path}: found bytes that are no UTF-8 text ({error}). {_REMEDY}") from error
         if not text.endswith("\n"):
             text = text[: text.rfind("\n") + 1]
             self.path.write_text(text, encoding="utf-8")
-        rows = list(csv.reader(text.splitlines()))
+        try:
+            rows = list(csv.reader(text.split("\n")[:-1]))
+        except csv.Error as error:
+            raise MeasurementsError(f"{self.path}: found what is no CSV ({error}). {_REMEDY}") from error
         if not rows:
             return []
         if tuple(rows[0]) != _FIELDS:
             raise MeasurementsError(
                 f"{self.path}:1: found the columns {', '.join(rows[0])}; expected {', '.join(_FIELDS)}. The file is "
-                "another version's; move the folder away, or start again with --fresh."
+                f"damaged, or another version's. {_REMEDY}"
             )
         return [self._row(values, line) for line, values in enumerate(rows[1:], start=2)]
 
     def _row(self, values: Sequence[str], line: int) -> Measurement:
         if len(values) != len(_FIELDS):
-            raise MeasurementsError(f"{self.path}:{line}: found {len(values)} values; expected {len(_FIELDS)}.")
+            raise MeasurementsError(
+                f"{self.path}:{line}: found {len(values)} values; expected {len(_FIELDS)}. {_REMEDY}"
+            )
         parsed = {}
         for name, text in zip(_FIELDS, values, strict=True):
             try:
                 parsed[name] = _parse(_KINDS[name], text)
             except ValueError as error:
                 raise MeasurementsError(
-                    f"{self.path}:{line}: column {name}: found {text!r}; expected {_KINDS[name]}."
+                    f"{self.path}:{line}: column {name}: found {text!r}; expected {_KINDS[name]}. {_REMEDY}"
                 ) from error
-        return Measurement(**parsed)
+        row = Measurement(**parsed)
+        if row.status not in get_args(Status):
+            raise MeasurementsError(
+                f"{self.path}:{line}: column status: found {row.status!r}; expected one of "
+                f"{', '.join(get_args(Status))}. {_REMEDY}"
+            )
+        if row.ok and (row.useful_gradients is None or not row.seconds or row.seconds < 0):
+            raise MeasurementsError(
+                f"{self.path}:{line}: found a run (status ok) without useful_gradients or without seconds above 0; "
+                f"expected both. {_REMEDY}"
+            )
+        return row
 
     def append(self, row: Measurement) -> None:
         """Write one row, safely on disk when this returns."""
@@ -165,16 +188,24 @@ class MeasurementsFile:
             writer = csv.writer(stream, lineterminator="\n")
             if new:
                 writer.writerow(_FIELDS)
-            writer.writerow(["" if value is None else value for value in asdict(row).values()])
+            writer.writerow(_values(row))
+            stream.flush()
+            os.fsync(stream.fileno())
 
     def rewrite(self, rows: Sequence[Measurement]) -> None:
         """Replace the content, at once."""
-        scratch = MeasurementsFile(self.path.with_suffix(".new"))
-        scratch.path.unlink(missing_ok=True)
-        scratch.path.touch()
-        for row in rows:
-            scratch.append(row)
-        scratch.path.replace(self.path)
+        scratch = self.path.with_suffix(".new")
+        with scratch.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(_FIELDS)
+            writer.writerows(_values(row) for row in rows)
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.replace(self.path)
+
+
+def _values(row: Measurement) -> list[Any]:
+    return ["" if value is None else value for value in asdict(row).values()]
 
 
 def _parse(kind: str, text: str) -> Any:
@@ -183,5 +214,8 @@ def _parse(kind: str, text: str) -> Any:
     if kind.startswith("int"):
         return int(text)
     if kind.startswith("float"):
-        return float(text)
+        number = float(text)
+        if math.isinf(number):
+            raise ValueError("infinite")
+        return number
     return text

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +37,11 @@ class Planned:
     task: Task
     curve: str
     problem: str
+
+    @property
+    def line(self) -> str:
+        """The same for tasks that differ only in their number of chains: what stops one stops the larger ones."""
+        return replace(self.task, chains=0).fingerprint()
 
 
 class NoAnswer(Exception):
@@ -74,16 +80,15 @@ class Measuring:
         self.rows = [row for row in file.read() if row.ok]
         file.rewrite(self.rows)
         self.missing: dict[str, str] = {}
-        """Samplers found missing, with the reason: the other sizes need not be tried."""
-        self.ended: dict[tuple[str, str], str] = {}
-        """(curve, problem) that go to no larger size, with the reason."""
+        """`Planned.line` of what was found missing, with the reason: the other sizes need not be tried."""
+        self.ended: dict[str, str] = {}
+        """`Planned.line` of what goes to no larger size, with the reason."""
 
     def run(self) -> None:
         """All groups in order."""
         for group in self.groups:
             waiting = []
             for planned in group:
-                self.notice_slowness(planned)
                 self.settle(planned)
                 if self.repetitions_left(planned.task) and not self.settled(planned):
                     waiting.append(planned)
@@ -98,17 +103,15 @@ class Measuring:
         with ExitStack() as stack:
             ready: list[tuple[Planned, Worker, float]] = []
             for planned in group:
-                if self.settled(planned):  # one before it found the library missing
-                    self.settle(planned)
-                    continue
                 self.show(planned, "compiles")
                 worker = stack.enter_context(Worker(planned.task, self.log, self.config.measurement.timeout))
                 try:
                     ready.append((planned, worker, worker.prepare()))
                 except Missing as error:
-                    self.missing[planned.task.sampler] = str(error)
+                    self.missing[planned.line] = str(error)
                     self.settle(planned)
                 except NoAnswer as error:
+                    worker.end()  # one that is only slow would go on, and slow the others
                     self.give_up(planned, str(error))
             for repetition in range(self.config.measurement.repetitions):
                 for planned, worker, seconds in list(ready):
@@ -118,42 +121,42 @@ class Measuring:
                     try:
                         timing = worker.run(self.config.measurement.seed + repetition)
                     except (Missing, NoAnswer) as error:
+                        worker.end()
                         self.give_up(planned, str(error))
                         ready = [entry for entry in ready if entry[0] is not planned]
                     else:
                         self.keep(planned, "ok", repetition, timing, seconds, "")
 
     def repetitions_left(self, task: Task) -> list[int]:
-        """Those that the file does not have."""
-        done = {row.repetition for row in self.rows if row.task == task.fingerprint() and row.ok}
-        return [repetition for repetition in range(self.config.measurement.repetitions) if repetition not in done]
+        """Those that the file does not have with the seeds of this config."""
+        done = {(row.repetition, row.seed) for row in self.rows if row.task == task.fingerprint() and row.ok}
+        return [repetition for repetition, seed in self.config.seeds().items() if (repetition, seed) not in done]
 
     def settled(self, planned: Planned) -> bool:
         """There is a reason not to run it."""
-        return planned.task.sampler in self.missing or (planned.curve, planned.problem) in self.ended
+        return planned.line in self.missing or planned.line in self.ended
 
     def settle(self, planned: Planned) -> None:
         """Write down why a task is not run, if there is a reason."""
         if not self.repetitions_left(planned.task):
             return
-        if planned.task.sampler in self.missing:
-            self.keep(planned, "missing", 0, None, None, self.missing[planned.task.sampler])
-        elif (planned.curve, planned.problem) in self.ended:
-            self.keep(planned, "stopped", 0, None, None, self.ended[planned.curve, planned.problem])
+        if planned.line in self.missing:
+            self.keep(planned, "missing", 0, None, None, self.missing[planned.line])
+        elif planned.line in self.ended:
+            self.keep(planned, "stopped", 0, None, None, self.ended[planned.line])
 
     def give_up(self, planned: Planned, reason: str) -> None:
         """A task failed: write it down, and try no larger one."""
         self.keep(planned, "failed", 0, None, None, reason)
-        self.ended[planned.curve, planned.problem] = f"failed with {planned.task.chains} chains: {reason}"
+        self.ended[planned.line] = f"failed with {planned.task.chains} chains: {reason}"
 
     def notice_slowness(self, planned: Planned) -> None:
         """End a curve whose last size took too long."""
         limit = self.config.measurement.max_seconds
         times = [row.seconds for row in self.rows if row.task == planned.task.fingerprint() and row.seconds]
-        key = (planned.curve, planned.problem)
-        if times and min(times) > limit and key not in self.ended:
+        if times and min(times) > limit and planned.line not in self.ended:
             chains = planned.task.chains
-            self.ended[key] = f"a run with {chains} chains took {min(times):.0f} s, more than {limit:g} s"
+            self.ended[planned.line] = f"a run with {chains} chains took {min(times):.0f} s, more than {limit:g} s"
 
     def keep(
         self,
@@ -192,7 +195,10 @@ class Measuring:
 
 
 class Worker:
-    """A process of `batchnuts.experiments.worker`; a context manager that ends it."""
+    """A process of `batchnuts.experiments.worker`; a context manager that ends it, and all processes it started.
+
+    It leads a session of its own: Ctrl-C reaches the parent alone, which then ends all of them.
+    """
 
     def __init__(self, task: Task, log: IO[str], timeout: float) -> None:
         self.task = task
@@ -206,7 +212,9 @@ class Worker:
             stderr=log,
             text=True,
             env=environment_of(task),
+            start_new_session=True,
         )
+        self.ended = False
         self.answers: queue.Queue[str] = queue.Queue()
         self.listener = threading.Thread(target=self._listen, daemon=True)
         self.listener.start()
@@ -223,7 +231,15 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.process.kill()
+        self.end()
+
+    def end(self) -> None:
+        """Kill it with all that it started: a compiler, Stan's processes. May be called again."""
+        if self.ended:
+            return
+        self.ended = True
+        with suppress(ProcessLookupError):  # none is left of its session
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.listener.join()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -252,7 +268,10 @@ class Worker:
             raise NoAnswer(f"no answer within {self.timeout:g} s (measurement.timeout)") from error
         if not line:
             raise NoAnswer(f"its process ended with code {self.process.wait()}; see workers.log")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise NoAnswer("its process ended in the middle of an answer; see workers.log") from error
         if "missing" in answer:
             raise Missing(answer["missing"])
         if "failed" in answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,16 +64,28 @@ class Results:
     def rows_of(self, curve: str, problem: str, chains: int) -> list[Measurement]:
         """All rows of one point, in the order of their repetitions."""
         task = self.config.task(curve, problem, chains).fingerprint()
-        wanted = range(self.config.measurement.repetitions)
-        rows = [row for row in self.rows if row.task == task and row.repetition in wanted]
+        seeds = self.config.seeds()
+        rows = [row for row in self.rows if row.task == task and seeds.get(row.repetition) == row.seed]
         return sorted(rows, key=lambda row: row.repetition)
 
+    def runs(self) -> list[Measurement]:
+        """The rows that the figures are made of, each once."""
+        found = {}
+        for point in self.config.points():
+            for row in self.rows_of(*point):
+                if row.ok:
+                    found[row.task, row.repetition] = row
+        return list(found.values())
+
     def value(self, measure: Measure, curve: str, problem: str, chains: int) -> Value | None:
-        """A measure at one point; None where nothing was measured, or the sampler does not tell."""
+        """A measure at one point; None where nothing was measured, or the sampler does not tell.
+
+        None too where a run has no such figure: the effective sample size of very few draws, or of chains that stay.
+        """
         quantity = QUANTITIES[measure]
         found = [quantity.of(row) for row in self.rows_of(curve, problem, chains) if row.ok]
         figures = [figure for figure in found if figure is not None]
-        if not figures:
+        if not figures or any(math.isnan(figure) for figure in figures):
             return None
         return Value(chains, quantity.summary(figures), min(figures), max(figures), len(figures))
 

@@ -6,15 +6,19 @@ The parent writes one JSON object a line to its standard input, and reads one ba
     {"run": SEED}     ->  {"seconds": ..., ...}    a Timing: one warm run
                       or  {"missing": REASON} / {"failed": REASON}, and it ends
 
-What libraries print goes to standard error, which the parent keeps as a log.
+What libraries print goes to standard error, which the parent keeps as a log. When the parent is gone (the pipe is
+closed), it ends at once, with the processes it started, even in the middle of a run.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import resource
+import signal
 import sys
+import threading
 import time
 import traceback
 from dataclasses import asdict, dataclass
@@ -35,8 +39,9 @@ class Timing:
     """Those that single-chain NUTS evaluates too; waste is left out."""
     executed_gradients: int | None
     """Gradient evaluations times lanes; None where the library does not tell."""
-    lockstep_gradients: int
-    """What the same trajectories would execute if all chains met after each: chains times the sum of the longest."""
+    lockstep_gradients: int | None
+    """What the same trajectories would execute if all chains met after each: chains times the sum of the longest. None
+    where the library tells only how many gradients several trajectories took together."""
     asynchronous_gradients: int
     """What they would execute if no chain ever waited before its end: chains times the chain that needs most."""
     ess_min: float | None
@@ -49,7 +54,7 @@ class Timing:
 
 
 def main() -> int:
-    """Answer the parent until it closes the pipe."""
+    """Answer the parent, until it closes the pipe."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # a library that prints must not disturb the answers
 
@@ -58,8 +63,10 @@ def main() -> int:
 
     prepared: Prepared | None = None
     task: Task | None = None
-    for line in sys.stdin:
-        request = json.loads(line)
+    requests: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    while True:
+        request = json.loads(requests.get())
         try:
             if "task" in request:
                 task = Task(**request["task"])
@@ -77,15 +84,39 @@ def main() -> int:
             traceback.print_exc()
             answer({"failed": f"{type(error).__name__}: {error}"})
             return 1
-    return 0
+
+
+def _listen(requests: queue.Queue[str]) -> None:
+    """Pass requests on; at the end of them, end this process and its children."""
+    for line in sys.stdin:
+        requests.put(line)
+    if os.getpgid(0) == os.getpid():  # as measuring.Worker starts it
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 def prepare(task: Task) -> Prepared:
     """Build, compile and run once (with a seed that no measurement uses, so that nothing it draws is kept)."""
+    _check_device(task)
     problem = Problem(MODELS[task.problem["name"]].options.model_validate(task.problem))
     prepared = REGISTRY[task.sampler].load().prepare(task, problem)
     prepared(2**31 - 1)()
     return prepared
+
+
+def _check_device(task: Task) -> None:
+    """Raise MissingSampler where a sampler on TensorFlow, batchnuts too, would quietly run somewhere else."""
+    if REGISTRY[task.sampler].library is not None:  # these look for themselves
+        return
+    if task.device == "gpu" and task.options.get("backend") == "numpy":
+        raise MissingSampler(
+            f"Sampler {task.sampler} with backend numpy runs on the CPU only; device is gpu. Set the curve's "
+            "options.backend to tensorflow, or run.device to cpu."
+        )
+    if task.device == "gpu":
+        from batchnuts.experiments.samplers.tf_densities import place
+
+        place(task.device)
 
 
 def timed(prepared: Prepared, seed: int, task: Task) -> Timing:
@@ -95,12 +126,13 @@ def timed(prepared: Prepared, seed: int, task: Task) -> Timing:
     began = time.perf_counter()
     outcome = run()
     seconds = time.perf_counter() - began
+    told_each = outcome.leapfrogs.shape[1] == task.transitions
     least, mean = effective_sample_sizes(outcome) if task.measure_ess else (None, None)
     return Timing(
         seconds=seconds,
         useful_gradients=int(outcome.leapfrogs.sum()),
         executed_gradients=outcome.executed_gradients,
-        lockstep_gradients=int(outcome.leapfrogs.max(axis=0).sum()) * len(outcome.leapfrogs),
+        lockstep_gradients=int(outcome.leapfrogs.max(axis=0).sum()) * len(outcome.leapfrogs) if told_each else None,
         asynchronous_gradients=int(outcome.leapfrogs.sum(axis=1).max()) * len(outcome.leapfrogs),
         ess_min=least,
         ess_mean=mean,

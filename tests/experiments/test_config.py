@@ -106,6 +106,39 @@ def test_quick_without_its_section_is_refused(load: Any) -> None:
         load("".join(split(CONFIG)[:-1]), quick=True)
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("curves.onee=null", "there is no curves.onee to leave out; did you mean 'one'?"),
+        ("claims.nothing=null", "there is no claims.nothing to leave out; expected one of faster"),
+        ("quick.run.chains=[3]", "the section quick is applied before the command line; set run.chains itself"),
+        ("claims=false", "claims: found False; expected a mapping"),
+        ("curves.one.problems=[]", "curves.one.problems: found []"),
+        ("measurement.timeout=1e300", "measurement.timeout: found 1e+300"),
+        ("claims.faster.at_most=1.0", "at_most: found 1; expected at_least (2) or more"),
+        (
+            "claims.faster={says: a, source: b, measure: rate, curve: one, over_chains: 2, at_least: 1.0}",
+            "has no effect",
+        ),
+    ],
+)
+def test_what_would_do_nothing_is_refused(override: str, message: str, load: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(CONFIG, override)
+    assert message in str(caught.value)
+
+
+def test_quick_refuses_to_leave_out_what_is_not_there(load: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"my\.yaml:\d+: quick\.curves\.three: there is no curves\.three to leave out"
+    ):
+        load(CONFIG + "  curves.three: null\n", quick=True)
+
+
+def test_a_folder_may_end_in_a_slash(load: Any) -> None:
+    assert load(CONFIG, "output.folder=out/", quick=True).output.folder == "out-quick"
+
+
 def test_what_is_null_is_left_out(load: Any) -> None:
     config = load(CONFIG, "curves.two=null", "claims.faster=null")
     assert list(config.curves) == ["one"]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_experiment import CONFIG
 
@@ -13,8 +18,9 @@ from batchnuts.experiments import measuring
 from batchnuts.experiments.config import ExperimentConfig, load_experiment
 from batchnuts.experiments.measurements import Measurement, MeasurementsError, MeasurementsFile
 from batchnuts.experiments.measuring import Measuring, Missing, NoAnswer, Worker, plan
-from batchnuts.experiments.samplers.task import Task
-from batchnuts.experiments.worker import Timing
+from batchnuts.experiments.results import Results
+from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Task
+from batchnuts.experiments.worker import Timing, prepare, timed
 
 TIMING = Timing(
     seconds=2.0,
@@ -43,7 +49,11 @@ class StandIn:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.note("end")
+        self.end()
+
+    def end(self) -> None:
+        if (self.name, self.task.chains, "end") not in StandIn.asked:
+            self.note("end")
 
     def note(self, what: str) -> None:
         StandIn.asked.append((self.name, self.task.chains, what))
@@ -148,9 +158,72 @@ def test_a_missing_sampler_is_asked_for_once_and_written_down_for_all_its_sizes(
     rows = measure(config)
     assert [row.status for row in rows] == ["missing"] * 5
     assert {row.note for row in rows} == {"it is not here; pip install it"}
-    assert sum(what == "prepare" for _, _, what in StandIn.asked) == 1
+    asked = [(name, chains) for name, chains, what in StandIn.asked if what == "prepare"]
+    assert asked == [("virtual_machine", 1), ("stackless", 2)]
     StandIn.behaviour = None  # now it is installed
     assert [row.status for row in measure(config)] == ["ok"] * 15
+
+
+def test_what_one_curve_cannot_do_another_of_the_same_sampler_may(config: ExperimentConfig) -> None:
+    def missing(task: Task, seed: int | None) -> None:
+        if task.options["executor"] == "virtual_machine":
+            raise Missing("not with these options")
+
+    StandIn.behaviour = staticmethod(missing)
+    rows = measure(config)
+    assert [(row.chains, row.status) for row in rows if "virtual_machine" in row.options] == [
+        (1, "missing"), (2, "missing"), (4, "missing"),
+    ]  # fmt: skip
+    assert [row.status for row in rows if "stackless" in row.options] == ["ok"] * 6
+
+
+def test_one_that_failed_is_ended_before_the_others_run_on(config: ExperimentConfig) -> None:
+    def fail(task: Task, seed: int | None) -> None:
+        if (task.chains, task.options["executor"], seed) == (2, "virtual_machine", 0):
+            raise NoAnswer("no answer within 900 s")
+
+    StandIn.behaviour = staticmethod(fail)
+    measure(config)
+    first = StandIn.asked.index(("virtual_machine", 2, "run 0"))
+    assert StandIn.asked[first + 1 : first + 3] == [("virtual_machine", 2, "end"), ("stackless", 2, "run 0")]
+
+
+def test_another_seed_is_another_run(config: ExperimentConfig) -> None:
+    measure(config)
+    other = load_experiment("my.yaml", ["measurement.seed=1"])
+    rows = measure(other)
+    assert len(rows) == 30
+    point = Results(other, rows).rows_of("one", "gauss", 4)
+    assert [(row.repetition, row.seed) for row in point] == [(0, 1), (1, 2), (2, 3)]
+    assert measure(config) == rows  # the first ones are still there
+
+
+def test_a_size_interrupted_in_a_slow_run_gets_all_its_repetitions(config: ExperimentConfig) -> None:
+    def slow(task: Task, seed: int | None) -> Timing | None:
+        if task.chains < 4 or task.options["executor"] == "stackless" or seed is None:
+            return None
+        if seed == 1 and interrupt:
+            raise KeyboardInterrupt
+        return Timing(**{**TIMING.__dict__, "seconds": 61.0})
+
+    interrupt = True
+    StandIn.behaviour = staticmethod(slow)
+    with pytest.raises(KeyboardInterrupt):
+        measure(config)
+    interrupt = False
+    assert [row.status for row in measure(config)] == ["ok"] * 15
+
+
+def test_curves_that_share_a_task_stop_together(config: ExperimentConfig) -> None:
+    same = load_experiment(
+        "my.yaml", ["curves.two.options={backend: numpy, schedule: earliest}", "curves.one.chains=[1, 2]"]
+    )
+
+    def slow(task: Task, seed: int | None) -> Timing | None:
+        return Timing(**{**TIMING.__dict__, "seconds": 61.0}) if task.chains == 2 and seed is not None else None
+
+    StandIn.behaviour = staticmethod(slow)
+    assert [(row.chains, row.status) for row in measure(same)][-1] == (4, "stopped")
 
 
 def test_a_failure_is_written_down_and_larger_sizes_are_left(config: ExperimentConfig) -> None:
@@ -199,6 +272,20 @@ def test_a_line_cut_short_is_dropped_and_other_damage_is_named(config: Experimen
     path.write_text(whole.replace(",ok,0,", ",ok,zero,", 1))
     with pytest.raises(MeasurementsError, match=r"rows.csv:2: column repetition: found 'zero'; expected int"):
         MeasurementsFile(path).read()
+    path.write_text(whole.replace(",ok,0,", ",okay,0,", 1))
+    with pytest.raises(
+        MeasurementsError, match=r"rows.csv:2: column status: found 'okay'; expected one of ok, missing"
+    ):
+        MeasurementsFile(path).read()
+    path.write_text(whole.replace(",2.0,", ",,", 1))
+    with pytest.raises(MeasurementsError, match=r"rows.csv:2: found a run \(status ok\) without"):
+        MeasurementsFile(path).read()
+    path.write_bytes(whole.encode() + b"\xff\n")
+    with pytest.raises(MeasurementsError, match="no UTF-8 text"):
+        MeasurementsFile(path).read()
+    path.write_text(whole.replace(",ok,", "," + "x" * 200_000 + ",", 1))
+    with pytest.raises(MeasurementsError, match="no CSV"):
+        MeasurementsFile(path).read()
     path.write_text("a,b\n1,2\n")
     with pytest.raises(MeasurementsError, match=r"rows.csv:1: found the columns a, b"):
         MeasurementsFile(path).read()
@@ -222,3 +309,53 @@ def test_a_real_worker_answers_and_tells_what_went_wrong(tmp_path: Path) -> None
         with Worker(impossible, log, timeout=120) as worker, pytest.raises(NoAnswer, match="ValidationError"):
             worker.prepare()
     assert "correlation" in (tmp_path / "log").read_text()
+
+
+def a_task(**changed: Any) -> Task:
+    gauss = {"name": "correlated_gaussian", "dimension": 2, "covariance": "ar1", "dtype": "float64"}
+    return Task(**{
+        "sampler": "batchnuts", "options": {}, "problem": gauss, "chains": 3, "transitions": 4, "step_size": 0.3,
+        "max_tree_depth": 5, "leapfrogs_per_leaf": 1, "start": "wide", "device": "cpu", "measure_ess": False, **changed,
+    })  # fmt: skip
+
+
+def test_lockstep_is_not_counted_where_only_totals_are_known() -> None:
+    each, totals = np.array([[1, 3, 1, 1], [3, 1, 1, 1]]), np.array([[6], [6]])
+    outcomes = [Outcome(leapfrogs, 16, None) for leapfrogs in (each, totals)]
+    seen = [timed(lambda _, outcome=outcome: lambda: outcome, 0, a_task(chains=2)) for outcome in outcomes]
+    assert [(t.useful_gradients, t.lockstep_gradients, t.asynchronous_gradients) for t in seen] == [
+        (12, 16, 12), (12, None, 12),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
+def test_ours_does_not_quietly_run_on_the_cpu_when_a_gpu_is_asked_for(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
+    with pytest.raises(MissingSampler, match=r"numpy runs on the CPU only|TensorFlow sees no gpu"):
+        prepare(a_task(device="gpu", options={"backend": backend}))
+
+
+def test_ending_a_worker_ends_what_it_started(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("a") as log, Worker(a_task(), log, timeout=120) as worker:
+        pid = worker.process.pid
+        assert os.getpgid(pid) == pid != os.getpgid(0)
+        worker.end()
+        worker.end()
+        with pytest.raises(ProcessLookupError):
+            os.killpg(pid, 0)
+        with pytest.raises((NoAnswer, ValueError)):
+            worker.prepare()
+
+
+def test_a_worker_ends_at_once_when_its_parent_is_gone() -> None:
+    command = [sys.executable, "-m", "batchnuts.experiments.worker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as process:
+        assert process.stdin is not None
+        request = {"task": {**a_task(transitions=10**6).__dict__, "options": {"backend": "numpy"}}}  # takes hours
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.close()
+        assert process.wait(timeout=120) == -9
