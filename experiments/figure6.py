@@ -2,7 +2,8 @@
 
 The paper's curves: program-counter autobatching compiled by XLA, local static autobatching in TensorFlow's eager
 mode, the hybrid of the two (control in Python, blocks compiled), the same program one chain at a time, and Stan.
-Beyond the paper: our best configuration, what a user could take instead, and the limit that no sampler can pass.
+Beyond the paper: our best configuration, what a user could take instead, and how fast leapfrogs of one wide batch are
+with no sampler around them (a sampler that splits its chains over threads can pass that).
 
     python -m batchnuts.experiments.figure6 --config figure6.yaml
 
@@ -24,9 +25,9 @@ from batchnuts.experiments.summary import size_table
 QUESTION = """\
 How many gradients of a Bayesian logistic regression can NUTS put to use in a second, over all chains together, as
 more chains run at once? A gradient is *useful* if NUTS of one chain evaluates it too; what a batch computes for
-chains that wait is not counted. Every sampler has the same starting points, step size, metric (the identity), number
-of transitions and greatest tree depth, runs in a process of its own, and is compiled and run once before it is timed.
-The samplers take turns, run by run."""
+chains that wait is not counted. Every sampler has the same starting points, step size, metric (the identity) and
+greatest tree depth, and, but for those named at the end, the same number of transitions and of leapfrogs per leaf. It
+runs in a process of its own, and is compiled and run once before it is timed. The samplers take turns, run by run."""
 
 
 def pictures(results: Results) -> Mapping[str, Any]:
@@ -42,10 +43,16 @@ def pictures(results: Results) -> Mapping[str, Any]:
             curve = config.curves[name]
             plots.draw_curve(place, results.values("rate", name, problem), curve.label, number, flat=curve.flat)
         plots.finish(place, x="chains", y=QUANTITIES["rate"].axis, title=panel, chains=config.run.chains, log_y=True)
+    drawn = {"figure6": throughput}
+    told = {
+        name: results.values("utilization", name, problem) for name, curve in config.curves.items() if not curve.flat
+    }
+    if not any(told.values()):
+        return drawn  # none of these libraries tells how many gradients it computed
     shares, (place,) = plots.new_figure(1, f"NUTS on {config.problems[problem].label}, {run}", height=5.0)
     for number, (name, curve) in enumerate(config.curves.items()):
         if not curve.flat:
-            plots.draw_curve(place, results.values("utilization", name, problem), curve.label, number)
+            plots.draw_curve(place, told[name], curve.label, number)
     plots.finish(
         place,
         x="chains",
@@ -54,7 +61,7 @@ def pictures(results: Results) -> Mapping[str, Any]:
         chains=config.run.chains,
         log_y=False,
     )
-    return {"figure6": throughput, "figure6_utilization": shares}
+    return {**drawn, "figure6_utilization": shares}
 
 
 def tables(results: Results) -> str:

@@ -25,9 +25,10 @@ from batchnuts.experiments.summary import format_figure, size_table, table
 
 QUESTION = """\
 Of all gradients that a batch of chains computes, which share does some chain put to use? The rest are computed for
-chains that wait. The target is a 100-dimensional Gaussian whose variances go from 1 to the condition number, evenly
-in their logarithm, along the axes of a random rotation; NUTS takes a fixed step size and the identity metric. Useful
-gradients and executions are counted by the machine itself; the seeds of the repetitions differ."""
+chains that wait. The target is a correlated Gaussian (config.yaml says which; `covariance: rotated` has variances from
+1 to the condition number, evenly in their logarithm, along the axes of a random rotation); NUTS takes a fixed step size
+and the identity metric. Useful gradients and executions are counted by the machine itself; the seeds of the repetitions
+differ."""
 
 
 def pictures(results: Results) -> Mapping[str, Any]:
@@ -39,6 +40,8 @@ def pictures(results: Results) -> Mapping[str, Any]:
         name: curve for name, curve in config.curves.items() if curve.panel and problem in config.problems_of(name)
     }
     panels = list(dict.fromkeys(curve.panel for curve in drawn.values()))
+    if not panels:
+        return {}  # all curves are the table's alone
     figure, axes = plots.new_figure(len(panels), f"NUTS on {config.problems[problem].label}")
     for panel, place in zip(panels, axes, strict=True):
         chosen = [name for name, curve in drawn.items() if curve.panel == panel]

@@ -10,9 +10,12 @@ Exit codes: 0 done, 1 the run failed, 2 the command line or the config is wrong,
 from __future__ import annotations
 
 import argparse
+import fcntl
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +25,7 @@ from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.experiments import plots
 from batchnuts.experiments.config import FOLDER, ExperimentConfig, load_experiment
 from batchnuts.experiments.environment import note_environment
-from batchnuts.experiments.measurements import MeasurementsFile
+from batchnuts.experiments.measurements import MeasurementsError, MeasurementsFile
 from batchnuts.experiments.measuring import Measuring, open_log
 from batchnuts.experiments.results import Results
 from batchnuts.experiments.summary import write_summary
@@ -72,10 +75,7 @@ def main(experiment: Experiment, argv: Sequence[str] | None = None) -> int:
         print(f"batchnuts: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(
-            f"batchnuts: interrupted; what was measured is in {folder}, and the same command goes on from there.",
-            file=sys.stderr,
-        )
+        print(f"batchnuts: interrupted{_how_to_go_on(arguments, folder)}.", file=sys.stderr)
         return _INTERRUPTED
     print(folder / "summary.md")
     return 0
@@ -85,7 +85,43 @@ def run(
     experiment: Experiment, config: ExperimentConfig, folder: Path, *, fresh: bool = False, again: Sequence[str] = ()
 ) -> Results:
     """Measure what is missing, then draw and summarize everything."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with _reserved(folder):
+        return _run(experiment, config, folder, fresh, again)
+
+
+def _how_to_go_on(arguments: argparse.Namespace, folder: Path | None) -> str:
+    if folder is None:
+        return " before anything was measured"
+    first = f"; what was measured is in {folder}"
+    anew = [option for option, given in (("--fresh", arguments.fresh), ("--again", arguments.again)) if given]
+    if anew:
+        return f"{first}, and the same command without {' and '.join(anew)} goes on from there"
+    return f"{first}, and the same command goes on from there"
+
+
+@contextmanager
+def _reserved(folder: Path) -> Iterator[None]:
+    """Make the folder, and keep others that measure out of it. Raises ConfigError, MeasurementsError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"output.folder: {folder} cannot be made: {error.strerror}. Name another one: output.folder=FOLDER."
+        ) from error
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise MeasurementsError(
+            f"{folder}: another command measures into this folder. Wait for its end, or name another one: "
+            "output.folder=FOLDER."
+        ) from error
+    finally:
+        os.close(lock)
+
+
+def _run(experiment: Experiment, config: ExperimentConfig, folder: Path, fresh: bool, again: Sequence[str]) -> Results:
     file = MeasurementsFile(folder / "measurements.csv")
     if fresh:
         file.path.unlink(missing_ok=True)
@@ -96,9 +132,10 @@ def run(
     with open_log(folder) as log, ProgressBar(experiment.title) as note:
         Measuring(config, file, log, environment, note).run()
     results = Results(config, file.read())
+    # first: it says why, where a picture would be empty
+    write_summary(experiment.title, experiment.question, experiment.tables(results), results, folder)
     for name, figure in experiment.pictures(results).items():
         plots.save(figure, folder, name)
-    write_summary(experiment.title, experiment.question, experiment.tables(results), results, folder)
     return results
 
 

@@ -29,6 +29,7 @@ _STYLE = {
     "grid.linewidth": 0.5,
     "font.family": "DejaVu Sans",
     "pdf.fonttype": 42,
+    "text.parse_math": False,  # a label is a text, with its dollars
 }
 _MARKERS = "osD^vP*X<>ph"
 
@@ -135,7 +136,7 @@ def check(figure: Any) -> None:
         if not axes.get_xlabel() or not axes.get_ylabel():
             raise PlotError(f"the panel {axes.get_title(loc='left')!r} lacks the label of an axis")
         if not axes.lines:
-            raise PlotError(f"the panel {axes.get_title(loc='left')!r} is empty: none of its curves has a measurement")
+            raise PlotError(f"the panel {axes.get_title(loc='left')!r} is empty: summary.md says why none was measured")
 
 
 @styled

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from batchnuts.experiments.config import Claim, Measure
+from batchnuts.experiments.environment import read_environments
 from batchnuts.experiments.results import QUANTITIES, Quantity, Results, Value, judge
 
 
@@ -25,7 +25,7 @@ def claims_table(results: Results) -> str:
     for claim in results.config.claims.values():
         verdict = judge(results, claim)
         digits = ".3g" if claim.over_curve else QUANTITIES[claim.measure].digits
-        seen = "-" if verdict.seen is None else shown(verdict.seen, digits)
+        seen = "-" if verdict.seen is None else shown(verdict.seen, digits, (claim.at_least, claim.at_most))
         rows.append((claim.says, claim.source, _figure(results, claim), _bound(claim), seen, f"**{verdict.word}**"))
     head = ("claim", "source", "figure", "holds from", "seen here (range)", "verdict")
     return "## Claims\n\n" + table(head, rows)
@@ -54,7 +54,7 @@ def _bound(claim: Claim) -> str:
 def size_table(results: Results, measure: Measure, problem: str, curves: Sequence[str] | None = None) -> str:
     """Curves by numbers of chains, one problem; a point without the measure is `-`."""
     config = results.config
-    names = [curve for curve in curves or config.curves if problem in config.problems_of(curve)]
+    names = [curve for curve in (config.curves if curves is None else curves) if problem in config.problems_of(curve)]
     sizes = sorted({size for curve in names for size in config.chains_of(curve)})
     rows = []
     for curve in names:
@@ -73,18 +73,26 @@ def format_figure(figure: float, digits: str) -> str:
     return f"{float(f'{figure:.3g}'):,.0f}" if digits.endswith("g") and abs(figure) >= 1000 else f"{figure:{digits}}"
 
 
-def shown(value: Value, digits: str) -> str:
-    """A figure with the range of its repetitions."""
-    return (
-        f"{format_figure(value.value, digits)} "
-        f"({format_figure(value.low, digits)} to {format_figure(value.high, digits)})"
-    )
+def shown(value: Value, digits: str, bounds: Sequence[float | None] = ()) -> str:
+    """A figure with the range of its repetitions; where rounding would bring it to a bound, or over it, in full."""
+    rounded = format_figure(value.value, digits)
+    for bound in bounds:
+        if bound is not None and _order(float(rounded.replace(",", "")), bound) != _order(value.value, bound):
+            rounded = repr(value.value)
+    return f"{rounded} ({format_figure(value.low, digits)} to {format_figure(value.high, digits)})"
+
+
+def _order(figure: float, bound: float) -> int:
+    return (figure > bound) - (figure < bound)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Markdown."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "|".join("---" for _ in head) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows])
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+
+    return "\n".join((line(head), "|" + "|".join("---" for _ in head) + "|", *(line(row) for row in rows)))
 
 
 def gaps(results: Results) -> str:
@@ -109,13 +117,16 @@ def gaps(results: Results) -> str:
 
 def made_with(results: Results, folder: Path) -> str:
     """The environments that the rows name, how long it all took, and how the figures were summed up."""
-    environments = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    wanted = {results.config.task(*point).fingerprint() for point in results.config.points()}
-    used = [row for row in results.rows if row.task in wanted and row.ok]
+    environments = read_environments(folder / "environment.json")
+    used = results.runs()
     lines = ["## How it was made", ""]
-    for name in sorted({row.environment for row in used}, key=list(environments).index):
-        found = environments[name]
+    named = {row.environment for row in used}
+    for name in [name for name in environments if name in named] + sorted(named - set(environments)):
         runs = sum(row.environment == name for row in used)
+        if name not in environments:
+            lines.append(f"- {runs} runs in the environment {name}, which environment.json does not have.")
+            continue
+        found = environments[name]
         packages = ", ".join(f"{p} {v}" for p, v in found["packages"].items() if v)
         machine = f"{found['processors_usable']} of {found['processors']} processors ({found['processor']})"
         lines.append(
@@ -130,10 +141,43 @@ def made_with(results: Results, folder: Path) -> str:
             f"- {minutes:.1f} minutes of timed runs, {' to '.join(dict.fromkeys((days[0], days[-1])))}. Load of the "
             f"machine before a run: median {loads[len(loads) // 2]:.1f}, highest {loads[-1]:.1f}."
         )
+    lines += differences(results)
     repetitions = results.config.measurement.repetitions
     lines.append(
-        f"- Every point has {repetitions} warm runs with different seeds, all in measurements.csv. Rates are the best "
-        "of them, utilizations their mean, effective samples per minute their median; ranges are over all of them."
+        f"- Every point has {repetitions} warm runs with different seeds{fewer(results)}, all in measurements.csv. "
+        "Rates are the best of them, utilizations their mean, effective samples per minute their median; ranges are "
+        "over all of them."
     )
     lines.append(f"- Written {datetime.now(UTC).date().isoformat()}.")
     return "\n".join(lines)
+
+
+def differences(results: Results) -> list[str]:
+    """A line for each curve that is not run as `run` says."""
+    config = results.config
+    lines = []
+    for curve in config.curves.values():
+        own = [
+            f"{value} {words}"
+            for value, usual, words in (
+                (curve.transitions, config.run.transitions, "transitions"),
+                (curve.leapfrogs_per_leaf, config.run.leapfrogs_per_leaf, "leapfrogs per leaf"),
+            )
+            if value is not None and value != usual
+        ]
+        own += [f"{name}={value}" for name, value in curve.environment.items()]
+        if own:
+            lines.append(f"- {curve.label} is run with {', '.join(own)}.")
+    return lines
+
+
+def fewer(results: Results) -> str:
+    """Points that have some of their repetitions, but not all, in words; empty if there is none."""
+    wanted = results.config.measurement.repetitions
+    counts = {point: sum(row.ok for row in results.rows_of(*point)) for point in results.config.points()}
+    short = [
+        f"{results.config.curves[curve].label}, {chains:,} chains on {results.config.problems[problem].label}: {runs}"
+        for (curve, problem, chains), runs in counts.items()
+        if 0 < runs < wanted
+    ]
+    return f" (fewer: {'; '.join(short)})" if short else ""

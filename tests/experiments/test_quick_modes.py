@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from batchnuts.experiments import figure6, figure7, fsm
 from batchnuts.experiments.config import load_experiment
 from batchnuts.experiments.measurements import MeasurementsFile
+from batchnuts.experiments.measuring import Measuring
 from batchnuts.experiments.notebook import main
 
 TINY = {
@@ -99,6 +102,53 @@ def test_mistakes_on_the_command_line_are_told_and_nothing_is_written(
     assert main(figure6.EXPERIMENT, arguments) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken").write_text("mine")
+    assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml", "output.folder=taken"]) == 2
+    assert "output.folder: taken cannot be made: File exists. Name another one" in capsys.readouterr().err
+    assert Path("taken").read_text() == "mine"
+
+
+def test_two_commands_do_not_measure_into_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shared").mkdir()
+    lock = os.open("shared", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml", "output.folder=shared"]) == 1
+    os.close(lock)
+    assert "shared: another command measures into this folder" in capsys.readouterr().err
+    assert list(Path("shared").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [([], "and the same command goes on from there"), (["--fresh"], "and the same command without --fresh goes on")],
+)
+def test_an_interrupted_command_says_how_to_go_on(
+    options: list[str], how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def interrupt(_: Measuring) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Measuring, "run", interrupt)
+    assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml", *options]) == 130
+    assert f"what was measured is in results/fsm, {how}" in capsys.readouterr().err
+
+
+def test_where_nothing_can_be_measured_the_summary_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Measuring, "run", lambda _: None)
+    assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml"]) == 1
+    assert "is empty: summary.md says why" in capsys.readouterr().err
+    assert "not measured yet" in Path("results/fsm/summary.md").read_text()
 
 
 def test_a_dry_run_prints_a_config_that_can_be_used(tmp_path: Path, capsys: Any) -> None:

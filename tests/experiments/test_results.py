@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from tiny_experiment import CONFIG
 
 from batchnuts.experiments import figure6, figure7, fsm, plots
 from batchnuts.experiments.config import FOLDER, load_experiment
-from batchnuts.experiments.measurements import Measurement, describe
+from batchnuts.experiments.environment import note_environment, read_environments
+from batchnuts.experiments.measurements import Measurement, MeasurementsError, describe
 from batchnuts.experiments.notebook import Experiment
 from batchnuts.experiments.results import Results, Value, judge
-from batchnuts.experiments.summary import format_figure, size_table, write_summary
+from batchnuts.experiments.summary import format_figure, shown, size_table, table, write_summary
 from batchnuts.yaml_settings import packaged_configs
 
 EXPERIMENTS = {"figure6.yaml": figure6.EXPERIMENT, "figure7.yaml": figure7.EXPERIMENT, "fsm.yaml": fsm.EXPERIMENT}
@@ -101,6 +103,65 @@ def test_tables_show_what_was_measured(results: Results) -> None:
     ]
     assert [format_figure(x, ",.3g") for x in (123456.0, 999.4, 0.01234)] == ["123,000", "999", "0.0123"]
     assert format_figure(0.98765, ".3f") == "0.988"
+
+
+def test_rounding_does_not_bring_a_figure_to_a_bound_that_it_misses() -> None:
+    assert shown(Value(1, 1.9962, 1.5, 2.5, 3), ".3g", (2.0, None)) == "1.9962 (1.5 to 2.5)"
+    assert shown(Value(1, 0.95004, 0.9, 1.0, 3), ".3f", (0.95, None)) == "0.95004 (0.900 to 1.000)"
+    assert shown(Value(1, 1.9962, 1.5, 2.5, 3), ".3g", (3.0, None)) == "2 (1.5 to 2.5)"
+
+
+def test_a_run_without_an_effective_sample_size_is_no_figure(results: Results) -> None:
+    rows = [replace(r, ess_min=float("nan")) if r.repetition == 1 else r for r in results.rows]
+    claim = results.config.claims["faster"].model_copy(update={"measure": "ess_per_minute", "chains": 2})
+    verdict = judge(Results(results.config, rows), claim)
+    assert (verdict.seen, verdict.word) == (None, "not measured")
+
+
+def test_text_cannot_break_a_table() -> None:
+    assert table(("a|b",), [("c\nd",)]).splitlines() == ["| a\\|b |", "|---|", "| c d |"]
+
+
+def test_the_summary_tells_what_differs_and_what_is_incomplete(config: Any, tmp_path: Path) -> None:
+    curves = {
+        **config.curves,
+        "two": config.curves["two"].model_copy(update={"transitions": 9, "environment": {"A": "1"}}),
+    }
+    changed = replace(config, curves=curves)
+    rows = [row(changed.task("one", "gauss", 2), 0), row(changed.task("one", "gauss", 2), 7)]
+    (tmp_path / "environment.json").write_text("{}")
+    write_summary("Title", "Why?", "", Results(changed, rows), tmp_path)
+    text = (tmp_path / "summary.md").read_text()
+    assert "second curve is run with 9 transitions, A=1." in text
+    assert "(fewer: first curve, 2 chains on a small Gaussian: 1)" in text
+    assert "- 1 runs in the environment here, which environment.json does not have." in text
+
+
+def test_environments_are_read_again_and_damage_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "environment.json"
+    name = note_environment(file)
+    assert note_environment(file) == name
+    assert list(read_environments(file)) == [name]
+    assert list(tmp_path.iterdir()) == [file]
+    for damage in ("{", "[]"):
+        file.write_text(damage)
+        with pytest.raises(MeasurementsError, match=r"environment\.json: found .*; expected environments by name"):
+            note_environment(file)
+
+
+def test_dollars_of_a_label_are_dollars(tmp_path: Path) -> None:
+    figure, (axes,) = plots.new_figure(1, "costs $x_{")
+    plots.draw_curve(axes, [Value(1, 0.5, 0.4, 0.6, 2)], "$5 and $\\no", 0)
+    plots.finish(axes, x="chains", y="y", title="$", chains=[1], log_y=False)
+    assert plots.save(figure, tmp_path, "x")[0].exists()
+
+
+def test_experiments_draw_what_there_is(results: Results) -> None:
+    assert list(figure6.EXPERIMENT.pictures(results)) == ["figure6", "figure6_utilization"]
+    silent = Results(results.config, [replace(r, executed_gradients=None) for r in results.rows])
+    assert list(figure6.EXPERIMENT.pictures(silent)) == ["figure6"]
+    curves = {name: curve.model_copy(update={"panel": ""}) for name, curve in results.config.curves.items()}
+    assert not figure7.EXPERIMENT.pictures(replace(results, config=replace(results.config, curves=curves)))
 
 
 def test_the_summary_has_claims_gaps_and_the_environment(results: Results, tmp_path: Path) -> None:
