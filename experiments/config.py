@@ -23,6 +23,7 @@ from batchnuts.config import check_packaged_model
 from batchnuts.experiments.problems import Start
 from batchnuts.experiments.samplers import REGISTRY
 from batchnuts.experiments.samplers.task import Device, Task
+from batchnuts.mcmc.diagnostics import MINIMUM_DRAWS
 from batchnuts.mcmc.settings import Settings, nearest
 from batchnuts.models import ModelOptions
 from batchnuts.yaml_settings import (
@@ -285,12 +286,33 @@ def _check(content: dict[str, Any], origin: Origin, quick: bool) -> ExperimentCo
     measurement = check_section("measurement", content.get("measurement"), MeasurementSettings, origin, problems)
     claims = _check_claims(content.get("claims"), targets, curves, origin, problems)
     output = check_section("output", content.get("output"), OutputSettings, origin, problems)
+    if run and run.measure_ess:
+        _check_draws(run, targets, curves, origin, problems)
     if problems or not (run and measurement and output):
         raise ConfigError("\n".join(problems))
     if quick:
         folder = Path(output.folder)
         output = OutputSettings(folder=str(folder.with_name(f"{folder.name}-quick")) if folder.name else "quick")
     return ExperimentConfig(targets, models, run, curves, measurement, claims, output)
+
+
+def _check_draws(
+    run: RunSettings,
+    targets: Mapping[str, ProblemSettings],
+    curves: Mapping[str, Curve],
+    origin: Origin,
+    problems: list[str],
+) -> None:
+    """Note a mistake where there are too few transitions for an effective sample size."""
+    places: dict[str, int | None] = {"run.transitions": run.transitions}
+    places |= {f"problems.{name}.transitions": target.transitions for name, target in targets.items()}
+    places |= {f"curves.{name}.transitions": curve.transitions for name, curve in curves.items()}
+    for path, transitions in places.items():
+        if transitions is not None and transitions < MINIMUM_DRAWS:
+            problems.append(
+                f"{origin(path)}{path}: found {transitions}; expected at least {MINIMUM_DRAWS}, or "
+                "run.measure_ess=false: fewer draws have no effective sample size"
+            )
 
 
 def _named(content: Any, path: str, origin: Origin, problems: list[str]) -> dict[str, dict[str, Any]]:

@@ -281,7 +281,10 @@ class Worker:
 
 def environment_of(task: Task) -> dict[str, str]:
     """Environment variables of a task's process: quiet libraries, the device asked for, and the task's own."""
-    device = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"} if task.device == "cpu" else {}
+    if task.device == "cpu":
+        device = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"}
+    else:  # several processes share the GPU's memory, which each library would else take whole
+        device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **device, **task.environment}
 
 

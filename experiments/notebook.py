@@ -56,6 +56,7 @@ def main(experiment: Experiment, argv: Sequence[str] | None = None) -> int:
     arguments = _parser(experiment).parse_intermixed_args(argv)
     folder = None
     try:
+        _check_experiment(arguments.config, experiment)
         config = load_experiment(arguments.config, arguments.overrides, quick=arguments.quick)
         if arguments.dry_run:
             sys.stdout.write(config.to_yaml())
@@ -87,6 +88,16 @@ def run(
     """Measure what is missing, then draw and summarize everything."""
     with _reserved(folder):
         return _run(experiment, config, folder, fresh, again)
+
+
+def _check_experiment(config: str, experiment: Experiment) -> None:
+    """Raise ConfigError for the packaged config of another experiment, which would be measured for hours first."""
+    stem = Path(config).stem
+    if stem != experiment.name and f"{stem}.yaml" in packaged_configs(FOLDER):
+        raise ConfigError(
+            f"--config {config}: found the config of the experiment {stem}; expected one for {experiment.name}. Run "
+            f"python -m batchnuts.experiments.{stem}, or give your own config another file name."
+        )
 
 
 def _how_to_go_on(arguments: argparse.Namespace, folder: Path | None) -> str:

@@ -90,6 +90,8 @@ def draw_curve(axes: Any, values: Sequence[Value], label: str, number: int, *, f
         axes.axhspan(last.low, last.high, color=colour, alpha=0.15, linewidth=0)
         return
     chains = [value.chains for value in values]
+    if len(values) == 1:  # a band would have no width
+        axes.vlines(chains, values[0].low, values[0].high, color=colour, alpha=0.5, linewidth=1.2)
     axes.fill_between(chains, [v.low for v in values], [v.high for v in values], color=colour, alpha=0.2, linewidth=0)
     axes.plot(
         chains,

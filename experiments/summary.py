@@ -144,9 +144,9 @@ def made_with(results: Results, folder: Path) -> str:
     lines += differences(results)
     repetitions = results.config.measurement.repetitions
     lines.append(
-        f"- Every point has {repetitions} warm runs with different seeds{fewer(results)}, all in measurements.csv. "
-        "Rates are the best of them, utilizations their mean, effective samples per minute their median; ranges are "
-        "over all of them."
+        f"- Every point that was measured has {repetitions} warm runs with different seeds{fewer(results)}, all in "
+        "measurements.csv. Rates are the best of them, utilizations their mean, effective samples per minute their "
+        "median; ranges are over all of them."
     )
     lines.append(f"- Written {datetime.now(UTC).date().isoformat()}.")
     return "\n".join(lines)
@@ -174,10 +174,12 @@ def differences(results: Results) -> list[str]:
 def fewer(results: Results) -> str:
     """Points that have some of their repetitions, but not all, in words; empty if there is none."""
     wanted = results.config.measurement.repetitions
-    counts = {point: sum(row.ok for row in results.rows_of(*point)) for point in results.config.points()}
-    short = [
-        f"{results.config.curves[curve].label}, {chains:,} chains on {results.config.problems[problem].label}: {runs}"
-        for (curve, problem, chains), runs in counts.items()
-        if 0 < runs < wanted
-    ]
+    short = []
+    for curve, problem, chains in results.config.points():
+        rows = results.rows_of(curve, problem, chains)
+        runs = sum(row.ok for row in rows)
+        if 0 < runs < wanted:
+            labels = results.config.curves[curve].label, results.config.problems[problem].label
+            reason = "".join(f", {row.status}: {row.note}" for row in rows if not row.ok)
+            short.append(f"{labels[0]}, {chains:,} chains on {labels[1]}: {runs}{reason}")
     return f" (fewer: {'; '.join(short)})" if short else ""

@@ -113,6 +113,7 @@ def test_quick_without_its_section_is_refused(load: Any) -> None:
         ("claims.nothing=null", "there is no claims.nothing to leave out; expected one of faster"),
         ("quick.run.chains=[3]", "the section quick is applied before the command line; set run.chains itself"),
         ("claims=false", "claims: found False; expected a mapping"),
+        ("run.transitions=3", "run.transitions: found 3; expected at least 4, or run.measure_ess=false"),
         ("curves.one.problems=[]", "curves.one.problems: found []"),
         ("measurement.timeout=1e300", "measurement.timeout: found 1e+300"),
         ("claims.faster.at_most=1.0", "at_most: found 1; expected at_least (2) or more"),

@@ -319,6 +319,12 @@ def a_task(**changed: Any) -> Task:
     })  # fmt: skip
 
 
+def test_processes_share_the_memory_of_a_gpu_and_see_none_otherwise() -> None:
+    assert measuring.environment_of(a_task())["CUDA_VISIBLE_DEVICES"] == "-1"
+    shared = measuring.environment_of(a_task(device="gpu", environment={"TF_FORCE_GPU_ALLOW_GROWTH": "mine"}))
+    assert (shared["XLA_PYTHON_CLIENT_PREALLOCATE"], shared["TF_FORCE_GPU_ALLOW_GROWTH"]) == ("false", "mine")
+
+
 def test_lockstep_is_not_counted_where_only_totals_are_known() -> None:
     each, totals = np.array([[1, 3, 1, 1], [3, 1, 1, 1]]), np.array([[6], [6]])
     outcomes = [Outcome(leapfrogs, 16, None) for leapfrogs in (each, totals)]

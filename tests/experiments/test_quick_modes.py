@@ -92,6 +92,7 @@ def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
     [
         (["--config", "figure8.yaml"], "no packaged config of that name; did you mean 'figure"),
         (["--config", "figure6.yaml", "run.size=3"], "command line, run.size=3: run.size: unknown key"),
+        (["--config", "fsm"], "found the config of the experiment fsm; expected one for figure6"),
         (["--config", "figure6.yaml", "--again", "nobody"], "--again nobody: there is no such curve; expected one of"),
     ],
 )

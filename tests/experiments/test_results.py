@@ -128,12 +128,13 @@ def test_the_summary_tells_what_differs_and_what_is_incomplete(config: Any, tmp_
         "two": config.curves["two"].model_copy(update={"transitions": 9, "environment": {"A": "1"}}),
     }
     changed = replace(config, curves=curves)
-    rows = [row(changed.task("one", "gauss", 2), 0), row(changed.task("one", "gauss", 2), 7)]
+    rows = [row(changed.task("one", "gauss", 2), n) for n in (1, 7)]
+    rows.append(row(changed.task("one", "gauss", 2), 0, status="failed"))
     (tmp_path / "environment.json").write_text("{}")
     write_summary("Title", "Why?", "", Results(changed, rows), tmp_path)
     text = (tmp_path / "summary.md").read_text()
     assert "second curve is run with 9 transitions, A=1." in text
-    assert "(fewer: first curve, 2 chains on a small Gaussian: 1)" in text
+    assert "(fewer: first curve, 2 chains on a small Gaussian: 1, failed: a reason)" in text
     assert "- 1 runs in the environment here, which environment.json does not have." in text
 
 
@@ -147,6 +148,12 @@ def test_environments_are_read_again_and_damage_is_named(tmp_path: Path) -> None
         file.write_text(damage)
         with pytest.raises(MeasurementsError, match=r"environment\.json: found .*; expected environments by name"):
             note_environment(file)
+
+
+def test_a_curve_of_one_point_shows_its_range() -> None:
+    _, (axes,) = plots.new_figure(1, "a title")
+    plots.draw_curve(axes, [Value(4, 3.0, 2.0, 4.0, 5)], "a", 0)
+    assert [[list(point) for point in line] for line in axes.collections[0].get_segments()] == [[[4, 2], [4, 4]]]
 
 
 def test_dollars_of_a_label_are_dollars(tmp_path: Path) -> None:
