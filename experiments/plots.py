@@ -29,7 +29,6 @@ _STYLE = {
     "grid.linewidth": 0.5,
     "font.family": "DejaVu Sans",
     "pdf.fonttype": 42,
-    "text.parse_math": False,  # a label is a text, with its dollars
 }
 _MARKERS = "osD^vP*X<>ph"
 
@@ -70,7 +69,7 @@ def new_figure(panels: int, title: str, height: float = 4.0) -> tuple[Any, list[
 
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.01, horizontalalignment="left", fontsize=9)
+    figure.suptitle(_text(title), x=0.01, horizontalalignment="left", fontsize=9)
     axes = figure.subplots(1, panels, squeeze=False)
     return figure, list(axes[0])
 
@@ -86,7 +85,7 @@ def draw_curve(axes: Any, values: Sequence[Value], label: str, number: int, *, f
     colour = f"C{number % 10}"
     if flat:
         last = values[-1]
-        axes.axhline(last.value, color=colour, linewidth=1.2, linestyle="--", label=label)
+        axes.axhline(last.value, color=colour, linewidth=1.2, linestyle="--", label=_text(label))
         axes.axhspan(last.low, last.high, color=colour, alpha=0.15, linewidth=0)
         return
     chains = [value.chains for value in values]
@@ -100,7 +99,7 @@ def draw_curve(axes: Any, values: Sequence[Value], label: str, number: int, *, f
         marker=_MARKERS[number % len(_MARKERS)],
         markersize=3,
         linewidth=1.2,
-        label=label,
+        label=_text(label),
     )
 
 
@@ -109,7 +108,7 @@ def draw_bound(axes: Any, values: Sequence[Value], label: str) -> None:
     """A thin grey line that curves cannot pass."""
     if values:
         chains, heights = [v.chains for v in values], [v.value for v in values]
-        axes.plot(chains, heights, color="0.5", linewidth=0.8, linestyle=":", label=label)
+        axes.plot(chains, heights, color="0.5", linewidth=0.8, linestyle=":", label=_text(label))
 
 
 @styled
@@ -127,9 +126,14 @@ def finish(axes: Any, *, x: str, y: str, title: str, chains: Iterable[int], log_
         axes.set_ylim(0, 1.02)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.set_title(title, loc="left")
+    axes.set_title(_text(title), loc="left")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.2), borderaxespad=0.0)  # below: it hides no curve
+
+
+def _text(words: str) -> str:
+    """Words with their dollars: matplotlib would read what is between two of them as a formula."""
+    return words.replace("$", "\\$")
 
 
 def check(figure: Any) -> None:

@@ -159,8 +159,9 @@ def test_a_curve_of_one_point_shows_its_range() -> None:
 def test_dollars_of_a_label_are_dollars(tmp_path: Path) -> None:
     figure, (axes,) = plots.new_figure(1, "costs $x_{")
     plots.draw_curve(axes, [Value(1, 0.5, 0.4, 0.6, 2)], "$5 and $\\no", 0)
-    plots.finish(axes, x="chains", y="y", title="$", chains=[1], log_y=False)
+    plots.finish(axes, x="chains", y="y", title="$", chains=[1], log_y=True)
     assert plots.save(figure, tmp_path, "x")[0].exists()
+    assert all(tick.get_parse_math() for tick in axes.get_yticklabels())  # powers of ten are formulas
 
 
 def test_experiments_draw_what_there_is(results: Results) -> None:
