@@ -117,12 +117,19 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """holds, does not hold, or not measured."""
+        """Whether the claim holds of the figure, and whether the repetitions differ enough to doubt that."""
         if self.seen is None:
             return "not measured"
-        low = self.claim.at_least is None or self.seen.value >= self.claim.at_least
-        high = self.claim.at_most is None or self.seen.value <= self.claim.at_most
-        return "holds" if low and high else "does not hold"
+        least = -math.inf if self.claim.at_least is None else self.claim.at_least
+        most = math.inf if self.claim.at_most is None else self.claim.at_most
+        holds = least <= self.seen.value <= most
+        all_within = least <= self.seen.low and self.seen.high <= most
+        some_within = self.seen.low <= most and least <= self.seen.high
+        doubtful = not all_within if holds else some_within
+        return ("holds" if holds else "does not hold") + (_DOUBT if doubtful else "")
+
+
+_DOUBT = ", but the runs differ enough to doubt it"
 
 
 def judge(results: Results, claim: Claim) -> Verdict:

@@ -34,6 +34,8 @@ class LimitOptions(Settings):
     leapfrogs_per_transition: int = Field(
         32, ge=1, description="leapfrogs that every chain takes, a multiple of leapfrogs_per_leaf"
     )
+    chunk_lanes: int | None = Field(None, ge=1, description="chains in one batch; null: all of them")
+    shards: int = Field(1, ge=1, description="threads that take turns at the batches")
 
 
 class UnrolledOptions(Settings):

@@ -22,7 +22,6 @@ TINY = {
         "problems.logreg.model.rows=50", "problems.logreg.model.columns=3", "problems.logreg.step_size=0.1",
         "run.chains=[2]", "run.transitions=2", "run.max_tree_depth=3", "measurement.repetitions=2",
         "curves.program_counter.chains=[2]", "curves.hybrid.chains=[2]", "curves.best=null", "curves.limit=null",
-        "claims.best_reaches_limit=null",
     ],
     "figure7": [
         "problems.main.model.dimension=3", "problems.thousand=null", "run.chains=[3]", "run.transitions=2",

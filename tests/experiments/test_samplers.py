@@ -135,6 +135,31 @@ def test_the_limit_takes_the_leapfrogs_it_says() -> None:
     np.testing.assert_allclose(summed, total, rtol=1e-9)
 
 
+def test_the_limit_in_batches_on_threads_ends_where_one_batch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[np.ndarray] = []
+    make = leapfrog_limit.make_leapfrogs
+
+    def noted(*arguments: Any) -> Any:
+        compiled = make(*arguments)
+
+        def run(*arrays: Any) -> Any:
+            results = compiled(*arrays)
+            ends.append(results[0].numpy())
+            return results
+
+        return run
+
+    monkeypatch.setattr(leapfrog_limit, "make_leapfrogs", noted)
+    for options in ({}, {"chunk_lanes": 2, "shards": 2}):
+        task = make_task("leapfrog_limit", {"leapfrogs_per_transition": 4, **options}, chains=6)
+        outcome = leapfrog_limit.prepare(task, make_problem({**GAUSSIAN, "dtype": "float64"}))(3)()
+        assert outcome.leapfrogs.shape == (6, task.transitions)
+    whole, *parts = ends
+    assert [len(part) for part in parts] == [2, 2, 2]
+    order = sorted(parts, key=lambda part: int(np.argmin(np.abs(whole - part[0]).sum(axis=1))))  # threads may overtake
+    np.testing.assert_allclose(np.concatenate(order), whole, rtol=1e-10)
+
+
 def test_the_limit_keeps_the_log_density_alive() -> None:
     """Only the log-density needs a logarithm. XLA drops it, with its sum over rows, when nobody asks for it."""
     task = make_task("leapfrog_limit", {"leapfrogs_per_transition": 4}, problem=REGRESSION)
@@ -169,6 +194,7 @@ def test_a_missing_library_is_named(sampler: str, library: str, package: str, mo
         ("tfp_autobatched", {"trajectories_per_step": 3}, {}, "expected a divisor of transitions, which is 4"),
         ("leapfrog_limit", {}, {"leapfrogs_per_leaf": 3}, "expected a multiple of leapfrogs_per_leaf, which is 3"),
         ("leapfrog_limit", {}, {"measure_ess": True}, "no effective sample size"),
+        ("leapfrog_limit", {"chunk_lanes": 3}, {"chains": 4}, "4 chains do not divide into batches of 3"),
     ],
 )
 def test_what_cannot_be_is_refused(sampler: str, options: Any, others: Any, said: str) -> None:
