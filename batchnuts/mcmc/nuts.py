@@ -53,6 +53,8 @@ class Subtree(NamedTuple):
     proposal: Proposal
     log_weight: Array
     """log of the sum over its states of exp(H_0 - H)."""
+    tree_depth: Array
+    """log2 of the number of its states, if it is valid."""
     valid: Array
     """False if it turned back on itself or diverged: then nothing of it may be drawn."""
 
@@ -142,36 +144,40 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             walk.diverging | diverging,
         )
         proposal = Proposal(position, gradient, log_density, energy)
-        return new_walk, Subtree(momentum, momentum, proposal, log_weight, ops.logical_not(diverging))
+        return new_walk, Subtree(momentum, momentum, proposal, log_weight, 0, ops.logical_not(diverging))
 
     @batch
     def build_subtree(walk: Walk, tree_depth: Array, trajectory: Trajectory) -> tuple[Walk, Subtree]:
-        """2**tree_depth new states, the second half only if the first did not turn or diverge."""
-        if tree_depth == 0:
-            return leaf(walk, trajectory)  # type: ignore[no-any-return]
-        walk, inner = build_subtree(walk, tree_depth - 1, trajectory)
-        if not inner.valid:
-            return walk, inner
-        between = walk.point.momentum
-        walk, outer = build_subtree(walk, tree_depth - 1, trajectory)
-        if not outer.valid:
-            return walk, outer
-        # uniform progressive sampling within the subtree ([B] appendix A.3.1)
-        log_weight = ops.logaddexp(inner.log_weight, outer.log_weight)
-        uniform = random.uniform(event(trajectory.key, _MERGE, walk.n_steps * 32 + tree_depth), (), dtype)
-        proposal = choose(ops.log(uniform) < outer.log_weight - log_weight, outer.proposal, inner.proposal)
-        # the whole, and each half with the first state of the other: no turn may hide between the halves
-        last = walk.point.momentum
-        inverse_mass = trajectory.inverse_mass
-        momentum_sum = inner.momentum_sum + outer.momentum_sum
-        valid = (
-            keeps_going(inner.first_momentum, last, momentum_sum, inverse_mass)
-            & keeps_going(
-                inner.first_momentum, outer.first_momentum, inner.momentum_sum + outer.first_momentum, inverse_mass
+        """2**tree_depth new states: one leaf, then again and again as many as there are; fewer if they turn or diverge.
+
+        The first half of a subtree is what the loop has so far, and only the second is a call. So of the two recursive
+        calls of the textbook one is left, and nobody descends to a leaf step by step.
+        """
+        walk, tree = leaf(walk, trajectory)
+        while tree.valid & (tree.tree_depth < tree_depth):
+            inner = tree
+            between = walk.point.momentum
+            walk, outer = build_subtree(walk, tree.tree_depth, trajectory)
+            depth = outer.tree_depth + 1
+            # uniform progressive sampling within the subtree ([B] appendix A.3.1)
+            log_weight = ops.logaddexp(inner.log_weight, outer.log_weight)
+            uniform = random.uniform(event(trajectory.key, _MERGE, walk.n_steps * 32 + depth), (), dtype)
+            proposal = choose(ops.log(uniform) < outer.log_weight - log_weight, outer.proposal, inner.proposal)
+            # the whole, and each half with the first state of the other: no turn may hide between the halves
+            last = walk.point.momentum
+            inverse_mass = trajectory.inverse_mass
+            momentum_sum = inner.momentum_sum + outer.momentum_sum
+            # without a branch: of an invalid half's other values nothing is ever drawn
+            valid = (
+                outer.valid
+                & keeps_going(inner.first_momentum, last, momentum_sum, inverse_mass)
+                & keeps_going(
+                    inner.first_momentum, outer.first_momentum, inner.momentum_sum + outer.first_momentum, inverse_mass
+                )
+                & keeps_going(between, last, outer.momentum_sum + between, inverse_mass)
             )
-            & keeps_going(between, last, outer.momentum_sum + between, inverse_mass)
-        )
-        return walk, Subtree(inner.first_momentum, momentum_sum, proposal, log_weight, valid)
+            tree = Subtree(inner.first_momentum, momentum_sum, proposal, log_weight, depth, valid)
+        return walk, tree
 
     @batch
     def nuts_transition(
