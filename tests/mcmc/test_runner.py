@@ -11,8 +11,9 @@ from mcmc_models import quartic, quartic_alone
 from batchnuts.autobatch import StackOverflowError, random
 from batchnuts.mcmc import adaptation, runner
 from batchnuts.mcmc.chain_program import ChainResult, make_chain
+from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.runner import Counts, MachineRunner, make_runner
+from batchnuts.mcmc.runner import Counts, MachineRunner
 from batchnuts.mcmc.settings import ExecutionSettings
 
 LANES, CAPACITY = 5, 12
