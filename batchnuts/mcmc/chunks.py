@@ -28,7 +28,7 @@ from batchnuts.autobatch.compiler.tree import map_leaves
 from batchnuts.mcmc import runner
 from batchnuts.mcmc.chain_program import ChainResult
 from batchnuts.mcmc.runner import Counts, MachineRunner, Runner, StretchRunner
-from batchnuts.mcmc.serving import is_costly
+from batchnuts.mcmc.serving import is_compiled, is_costly
 from batchnuts.mcmc.settings import ExecutionSettings
 
 CHUNK_LANES = 64
@@ -60,7 +60,7 @@ def divide(chains: int, execution: ExecutionSettings, costly: bool, cores: int) 
 
     Chosen automatically, only compiled programs are divided: elsewhere Python's lock lets one thread run at a time.
     """
-    compiled = execution.executor == "virtual_machine" and execution.backend == "tensorflow" and execution.mode == "xla"
+    compiled = is_compiled(execution)
     shards = execution.shards or (cores if compiled else 1)
     if execution.chunk_lanes is not None:
         lanes = min(execution.chunk_lanes, chains)
@@ -82,8 +82,10 @@ def make_runner(
     """The runner for the executor asked for, compiled for inputs like the example."""
     if execution.executor != "virtual_machine":
         return StretchRunner(program, example, execution)
-    backend = get_backend(execution.backend, execution.mode)
-    costly = is_costly(program.compiled(program.lane_types(example), backend).lowered)
+    costly = False
+    if is_compiled(execution):
+        backend = get_backend(execution.backend, execution.mode)
+        costly = is_costly(program.compiled(program.lane_types(example), backend).lowered)
     chunking = divide(len(example[0]), execution, costly, processors())
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
     if chunking.chunks == 1:

@@ -9,10 +9,9 @@ a share of the chains is there.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from batchnuts.autobatch.compiler.ir import PrimOp, Program, TensorType
+from batchnuts.autobatch.compiler.ir import PrimOp, Program
 from batchnuts.autobatch.compiler.schedule import Schedule, Slot, costly_blocks
 from batchnuts.autobatch.runtime.abstract import TRACED_LANES
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -34,10 +33,15 @@ RECORD_GATE = 0.06
 
 
 def choose_schedule(program: Program, execution: ExecutionSettings) -> str | Schedule:
-    """The schedule that the settings ask for; `auto` is the one for cheap gradients where they are cheap."""
-    if execution.schedule != "auto" or is_costly(program) or not set(TRAJECTORY) <= set(program.graph.labels):
-        return execution.schedule
-    return cheap_schedule(program)
+    """The schedule that the settings ask for; `auto` is the one for cheap gradients in compiled runs that have them."""
+    if execution.schedule == "auto" and is_compiled(execution) and not is_costly(program):
+        return cheap_schedule(program)
+    return execution.schedule
+
+
+def is_compiled(execution: ExecutionSettings) -> bool:
+    """Whether XLA compiles the whole machine."""
+    return (execution.executor, execution.backend, execution.mode) == ("virtual_machine", "tensorflow", "xla")
 
 
 def cheap_schedule(program: Program) -> Schedule:
@@ -54,7 +58,7 @@ def cheap_schedule(program: Program) -> Schedule:
 def is_costly(program: Program) -> bool:
     """Whether the primitives declared costly are so costly that chains should wait for each other there.
 
-    Counted in TensorFlow's graph of them, so it depends on nothing but the model. What cannot be traced by TensorFlow is.
+    Counted in TensorFlow's graph of them, so it depends on nothing but the model.
     """
     work = [gradient_work(program, op) for b in costly_blocks(program) for op in program.graph.block(b).ops
             if isinstance(op, PrimOp) and op.function.costly]  # fmt: skip
@@ -65,14 +69,11 @@ def gradient_work(program: Program, op: PrimOp) -> float:
     """Multiplications in a primitive for one lane: of matrix products all, of anything else one for each element."""
     import tensorflow as tf
 
-    lanes = (TRACED_LANES,) if op.function.batched else ()
+    lanes = TRACED_LANES if op.function.batched else 1
     types = [program.var_defs[v] for v in op.vars_in]
-    specs = [tf.TensorSpec(lanes + t.shape, t.dtype) for t in types if isinstance(t, TensorType)]
-    try:
-        graph = tf.function(lambda *values: op.function.call(*values), autograph=False).get_concrete_function(*specs)
-    except Exception:  # a primitive of another array library
-        return math.inf
-    return _work(graph.graph) / (TRACED_LANES if op.function.batched else 1)
+    specs = [tf.TensorSpec((lanes, *t.shape) if op.function.batched else t.shape, t.dtype) for t in types]
+    traced = tf.function(lambda *values: op.function.call(*values), autograph=False).get_concrete_function(*specs)
+    return _work(traced.graph) / lanes
 
 
 def _work(graph: Any) -> float:
