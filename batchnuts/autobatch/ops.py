@@ -139,8 +139,8 @@ def _tensor_matmul(x: Any, y: Any) -> Any:
 
 
 def _sum_of_vector(x: Any) -> Any:
-    # XLA sums rows of more than 32 on processors by windows, without vector instructions. Halves are added until the rest
-    # is short; on 64 rows of 100 that takes a fifth of the time.
+    # On processors XLA sums rows of more than 32 by windows, without vector instructions. Halves are added until the
+    # rest is short; on 64 rows of 100 that takes a fifth of the time.
     tf = _tensorflow()
     length = x.shape[0]
     if length is None:

@@ -1,4 +1,4 @@
-"""Many chains in chunks: each chunk a batch of its own on one compiled machine, one host thread for each processor core.
+"""Many chains in chunks: each a batch of its own on one compiled machine, one host thread for each processor core.
 
 The machine's arrays of 64 chains fit into a core's cache, and its many small kernels are not worth dividing among
 cores; whole chunks are. So chains are divided into chunks of one width, and threads ("shards") take turns at them: a

@@ -3,9 +3,10 @@
 Multinomial NUTS ([B] appendix A.3) as in Stan: a trajectory doubles, forwards or backwards at random, until it turns
 back on itself; states are drawn from it with weight exp(-H) by progressive sampling.
 
-What lives across the second recursive call of `build_subtree` decides how much the machine must stack. The integrator's
+What lives across the recursive call of `build_subtree` decides how much the machine must stack. The integrator's
 point is threaded through (given to each call, taken from its result), so of a finished first half only five vectors
-wait for the second: its first and last momentum, its momentum sum, and its proposal's position and gradient.
+wait for the second: its first and last momentum, its momentum sum, and its proposal's position and gradient. How many
+blocks a chain goes through for each gradient decides how fast the machine is where gradients are cheap: here four.
 """
 
 from __future__ import annotations
@@ -153,11 +154,10 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
         The first half of a subtree is what the loop has so far, and only the second is a call. So of the two recursive
         calls of the textbook one is left, and nobody descends to a leaf step by step.
         """
-        walk, tree = leaf(walk, trajectory)
-        while tree.valid & (tree.tree_depth < tree_depth):
-            inner = tree
+        walk, inner = leaf(walk, trajectory)
+        while inner.valid & (inner.tree_depth < tree_depth):
             between = walk.point.momentum
-            walk, outer = build_subtree(walk, tree.tree_depth, trajectory)
+            walk, outer = build_subtree(walk, inner.tree_depth, trajectory)
             depth = outer.tree_depth + 1
             # uniform progressive sampling within the subtree ([B] appendix A.3.1)
             log_weight = ops.logaddexp(inner.log_weight, outer.log_weight)
@@ -176,8 +176,8 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
                 )
                 & keeps_going(between, last, outer.momentum_sum + between, inverse_mass)
             )
-            tree = Subtree(inner.first_momentum, momentum_sum, proposal, log_weight, depth, valid)
-        return walk, tree
+            inner = Subtree(inner.first_momentum, momentum_sum, proposal, log_weight, depth, valid)
+        return walk, inner
 
     @batch
     def nuts_transition(

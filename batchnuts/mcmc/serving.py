@@ -25,11 +25,9 @@ LEAF, RETURN, DOUBLE, MERGE = (f"build_subtree.{name}" for name in ("entry", "en
 TRAJECTORY = (LEAF, RETURN, MERGE, RETURN, DOUBLE, LEAF, *(RETURN, MERGE) * 3, RETURN, DOUBLE)
 """The subtree's blocks in the order in which a sweep serves them."""
 
-DOUBLING_GATE = 0.1
-"""Share of the chains that should wait for the end of a doubling, which costs as much as a merge."""
-
-RECORD_GATE = 0.06
-"""Share of the chains that should wait for the end of a transition: it draws a momentum and writes a record."""
+GATE = 0.2
+"""Share of the chains that should wait for the end of a doubling, which costs as much as a merge, or of a transition,
+which draws a momentum and writes a record."""
 
 
 def choose_schedule(program: Program, execution: ExecutionSettings) -> str | Schedule:
@@ -47,7 +45,7 @@ def is_compiled(execution: ExecutionSettings) -> bool:
 def cheap_schedule(program: Program) -> Schedule:
     """The schedule of a chain program whose gradient is cheap."""
     rest = [label for label in program.graph.labels if label not in TRAJECTORY]
-    gates = {"main.resume": DOUBLING_GATE, "nuts_transition.endwhile": RECORD_GATE}
+    gates = {"main.resume": GATE, "nuts_transition.endwhile": GATE}
     # a block that a lane comes to from a later one waits for the next sweep: so in the order of a transition
     order = ["main.resume", "nuts_transition.endwhile", "run_chain.body", "nuts_transition.body"]
     order += [label for label in rest if label not in order]
@@ -77,13 +75,17 @@ def gradient_work(program: Program, op: PrimOp) -> float:
 
 
 def _work(graph: Any) -> float:
-    """Multiplications in a graph and in the functions that it calls; loops count once."""
+    """Multiplications in a graph and in the functions that it calls.
+
+    A rough measure: a loop counts once, a branch with both arms, a call and its derivative up to three times.
+    """
     total = 0.0
     for op in graph.get_operations():
         sizes = [s for t in op.outputs if (s := t.shape.num_elements()) is not None]
         total += sum(sizes) * _contracted(op)
-    library = [graph._get_function(name) for name in graph._functions] if hasattr(graph, "_functions") else []
-    return total + sum(_work(f.graph) for f in library if f is not None and hasattr(f, "graph"))
+        called = [a.func.name for a in op.node_def.attr.values() if a.HasField("func")]
+        total += sum(_work(graph._get_function(name).graph) for name in called)
+    return total
 
 
 def _contracted(op: Any) -> int:

@@ -15,6 +15,7 @@ from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.runner import Counts, MachineRunner
 from batchnuts.mcmc.settings import ExecutionSettings
 
+
 @pytest.fixture(scope="module")
 def program() -> Any:
     return make_program()

@@ -36,7 +36,7 @@ class BlockStep:
     """The entries of the state that it may change."""
     run: Callable[[State], State]
     free: bool = False
-    """Whether it is due wherever some lane's pc is at it: no gate, and no earlier group. A backend may save the view."""
+    """Whether it is due wherever some lane's pc is at it (no gate, no earlier group); a backend may save the view."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ class MachineCode:
         self.timeline_rows = timeline_rows
         self.faults: list[Fault] = []
         self.storage = Storage(backend, lanes, stack_depth)
-        self.live = liveness(program.graph, frozenset(program.vars_out), through_calls=True)
+        # of a stack only the top frame is a value of the state, so one that is popped before it is read is not kept
+        self.live = liveness(program.graph, frozenset(program.vars_out), through_calls=True, pop_exposes=False)
         kinds = program.var_alloc
         self.stacked = tuple(v for v in kinds if kinds[v] is VariableAllocation.FULL)
         self.stacks = (*self.stacked, RETURN_ADDRESS)
