@@ -127,7 +127,7 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
     machine = program.machine(types, chains, backend, "drain", 16)
     state = machine.run(dict(zip(machine.program.vars_in, inputs)))
     machine.check_faults(state)
-    here = machine.index["build_subtree.then"]
+    here = machine.index["build_subtree.entry"]
     columns = [i for i, block in enumerate(backend.blocks) if block == here]
     shared = np.full((chains, len(columns)), -1)
     for x, i in enumerate(columns):

@@ -16,11 +16,12 @@ from batchnuts.autobatch import random
 from batchnuts.mcmc import adaptation
 from batchnuts.mcmc.chain_program import ChainResult, Record, make_chain, make_first_step_size
 from batchnuts.mcmc.check_model import check_density, evaluate_at
+from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.draws import Draws, Phase, Progress
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.runner import Counts, Runner, make_runner
+from batchnuts.mcmc.runner import Counts, Runner
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError, split_settings
 from batchnuts.mcmc.warmup import Window, warmup_windows
 

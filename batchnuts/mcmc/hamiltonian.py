@@ -56,7 +56,7 @@ def draw_momentum(key: Array, inverse_mass: Array, dtype: str) -> Array:
 
 def kinetic_energy(momentum: Array, inverse_mass: Array) -> Array:
     """p' M^-1 p / 2."""
-    return 0.5 * ops.sum(inverse_mass * momentum * momentum)
+    return 0.5 * ops.dot(inverse_mass * momentum, momentum)
 
 
 def kick(momentum: Array, gradient: Array, step: Array) -> Array:
@@ -76,4 +76,4 @@ def keeps_going(first_momentum: Array, last_momentum: Array, momentum_sum: Array
     It is symmetric in the two ends, so it does not matter in which direction the trajectory was built.
     """
     velocity = inverse_mass * momentum_sum
-    return (ops.sum(first_momentum * velocity) > 0) & (ops.sum(last_momentum * velocity) > 0)
+    return (ops.dot(first_momentum, velocity) > 0) & (ops.dot(last_momentum, velocity) > 0)

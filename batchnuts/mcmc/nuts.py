@@ -3,9 +3,10 @@
 Multinomial NUTS ([B] appendix A.3) as in Stan: a trajectory doubles, forwards or backwards at random, until it turns
 back on itself; states are drawn from it with weight exp(-H) by progressive sampling.
 
-What lives across the second recursive call of `build_subtree` decides how much the machine must stack. The integrator's
+What lives across the recursive call of `build_subtree` decides how much the machine must stack. The integrator's
 point is threaded through (given to each call, taken from its result), so of a finished first half only five vectors
-wait for the second: its first and last momentum, its momentum sum, and its proposal's position and gradient.
+wait for the second: its first and last momentum, its momentum sum, and its proposal's position and gradient. How many
+blocks a chain goes through for each gradient decides how fast the machine is where gradients are cheap: here four.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Subtree(NamedTuple):
     proposal: Proposal
     log_weight: Array
     """log of the sum over its states of exp(H_0 - H)."""
+    tree_depth: Array
+    """log2 of the number of its states, if it is valid."""
     valid: Array
     """False if it turned back on itself or diverged: then nothing of it may be drawn."""
 
@@ -142,36 +145,39 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             walk.diverging | diverging,
         )
         proposal = Proposal(position, gradient, log_density, energy)
-        return new_walk, Subtree(momentum, momentum, proposal, log_weight, ops.logical_not(diverging))
+        return new_walk, Subtree(momentum, momentum, proposal, log_weight, 0, ops.logical_not(diverging))
 
     @batch
     def build_subtree(walk: Walk, tree_depth: Array, trajectory: Trajectory) -> tuple[Walk, Subtree]:
-        """2**tree_depth new states, the second half only if the first did not turn or diverge."""
-        if tree_depth == 0:
-            return leaf(walk, trajectory)  # type: ignore[no-any-return]
-        walk, inner = build_subtree(walk, tree_depth - 1, trajectory)
-        if not inner.valid:
-            return walk, inner
-        between = walk.point.momentum
-        walk, outer = build_subtree(walk, tree_depth - 1, trajectory)
-        if not outer.valid:
-            return walk, outer
-        # uniform progressive sampling within the subtree ([B] appendix A.3.1)
-        log_weight = ops.logaddexp(inner.log_weight, outer.log_weight)
-        uniform = random.uniform(event(trajectory.key, _MERGE, walk.n_steps * 32 + tree_depth), (), dtype)
-        proposal = choose(ops.log(uniform) < outer.log_weight - log_weight, outer.proposal, inner.proposal)
-        # the whole, and each half with the first state of the other: no turn may hide between the halves
-        last = walk.point.momentum
-        inverse_mass = trajectory.inverse_mass
-        momentum_sum = inner.momentum_sum + outer.momentum_sum
-        valid = (
-            keeps_going(inner.first_momentum, last, momentum_sum, inverse_mass)
-            & keeps_going(
-                inner.first_momentum, outer.first_momentum, inner.momentum_sum + outer.first_momentum, inverse_mass
+        """2**tree_depth new states: one leaf, then again and again as many as there are; fewer if they turn or diverge.
+
+        The first half of a subtree is what the loop has so far, and only the second is a call. So of the two recursive
+        calls of the textbook one is left, and nobody descends to a leaf step by step.
+        """
+        walk, inner = leaf(walk, trajectory)
+        while inner.valid & (inner.tree_depth < tree_depth):
+            between = walk.point.momentum
+            walk, outer = build_subtree(walk, inner.tree_depth, trajectory)
+            depth = outer.tree_depth + 1
+            # uniform progressive sampling within the subtree ([B] appendix A.3.1)
+            log_weight = ops.logaddexp(inner.log_weight, outer.log_weight)
+            uniform = random.uniform(event(trajectory.key, _MERGE, walk.n_steps * 32 + depth), (), dtype)
+            proposal = choose(ops.log(uniform) < outer.log_weight - log_weight, outer.proposal, inner.proposal)
+            # the whole, and each half with the first state of the other: no turn may hide between the halves
+            last = walk.point.momentum
+            inverse_mass = trajectory.inverse_mass
+            momentum_sum = inner.momentum_sum + outer.momentum_sum
+            # without a branch: of an invalid half's other values nothing is ever drawn
+            valid = (
+                outer.valid
+                & keeps_going(inner.first_momentum, last, momentum_sum, inverse_mass)
+                & keeps_going(
+                    inner.first_momentum, outer.first_momentum, inner.momentum_sum + outer.first_momentum, inverse_mass
+                )
+                & keeps_going(between, last, outer.momentum_sum + between, inverse_mass)
             )
-            & keeps_going(between, last, outer.momentum_sum + between, inverse_mass)
-        )
-        return walk, Subtree(inner.first_momentum, momentum_sum, proposal, log_weight, valid)
+            inner = Subtree(inner.first_momentum, momentum_sum, proposal, log_weight, depth, valid)
+        return walk, inner
 
     @batch
     def nuts_transition(

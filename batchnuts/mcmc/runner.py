@@ -18,7 +18,9 @@ from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.compiler.schedule import costly_blocks
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.runtime.stackless import Tally
+from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.chain_program import ChainResult, Record
+from batchnuts.mcmc.serving import choose_schedule
 from batchnuts.mcmc.settings import ExecutionSettings
 
 SLICE_SECONDS = 0.5
@@ -62,16 +64,6 @@ class Runner(Protocol):
         """The result of a stretch that was broken off, as far as it had come."""
 
 
-def make_runner(
-    program: BatchedFunction, example: tuple[Any, ...], execution: ExecutionSettings, max_tree_depth: int
-) -> Runner:
-    """The runner for the executor asked for, compiled for inputs like the example."""
-    if execution.executor == "virtual_machine":
-        # a tree of depth d is built by d + 1 calls, one within the other
-        return MachineRunner(program, example, execution, max_tree_depth + 1)
-    return StretchRunner(program, example, execution)
-
-
 class MachineRunner:
     """The virtual machine, left and entered again about twice a second."""
 
@@ -84,7 +76,9 @@ class MachineRunner:
         self.result_tree = flatten(program.compiled(types, backend).result_type)[1]
         self.may_grow = execution.max_stack_depth is None
         depth = execution.max_stack_depth or first_depth
-        self.machine = program.machine(types, len(leaves[0]), backend, execution.schedule, depth)
+        lowered = program.compiled(types, backend).lowered
+        schedule = choose_schedule(lowered, execution)
+        self.machine = VirtualMachine(lowered, backend, len(leaves[0]), depth, schedule)
         self.costly = [self.machine.index[label] for label in costly_blocks(self.machine.program)]
         self.state: dict[str, Any] | None = None
         self.sweeps_per_second = 40.0

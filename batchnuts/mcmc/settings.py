@@ -71,6 +71,12 @@ class ExecutionSettings(Settings):
     schedule: Literal["auto", "earliest", "most_active", "sweep", "drain"] = Field(
         "auto", description="order in which the virtual machine runs blocks; auto chooses by their cost"
     )
+    chunk_lanes: int | None = Field(
+        None, ge=1, description="chains that run together as one batch; null chooses a number that suits the processor"
+    )
+    shards: int | None = Field(
+        None, ge=1, description="threads that take turns at the chunks; null takes one for each processor core"
+    )
     max_stack_depth: int | None = Field(
         None, ge=1, description="frames of each variable's stack; null chooses a bound that suffices"
     )

@@ -6,49 +6,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mcmc_models import quartic, quartic_alone
+from chain_runs import CAPACITY, LANES, assert_same, drive, inputs, make_program
 
-from batchnuts.autobatch import StackOverflowError, random
-from batchnuts.mcmc import adaptation, runner
-from batchnuts.mcmc.chain_program import ChainResult, make_chain
-from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.runner import Counts, MachineRunner, make_runner
+from batchnuts.autobatch import StackOverflowError
+from batchnuts.mcmc import runner
+from batchnuts.mcmc.chain_program import ChainResult
+from batchnuts.mcmc.chunks import make_runner
+from batchnuts.mcmc.runner import Counts, MachineRunner
 from batchnuts.mcmc.settings import ExecutionSettings
-
-LANES, CAPACITY = 5, 12
-
-
-def inputs(transitions: int, step: float = 0.1, first: int = 0) -> tuple[Any, ...]:
-    position = np.random.default_rng(0).normal(size=(LANES, 2))
-    values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
-    return (
-        random.lane_keys(4, LANES), position, values, gradients, np.ones((LANES, 2)),
-        adaptation.start(np.full(LANES, np.log(step))), np.full(LANES, False), np.full(LANES, first, "int64"),
-        np.full(LANES, transitions, "int64"),
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    return make_chain(quartic, NutsOptions(8, dtype="float64"), 0.8, CAPACITY, 2)
-
-
-def drive(program: Any, transitions: int = CAPACITY, depth: int = 8, **execution: Any) -> tuple[Any, list[Any]]:
-    settings = ExecutionSettings(**{"backend": "numpy", **execution})
-    made = make_runner(program, inputs(0), settings, depth)
-    return made, list(made.run(inputs(transitions), transitions))
+    return make_program()
 
 
 @pytest.fixture(scope="module")
 def whole(program: Any) -> ChainResult:
     return drive(program)[1][-1][1]
-
-
-def assert_same(one: ChainResult, other: ChainResult, rows: int = CAPACITY) -> None:
-    for name in ("position", "log_density", "gradient", "done", "divergences"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-    for name, array in one.records._asdict().items():
-        np.testing.assert_array_equal(array[:, :rows], getattr(other.records, name)[:, :rows], err_msg=name)
 
 
 def test_the_result_is_the_last_record(whole: ChainResult) -> None:

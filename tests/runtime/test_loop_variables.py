@@ -36,6 +36,15 @@ def keeps(n):
     return keeps(n - 1) - kept
 
 
+@batch
+def keeps_two(n):
+    """Both `a` and `b` are saved across the call."""
+    a, b = n * n, n * 3
+    if n <= 0:
+        return a
+    return keeps_two(n - 1) - a * b
+
+
 ALWAYS = {"pc", "executions", "active"}
 
 
@@ -57,7 +66,17 @@ def test_a_pop_leaves_the_frames_alone_and_a_push_the_value() -> None:
     found = touched(keeps, "int64")
     stack = {"frames:keeps.kept", "height:keeps.kept"}
     assert found["keeps.endif"] == stack | {"frames:@", "height:@", "fault", "value:main.n"}
-    assert found["keeps.resume"] == {"height:keeps.kept", "value:keeps.kept", "value:main.result", "height:@"}
+    # the frame that the pop uncovers is read at once and by nobody else: it is no value of the state
+    assert found["keeps.resume"] == {"height:keeps.kept", "value:main.result", "height:@"}
+
+
+def test_stacks_that_always_move_together_share_a_height() -> None:
+    found = touched(keeps_two, "int64")
+    assert found["keeps_two.endif"] >= {"frames:keeps_two.a", "frames:keeps_two.b", "height:keeps_two.a", "height:@"}
+    heights = {name for names in found.values() for name in names if name.startswith("height:")}
+    assert heights == {"height:keeps_two.a", "height:@"}
+    n = np.arange(6)
+    assert keeps_two.run(n, backend="numpy").tolist() == keeps_two.run(n, executor="unbatched").tolist()
 
 
 def test_a_block_that_only_branches_changes_nothing() -> None:

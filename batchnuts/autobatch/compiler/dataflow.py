@@ -16,6 +16,7 @@ from batchnuts.autobatch.compiler.ir import (
     Function,
     IndirectGotoOp,
     Op,
+    PopOp,
     Program,
     PushOp,
     reads,
@@ -80,14 +81,17 @@ def solve(graph: ControlFlowGraph, analysis: Analysis[Fact], *, through_calls: b
 Variables = frozenset[str]
 
 
-def live_before_op(op: Op, live: Variables, *, push_reads: bool = True) -> Variables:
+def live_before_op(op: Op, live: Variables, *, push_reads: bool = True, pop_exposes: bool = True) -> Variables:
     """Variables live before an op, given those live after it.
 
     A pop exposes the frame beneath it, so a variable live after its own pop is counted as live before. A push reads
     the frame it saves; with `push_reads` False only reads of the top frame count (see `allocate.needs_stack`).
+    With `pop_exposes` False it is top frames alone that are live: one that is popped unread is not.
     """
     if isinstance(op, PushOp) and not push_reads:
         return live
+    if isinstance(op, PopOp) and not pop_exposes:
+        return live - {op.var}
     return (live - set(writes(op))) | set(reads(op))
 
 
@@ -100,22 +104,30 @@ def live_after_ops(ops: Sequence[Op], live: Variables) -> list[Variables]:
     return after[::-1]
 
 
-def live_through_block(block: Block, live: Variables, *, push_reads: bool = True) -> Variables:
+def live_through_block(
+    block: Block, live: Variables, *, push_reads: bool = True, pop_exposes: bool = True
+) -> Variables:
     """Variables live at a block's start, given those live at its end."""
     live |= set(terminator_reads(block.terminator))
     for op in reversed(block.ops):
-        live = live_before_op(op, live, push_reads=push_reads)
+        live = live_before_op(op, live, push_reads=push_reads, pop_exposes=pop_exposes)
     return live
 
 
 def liveness(
-    graph: ControlFlowGraph, live_at_exit: Variables, *, through_calls: bool, push_reads: bool = True
+    graph: ControlFlowGraph,
+    live_at_exit: Variables,
+    *,
+    through_calls: bool,
+    push_reads: bool = True,
+    pop_exposes: bool = True,
 ) -> Solution[Variables]:
     """Live variables at both ends of every block; `live_at_exit` are read after the last block returns."""
 
     def transfer(block: Block, live: Variables) -> Variables:
         leaves = isinstance(block.terminator, IndirectGotoOp) and (not through_calls or block.owner == "main")
-        return live_through_block(block, live | live_at_exit if leaves else live, push_reads=push_reads)
+        live = live | live_at_exit if leaves else live
+        return live_through_block(block, live, push_reads=push_reads, pop_exposes=pop_exposes)
 
     analysis = Analysis[Variables](
         forward=False, boundary=frozenset(), bottom=frozenset(), merge=frozenset.union, transfer=transfer

@@ -35,6 +35,8 @@ class BlockStep:
     touches: tuple[str, ...]
     """The entries of the state that it may change."""
     run: Callable[[State], State]
+    free: bool = False
+    """Whether it is due wherever some lane's pc is at it (no gate, no earlier group); a backend may save the view."""
 
 
 @dataclass(frozen=True)

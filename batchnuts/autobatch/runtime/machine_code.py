@@ -60,10 +60,12 @@ class MachineCode:
         self.timeline_rows = timeline_rows
         self.faults: list[Fault] = []
         self.storage = Storage(backend, lanes, stack_depth)
-        self.live = liveness(program.graph, frozenset(program.vars_out), through_calls=True)
+        # of a stack only the top frame is a value of the state, so one that is popped before it is read is not kept
+        self.live = liveness(program.graph, frozenset(program.vars_out), through_calls=True, pop_exposes=False)
         kinds = program.var_alloc
         self.stacked = tuple(v for v in kinds if kinds[v] is VariableAllocation.FULL)
         self.stacks = (*self.stacked, RETURN_ADDRESS)
+        self.leader = _leaders(program, self.stacked)
         self.stored = tuple(v for v in kinds if kinds[v] in (VariableAllocation.REGISTER, VariableAllocation.FULL))
         self.runs = {label: self._block(program.graph.block(label)) for label in labels}
 
@@ -88,7 +90,8 @@ class MachineCode:
         for variable in self.stacked:
             type_ = self.program.var_defs[variable]
             state[f"frames:{variable}"] = backend.full((slots, *type_.shape), 0, type_.dtype)
-            state[f"height:{variable}"] = backend.full((lanes,), 0, "int32")
+            if self.leader[variable] == variable:
+                state[f"height:{variable}"] = backend.full((lanes,), 0, "int32")
         state[f"frames:{RETURN_ADDRESS}"] = backend.full((slots,), 0, "int32")
         state[f"height:{RETURN_ADDRESS}"] = backend.full((lanes,), 0, "int32")
         if rows := self.timeline_rows:
@@ -124,6 +127,8 @@ class MachineCode:
         steps = plan_block(block, live_at_end, types, backend)
         here = self.index[block.label]
         codes = self._fault_codes(steps)
+        followers = {op.var: self.leader[op.var] for op in block.ops if isinstance(op, (PushOp, PopOp))}
+        followers = {variable: leader for variable, leader in followers.items() if variable != leader}
         call_code = 0
         if isinstance(block.terminator, PushGotoOp):
             callee = self.program.graph.block(block.terminator.target_label).owner
@@ -131,6 +136,8 @@ class MachineCode:
 
         def run(state: State) -> State:
             state = state.copy()
+            for variable, leader in followers.items():  # equal at the start, and again at the end
+                state[f"height:{variable}"] = state[f"height:{leader}"]
             mask = state["pc"] == here
             values = LaneValues(state, mask, backend)
             sound = mask  # without the lanes that have failed an assertion of the block
@@ -155,6 +162,8 @@ class MachineCode:
             for variable in values.changed():
                 if f"value:{variable}" in state and variable in live_at_end:
                     state[f"value:{variable}"] = values.for_all_lanes(variable)
+            for variable in followers:
+                del state[f"height:{variable}"]
             active = backend.count(mask)
             state["executions"] = backend.add_at(state["executions"], here, 1)
             state["active"] = backend.add_at(state["active"], here, active)
@@ -214,8 +223,24 @@ def entries_touched(program: Program, labels: tuple[str, ...], timeline_rows: in
     for label, run in code.runs.items():
         noting = _NotingState(state)
         run(noting)
-        result[label] = tuple(sorted(noting.assigned))
+        result[label] = tuple(sorted(noting.assigned & state.keys()))
     return result
+
+
+def _leaders(program: Program, stacked: tuple[str, ...]) -> dict[str, str]:
+    """For each variable with a stack, the first of those whose stacks are always of the same height as its own.
+
+    These are variables that every block pushes and pops equally often, in the same order. They share one height.
+    """
+    first: dict[tuple[tuple[bool, ...], ...], str] = {}
+    leaders = {}
+    for variable in stacked:
+        moves = tuple(
+            tuple(isinstance(op, PushOp) for op in b.ops if isinstance(op, (PushOp, PopOp)) and op.var == variable)
+            for b in program.graph.blocks
+        )
+        leaders[variable] = first.setdefault(moves, variable)
+    return leaders
 
 
 class _NotingState(dict[str, Array]):

@@ -200,7 +200,12 @@ class TensorFlowBackend:
             now = {**state, **touched}
             at_start = plan.view(now) if plan.one_view else None
             for step in plan.steps:
-                now = _run_if_due(step, plan.view(now) if at_start is None else at_start, now)
+                if step.free:
+                    due = tf.reduce_any(now["pc"] == step.index)
+                else:
+                    view = plan.view(now) if at_start is None else at_start
+                    due = tf.reduce_any(view == step.index) & (tf.reduce_min(view) >= step.group_start)
+                now = _run_if_due(step, due, now)
             return {name: now[name] for name in touched}, taken + 1
 
         touched = {name: state[name] for name in plan.touches}
@@ -218,9 +223,8 @@ def _traced(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return traced
 
 
-def _run_if_due(step: BlockStep, view: Any, state: State) -> State:
+def _run_if_due(step: BlockStep, due: Any, state: State) -> State:
     """The state after the step, if it is due; a loop whose trip count is zero or one."""
-    due = tf.reduce_any(view == step.index) & (tf.reduce_min(view) >= step.group_start)
 
     def once(_: Any, touched: State) -> tuple[Any, State]:
         after = step.run({**state, **touched})

@@ -7,7 +7,7 @@ different calls of a recursion so share every evaluation of a block.
     state   pc            int32 [lanes]           index of the lane's next block in the schedule's order; n = halted
             value:v       [lanes, ...]            REGISTER or top frame of FULL variable v
             frames:v      [lanes * (depth+1), ...] frames beneath the top; the last slot of each lane is scratch
-            height:v      int32 [lanes]           frames beneath the top
+            height:v      int32 [lanes]           frames beneath the top; variables that always move together share one
             frames:@, height:@                    return addresses, the same way
             fault         int32 [lanes]           0, or 1 + index of the first thing that went wrong on the lane
             executions, active   int64 [blocks]   how often each block ran, and on how many lanes in all
@@ -83,7 +83,13 @@ class VirtualMachine:
         starts = self.schedule.group_starts
         touched = entries_touched(program, labels, timeline_rows)
         steps = {
-            label: BlockStep(self.index[label], starts[label], touched[label], self.code.runs[label])
+            label: BlockStep(
+                self.index[label],
+                starts[label],
+                touched[label],
+                self.code.runs[label],
+                free=not one_view and starts[label] == 0 and label not in self.schedule.gates,
+            )
             for label in labels
         }
         view = make_view(self.schedule, backend, lanes)

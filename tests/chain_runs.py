@@ -1,0 +1,45 @@
+"""A chain program of five chains, what drives it, and how its results are compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mcmc_models import quartic, quartic_alone
+
+from batchnuts.autobatch import random
+from batchnuts.mcmc import adaptation
+from batchnuts.mcmc.chain_program import ChainResult, make_chain
+from batchnuts.mcmc.chunks import make_runner
+from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.settings import ExecutionSettings
+
+LANES, CAPACITY = 5, 12
+
+
+def inputs(transitions: int, step: float = 0.1, first: int = 0) -> tuple[Any, ...]:
+    position = np.random.default_rng(0).normal(size=(LANES, 2))
+    values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
+    return (
+        random.lane_keys(4, LANES), position, values, gradients, np.ones((LANES, 2)),
+        adaptation.start(np.full(LANES, np.log(step))), np.full(LANES, False), np.full(LANES, first, "int64"),
+        np.full(LANES, transitions, "int64"),
+    )  # fmt: skip
+
+
+def make_program() -> Any:
+    """NUTS on the quartic density, for up to CAPACITY transitions."""
+    return make_chain(quartic, NutsOptions(8, dtype="float64"), 0.8, CAPACITY, 2)
+
+
+def drive(program: Any, transitions: int = CAPACITY, depth: int = 8, **execution: Any) -> tuple[Any, list[Any]]:
+    settings = ExecutionSettings(**{"backend": "numpy", **execution})
+    made = make_runner(program, inputs(0), settings, depth)
+    return made, list(made.run(inputs(transitions), transitions))
+
+
+def assert_same(one: ChainResult, other: ChainResult, rows: int = CAPACITY) -> None:
+    for name in ("position", "log_density", "gradient", "done", "divergences"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    for name, array in one.records._asdict().items():
+        np.testing.assert_array_equal(array[:, :rows], getattr(other.records, name)[:, :rows], err_msg=name)

@@ -1,0 +1,90 @@
+"""What XLA makes of the machine's loop: nothing in it copies or selects over a whole stack or a buffer of draws.
+
+Such an op costs as much as the stack is large, in every sweep. Found by shape: the sizes here are all different.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from mcmc_models import gaussian
+
+from batchnuts.autobatch import random
+from batchnuts.autobatch.api import get_backend
+from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
+from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
+from batchnuts.mcmc import adaptation
+from batchnuts.mcmc.chain_program import make_chain
+from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.serving import cheap_schedule
+
+LANES, DIMENSION, CAPACITY, STACK_DEPTH = 3, 7, 13, 5
+STACK = f"f64[{LANES * (STACK_DEPTH + 1)},{DIMENSION}]"
+"""A stack of vectors."""
+DRAWS = (f"f64[{LANES},{CAPACITY},{DIMENSION}]", f"f64[{LANES * CAPACITY},{DIMENSION}]")
+"""The buffer of draws, by chain and flat."""
+
+
+def make_machine(schedule: str | None = None) -> tuple[VirtualMachine, dict[str, Any]]:
+    model = gaussian(DIMENSION)
+    position = np.ones((LANES, DIMENSION))
+    assert model.batched_value_and_gradient is not None
+    log_density, gradient = (x.numpy() for x in model.batched_value_and_gradient(tf.constant(position)))
+    state = adaptation.start(np.zeros(LANES), settled=False)
+    inputs = (
+        random.lane_keys(0, LANES), position, log_density, gradient, np.ones_like(position), state,
+        np.full(LANES, False), np.zeros(LANES, "int64"), np.full(LANES, 2, "int64"),
+    )  # fmt: skip
+    chain = make_chain(value_and_gradient(model), NutsOptions(4, dtype="float64"), 0.8, CAPACITY, DIMENSION)
+    backend = get_backend("tensorflow", "xla")
+    program = chain.compiled(chain.lane_types(inputs), backend).lowered
+    machine = VirtualMachine(program, backend, LANES, STACK_DEPTH, schedule or cheap_schedule(program))
+    leaves = tf.nest.flatten(inputs)
+    return machine, machine.start(dict(zip(program.vars_in, leaves, strict=True)))
+
+
+def within_the_loop(machine: VirtualMachine, state: dict[str, Any]) -> list[str]:
+    """The optimized instructions of all computations but the entry, which runs once for a call of the machine."""
+    text = machine._advance.experimental_get_compiler_ir(state, tf.constant(1, tf.int64))(stage="optimized_hlo")
+    lines: list[str] = []
+    entry = False
+    for line in text.splitlines():
+        if line.rstrip().endswith("{") and not line.startswith(" "):
+            entry = line.startswith("ENTRY")
+        elif not entry and " = " in line:
+            lines.append(line)
+    assert any(" while(" in line for line in lines), "blocks sit in loops within the loop"
+    return lines
+
+
+def ops(lines: list[str], kind: str, shape: str) -> int:
+    """How many instructions of a kind give an array of that shape."""
+    return sum(bool(re.search(rf" = {re.escape(shape)}\S* {kind}\(", line)) for line in lines)
+
+
+@pytest.mark.parametrize("schedule", [None, "drain"], ids=["cheap", "drain"])
+def test_the_loop_copies_no_stack_and_no_draws(schedule: str | None) -> None:
+    lines = within_the_loop(*make_machine(schedule))
+    assert ops(lines, "scatter", STACK) >= 5, "five vectors are pushed, each by rows"
+    assert not ops(lines, "copy", STACK)
+    assert not ops(lines, "select", STACK)
+    assert sum(ops(lines, "scatter", shape) for shape in DRAWS) == 1
+    assert not any(ops(lines, "copy", shape) for shape in DRAWS)
+    # one: the program's first block, which runs once, empties the buffer of the lanes at it
+    assert sum(ops(lines, "select", shape) for shape in DRAWS) <= 1
+
+
+def test_a_push_by_selection_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def put_rows(self: Any, memory: Any, rows: Any, values: Any) -> Any:
+        here = tf.range(memory.shape[0])[:, None] == rows[None]
+        shape = (-1,) + (1,) * (len(memory.shape) - 1)
+        new = tf.gather(values, tf.argmax(here, axis=1))
+        return tf.where(tf.reshape(tf.reduce_any(here, axis=1), shape), new, memory)
+
+    monkeypatch.setattr(TensorFlowBackend, "put_rows", put_rows)
+    assert ops(within_the_loop(*make_machine("earliest")), "select", STACK) >= 5

@@ -1,0 +1,168 @@
+"""Chains in chunks on threads: how they are divided, that it changes no draw, Ctrl-C, faults, and what is counted."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from chain_runs import CAPACITY, LANES, assert_same, drive, inputs, make_program
+from mcmc_models import gaussian
+
+from batchnuts.autobatch import StackOverflowError
+from batchnuts.mcmc import runner
+from batchnuts.mcmc.chain_program import ChainResult
+from batchnuts.mcmc.chains import run_chains
+from batchnuts.mcmc.chunks import Chunking, ChunkRunner, divide, make_runner
+from batchnuts.mcmc.runner import MachineRunner
+from batchnuts.mcmc.settings import ExecutionSettings, split_settings
+
+XLA = ExecutionSettings()
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    return make_program()
+
+
+@pytest.fixture(scope="module")
+def whole(program: Any) -> ChainResult:
+    return drive(program)[1][-1][1]
+
+
+@pytest.mark.parametrize(
+    ("chains", "costly", "cores", "expected"),
+    [
+        (1, False, 2, Chunking(1, 1, 1)),
+        (5, False, 2, Chunking(2, 3, 2)),
+        (20, False, 2, Chunking(2, 10, 2)),
+        (100, False, 2, Chunking(2, 50, 2)),
+        (100, False, 1, Chunking(2, 50, 1)),
+        (500, False, 2, Chunking(8, 63, 2)),
+        (500, True, 2, Chunking(4, 125, 2)),
+        (200, False, 3, Chunking(6, 34, 3)),
+        (64, False, 1, Chunking(1, 64, 1)),
+    ],
+)
+def test_automatic_chunks(chains: int, costly: bool, cores: int, expected: Chunking) -> None:
+    chunking = divide(chains, XLA, costly, cores)
+    assert chunking == expected
+    assert 0 <= chunking.chunks * chunking.lanes - chains < chunking.lanes
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"chunk_lanes": 30}, Chunking(4, 30, 2)),
+        ({"chunk_lanes": 30, "shards": 3}, Chunking(4, 30, 3)),
+        ({"chunk_lanes": 1000}, Chunking(1, 100, 1)),
+        ({"shards": 1}, Chunking(2, 50, 1)),
+        ({"backend": "numpy"}, Chunking(1, 100, 1)),
+        ({"mode": "eager"}, Chunking(1, 100, 1)),
+        ({"backend": "numpy", "chunk_lanes": 50}, Chunking(2, 50, 1)),
+    ],
+)
+def test_chunks_asked_for(settings: dict[str, Any], expected: Chunking) -> None:
+    assert divide(100, ExecutionSettings(**settings), False, 2) == expected
+
+
+def make(program: Any, depth: int = 8, **settings: Any) -> ChunkRunner:
+    execution = ExecutionSettings(**{"backend": "numpy", "chunk_lanes": 2, "shards": 2, **settings})
+    made = make_runner(program, inputs(0), execution, depth)
+    assert isinstance(made, ChunkRunner)
+    return made
+
+
+@pytest.mark.parametrize(("lanes", "shards"), [(2, 1), (2, 2), (3, 2), (1, 5)])
+def test_chunks_change_no_draw(program: Any, whole: Any, lanes: int, shards: int) -> None:
+    """NumPy computes row by row, so not even rounding differs; five chains fill no whole number of pairs."""
+    made = make(program, chunk_lanes=lanes, shards=shards)
+    counts, result = list(made.run(inputs(CAPACITY), CAPACITY))[-1]
+    assert result is not None
+    assert_same(result, whole)
+    assert counts.transitions == LANES * CAPACITY
+    assert counts.useful_gradients == whole.records.n_steps.sum()
+    assert counts.divergences == whole.records.diverging.sum()
+    assert counts.executed_gradients >= counts.useful_gradients
+
+
+def test_lanes_that_fill_up_a_chunk_are_counted_as_executed(program: Any, whole: Any) -> None:
+    """One chain in a chunk of its own is useful all the time; with a lane beside it, half the time."""
+    alone = make(program, chunk_lanes=1)
+    counts = list(alone.run(inputs(CAPACITY), CAPACITY))[-1][0]
+    assert counts.utilization == 1.0
+    pairs = make(program, chunk_lanes=4)  # chunks of four chains and of one
+    list(pairs.run(inputs(CAPACITY), CAPACITY))
+    last = pairs.chunks[1].counts(pairs.chunks[1].state)
+    assert last.executed_gradients == 4 * last.useful_gradients == 4 * whole.records.n_steps[4].sum()
+
+
+def test_a_second_stretch_starts_anew(program: Any, whole: Any) -> None:
+    made = make(program)
+    list(made.run(inputs(3), 3))
+    counts, result = list(made.run(inputs(CAPACITY), CAPACITY))[-1]
+    assert result is not None
+    assert_same(result, whole)
+    assert counts.transitions == LANES * CAPACITY
+
+
+def test_one_chunk_needs_no_threads(program: Any) -> None:
+    assert isinstance(make_runner(program, inputs(0), ExecutionSettings(backend="numpy"), 8), MachineRunner)
+
+
+def test_what_a_broken_off_run_leaves(program: Any, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks take turns, so all have come about as far; the threads end; the next run knows nothing of it."""
+    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    made = make(program)
+    assert made.interrupted() is None
+    for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
+        if counts.transitions >= 3 * LANES:
+            break
+    left = made.interrupted()
+    assert left is not None
+    assert not made.threads
+    assert counts.transitions <= left.done.sum() <= LANES * CAPACITY
+    assert left.done.shape == (LANES,)
+    for lane, done in enumerate(left.done):
+        np.testing.assert_array_equal(left.records.position[lane, :done], whole.records.position[lane, :done])
+    made.run(inputs(CAPACITY), CAPACITY)
+    assert made.interrupted() is None
+
+
+def test_broken_off_before_the_first_slice_ends(program: Any) -> None:
+    """A chunk whose turn has not come yet has made no transition, and its buffers are there."""
+    made = make(program, chunk_lanes=1, shards=1)
+    next(made.run(inputs(CAPACITY), CAPACITY))
+    left = made.interrupted()
+    assert left is not None
+    assert left.records.position.shape == (LANES, CAPACITY, 2)
+    assert left.done.min() >= 0
+
+
+def test_a_fault_in_a_thread_is_raised_here(program: Any) -> None:
+    before = threading.active_count()
+    made = make(program, max_stack_depth=2)
+    with pytest.raises(StackOverflowError, match=r"holds 2 frames.*larger max_stack_depth, or None"):
+        list(made.run(inputs(CAPACITY), CAPACITY))
+    assert threading.active_count() == before
+
+
+def test_stacks_grow_within_a_chunk(program: Any, whole: Any) -> None:
+    made = make(program, depth=0)
+    _, result = list(made.run(inputs(CAPACITY), CAPACITY))[-1]
+    assert result is not None
+    assert_same(result, whole)
+    assert max(chunk.machine.stack_depth for chunk in made.chunks) > 1
+
+
+def test_compiled_chunks_on_threads_draw_the_same() -> None:
+    """Under XLA the width of a chunk changes rounding and nothing else."""
+    model = gaussian(3, covariance="ar1", correlation=0.6)
+    settings: dict[str, Any] = {"chains": 5, "warmup": 0, "draws": 6, "step_size": 0.4, "seed": 7}
+    chunked = run_chains(model, *split_settings(settings | {"chunk_lanes": 2, "shards": 2}))
+    whole = run_chains(model, *split_settings(settings | {"chunk_lanes": 5}))
+    for name in ("n_steps", "tree_depth", "diverging"):
+        np.testing.assert_array_equal(chunked.stats[name], whole.stats[name], err_msg=name)
+    np.testing.assert_allclose(chunked.position, whole.position, rtol=1e-9, atol=1e-9)
+    assert chunked.useful_gradients == whole.useful_gradients == whole.stats["n_steps"].sum()
