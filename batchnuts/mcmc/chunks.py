@@ -32,7 +32,7 @@ from batchnuts.mcmc.serving import is_compiled, is_costly
 from batchnuts.mcmc.settings import ExecutionSettings
 
 CHUNK_LANES = 64
-"""Chains of a chunk at most, where it is chosen automatically and gradients are cheap (docs/decisions/0008)."""
+"""Chains of a chunk at most, where it is chosen automatically and gradients are cheap (decisions/0009)."""
 
 COSTLY_CHUNK_LANES = 128
 """The same where the gradient costs most of the time: its matrices want to be wide."""

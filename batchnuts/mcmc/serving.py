@@ -17,7 +17,7 @@ from batchnuts.autobatch.runtime.abstract import TRACED_LANES
 from batchnuts.mcmc.settings import ExecutionSettings
 
 COSTLY_WORK = 400_000
-"""Multiplications in one chain's gradient above which control is drained (docs/decisions/0008-chunks.md)."""
+"""Multiplications in one chain's gradient above which control is drained (docs/decisions/0009-chunks.md)."""
 
 LEAF, RETURN, DOUBLE, MERGE = (f"build_subtree.{name}" for name in ("entry", "endwhile", "body", "resume"))
 """The blocks of a subtree: one leapfrog step; back to the caller; the call of a second half; the two halves joined."""

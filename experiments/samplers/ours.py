@@ -16,9 +16,9 @@ from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 from batchnuts.mcmc import adaptation
 from batchnuts.mcmc.chain_program import make_chain
 from batchnuts.mcmc.check_model import evaluate_at
+from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.runner import make_runner
 from batchnuts.mcmc.settings import ExecutionSettings
 
 
