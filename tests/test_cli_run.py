@@ -141,14 +141,16 @@ def test_an_existing_file_is_overwritten_only_by_force(finished: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("warmup", "draws", "saved"), [("20", "4000", True), ("4000", "10", False)], ids=["sampling", "warmup"]
+    ("warmup", "draws", "lanes", "saved"),
+    [("20", "4000", "3", True), ("4000", "10", "3", False), ("20", "4000", "1", True), ("4000", "10", "1", False)],
+    ids=["sampling", "warmup", "sampling-chunks", "warmup-chunks"],
 )
-def test_ctrl_c(tmp_path: Path, warmup: str, draws: str, saved: bool) -> None:
-    """While sampling, what was drawn is saved and marked; during warmup there is nothing to save."""
+def test_ctrl_c(tmp_path: Path, warmup: str, draws: str, lanes: str, saved: bool) -> None:
+    """While sampling, what was drawn is saved and marked; during warmup there is nothing to save. Threads end too."""
     (tmp_path / "long.yaml").write_text(CONFIG)
     line, options = command(
         "--config", "long.yaml", f"sampler.warmup={warmup}", f"sampler.draws={draws}", "sampler.chains=3",
-        "execution.backend=numpy", cwd=tmp_path,
+        "execution.backend=numpy", f"execution.chunk_lanes={lanes}", "execution.shards=2", cwd=tmp_path,
     )  # fmt: skip
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
         assert process.stderr is not None
