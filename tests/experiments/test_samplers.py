@@ -42,7 +42,7 @@ def test_the_density_that_tensorflow_differentiates_is_the_models(options: dict[
     [
         ("tfp_unrolled", {}, 1),
         ("tfp_unrolled", {"mode": "graph"}, 4),
-        ("tfp_autobatched", {}, 4),
+        pytest.param("tfp_autobatched", {}, 4, marks=pytest.mark.slow),  # compiles for a quarter of a minute
         ("tfp_autobatched", STACKLESS, 2),
     ],
 )
@@ -57,7 +57,7 @@ def test_the_reference_tells_leapfrogs_of_steps() -> None:
     assert outcome.leapfrogs.shape == (3, 2)
 
 
-@pytest.mark.parametrize("options", [{}, STACKLESS])
+@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), STACKLESS])
 def test_the_reference_executes_what_one_chain_needs(options: dict[str, Any]) -> None:
     """One chain alone wastes nothing: what the density counted is what the chain needed."""
     alone = sample(make_task("tfp_autobatched", options, chains=1, leapfrogs_per_leaf=2))
@@ -98,7 +98,7 @@ def test_lockstep_executes_what_the_longest_needs(monkeypatch: pytest.MonkeyPatc
     [
         ("tfp_unrolled", {}, 1, "float64"),
         ("tfp_unrolled", {"mode": "graph"}, 2, "float32"),
-        ("tfp_autobatched", {"trajectories_per_step": 1}, 2, "float32"),
+        pytest.param("tfp_autobatched", {"trajectories_per_step": 1}, 2, "float32", marks=pytest.mark.slow),
     ],
 )
 def test_moments(sampler: str, options: dict[str, Any], leapfrogs_per_leaf: int, dtype: str) -> None:
