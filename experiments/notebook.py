@@ -139,6 +139,7 @@ def _run(experiment: Experiment, config: ExperimentConfig, folder: Path, fresh: 
         (folder / "environment.json").unlink(missing_ok=True)
     forget(file, config, again)
     (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    (folder / "summary.md").unlink(missing_ok=True)  # an earlier config's, until this one is done
     environment = note_environment(folder / "environment.json")
     with open_log(folder) as log, ProgressBar(experiment.title) as note:
         Measuring(config, file, log, environment, note).run()

@@ -166,3 +166,21 @@ def test_without_matplotlib_nothing_is_measured(tmp_path: Path, monkeypatch: pyt
     assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml"]) == 1
     assert "pip install 'batchnuts[plot]'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_command_leaves_no_summary_of_another_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("results/fsm")
+    folder.mkdir(parents=True)
+    (folder / "summary.md").write_text("of long ago")
+
+    def interrupt(self: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Measuring, "run", interrupt)
+    assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml"]) == 130
+    assert "the same command goes on from there" in capsys.readouterr().err
+    assert not (folder / "summary.md").exists()
+    assert (folder / "config.yaml").exists()
