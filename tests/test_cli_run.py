@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,9 @@ def test_ctrl_c(tmp_path: Path, warmup: str, draws: str, lanes: str, saved: bool
         "--config", "long.yaml", f"sampler.warmup={warmup}", f"sampler.draws={draws}", "sampler.chains=3",
         "execution.backend=numpy", f"execution.chunk_lanes={lanes}", "execution.shards=2", cwd=tmp_path,
     )  # fmt: skip
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests run in the background may ignore it
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": heed}
+    with subprocess.Popen(line, **pipes, **options) as process:
         assert process.stderr is not None
         seen = ""
         phase = "sampling" if saved else "warmup"
