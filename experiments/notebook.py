@@ -217,7 +217,7 @@ def _parser(experiment: Experiment) -> argparse.ArgumentParser:
         "overrides", nargs="*", metavar="key.path=value", help="set a key of the config; the value is read as YAML"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="the config's section quick: a picture in under two minutes"
+        "--quick", action="store_true", help="the config's section quick: a picture in about two minutes"
     )
     parser.add_argument("--fresh", action="store_true", help="drop what the folder has, and measure everything anew")
     parser.add_argument(
