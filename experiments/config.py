@@ -111,6 +111,10 @@ class MeasurementSettings(Settings):
     workers: int = Field(
         12, ge=1, description="samplers of one size that are kept ready at the same time and take turns, run by run"
     )
+    compile_at_once: int = Field(2, ge=1, description="how many of them compile at the same time, before any is timed")
+    run_at_once: int = Field(
+        1, ge=1, description="how many of them run at the same time: more than 1 only where nothing but counts matters"
+    )
 
 
 class OutputSettings(Settings):

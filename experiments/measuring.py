@@ -1,6 +1,7 @@
 """The one measuring loop of all experiments: samplers of one size get ready, then take turns, run by run.
 
-Taking turns spreads a change of the machine's load over all of them. What is measured already is not measured again.
+Taking turns spreads a change of the machine's load over all of them. Several may compile at a time; what is timed runs
+alone (`measurement.run_at_once`). What is measured already is not measured again.
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from batchnuts.experiments.config import ExperimentConfig
 from batchnuts.experiments.measurements import Measurement, MeasurementsFile, Status, describe
 from batchnuts.experiments.samplers.task import Task
 from batchnuts.experiments.worker import Timing
 
+Entry = TypeVar("Entry")
+Answer = TypeVar("Answer")
 Note = Callable[[str, int, int], None]
 """(what is being done, runs done, runs in all)"""
 
@@ -64,6 +69,19 @@ def plan(config: ExperimentConfig) -> list[list[Planned]]:
     return list(groups.values())
 
 
+def overlapped(
+    pool: Executor, at_once: int, jobs: Iterable[tuple[Entry, Callable[[], Answer]]]
+) -> Iterator[tuple[Entry, Future[Answer]]]:
+    """The jobs in order, with at most `at_once` under way. Another begins only when the caller is through with one."""
+    under_way: deque[tuple[Entry, Future[Answer]]] = deque()
+    for entry, job in jobs:
+        if len(under_way) == at_once:
+            yield under_way.popleft()
+        under_way.append((entry, pool.submit(job)))
+    while under_way:
+        yield under_way.popleft()
+
+
 class Measuring:
     """Measures what a config asks for and the file does not have yet."""
 
@@ -100,30 +118,39 @@ class Measuring:
 
     def take_turns(self, group: Sequence[Planned]) -> None:
         """Prepare these, then one run of each in turn until all have all their repetitions."""
+        settings = self.config.measurement
         with ExitStack() as stack:
+            # left last: a thread of theirs waits for a process until that is ended
+            compiling = stack.enter_context(ThreadPoolExecutor(settings.compile_at_once))
+            running = stack.enter_context(ThreadPoolExecutor(settings.run_at_once))
+            workers = [
+                (planned, stack.enter_context(Worker(planned.task, self.log, settings.timeout))) for planned in group
+            ]
+            preparing = [(planned, worker, compiling.submit(worker.prepare)) for planned, worker in workers]
             ready: list[tuple[Planned, Worker, float]] = []
-            for planned in group:
+            for planned, worker, prepared in preparing:
                 self.show(planned, "compiles")
-                worker = stack.enter_context(Worker(planned.task, self.log, self.config.measurement.timeout))
                 try:
-                    ready.append((planned, worker, worker.prepare()))
+                    ready.append((planned, worker, prepared.result()))
                 except Missing as error:
                     self.missing[planned.line] = str(error)
                     self.settle(planned)
                 except NoAnswer as error:
                     worker.end()  # one that is only slow would go on, and slow the others
                     self.give_up(planned, str(error))
-            for repetition in range(self.config.measurement.repetitions):
-                for planned, worker, seconds in list(ready):
-                    if repetition not in self.repetitions_left(planned.task):
-                        continue
+            for repetition in range(settings.repetitions):
+                seed = settings.seed + repetition
+                turn = [entry for entry in ready if repetition in self.repetitions_left(entry[0].task)]
+                runs = ((entry, partial(entry[1].run, seed)) for entry in turn)
+                for entry, run in overlapped(running, settings.run_at_once, runs):
+                    planned, worker, seconds = entry
                     self.show(planned, f"run {repetition + 1}")
                     try:
-                        timing = worker.run(self.config.measurement.seed + repetition)
+                        timing = run.result()
                     except (Missing, NoAnswer) as error:
                         worker.end()
                         self.give_up(planned, str(error))
-                        ready = [entry for entry in ready if entry[0] is not planned]
+                        ready.remove(entry)
                     else:
                         self.keep(planned, "ok", repetition, timing, seconds, "")
 

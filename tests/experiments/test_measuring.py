@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,35 @@ def test_samplers_of_one_size_get_ready_and_then_take_turns(config: ExperimentCo
     assert all(row.ok for row in rows)
     assert {(row.seed, row.repetition) for row in rows} == {(0, 0), (1, 1), (2, 2)}
     assert (rows[0].rate, rows[0].utilization, rows[0].ess_per_minute) == (50.0, 0.5, 90.0)
+
+
+def test_several_compile_at_once_and_one_runs(config: ExperimentConfig) -> None:
+    meeting = threading.Barrier(2, timeout=30)
+    alone = threading.Lock()
+
+    def meet(task: Task, seed: int | None) -> None:
+        if seed is None and task.chains > 1:  # with one chain there is one curve
+            meeting.wait()
+        elif seed is not None:
+            assert alone.acquire(blocking=False)
+            time.sleep(0.001)
+            alone.release()
+
+    StandIn.behaviour = staticmethod(meet)
+    assert len(measure(load_experiment("my.yaml", ["measurement.compile_at_once=2"]))) == 15
+
+
+def test_where_only_counts_matter_several_run_at_once(config: ExperimentConfig) -> None:
+    meeting = threading.Barrier(2, timeout=30)
+
+    def meet(task: Task, seed: int | None) -> None:
+        if seed is not None and task.chains > 1:
+            meeting.wait()
+
+    StandIn.behaviour = staticmethod(meet)
+    rows = measure(load_experiment("my.yaml", ["measurement.run_at_once=2"]))
+    expected = [(1, n) for n in range(3)] + [(chains, n) for chains in (2, 4) for n in range(3) for _ in "ab"]
+    assert [(row.chains, row.repetition) for row in rows] == expected
 
 
 def test_what_is_measured_already_is_not_measured_again(config: ExperimentConfig) -> None:
