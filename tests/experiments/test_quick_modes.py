@@ -21,11 +21,11 @@ TINY = {
     "figure6": [
         "problems.logreg.model.rows=50", "problems.logreg.model.columns=3", "problems.logreg.step_size=0.1",
         "run.chains=[2]", "run.transitions=2", "run.max_tree_depth=3", "measurement.repetitions=2",
-        "curves.program_counter.chains=[2]", "curves.hybrid.chains=[2]", "curves.best=null", "curves.limit=null",
+        "curves.program_counter.chains=[2]", "curves.best=null", "curves.limit=null",
     ],
     "figure7": [
-        "problems.main.model.dimension=3", "problems.thousand=null", "run.chains=[3]", "run.transitions=2",
-        "run.max_tree_depth=3", "curves.trajectories_1=null", "curves.trajectories_100=null", "curves.sweep=null",
+        "problems.main.model.dimension=3", "run.chains=[3]", "run.transitions=2",
+        "run.max_tree_depth=3", "curves.trajectories_100=null", "curves.sweep=null",
         "curves.table_program_counter=null", "curves.local_static.chains=[3]", "curves.drain.chains=[3]",
         "curves.trajectories_10.chains=[3]",
     ],
