@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,8 +64,12 @@ def main() -> int:
 
     prepared: Prepared | None = None
     task: Task | None = None
+    # a process that a library forks closes sys.stdin, and would wait for ever while a thread here reads from it
+    questions = os.fdopen(os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
     requests: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    threading.Thread(target=_listen, args=(questions, requests), daemon=True).start()
     while True:
         request = json.loads(requests.get())
         try:
@@ -86,9 +91,9 @@ def main() -> int:
             return 1
 
 
-def _listen(requests: queue.Queue[str]) -> None:
+def _listen(questions: Iterable[str], requests: queue.Queue[str]) -> None:
     """Pass requests on; at the end of them, end this process and its children."""
-    for line in sys.stdin:
+    for line in questions:
         requests.put(line)
     if os.getpgid(0) == os.getpid():  # as measuring.Worker starts it
         os.killpg(0, signal.SIGKILL)

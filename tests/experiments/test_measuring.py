@@ -322,6 +322,33 @@ def test_a_line_cut_short_is_dropped_and_other_damage_is_named(config: Experimen
         MeasurementsFile(path).read()
 
 
+def test_a_sampler_in_a_worker_may_fork(tmp_path: Path) -> None:
+    """As PyStan does: the new process closes its standard input, which nobody may be reading then."""
+    script = """
+import multiprocessing
+from batchnuts.experiments import worker
+
+def prepare(task):
+    child = multiprocessing.get_context("fork").Process(target=int)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0, child.exitcode
+
+worker.prepare = prepare
+worker.main()
+"""
+    task = json.dumps({"task": dict.fromkeys(Task.__dataclass_fields__)})
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(task + "\n")
+        process.stdin.flush()
+        assert "ready" in json.loads(process.stdout.readline())
+        process.stdin.close()
+
+
 def test_a_real_worker_answers_and_tells_what_went_wrong(tmp_path: Path) -> None:
     gauss = {"name": "correlated_gaussian", "dimension": 2, "covariance": "ar1", "dtype": "float64"}
     good = Task(
