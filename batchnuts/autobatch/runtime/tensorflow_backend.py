@@ -1,4 +1,4 @@
-"""TensorFlow: regions are vectorized by `tf.vectorized_map`; programs run eagerly, as a graph, or compiled by XLA."""
+"""TensorFlow: regions are vectorized by `pfor`; programs run eagerly, as a graph, or compiled by XLA."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tensorflow as tf
 from batchnuts.autobatch.compiler.infer_types import AbstractResult
 from batchnuts.autobatch.compiler.ir import Primitive, TensorType
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.pfor import vectorized_map
 from batchnuts.autobatch.runtime.abstract import (
     TRACED_LANES,
     USUAL,
@@ -23,6 +24,8 @@ from batchnuts.autobatch.runtime.abstract import (
 from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, SweepPlan, sweep_on_host
 
 MODES = ("xla", "graph", "eager")
+VECTORIZERS = {"pfor": vectorized_map, "tensorflow": tf.vectorized_map}
+"""What turns a function of one lane into one of all: our own, and TensorFlow's, to compare with."""
 
 
 class TensorFlowBackend:
@@ -36,7 +39,7 @@ class TensorFlowBackend:
 
     name = "tensorflow"
 
-    def __init__(self, mode: str = "xla", style: str = "masking") -> None:
+    def __init__(self, mode: str = "xla", style: str = "masking", vectorizer: str = "pfor") -> None:
         if mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
         if style == "gather" and mode != "eager":
@@ -44,8 +47,11 @@ class TensorFlowBackend:
                 f"style='gather' computes as many rows as there are active lanes, but mode={mode!r} compiles for a "
                 "fixed number of rows. Use mode='eager', or style='masking'."
             )
+        if vectorizer not in VECTORIZERS:
+            raise ValueError(f"vectorizer must be one of {', '.join(VECTORIZERS)}; found {vectorizer!r}")
         self.mode = mode
         self.style = style
+        self.vectorizer = vectorizer
 
     # ---- type inference ---------------------------------------------------------------------------------------
 
@@ -152,13 +158,13 @@ class TensorFlowBackend:
     def vectorize(
         self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
     ) -> RowFunction:
-        """See Backend: `tf.vectorized_map`; in eager mode traced once, whatever the number of rows."""
+        """See Backend: by our own `pfor`; in eager mode traced once, whatever the number of rows."""
 
         def one_lane(values: tuple[Any, ...]) -> tuple[tf.Tensor, ...]:
             return tuple(_as_type(r, t) for r, t in zip(function(*values), outputs))
 
         def over_rows(*values: Any) -> tuple[tf.Tensor, ...]:
-            return tuple(tf.vectorized_map(one_lane, values))
+            return tuple(VECTORIZERS[self.vectorizer](one_lane, values))
 
         if self.mode != "eager":
             return over_rows

@@ -1,0 +1,31 @@
+"""The converters, by family of ops. Importing this registers all of them."""
+
+from batchnuts.autobatch.pfor.converters import (
+    branches,
+    elementwise,
+    indexing,
+    linalg,
+    lists,
+    loops,
+    matmul,
+    networks,
+    random,
+    reductions,
+    shapes,
+    state,
+)
+
+__all__ = [
+    "branches",
+    "elementwise",
+    "indexing",
+    "linalg",
+    "lists",
+    "loops",
+    "matmul",
+    "networks",
+    "random",
+    "reductions",
+    "shapes",
+    "state",
+]

@@ -1,0 +1,250 @@
+"""Calls and conditionals.
+
+    condition      in general                                              under XLA, where shapes are static
+    same           one branch runs, as before                              the same
+    varies         rows are split by branch, each branch runs for its      every branch runs for all rows; `where` picks
+                   rows, results are put back in order
+
+A row that does not take a branch contributes neither value nor gradient: in the masked form it computes with the inputs
+of a row that does take it, as constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor.converters.lists import unpacked
+from batchnuts.autobatch.pfor.errors import Refused
+from batchnuts.autobatch.pfor.flows import branches_of, outputs_vary
+from batchnuts.autobatch.pfor.graphs import called
+from batchnuts.autobatch.pfor.registry import converts
+from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
+from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Value, varies
+
+
+@converts("PartitionedCall StatefulPartitionedCall", always=True)
+def call(site: Site) -> list[Value]:
+    """The function's ops in its place."""
+    return site.convert_graph(called(site.op, "f"), site.inputs, site.loop)
+
+
+@converts("If StatelessIf Case StatelessCase", always=True)
+def conditional(site: Site) -> list[Value]:
+    """See above."""
+    chosen, *inputs = site.inputs
+    branches = branches_of(site.op)
+    if isinstance(chosen, Same):
+        return _one_branch(site, chosen.tensor, branches, inputs)
+    assert isinstance(chosen, Rows)
+    index = _branch_index(chosen.tensor, len(branches))
+    if site.loop.static or site.loop.mask is not None or any(isinstance(value, Handle) for value in inputs):
+        return _masked(site, index, branches, inputs)
+    return _split(site, index, branches, inputs)
+
+
+def _branch_index(chosen: Tensor, branches: int) -> Tensor:
+    """int32; out of range means the last branch, as Case has it. An If takes any number for a condition."""
+    if chosen.dtype == tf.bool:
+        return tf.cast(chosen, tf.int32)
+    if branches == 2 and not chosen.dtype.is_integer:
+        return tf.cast(chosen != 0, tf.int32)
+    return tf.where((chosen < 0) | (chosen >= branches), branches - 1, tf.cast(chosen, tf.int32))
+
+
+# ---- the same branch for all rows -------------------------------------------------------------------------------
+
+
+def _one_branch(site: Site, chosen: Tensor, branches: list[Any], inputs: Sequence[Value]) -> list[Value]:
+    flags = [varies(value) for value in inputs]
+    vary = [any(column) for column in zip(*(outputs_vary(graph, flags) for graph in branches))]
+
+    def branch(graph: Any) -> Callable[[], list[Tensor]]:
+        def run() -> list[Tensor]:
+            values = site.convert_graph(graph, inputs, site.loop)
+            return [*(to_tensor(site.loop, value, flag) for value, flag in zip(values, vary)), tf.constant(0)]
+
+        return run
+
+    results = _switch(chosen, [branch(graph) for graph in branches])[:-1]  # one with effects alone gives the 0 only
+    return [from_tensor(tensor, flag, output) for tensor, flag, output in zip(results, vary, site.op.outputs)]
+
+
+def _switch(chosen: Tensor, runs: list[Any]) -> Any:
+    if len(runs) == 2 and chosen.dtype == tf.bool:
+        return tf.cond(chosen, runs[1], runs[0])
+    return tf.switch_case(tf.reshape(_branch_index(chosen, len(runs)), []), runs)
+
+
+def to_tensor(loop: Loop, value: Value, vary: bool) -> Tensor:
+    """The one tensor of a value, for a place that takes tensors; with rows if it may vary."""
+    if isinstance(value, Box):
+        return unpacked(loop, value).tensor
+    if isinstance(value, Handle):
+        if value.lengths is not None:
+            raise Refused("the length of a list depends on the iteration")
+        return value.tensor
+    if isinstance(value, Same) and vary and value.tensor.dtype != tf.variant:
+        return loop.rows(value.tensor)
+    return value.tensor
+
+
+def from_tensor(tensor: Tensor, vary: bool, like: Tensor) -> Value:
+    """The value again."""
+    if not vary:
+        return Same(tensor)
+    if like.dtype == tf.variant:
+        return Handle(tensor)
+    if like.shape.rank is not None:
+        tensor = with_shape(tensor, [None, *like.shape])
+    return Rows(tensor)
+
+
+# ---- rows split by branch ---------------------------------------------------------------------------------------
+
+
+def _split(site: Site, index: Tensor, branches: list[Any], inputs: Sequence[Value]) -> list[Value]:
+    places, results = [], []
+    for k, graph in enumerate(branches):
+        taking = tf.cast(tf.where(index == k)[:, 0], tf.int32)
+        loop = site.loop.subset(tf.size(taking))
+        seen = [take_rows(_of_branch(value, k, len(branches)), taking) for value in inputs]
+        values = _run_unless_empty(site, graph, seen, loop)
+        places.append(taking)
+        results.append(values)
+    return [
+        _put_back(site, places, [values[k] for values in results], output) for k, output in enumerate(site.op.outputs)
+    ]
+
+
+def _run_unless_empty(site: Site, graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value]:
+    """A branch for its rows. If there are none it is not run, where the shapes of what it gives are known."""
+    plain = all(
+        tensor.dtype != tf.variant and tensor.shape.is_fully_defined() for tensor in (*graph.outputs, *graph.inputs)
+        if tensor.dtype != tf.resource
+    )  # fmt: skip
+    if not plain:
+        return site.convert_graph(graph, inputs, loop)
+
+    def run() -> list[Tensor]:
+        values = site.convert_graph(graph, inputs, loop)
+        return [*(to_tensor(loop, value, True) for value in values), tf.constant(0)]
+
+    def empty() -> list[Tensor]:
+        return [*(tf.zeros([0, *output.shape], output.dtype) for output in graph.outputs), tf.constant(0)]
+
+    found = tf.cond(loop.count > 0, run, empty)[:-1]
+    return [Rows(with_shape(tensor, [None, *output.shape])) for tensor, output in zip(found, graph.outputs)]
+
+
+def take_rows(value: Value, rows: Tensor) -> Value:
+    """Some of the rows of a value."""
+    if isinstance(value, Rows):
+        return Rows(tf.gather(value.tensor, rows))
+    if isinstance(value, Box):
+        return value.map(lambda inner: take_rows(inner, rows))
+    if isinstance(value, Handle):
+        raise Refused("a list cannot be split by branch")
+    return value
+
+
+def _put_back(site: Site, places: list[Tensor], values: list[Value], output: Tensor) -> Value:
+    if output.dtype == tf.variant:
+        return _put_back_optional(site, places, values)
+    parts = [
+        value.tensor if isinstance(value, Rows) else _repeated(value.tensor, rows)  # type: ignore[union-attr]
+        for value, rows in zip(values, places)
+    ]
+    joined = tf.dynamic_stitch(places, parts)
+    return Rows(with_shape(joined, (site.loop.known, *output.shape)) if output.shape.rank is not None else joined)
+
+
+def _repeated(tensor: Tensor, rows: Tensor) -> Tensor:
+    return tf.broadcast_to(tensor, tf.concat([tf.shape(rows), tf.shape(tensor)], 0))
+
+
+def _put_back_optional(site: Site, places: list[Tensor], values: list[Value]) -> Value:
+    """What branches leave for their gradients. Rows of other branches get zeros, and never look at them."""
+    contents: list[tuple[Value, ...] | None] = []
+    for value, rows in zip(values, places):
+        inner = _single(value)
+        contents.append(None if inner is None else tuple(_spread(site, one, rows) for one in inner))
+    return Box(tuple(contents))
+
+
+def _spread(site: Site, value: Value, rows: Tensor) -> Value:
+    """A value of some rows put in their places among all."""
+    if isinstance(value, Same):
+        return value
+    if not isinstance(value, Rows):
+        raise Refused("a branch that only some iterations take leaves a list for its gradient")
+    shape = tf.concat([site.loop.count[None], tf.shape(value.tensor)[1:]], 0)
+    spread = tf.scatter_nd(rows[:, None], value.tensor, shape)
+    return Rows(with_shape(spread, (site.loop.known, *value.tensor.shape[1:])))
+
+
+def _single(value: Value) -> tuple[Value, ...] | None:
+    """What an Optional of one branch holds."""
+    if not isinstance(value, Box) or len(value.contents) != 1:
+        raise Refused("what a branch gives back, a variant, cannot be joined with what others give")
+    return value.contents[0]
+
+
+def _of_branch(value: Value, k: int, branches: int) -> Value:
+    """What branch k sees of an input: of an Optional, what the branch of that number left."""
+    if isinstance(value, Box) and len(value.contents) == branches:
+        return Box((value.contents[k],))
+    return value
+
+
+# ---- every branch for all rows ----------------------------------------------------------------------------------
+
+
+def _masked(site: Site, index: Tensor, branches: list[Any], inputs: Sequence[Value]) -> list[Value]:
+    results = []
+    for k, graph in enumerate(branches):
+        taking = index == k
+        loop = site.loop.masked(taking)
+        assert loop.mask is not None
+        seen = [safe(_of_branch(value, k, len(branches)), loop.mask) for value in inputs]
+        results.append(site.convert_graph(graph, seen, loop))
+    return [_chosen(site, index, [values[k] for values in results], inputs) for k in range(len(site.op.outputs))]
+
+
+def safe(value: Value, mask: Tensor) -> Value:
+    """The value for the rows of the mask; others have what the mask's first row has, as a constant."""
+    if isinstance(value, Box):
+        return value.map(lambda inner: safe(inner, mask))
+    if isinstance(value, Same) and value.tensor.dtype.is_floating:
+        return Same(tf.where(tf.reduce_any(mask), value.tensor, tf.stop_gradient(value.tensor)))
+    if not isinstance(value, Rows) or value.tensor.dtype == tf.variant:
+        return value
+    tensor = value.tensor
+    first = tf.argmax(mask, output_type=tf.int32)
+    spare = tf.stop_gradient(tf.gather(tensor, first[None]))
+    return Rows(tf.where(_beside(mask, tensor), tensor, spare))
+
+
+def _beside(mask: Tensor, tensor: Tensor) -> Tensor:
+    return tf.reshape(mask, [-1, *[1] * (tensor.shape.rank - 1)])
+
+
+def _chosen(site: Site, index: Tensor, values: list[Value], inputs: Sequence[Value]) -> Value:
+    if any(isinstance(value, Box) for value in values):
+        return Box(tuple(_single(value) for value in values))
+    if any(isinstance(value, Handle) or _is_variant(value) for value in values):
+        first = values[0]
+        if all(isinstance(value, (Handle, Same)) and value.tensor is first.tensor for value in values):  # type: ignore[union-attr]
+            return first
+        raise Refused("whether a list is changed depends on the iteration")
+    stacked = [to_tensor(site.loop, value, True) for value in values]
+    result = stacked[-1]
+    for k in range(len(stacked) - 2, -1, -1):
+        result = tf.where(_beside(index == k, result), stacked[k], result)
+    return Rows(result)
+
+
+def _is_variant(value: Value) -> bool:
+    return not isinstance(value, Box) and value.tensor.dtype == tf.variant

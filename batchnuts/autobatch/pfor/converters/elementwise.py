@@ -1,0 +1,132 @@
+"""Ops that work element by element: the same op on the rows. Where shapes broadcast, ranks are aligned by unit axes."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor.errors import NoRule, Refused
+from batchnuts.autobatch.pfor.registry import converts
+from batchnuts.autobatch.pfor.site import Site, with_axes
+from batchnuts.autobatch.pfor.values import Handle, Rows, Tensor, Value
+
+UNARY = """
+    Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0
+    BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Bitcast Bucketize Ceil CheckNumerics ComplexAbs Conj Cos Cosh
+    Dawsn DebugGradientIdentity DeepCopy Digamma Elu Erf Erfc Erfinv Exp Expint Expm1 Floor FresnelCos FresnelSin Imag
+    Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p LogicalNot Ndtri Neg OnesLike PopulationCount
+    PreventGradient Real Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Snapshot Softplus Softsign
+    Spence Sqrt Square StopGradient Tan Tanh
+"""
+UNARY_WITHOUT_XLA = """
+    BesselI0 BesselI1 BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Dawsn Expint
+    FresnelCos FresnelSin Spence DebugGradientIdentity DeepCopy
+"""
+BROADCASTING = """
+    Add AddV2 Atan2 BitwiseAnd BitwiseOr BitwiseXor Complex Div DivNoNan Equal FloorDiv FloorMod Greater
+    GreaterEqual Igamma IgammaGradA Igammac LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod Mul
+    MulNoNan NextAfter NotEqual Polygamma Pow RandomGammaGrad RealDiv RightShift SelectV2 SquaredDifference Sub
+    TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta
+"""
+SAME_SHAPE = """
+    ApproximateEqual EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SeluGrad SigmoidGrad
+    SoftplusGrad SoftsignGrad SqrtGrad TanhGrad
+"""
+
+
+@converts(UNARY, no_xla=UNARY_WITHOUT_XLA)
+def one_input(site: Site) -> list[Value]:
+    """f(rows) has the rows f(row)."""
+    return site.emit_rows(*site.tensors())
+
+
+@converts("ZerosLike")
+def zeros(site: Site) -> list[Value]:
+    """Of a list too: the same number of elements, all zeros."""
+    value = site.inputs[0]
+    if isinstance(value, Handle):
+        return [Handle(site.emit(value.tensor)[0], value.lengths)]
+    return site.emit_rows(site.tensor(0))
+
+
+@converts("Identity Cast")
+def passed_on(site: Site) -> list[Value]:
+    """As above; what counts the rows still does, unless the new dtype is too small for it."""
+    value = site.inputs[0]
+    if not isinstance(value, Rows):  # a list
+        return [value]
+    (tensor,) = site.emit(value.tensor)
+    exact = tensor.dtype in (tf.int32, tf.int64, value.tensor.dtype)
+    return [Rows(tensor, counts=value.counts and exact)]
+
+
+@converts("IdentityN", always=True)
+def all_passed_on(site: Site) -> list[Value]:
+    """Each of its inputs is an output: also what is the same for all rows, or a list. A function with a gradient of its
+    own is such an op, with the gradient's graph already in place."""
+    return list(site.inputs)
+
+
+@converts(BROADCASTING)
+def broadcasting(site: Site) -> list[Value]:
+    """Shapes of rows broadcast against each other from the right, so rows of lower rank get unit axes before them."""
+    return site.emit_rows(*aligned(site))
+
+
+def aligned(site: Site) -> list[Tensor]:
+    """The inputs, so that they broadcast as their rows would: [rows, 1, ..., 1, *shape], what is the same as it is."""
+    rank = max(site.row_rank(k) for k in range(len(site.inputs)))
+    return [with_axes(tensor, rank) if site.varies(k) else tensor for k, tensor in enumerate(site.tensors())]
+
+
+@converts(SAME_SHAPE, no_xla="InvGrad")
+def same_shape(site: Site) -> list[Value]:
+    """These do not broadcast: what is the same is repeated."""
+    return site.emit_rows(*(site.stacked(k) for k in range(len(site.inputs))))
+
+
+@converts("Betainc")
+def same_shape_or_scalars(site: Site) -> list[Value]:
+    """All that are no scalars have one shape, which scalars are repeated to."""
+    largest = max(range(len(site.inputs)), key=site.row_rank)
+    shape = tf.shape(site.stacked(largest))
+    rank = site.row_rank(largest)
+    return site.emit_rows(*(tf.broadcast_to(with_axes(site.stacked(k), rank), shape) for k in range(len(site.inputs))))
+
+
+@converts("AddN")
+def sum_of_many(site: Site) -> list[Value]:
+    """What is the same is added by broadcasting, in the order that it has; lists are added element by element."""
+    if site.op.outputs[0].dtype == tf.variant:
+        lists = [value for value in site.inputs if isinstance(value, Handle)]
+        if len(lists) != len(site.inputs) or any(value.lengths is not None for value in lists):
+            raise Refused("lists of different kinds are added")
+        return [Handle(*site.emit(*(value.tensor for value in lists)))]
+    if len(site.varying()) == len(site.inputs):
+        return site.emit_rows(*site.tensors())
+    total, *others = site.tensors()
+    for other in others:
+        total = total + other
+    return [Rows(total)]
+
+
+@converts("ClipByValue")
+def clip(site: Site) -> list[Value]:
+    """The bounds are scalars, or of the shape of the first input."""
+    value, low, high = aligned(site)
+    return [Rows(tf.maximum(tf.minimum(value, high), low))]
+
+
+@converts("Select")
+def select_v1(site: Site) -> list[Value]:
+    """The condition has the shape of the others, or is a scalar, or a vector of their first axis."""
+    condition, rank = site.row_rank(0), site.row_rank(1)
+    chosen, *others = aligned(site)
+    if 0 < condition < rank:
+        if condition != 1:
+            raise NoRule
+        value = site.tensor(0)
+        lead = [tf.shape(value)[0]] if site.varies(0) else []
+        chosen = tf.reshape(value, tf.stack([*lead, -1, *[1] * (rank - 1)]))
+    if not (site.varies(1) or site.varies(2)):
+        others[0] = site.stacked(1)
+    return [Rows(tf.where(chosen, *others))]

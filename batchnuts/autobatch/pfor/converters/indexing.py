@@ -1,0 +1,303 @@
+"""Taking and putting elements by index. Taking rows by the loop's own index takes the tensor itself, or its first
+rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor.converters.shapes import fixed
+from batchnuts.autobatch.pfor.errors import NoRule, Refused
+from batchnuts.autobatch.pfor.registry import converts
+from batchnuts.autobatch.pfor.site import Site, rows_from, rows_to, shape_of, static_shape
+from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+
+
+def first_rows(site: Site, tensor: Tensor) -> Tensor:
+    """What taking by 0, 1, 2, ... gives: the tensor, or as many of its rows as there are iterations."""
+    known, have = site.loop.known, tensor.shape[0]
+    if known is not None and known == have:
+        return tensor
+    if known is not None and have is not None and known > have:
+        raise Refused(f"the loop's index goes up to {known - 1}, but the axis it is used on has only {have} entries")
+    return tensor[: site.loop.count]
+
+
+# ---- gather -----------------------------------------------------------------------------------------------------
+
+
+@converts("Gather", varying="params indices")
+def gather_v1(site: Site) -> list[Value]:
+    """Along the first axis."""
+    return [_gather(site, axis=0, batch_dims=0)]
+
+
+@converts("GatherV2", varying="params indices")
+def gather(site: Site) -> list[Value]:
+    """Along an axis that is the same for all rows."""
+    site.only(0, 1)
+    return [_gather(site, site.axis(2, site.row_rank(0)), site.attr("batch_dims"))]
+
+
+def _gather(site: Site, axis: int, batch_dims: int) -> Value:
+    batch_dims = batch_dims % site.row_rank(1) if batch_dims < 0 else batch_dims
+    params, indices = site.tensor(0), site.tensor(1)
+    if site.varies(0) and site.varies(1):
+        return Rows(tf.gather(params, indices, axis=axis + 1, batch_dims=batch_dims + 1))
+    if site.varies(0):
+        if batch_dims:
+            return Rows(tf.gather(params, site.stacked(1), axis=axis + 1, batch_dims=batch_dims + 1))
+        return Rows(tf.gather(params, indices, axis=axis + 1))
+    counted = site.inputs[1]
+    if isinstance(counted, Rows) and counted.counts and site.row_rank(1) == 0:
+        return Rows(first_rows(site, rows_from(params, axis)))
+    if batch_dims:
+        return Rows(tf.gather(site.stacked(0), indices, axis=axis + 1, batch_dims=batch_dims + 1))
+    taken = tf.gather(params, indices, axis=axis)
+    return Rows(rows_from(taken, axis))
+
+
+@converts("GatherNd", varying="params indices")
+def gather_nd(site: Site) -> list[Value]:
+    """Where both have rows, the row's number is one more index; where only the params have, rows lie side by side."""
+    if site.varies(0) and not site.varies(1):
+        places = site.row_shape(1)
+        if places[-1] is None:
+            raise NoRule
+        (taken,) = site.emit(rows_to(site.tensor(0), places[-1]), site.tensor(1))
+        return [Rows(rows_from(taken, len(places) - 1))]
+    if site.varies(0):
+        return [Rows(tf.gather_nd(site.tensor(0), site.stacked(1), batch_dims=1))]
+    return [Rows(tf.gather_nd(site.tensor(0), site.tensor(1)))]
+
+
+@converts("ResourceGather", varying="indices", always=True)
+def gather_from_variable(site: Site) -> list[Value]:
+    """Of a variable that is the same for all rows."""
+    if site.varies(0):
+        raise Refused("which variable is read depends on the iteration")
+    if not site.varies(1):
+        return [Same(tensor) for tensor in site.emit(*site.tensors())]
+    if site.attr("batch_dims"):
+        raise NoRule
+    return site.emit_rows(*site.tensors())
+
+
+@converts("ResourceGatherNd", varying="indices", always=True)
+def gather_nd_from_variable(site: Site) -> list[Value]:
+    """As above."""
+    if site.varies(0):
+        raise Refused("which variable is read depends on the iteration")
+    return (
+        site.emit_rows(*site.tensors()) if site.varies(1) else [Same(tensor) for tensor in site.emit(*site.tensors())]
+    )
+
+
+# ---- scatter ----------------------------------------------------------------------------------------------------
+
+
+@converts("ScatterNd", varying="indices updates")
+def scatter_nd(site: Site) -> list[Value]:
+    """Into zeros; the row's number is one more index. With the same indices for all, rows lie side by side."""
+    shape = fixed(site, 2, "the shape")
+    depth = site.row_shape(0)[-1]
+    if not site.varies(0) and depth is not None:
+        updates = rows_to(site.tensor(1), site.row_rank(0) - 1)
+        count = tf.cast(site.loop.count, shape.dtype)[None]
+        shape = _known_constant(tf.concat([shape[:depth], count, shape[depth:]], 0))
+        (result,) = site.emit(site.tensor(0), updates, shape)
+        return [Rows(rows_from(result, depth))]
+    shape = tf.concat([tf.cast(site.loop.count, shape.dtype)[None], shape], 0)
+    return site.emit_rows(_with_row_numbers(site, 0), site.stacked(1), _known_constant(shape))
+
+
+def _known_constant(tensor: Tensor) -> Tensor:
+    known = tf.get_static_value(tensor)
+    return tensor if known is None else tf.constant(known, tensor.dtype)
+
+
+@converts(
+    "TensorScatterUpdate TensorScatterAdd TensorScatterSub TensorScatterMax TensorScatterMin",
+    varying="tensor indices updates",
+)
+def scatter_into(site: Site) -> list[Value]:
+    """As above."""
+    depth = site.row_shape(1)[-1]
+    if not site.varies(1) and depth is not None:
+        updates = rows_to(site.stacked(2), site.row_rank(1) - 1)
+        (result,) = site.emit(rows_to(site.stacked(0), depth), site.tensor(1), updates)
+        return [Rows(rows_from(result, depth))]
+    return site.emit_rows(site.stacked(0), _with_row_numbers(site, 1), site.stacked(2))
+
+
+def _with_row_numbers(site: Site, k: int) -> Tensor:
+    """[rows, ..., 1 + d] from indices [..., d]."""
+    indices = site.stacked(k)
+    sizes = shape_of(indices)
+    numbers = tf.range(tf.cast(site.loop.count, indices.dtype))
+    numbers = tf.reshape(numbers, [-1, *[1] * (len(sizes) - 1)])
+    numbers = tf.broadcast_to(numbers, tf.stack([*sizes[:-1], 1]))
+    return tf.concat([numbers, indices], -1)
+
+
+@converts("DynamicStitch", varying="data")
+def stitch(site: Site) -> list[Value]:
+    """With indices that are the same for all rows; the axis that is stitched goes first, then back."""
+    half = len(site.inputs) // 2
+    site.only(*range(half, 2 * half))
+    ranks = [site.row_rank(k) for k in range(half)]
+    parts = []
+    for k, rank in enumerate(ranks):
+        data = site.stacked(half + k)
+        order = [*range(1, rank + 1), 0, *range(rank + 1, data.shape.rank)]
+        parts.append(tf.transpose(data, order))
+    (result,) = site.emit(*site.tensors()[:half], *parts)
+    return [Rows(tf.transpose(result, [1, 0, *range(2, result.shape.rank)]))]
+
+
+# ---- slices -----------------------------------------------------------------------------------------------------
+
+
+@converts("Slice", varying="input begin")
+def cut(site: Site) -> list[Value]:
+    """Where the begin differs between rows, each axis of it is a gather of the places begin, begin + 1, ..."""
+    value = site.tensor(0)
+    sizes = fixed(site, 2, "the size of a slice")
+    if not site.varies(1):
+        begin = site.tensor(1)
+        begin = tf.concat([tf.zeros(1, begin.dtype), begin], 0)
+        size = tf.concat([tf.constant([-1], sizes.dtype), sizes], 0)
+        return site.emit_rows(value, begin, size)
+    known = tf.get_static_value(sizes)
+    out = static_shape(site.op.outputs[0])
+    if None in out or known is None:
+        raise Refused("the slice begins at a place that depends on the iteration, so its size must be a constant")
+    begin = site.tensor(1)
+    varies = site.varies(0)
+    for axis, size in enumerate(out):
+        value = _windows(value, begin[:, axis], int(size or 0), axis, varies)
+        varies = True
+    return [Rows(value)]
+
+
+def _windows(value: Tensor, begin: Tensor, size: int, axis: int, varies: bool) -> Tensor:
+    """value[..., begin : begin + size, ...] of each row: [rows, ...]."""
+    places = begin[:, None] + tf.range(size, dtype=begin.dtype)
+    if varies:
+        moved = tf.transpose(value, [0, axis + 1, *(k for k in range(1, value.shape.rank) if k != axis + 1)])
+        taken = tf.gather(moved, places, axis=1, batch_dims=1)
+        back = [0, *range(2, axis + 2), 1, *range(axis + 2, value.shape.rank)]
+        return tf.transpose(taken, back)
+    taken = tf.gather(value, places, axis=axis)
+    return tf.transpose(taken, [axis, *(k for k in range(taken.shape.rank) if k != axis)])
+
+
+def masks_behind_rows(site: Site) -> dict[str, int]:
+    """The bit masks of a strided slice, one axis further, and all of the first axis."""
+    masks = {name: site.attr(name) << 1 for name in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")}
+    return masks | {name: site.attr(name) << 1 | 1 for name in ("begin_mask", "end_mask")}
+
+
+@converts("StridedSlice", varying="input begin end")
+def strided_slice(site: Site) -> list[Value]:
+    """x[a:b:c, i, ...]. Where an index i differs between rows, it is a gather; where it is the loop's own index, it
+    takes what is there."""
+    site.only(0, 1, 2)
+    if not (site.varies(1) or site.varies(2)):
+        begin, end, strides = site.tensors()[1:]
+        zero, one = tf.zeros(1, begin.dtype), tf.ones(1, begin.dtype)
+        return site.emit_rows(
+            site.tensor(0),
+            tf.concat([zero, begin], 0),
+            tf.concat([zero, end], 0),
+            tf.concat([one, strides], 0),
+            **masks_behind_rows(site),
+        )
+    return [Rows(_index_rows(site))]
+
+
+def _index_rows(site: Site) -> Tensor:
+    """Axis by axis, from the first: what differs between rows is an index (x[i]) or the start of a slice of fixed
+    length."""
+    if site.attr("ellipsis_mask") or site.attr("new_axis_mask"):
+        raise NoRule
+    strides = site.constant(3)
+    begins, ends = _entries(site, 1), _entries(site, 2)
+    if strides is None or begins is None or ends is None:
+        raise NoRule
+    value, varies = site.tensor(0), site.varies(0)
+    out = list(static_shape(site.op.outputs[0]))
+    axis = 0  # of what is left of a row
+    for k, (begin, end) in enumerate(zip(begins, ends)):
+        bit = 1 << k
+        shrinks = bool(site.attr("shrink_axis_mask") & bit)
+        if isinstance(begin, Rows) and not (site.attr("begin_mask") & bit):
+            index = begin.tensor
+            size = 1 if shrinks else out[axis]
+            if size is None or strides[k] != 1:
+                raise Refused("the slice begins at a place that depends on the iteration, so its size must be known")
+            if shrinks and begin.counts and not varies:
+                value = first_rows(site, rows_from(value, axis))
+                varies = True
+                continue
+            extent = tf.cast(tf.shape(value)[axis + varies], index.dtype)
+            value = _windows(value, tf.where(index < 0, index + extent, index), size, axis, varies)
+            varies = True
+            if shrinks:
+                value = tf.squeeze(value, axis + 1)
+                continue
+        elif isinstance(end, Rows) and not (site.attr("end_mask") & bit):
+            raise Refused("the end of a slice depends on the iteration, so rows would have different shapes")
+        else:
+            low = None if site.attr("begin_mask") & bit else _tensor(begin)
+            high = None if site.attr("end_mask") & bit else _tensor(end)
+            step = int(strides[k])
+            picked: Any = low if shrinks else slice(low, high, step)
+            value = value[(slice(None),) * (axis + varies) + (picked,)]
+            if shrinks:
+                continue
+        axis += 1
+    return value
+
+
+def _tensor(entry: Any) -> Any:
+    return entry if isinstance(entry, int) else entry.tensor
+
+
+def _entries(site: Site, k: int) -> list[Any] | None:
+    """The entries of a vector of indices: an int, or the value of a scalar. None if they cannot be told apart."""
+    constant = site.constant(k)
+    if constant is not None:
+        return [int(entry) for entry in constant]
+    vector = site.op.inputs[k]
+    if vector.op.type == "Pack":
+        return [site.value_of(entry) for entry in vector.op.inputs]
+    length = vector.shape[0]
+    if length is None:
+        return None
+    tensor = site.tensor(k)
+    value = site.inputs[k]
+    if isinstance(value, Rows):
+        return [Rows(tensor[:, entry], value.counts and length == 1) for entry in range(length)]
+    return [Same(tensor[entry]) for entry in range(length)]
+
+
+@converts("StridedSliceGrad", varying="begin dy")
+def strided_slice_gradient(site: Site) -> list[Value]:
+    """Into zeros of the shape that was cut."""
+    shape = fixed(site, 0, "the shape")
+    if site.varies(2) or site.varies(3):
+        raise NoRule
+    begin, end, strides = site.tensors()[1:4]
+    if site.varies(1):
+        raise NoRule
+    zero, one = tf.zeros(1, begin.dtype), tf.ones(1, begin.dtype)
+    return site.emit_rows(
+        tf.concat([tf.cast(site.loop.count, shape.dtype)[None], shape], 0),
+        tf.concat([zero, begin], 0),
+        tf.concat([zero, end], 0),
+        tf.concat([one, strides], 0),
+        site.stacked(4),
+        **masks_behind_rows(site),
+    )

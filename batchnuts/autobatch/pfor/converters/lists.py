@@ -1,0 +1,343 @@
+"""TensorLists (what TensorArrays and the gradients of loops are made of) and Optionals (what those of branches are).
+
+A list that rows are put into has elements [rows, *shape of one row]. All iterations share it; where they stop at
+different times, `realign` moves what each has pushed to the list's end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor.errors import Refused
+from batchnuts.autobatch.pfor.registry import converts
+from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
+from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Value
+
+_raw = tf.raw_ops
+
+
+def element_shape(loop: Loop, of_row: Tensor) -> Tensor:
+    """[rows, *of_row]; unknown stays unknown."""
+    known = tf.get_static_value(of_row)
+    if known is not None and known.ndim == 0:
+        return of_row
+    if known is not None:
+        rows = loop.known
+        return tf.constant([-1 if rows is None else rows, *known], of_row.dtype)
+    return tf.concat([tf.cast(loop.count, of_row.dtype)[None], of_row], 0)
+
+
+def to_rows(site: Site, k: int, dtype: tf.DType) -> Handle:
+    """Input k, a list, with elements that have rows, where it is the same for all rows so far."""
+    value = site.inputs[k]
+    if isinstance(value, Handle):
+        return value
+    assert isinstance(value, Same)
+    if dtype == tf.variant:
+        return Handle(value.tensor)
+    made_by = site.op.inputs[k].op
+    if made_by.type in ("EmptyTensorList", "TensorListReserve"):
+        row_shape, size = (site.value_of(tensor) for tensor in made_by.inputs)
+        if isinstance(row_shape, Same) and isinstance(size, Same):
+            shape = element_shape(site.loop, row_shape.tensor)
+            if made_by.type == "EmptyTensorList":
+                empty = _raw.EmptyTensorList(element_shape=shape, max_num_elements=size.tensor, element_dtype=dtype)
+                return Handle(empty)
+            return Handle(_raw.TensorListReserve(element_shape=shape, num_elements=size.tensor, element_dtype=dtype))
+    elements = _raw.TensorListStack(input_handle=value.tensor, element_shape=tf.constant(-1), element_dtype=dtype)
+    tiled = _tiled(site.loop, elements)
+    return Handle(_raw.TensorListFromTensor(tensor=tiled, element_shape=tf.shape(tiled)[1:]))
+
+
+def _tiled(loop: Loop, elements: Tensor) -> Tensor:
+    sizes = tf.shape(elements)
+    target = tf.concat([sizes[:1], loop.count[None], sizes[1:]], 0)
+    return tf.broadcast_to(elements[:, None], target)
+
+
+def realign(handle: Handle, dtype: tf.DType) -> Handle:
+    """Each row's elements moved to the end of the list: row r has lengths[r] of them, so it moves down by what it
+    lacks.
+
+    Under XLA a list is as long as it may get, and so is what its elements are stacked to.
+    """
+    if handle.lengths is None or dtype == tf.variant:
+        return handle
+    elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=tf.constant(-1), element_dtype=dtype)
+    count = tf.shape(elements)[0]
+    places = tf.range(count)[:, None] - (count - handle.lengths)[None, :]  # [elements, rows]
+    rows = tf.broadcast_to(tf.range(tf.shape(handle.lengths)[0])[None, :], tf.shape(places))
+    moved = tf.gather_nd(elements, tf.stack([tf.maximum(places, 0), rows], -1))
+    return Handle(_raw.TensorListFromTensor(tensor=moved, element_shape=tf.shape(moved)[1:]), handle.lengths)
+
+
+def _own_list(site: Site, dtype: tf.DType) -> Handle:
+    return to_rows(site, 0, dtype)
+
+
+def _item(site: Site, k: int) -> Tensor:
+    """What is put into a list of rows: rows, or a variant for all of them."""
+    value = site.inputs[k]
+    if isinstance(value, Box):
+        return unpacked(site.loop, value).tensor
+    if isinstance(value, Handle):
+        if value.lengths is not None:
+            raise Refused("a list whose length depends on the iteration cannot be put into another")
+        return value.tensor
+    if site.op.inputs[k].dtype == tf.variant:
+        return site.tensor(k)
+    return site.stacked(k)
+
+
+def _taken(site: Site, tensor: Tensor, dtype: tf.DType, row_shape: Any) -> Value:
+    if dtype == tf.variant:
+        return Handle(tensor)
+    return Rows(with_shape(tensor, (site.loop.known, *row_shape)) if row_shape is not None else tensor)
+
+
+def _row_shape(tensor: Tensor) -> Any:
+    return None if tensor.shape.rank is None else tuple(tensor.shape)
+
+
+def _refuse_ragged(handle: Handle) -> None:
+    if handle.lengths is not None:
+        raise Refused(
+            "how many elements it has depends on the iteration, so rows would have different shapes. Write into a "
+            "TensorArray of fixed size, or pad"
+        )
+
+
+# ---- lists ------------------------------------------------------------------------------------------------------
+
+
+@converts("EmptyTensorList TensorListReserve", varying="none")
+def new_list(site: Site) -> list[Value]:
+    """Of what size, or of elements of what shape, must be the same for all rows."""
+    raise Refused("the size of a list, or the shape of its elements, depends on the iteration")
+
+
+@converts("TensorListPushBack", varying="input_handle tensor")
+def push(site: Site) -> list[Value]:
+    """All rows push, also those that do not count; those have no use for it."""
+    dtype = site.attr("element_dtype")
+    handle = _own_list(site, dtype)
+    (pushed,) = site.emit(handle.tensor, _item(site, 1))
+    lengths = handle.lengths
+    if site.loop.mask is not None and dtype != tf.variant:
+        if lengths is None:
+            raise Refused("whether an element is added to this list depends on the iteration")
+        lengths = lengths + tf.cast(site.loop.mask, tf.int32)
+    return [Handle(pushed, lengths)]
+
+
+@converts("TensorListPopBack", varying="input_handle")
+def pop(site: Site) -> list[Value]:
+    """The last of each row."""
+    handle = site.inputs[0]
+    assert isinstance(handle, Handle)
+    dtype = site.attr("element_dtype")
+    shape = site.tensor(1) if dtype == tf.variant else element_shape(site.loop, site.tensor(1))
+    rest, taken = site.emit(handle.tensor, shape)
+    lengths = handle.lengths
+    if lengths is not None:
+        lengths = tf.maximum(lengths - (1 if site.loop.mask is None else tf.cast(site.loop.mask, tf.int32)), 0)
+    return [Handle(rest, lengths), _taken(site, taken, dtype, _row_shape(site.op.outputs[1]))]
+
+
+@converts("TensorListGetItem", varying="input_handle index")
+def get_item(site: Site) -> list[Value]:
+    """By an index that is the same for all rows, one element; by others, from all elements stacked."""
+    dtype = site.attr("element_dtype")
+    row_shape = _row_shape(site.op.outputs[0])
+    handle = site.inputs[0]
+    if not site.varies(1):
+        assert isinstance(handle, Handle)
+        _refuse_ragged(handle)
+        shape = site.tensor(2) if dtype == tf.variant else element_shape(site.loop, site.tensor(2))
+        return [_taken(site, site.emit(handle.tensor, site.tensor(1), shape)[0], dtype, row_shape)]
+    if dtype == tf.variant:
+        raise Refused("which list it takes depends on the iteration")
+    index = site.tensor(1)
+    if isinstance(handle, Same):
+        elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=site.tensor(2), element_dtype=dtype)
+        return [_taken(site, tf.gather(elements, index), dtype, row_shape)]
+    assert isinstance(handle, Handle)
+    _refuse_ragged(handle)
+    shape = element_shape(site.loop, site.tensor(2))
+    elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=shape, element_dtype=dtype)
+    where = tf.stack([index, tf.range(site.loop.count)], -1)
+    return [_taken(site, tf.gather_nd(elements, where), dtype, row_shape)]
+
+
+@converts("TensorListSetItem", varying="input_handle index item")
+def set_item(site: Site) -> list[Value]:
+    """As get_item. Rows that do not count keep what they have."""
+    dtype = site.attr("element_dtype")
+    handle = _own_list(site, dtype)
+    item = _item(site, 2)
+    mask = site.loop.mask
+    if mask is not None and site.attr("resize_if_index_out_of_bounds"):
+        raise Refused(
+            "a TensorArray of dynamic size gets as many elements as an iteration writes, so rows would have different "
+            "lengths. Give it its largest size"
+        )
+    if dtype != tf.variant and mask is not None:
+        if site.varies(1):
+            old = _elements_at(site, handle, dtype, item)
+        else:
+            shape = tf.shape(item)
+            old = _raw.TensorListGetItem(
+                input_handle=handle.tensor, index=site.tensor(1), element_shape=shape, element_dtype=dtype
+            )
+        item = tf.where(tf.reshape(mask, [-1, *[1] * (item.shape.rank - 1)]), item, old)
+    if not site.varies(1):
+        attributes = {"resize_if_index_out_of_bounds": site.attr("resize_if_index_out_of_bounds")}
+        (changed,) = site.emit(handle.tensor, site.tensor(1), item, **attributes)
+        return [Handle(changed, handle.lengths)]
+    if dtype == tf.variant:
+        raise Refused("where it puts a list depends on the iteration")
+    elements = _stack(handle, dtype, item)
+    where = tf.stack([site.tensor(1), tf.range(site.loop.count)], -1)
+    changed = tf.tensor_scatter_nd_update(elements, where, item)
+    return [Handle(_raw.TensorListFromTensor(tensor=changed, element_shape=tf.shape(item)), handle.lengths)]
+
+
+def _stack(handle: Handle, dtype: tf.DType, like: Tensor) -> Tensor:
+    return _raw.TensorListStack(input_handle=handle.tensor, element_shape=tf.shape(like), element_dtype=dtype)
+
+
+def _elements_at(site: Site, handle: Handle, dtype: tf.DType, like: Tensor) -> Tensor:
+    where = tf.stack([site.tensor(1), tf.range(site.loop.count)], -1)
+    return tf.gather_nd(_stack(handle, dtype, like), where)
+
+
+@converts("TensorListStack", varying="input_handle")
+def stack(site: Site) -> list[Value]:
+    """[elements, rows, ...] turned to [rows, elements, ...]."""
+    handle = site.inputs[0]
+    assert isinstance(handle, Handle)
+    _refuse_ragged(handle)
+    (elements,) = site.emit(handle.tensor, element_shape(site.loop, site.tensor(1)))
+    return [Rows(_rows_first(site, elements))]
+
+
+def _rows_first(site: Site, elements: Tensor) -> Tensor:
+    """[elements, rows, ...] turned to [rows, elements, ...], with the shape that the body's graph knows."""
+    output = site.op.outputs[0]
+    if elements.shape.rank is None and output.shape.rank is not None:
+        elements = with_shape(elements, [None] * (output.shape.rank + 1))
+    if elements.shape.rank is None:
+        raise Refused("the rank of a list's elements is not known before running; give element_shape")
+    turned = tf.transpose(elements, [1, 0, *range(2, elements.shape.rank)])
+    return with_shape(turned, (site.loop.known, *(output.shape if output.shape.rank is not None else turned.shape[1:])))
+
+
+@converts("TensorListGather", varying="input_handle")
+def gather_elements(site: Site) -> list[Value]:
+    """At indices that are the same for all rows."""
+    handle = site.inputs[0]
+    site.only(0)
+    assert isinstance(handle, Handle)
+    _refuse_ragged(handle)
+    (elements,) = site.emit(handle.tensor, site.tensor(1), element_shape(site.loop, site.tensor(2)))
+    return [Rows(_rows_first(site, elements))]
+
+
+@converts("TensorListFromTensor", varying="tensor")
+def from_tensor(site: Site) -> list[Value]:
+    """The elements' axis goes before the rows'."""
+    value = site.tensor(0)
+    turned = tf.transpose(value, [1, 0, *range(2, value.shape.rank)])
+    return [Handle(*site.emit(turned, element_shape(site.loop, site.tensor(1))))]
+
+
+@converts("TensorListScatterIntoExistingList", varying="input_handle tensor")
+def scatter_elements(site: Site) -> list[Value]:
+    """At indices that are the same for all rows."""
+    site.only(1)
+    handle = _own_list(site, site.attr("element_dtype"))
+    value = site.stacked(1)
+    turned = tf.transpose(value, [1, 0, *range(2, value.shape.rank)])
+    (changed,) = site.emit(handle.tensor, turned, site.tensor(2))
+    return [Handle(changed, handle.lengths)]
+
+
+@converts("TensorListLength", varying="input_handle")
+def length(site: Site) -> list[Value]:
+    """Of the list; the row's own where they differ."""
+    handle = site.inputs[0]
+    assert isinstance(handle, Handle)
+    if handle.lengths is not None:
+        return [Rows(handle.lengths)]
+    return [Same(tensor) for tensor in site.emit(handle.tensor)]
+
+
+@converts("TensorListElementShape", varying="input_handle")
+def shape_of_elements(site: Site) -> list[Value]:
+    """Without the rows."""
+    handle = site.inputs[0]
+    assert isinstance(handle, Handle)
+    (shape,) = site.emit(handle.tensor)
+    return [Same(shape[1:])]
+
+
+@converts("TensorListResize", varying="input_handle")
+def resize(site: Site) -> list[Value]:
+    """To a size that is the same for all rows."""
+    handle = site.inputs[0]
+    if site.varies(1):
+        raise Refused("how many elements it has would depend on the iteration")
+    assert isinstance(handle, Handle)
+    _refuse_ragged(handle)
+    return [Handle(*site.emit(handle.tensor, site.tensor(1)))]
+
+
+# ---- Optionals --------------------------------------------------------------------------------------------------
+
+
+@converts("OptionalFromValue", varying="components", always=True, no_xla="OptionalFromValue")
+def some(site: Site) -> list[Value]:
+    """Kept as it is: it is opened again below, or put into a list."""
+    return [Box((site.inputs,))]
+
+
+@converts("OptionalNone", varying="none", always=True, no_xla="OptionalNone")
+def none(site: Site) -> list[Value]:
+    """See above."""
+    return [Box((None,))]
+
+
+@converts("OptionalGetValue", varying="optional", always=True, no_xla="OptionalGetValue")
+def value_of_optional(site: Site) -> list[Value]:
+    """What was put in. In a branch that no row takes there is nothing: zeros, which no row sees."""
+    optional = site.inputs[0]
+    if isinstance(optional, Box):
+        if len(optional.contents) != 1:
+            raise Refused("what branches left is opened outside of a branch")
+        if optional.contents[0] is not None:
+            return list(optional.contents[0])
+    if isinstance(optional, Handle):
+        shapes = [tf.TensorShape([None]).concatenate(tf.TensorShape(shape)) for shape in site.attr("output_shapes")]
+        found = site.emit(optional.tensor, output_shapes=shapes)
+        return [_taken(site, t, t.dtype, _row_shape(out)) for t, out in zip(found, site.op.outputs)]
+    if isinstance(optional, Same):
+        return [Same(tensor) for tensor in site.emit(optional.tensor)]
+    outputs = site.op.outputs
+    if any(None in (output.shape if output.shape.rank is not None else (None,)) for output in outputs):
+        raise Refused("what a branch leaves for its gradient has no static shape")
+    return [Same(tf.zeros(output.shape, output.dtype)) for output in outputs]
+
+
+def unpacked(loop: Loop, box: Box) -> Handle:
+    """A real Optional of rows, for a place that needs a tensor."""
+    if len(box.contents) != 1:
+        raise Refused("what branches left that iterations take differently cannot be put into a list")
+    if box.contents[0] is None:
+        return Handle(_raw.OptionalNone())
+    parts = []
+    for value in box.contents[0]:
+        assert not isinstance(value, Box)
+        parts.append(loop.rows(value.tensor) if isinstance(value, Same) else value.tensor)
+    return Handle(_raw.OptionalFromValue(components=parts))

@@ -1,0 +1,327 @@
+"""Loops inside of the loop.
+
+    condition      in general                                              under XLA, or with lists in the loop
+    same           one loop, all rows take every trip                      the same
+    varies         the loop goes on with the rows that are still in it;    all rows take every trip until the last is
+                   one that leaves puts its values in place                done; those that are done keep their values
+
+A variable that changes in the same way for all rows still in the loop (its counter, say) stays one for all inside of
+it; what each row had when it left is noted beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor.converters.branches import safe, to_tensor
+from batchnuts.autobatch.pfor.converters.lists import realign, to_rows, unpacked
+from batchnuts.autobatch.pfor.errors import Refused
+from batchnuts.autobatch.pfor.flows import condition_varies, loop_variables_vary, passed_through
+from batchnuts.autobatch.pfor.graphs import loop_parts
+from batchnuts.autobatch.pfor.registry import converts
+from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
+from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Value, varies
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A loop variable of the body."""
+
+    vary: bool
+    """It has rows inside of the loop."""
+    kept: bool
+    """The loop gives it back as it was."""
+    like: Tensor
+    """It, in the graph of the loop's body."""
+
+    @property
+    def is_list(self) -> bool:
+        """A TensorList (or a list of lists)."""
+        return bool(self.like.dtype == tf.variant)
+
+
+@converts("While StatelessWhile", always=True)
+def loop(site: Site) -> list[Value]:
+    """See above."""
+    kept = passed_through(site.op)
+    _, body = loop_parts(site.op)
+    vary = loop_variables_vary(site.op, [varies(value) for value in site.inputs])
+    leave = condition_varies(site.op, vary)
+    if leave:  # so lists that grow get different lengths
+        lists = [tensor.dtype == tf.variant and k not in kept for k, tensor in enumerate(body.inputs)]
+        vary = loop_variables_vary(site.op, [flag or other for flag, other in zip(vary, lists)])
+    variables = [Variable(flag, k in kept, body.inputs[k]) for k, flag in enumerate(vary)]
+    start = [_start(site, k, variable) for k, variable in enumerate(variables)]
+    if not leave:
+        return _together(site, variables, start)
+    if site.loop.static or site.loop.mask is not None or any(v.is_list and not v.kept for v in variables):
+        return _masked(site, variables, start)
+    return _shrinking(site, variables, start)
+
+
+def _start(site: Site, k: int, variable: Variable) -> Value:
+    """A loop variable before the first trip."""
+    value = site.inputs[k]
+    if not variable.vary:
+        return value
+    if isinstance(value, Box):
+        return unpacked(site.loop, value)
+    if isinstance(value, Handle):
+        return value
+    if variable.is_list:
+        return to_rows(site, k, _element_dtype(site, k))
+    assert isinstance(value, (Same, Rows))
+    return Rows(value.tensor if isinstance(value, Rows) else site.loop.rows(value.tensor))
+
+
+def _element_dtype(site: Site, k: int) -> tf.DType:
+    """Of the list that is loop variable k: the op that made it tells, or one in the loop's body that uses it."""
+    op = site.op.inputs[k].op
+    _, body = loop_parts(site.op)
+    users = [op, *body.inputs[k].consumers()]
+    for user in users:
+        if "element_dtype" in {attribute.name for attribute in user.op_def.attr}:
+            return user.get_attr("element_dtype")
+    raise Refused("what the elements of a list are is not known")
+
+
+def _most_trips(site: Site) -> Any:
+    """maximum_iterations of the tf.while_loop that made the op, if it had one: XLA needs it for gradients."""
+    _, body = loop_parts(site.op)
+    if len(body.inputs) > 1 and body.inputs[1].op.name.rsplit("/", 1)[-1].startswith("maximum_iterations"):
+        value = tf.get_static_value(site.op.inputs[1])
+        if value is not None and int(value) >= 0:
+            return int(value)
+    return None
+
+
+def _pack(values: Sequence[Value]) -> list[Tensor]:
+    """The tensors of values, of a list also its lengths where rows have different ones."""
+    packed = []
+    for value in values:
+        assert not isinstance(value, Box)
+        packed.append(value.tensor)
+        if isinstance(value, Handle) and value.lengths is not None:
+            packed.append(value.lengths)
+    return packed
+
+
+def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
+    """Values again, of the same kinds as `like`."""
+    rest = iter(tensors)
+    values: list[Value] = []
+    for value in like:
+        tensor = next(rest)
+        if isinstance(value, Handle):
+            values.append(Handle(tensor, next(rest) if value.lengths is not None else None))
+        else:
+            values.append(Rows(tensor) if isinstance(value, Rows) else Same(tensor))
+    return values
+
+
+def _coerced(loop: Loop, value: Value, like: Value) -> Value:
+    """A value after a trip, of the kind that it had before."""
+    if isinstance(like, Handle):
+        if isinstance(value, Box):
+            value = unpacked(loop, value)
+        tensor = value.tensor
+        lengths = value.lengths if isinstance(value, Handle) else None
+        if like.lengths is None and lengths is not None:
+            raise Refused("the length of a list depends on the iteration of the loop around")
+        if like.lengths is not None and lengths is None:
+            lengths = like.lengths
+        return Handle(tensor, lengths)
+    if isinstance(like, Rows):
+        return Rows(to_tensor(loop, value, True))
+    if not isinstance(value, Same):
+        raise Refused("a number of elements that depends on the iteration is carried through a loop")
+    return value
+
+
+def _shapes(values: Sequence[Value], variables: Sequence[Variable], rows: int | None) -> list[tf.TensorShape]:
+    """What stays the same about shapes from trip to trip, for `_pack`."""
+    shapes = []
+    for value, variable in zip(values, variables):
+        if isinstance(value, Rows):
+            shapes.append(tf.TensorShape([rows]).concatenate(variable.like.shape))
+        elif isinstance(value, Handle):
+            shapes.append(tf.TensorShape(None))
+            if value.lengths is not None:
+                shapes.append(tf.TensorShape([rows]))
+        else:
+            shapes.append(variable.like.shape)
+    return shapes
+
+
+# ---- all rows take every trip -----------------------------------------------------------------------------------
+
+
+def _together(site: Site, variables: list[Variable], start: list[Value]) -> list[Value]:
+    condition, body = loop_parts(site.op)
+
+    def goes_on(*tensors: Tensor) -> Tensor:
+        (value,) = site.convert_graph(condition, _unpack(tensors, start), site.loop)
+        assert isinstance(value, Same)
+        return tf.reshape(value.tensor, [])
+
+    def trip(*tensors: Tensor) -> list[Tensor]:
+        values = site.convert_graph(body, _unpack(tensors, start), site.loop)
+        return _pack([_coerced(site.loop, value, like) for value, like in zip(values, start)])
+
+    results = tf.while_loop(
+        goes_on,
+        trip,
+        _pack(start),
+        shape_invariants=_shapes(start, variables, site.loop.known),
+        maximum_iterations=_most_trips(site),
+        parallel_iterations=site.attr("parallel_iterations"),
+    )
+    return _unpack(results, start)
+
+
+# ---- rows that are done wait ------------------------------------------------------------------------------------
+
+
+def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[Value]:
+    condition, body = loop_parts(site.op)
+    rows = site.loop.known
+    counted = [
+        Handle(value.tensor, tf.fill(site.loop.count[None], _length(site, k)))
+        if isinstance(value, Handle) and value.lengths is None and _grows(variable)
+        else value
+        for k, (value, variable) in enumerate(zip(start, variables))
+    ]
+    noted = [k for k, variable in enumerate(variables) if not (variable.vary or variable.kept)]
+    """What is one for all inside, and different when rows leave."""
+    for k in noted:
+        if variables[k].like.dtype == tf.variant:
+            raise Refused("how long a list gets depends on the iteration")
+
+    def still_in(values: Sequence[Value], where: Loop) -> Tensor:
+        (value,) = site.convert_graph(condition, values, where)
+        tensor = to_tensor(site.loop, value, True)
+        return tf.reshape(tensor, [-1])
+
+    active = still_in(counted, site.loop)
+    if site.loop.mask is not None:
+        active = active & site.loop.mask
+    notes = [to_tensor(site.loop, counted[k], True) for k in noted]
+
+    def goes_on(active: Tensor, *_: Tensor) -> Tensor:
+        return tf.reduce_any(active)
+
+    def trip(active: Tensor, *tensors: Tensor) -> list[Tensor]:
+        before = _unpack(tensors[len(noted) :], counted)
+        where = site.loop.masked(active)
+        values = site.convert_graph(
+            body, [safe(value, active) if isinstance(value, Rows) else value for value in before], where
+        )
+        after = [_coerced(site.loop, value, like) for value, like in zip(values, counted)]
+        held = [
+            Rows(_choose(active, new.tensor, old.tensor)) if isinstance(new, Rows) and isinstance(old, Rows) else new
+            for new, old in zip(after, before)
+        ]
+        new_notes = [
+            _choose(active, to_tensor(site.loop, after[k], True), note) for k, note in zip(noted, tensors[: len(noted)])
+        ]
+        return [active & still_in(held, where), *new_notes, *_pack(held)]
+
+    results = tf.while_loop(
+        goes_on,
+        trip,
+        [active, *notes, *_pack(counted)],
+        shape_invariants=[
+            tf.TensorShape([rows]),
+            *(tf.TensorShape([rows]).concatenate(variables[k].like.shape) for k in noted),
+            *_shapes(counted, variables, rows),
+        ],
+        maximum_iterations=_most_trips(site),
+        parallel_iterations=site.attr("parallel_iterations"),
+    )
+    found = _unpack(results[1 + len(noted) :], counted)
+    for k, note in zip(noted, results[1:]):
+        found[k] = Rows(note)
+    for k, value in enumerate(found):
+        if isinstance(value, Handle) and value.lengths is not None:
+            found[k] = realign(value, _element_dtype(site, k))
+    return found
+
+
+def _choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return tf.where(tf.reshape(mask, [-1, *[1] * (old.shape.rank - 1)]), new, old)
+
+
+def _grows(variable: Variable) -> bool:
+    """The body pushes to the list."""
+    return any(
+        user.type == "TensorListPushBack" and user.inputs[0] is variable.like for user in variable.like.consumers()
+    )
+
+
+def _length(site: Site, k: int) -> Tensor:
+    """How many elements the list that is loop variable k has before the first trip."""
+    if site.op.inputs[k].op.type == "EmptyTensorList":
+        return tf.constant(0)
+    if site.loop.static:  # XLA does not tell how long a list is, only how long it may get
+        raise Refused("a list that has elements already grows in a loop that iterations leave at different times")
+    value = site.inputs[k]
+    assert isinstance(value, (Same, Handle))
+    return tf.raw_ops.TensorListLength(input_handle=value.tensor)
+
+
+# ---- the loop goes on with fewer rows ---------------------------------------------------------------------------
+
+
+def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> list[Value]:
+    condition, body = loop_parts(site.op)
+    changed = [k for k, variable in enumerate(variables) if not variable.kept]
+
+    def loop_of(ids: Tensor) -> Loop:
+        return site.loop.subset(tf.size(ids))
+
+    def still_in(values: Sequence[Value], where: Loop) -> Tensor:
+        (value,) = site.convert_graph(condition, values, where)
+        return tf.reshape(to_tensor(where, value, True), [-1])
+
+    def kept_rows(values: Sequence[Value], rows: Tensor) -> list[Value]:
+        return [Rows(tf.gather(value.tensor, rows)) if isinstance(value, Rows) else value for value in values]
+
+    alive = tf.cast(tf.where(still_in(start, site.loop))[:, 0], tf.int32)
+    results = [to_tensor(site.loop, start[k], True) for k in changed]
+
+    def goes_on(ids: Tensor, *_: Tensor) -> Tensor:
+        return tf.size(ids) > 0
+
+    def trip(ids: Tensor, *tensors: Tensor) -> list[Tensor]:
+        where = loop_of(ids)
+        values = site.convert_graph(body, _unpack(tensors[len(changed) :], start), where)
+        after = [_coerced(where, value, like) for value, like in zip(values, start)]
+        goes = still_in(after, where)
+        leaving, staying = (tf.cast(tf.where(flag)[:, 0], tf.int32) for flag in (~goes, goes))
+        places = tf.gather(ids, leaving)[:, None]
+        placed = [
+            tf.tensor_scatter_nd_update(result, places, tf.gather(to_tensor(where, after[k], True), leaving))
+            for k, result in zip(changed, tensors)
+        ]
+        return [tf.gather(ids, staying), *placed, *_pack(kept_rows(after, staying))]
+
+    found = tf.while_loop(
+        goes_on,
+        trip,
+        [alive, *results, *_pack(kept_rows(start, alive))],
+        shape_invariants=[
+            tf.TensorShape([None]),
+            *(tf.TensorShape([None]).concatenate(variables[k].like.shape) for k in changed),
+            *_shapes(start, variables, None),
+        ],
+        maximum_iterations=_most_trips(site),
+        parallel_iterations=site.attr("parallel_iterations"),
+    )
+    values: list[Value] = list(start)
+    for k, result in zip(changed, found[1:]):
+        values[k] = Rows(with_shape(result, (site.loop.known, *result.shape[1:])))
+    return values

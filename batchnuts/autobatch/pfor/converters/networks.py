@@ -1,0 +1,177 @@
+"""Convolutions, pooling, normalization: the images of all rows are one batch, where the weights are the same for all.
+
+Where the weights differ between rows (per-example gradients of weights do), patches are laid out once, and what is
+left is a batched product.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor.errors import NoRule
+from batchnuts.autobatch.pfor.registry import converts
+from batchnuts.autobatch.pfor.site import Site, merge, product, reshape, shape_of
+from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+
+IMAGES = """
+    AvgPool AvgPool3D MaxPool MaxPool3D MaxPoolGrad MaxPoolGradGrad MaxPool3DGrad ResizeBilinear ResizeNearestNeighbor
+    ResizeBilinearGrad LRN LRNGrad ExtractImagePatches Conv2D Conv3D DepthwiseConv2dNative Dilation2D
+    AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB
+"""
+IMAGES_WITHOUT_XLA = "Dilation2D"
+BATCH_INPUTS = {
+    "MaxPoolGrad": (0, 1, 2), "MaxPoolGradGrad": (0, 1, 2), "MaxPool3DGrad": (0, 1, 2), "LRNGrad": (0, 1, 2),
+    "ResizeBilinearGrad": (0, 1),
+}  # fmt: skip
+"""Which inputs are images; all but the first of these only have to be a batch. Elsewhere: input 0."""
+
+
+@converts(IMAGES, varying="the images", no_xla=IMAGES_WITHOUT_XLA)
+def images(site: Site) -> list[Value]:
+    """One batch of rows times images. Other inputs (filters, sizes) are the same for all rows."""
+    batch = BATCH_INPUTS.get(site.op.type, (0,))
+    site.only(*batch)
+    return _as_one_batch(site, batch)
+
+
+def _as_one_batch(site: Site, batch: tuple[int, ...], outputs: tuple[int, ...] | None = None) -> list[Value]:
+    """The op on batches of rows times images; `outputs` are those that are batches too (None: all)."""
+    given = [merge(site.stacked(k), 2) if k in batch else site.tensor(k) for k in range(len(site.inputs))]
+    lead = shape_of(site.stacked(batch[0]))[:2]
+    results = site.emit(*given)
+    return [Rows(reshape(result, [*lead, *shape_of(result)[1:]])) for result in results]
+
+
+@converts("AvgPoolGrad AvgPool3DGrad", varying="grad")
+def average_pool_gradient(site: Site) -> list[Value]:
+    """The first input is the shape of the images."""
+    site.only(1)
+    return [_gradient_of_images(site, 0, 1)]
+
+
+@converts("Conv2DBackpropInput DepthwiseConv2dNativeBackpropInput Conv3DBackpropInputV2", varying="out_backprop")
+def image_gradient(site: Site) -> list[Value]:
+    """With one filter for all rows: one batch."""
+    site.only(2)
+    return [_gradient_of_images(site, 0, 2)]
+
+
+def _gradient_of_images(site: Site, sizes_at: int, gradient_at: int) -> Value:
+    sizes = site.tensor(sizes_at)
+    gradient = site.tensor(gradient_at)
+    rows, images = shape_of(gradient)[:2]
+    given = site.tensors()
+    given[gradient_at] = merge(gradient, 2)
+    known = tf.get_static_value(sizes)
+    lead = product([rows, images])
+    given[sizes_at] = (
+        tf.constant([lead, *known[1:]], tf.int32)
+        if known is not None and isinstance(lead, int)
+        else tf.concat([tf.reshape(tf.cast(lead, sizes.dtype), [1]), sizes[1:]], 0)
+    )
+    (result,) = site.emit(*given)
+    return Rows(reshape(result, [rows, images, *shape_of(result)[1:]]))
+
+
+@converts("Conv2DBackpropFilter", varying="input out_backprop")
+def filter_gradient(site: Site) -> list[Value]:
+    """[rows, patch, filters] = patches' gradient: every image laid out as patches, then one product a row."""
+    site.only(0, 2)
+    sizes = site.constant(1)
+    if sizes is None or site.attr("data_format") != b"NHWC":
+        raise NoRule
+    height, width, channels, filters = (int(size) for size in sizes)
+    if site.row_shape(0)[3] != channels:
+        raise NoRule  # groups
+    patches, gradient = _patches(site, height, width), site.stacked(2)
+    rows, count, out_height, out_width, _ = shape_of(gradient)
+    places = product([count, out_height, out_width])
+    left = reshape(patches, [rows, places, height * width * channels])
+    right = reshape(gradient, [rows, places, filters])
+    return [Rows(reshape(tf.matmul(left, right, transpose_a=True), [rows, height, width, channels, filters]))]
+
+
+@converts("DepthwiseConv2dNativeBackpropFilter", varying="input out_backprop")
+def depthwise_filter_gradient(site: Site) -> list[Value]:
+    """As above, channel by channel."""
+    site.only(0, 2)
+    sizes = site.constant(1)
+    if sizes is None or site.attr("data_format") != b"NHWC":
+        raise NoRule
+    height, width, channels, times = (int(size) for size in sizes)
+    patches, gradient = _patches(site, height, width), site.stacked(2)
+    rows, count, out_height, out_width, _ = shape_of(gradient)
+    places = product([count, out_height, out_width])
+    left = reshape(patches, [rows, places, height * width, channels])
+    right = reshape(gradient, [rows, places, channels, times])
+    found = tf.einsum("rpkc,rpct->rkct", left, right)
+    return [Rows(reshape(found, [rows, height, width, channels, times]))]
+
+
+def _patches(site: Site, height: int, width: int) -> Tensor:
+    """[rows * images, out height, out width, height * width * channels]: the entries of each filter position."""
+    images = merge(site.stacked(0), 2)
+    strides, rates = site.attr("strides"), site.attr("dilations")
+    padding: Any = site.attr("padding").decode()
+    if padding == "EXPLICIT":
+        around = np.reshape(site.attr("explicit_paddings"), (4, 2))
+        images, padding = tf.pad(images, around), "VALID"
+    if padding == "SAME":
+        images, padding = _padded(images, (height, width), strides, rates), "VALID"
+    parts = []
+    sizes = shape_of(images)
+    spans = [
+        ((sizes[1] - (height - 1) * rates[1] - 1) // strides[1]) * strides[1] + 1,
+        ((sizes[2] - (width - 1) * rates[2] - 1) // strides[2]) * strides[2] + 1,
+    ]
+    for y in range(height):
+        for x in range(width):
+            top, left = y * rates[1], x * rates[2]
+            parts.append(images[:, top : top + spans[0] : strides[1], left : left + spans[1] : strides[2], :])
+    return tf.concat(parts, -1)
+
+
+def _padded(images: Tensor, filter_sizes: tuple[int, int], strides: list[int], rates: list[int]) -> Tensor:
+    """With the zeros around it that TensorFlow's SAME puts: as few as possible, the odd one at the end."""
+    around: list[Any] = [(0, 0)]
+    for axis, size in zip((1, 2), filter_sizes):
+        extent = shape_of(images)[axis]
+        if not isinstance(extent, int):
+            raise NoRule
+        out = -(-extent // strides[axis])
+        total = max((out - 1) * strides[axis] + (size - 1) * rates[axis] + 1 - extent, 0)
+        around.append((total // 2, total - total // 2))
+    return tf.pad(images, [*around, (0, 0)])
+
+
+@converts("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3", varying="x")
+def batch_norm(site: Site) -> list[Value]:
+    """With the statistics given (inference), rows do not see each other: one batch. In training each has its own."""
+    site.only(0)
+    if site.attr("is_training"):
+        raise NoRule
+    (first, *others) = site.emit(merge(site.tensor(0), 2), *site.tensors()[1:])
+    lead = shape_of(site.tensor(0))[:2]
+    return [Rows(reshape(first, [*lead, *shape_of(first)[1:]])), *(Same(other) for other in others)]
+
+
+@converts("FusedBatchNormGradV3 FusedBatchNormGradV2 FusedBatchNormGrad", varying="y_backprop x")
+def batch_norm_gradient(site: Site) -> list[Value]:
+    """For inference: y = scale (x - mean) / sqrt(variance + epsilon) + offset, differentiated by hand for each row."""
+    site.only(0, 1)
+    if site.attr("is_training") or site.attr("data_format") != b"NHWC":
+        raise NoRule
+    gradient, value = site.stacked(0), site.stacked(1)
+    scale, mean, variance = site.tensors()[2:5]
+    deviation = tf.math.rsqrt(variance + site.attr("epsilon"))
+    axes = [1, 2, 3]
+    outputs = [
+        tf.cast(tf.cast(gradient, scale.dtype) * scale * deviation, gradient.dtype),
+        tf.reduce_sum(tf.cast(gradient, scale.dtype) * (tf.cast(value, scale.dtype) - mean) * deviation, axes),
+        tf.reduce_sum(tf.cast(gradient, scale.dtype), axes),
+    ]
+    spare = [site.loop.rows(tf.zeros([0], scale.dtype)) for _ in range(2)]
+    return [Rows(output) for output in (*outputs, *spare)]

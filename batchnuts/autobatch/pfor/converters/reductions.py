@@ -1,0 +1,155 @@
+"""Ops along axes: sums and their like, running sums, softmax, segments. Axes are counted behind the rows'."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor.errors import NoRule
+from batchnuts.autobatch.pfor.registry import converts
+from batchnuts.autobatch.pfor.site import Site, merge, reshape, rows_from, rows_to, shape_of
+from batchnuts.autobatch.pfor.values import Rows, Tensor, Value
+
+
+@converts("All Any EuclideanNorm Max Mean Min Prod Sum", varying="input", no_xla="EuclideanNorm")
+def reduction(site: Site) -> list[Value]:
+    """Over the same axes of a row."""
+    site.only(0)
+    axes = site.constant(1)
+    rank = site.row_rank(0)
+    if axes is None:
+        axes_of_rows = site.tensor(1) % rank + 1
+    elif axes.size == 0:
+        return [Rows(site.tensor(0))] if site.op.type not in ("EuclideanNorm",) else [Rows(tf.abs(site.tensor(0)))]
+    else:
+        axes_of_rows = tf.constant(np.atleast_1d(axes) % rank + 1, tf.int32)
+    return site.emit_rows(site.tensor(0), axes_of_rows)
+
+
+@converts("ArgMax ArgMin Cumsum Cumprod CumulativeLogsumexp", varying="first")
+def along_one_axis(site: Site) -> list[Value]:
+    """Along the same axis of a row."""
+    site.only(0)
+    return site.emit_rows(site.tensor(0), tf.constant(site.axis(1, site.row_rank(0)) + 1))
+
+
+@converts("L2Loss")
+def half_sum_of_squares(site: Site) -> list[Value]:
+    """The op itself would sum over the rows too."""
+    value = site.tensor(0)
+    return [Rows(tf.reduce_sum(value * value, axis=list(range(1, value.shape.rank))) / 2)]
+
+
+@converts("Softmax LogSoftmax")
+def softmax(site: Site) -> list[Value]:
+    """Along the last axis, of matrices."""
+    value = site.tensor(0)
+    if site.row_rank(0) == 1:
+        return site.emit_rows(value)
+    (result,) = site.emit(merge(value, 2))
+    return [Rows(reshape(result, shape_of(value)))]
+
+
+@converts("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits")
+def cross_entropy(site: Site) -> list[Value]:
+    """Rows of all iterations are one batch: loss and gradient."""
+    sizes = shape_of(site.stacked(0))
+    loss, gradient = site.emit(*(merge(site.stacked(k), 2) for k in range(2)))
+    return [Rows(reshape(loss, sizes[:2])), Rows(reshape(gradient, sizes))]
+
+
+# ---- biases: a vector along the channels ------------------------------------------------------------------------
+
+
+def _channels_first(site: Site) -> bool:
+    return bool(site.attr("data_format") == b"NCHW")
+
+
+@converts("BiasAdd")
+def bias_add(site: Site) -> list[Value]:
+    """A sum, with the bias along the channels."""
+    value, bias = site.tensor(0), site.tensor(1)
+    if _channels_first(site):
+        trailing = site.row_rank(0) - 2
+        lead = shape_of(bias)[:1] if site.varies(1) else []
+        bias = reshape(bias, [*lead, *([1] if site.varies(1) else []), shape_of(bias)[-1], *[1] * trailing])
+    elif site.varies(1):
+        sizes = shape_of(bias)
+        bias = reshape(bias, [sizes[0], *[1] * (site.row_rank(0) - 1), sizes[1]])
+    return [Rows(value + bias)]
+
+
+@converts("BiasAddGrad")
+def bias_gradient(site: Site) -> list[Value]:
+    """A sum over all axes but the channels'."""
+    rank = site.row_rank(0)
+    channels = 2 if _channels_first(site) else rank
+    return [Rows(tf.reduce_sum(site.tensor(0), axis=[axis for axis in range(1, rank + 1) if axis != channels]))]
+
+
+# ---- segments ---------------------------------------------------------------------------------------------------
+
+
+@converts("UnsortedSegmentSum UnsortedSegmentProd UnsortedSegmentMax UnsortedSegmentMin", varying="data segment_ids")
+def segments(site: Site) -> list[Value]:
+    """With the same ids for all, rows lie side by side. Else every row has segments of its own: those of row r are
+    numbered from r times their count; negative ones, which are left out, stay so."""
+    site.only(0, 1)
+    if not site.varies(1):
+        (result,) = site.emit(rows_to(site.tensor(0), site.row_rank(1)), *site.tensors()[1:])
+        return [Rows(rows_from(result, 1))]
+    data, segment_ids, count = site.stacked(0), site.stacked(1), tf.cast(site.tensor(2), site.tensor(1).dtype)
+    ids_rank = site.row_rank(1)
+    first = tf.cast(tf.range(site.loop.count), segment_ids.dtype) * count
+    first = tf.reshape(first, [-1, *[1] * ids_rank])
+    (result,) = site.emit(
+        data, tf.where(segment_ids < 0, segment_ids, segment_ids + first), count * tf.cast(site.loop.count, count.dtype)
+    )
+    return [_rows_of_segments(site, result)]
+
+
+SORTED = "SegmentSum SegmentMean SegmentProd SegmentMax SegmentMin"
+
+
+@converts(SORTED, varying="data", no_xla=SORTED)
+def sorted_segments(site: Site) -> list[Value]:
+    """With the ids the same for all rows: the axis of the segments goes first, then back."""
+    site.only(0)
+    (result,) = site.emit(rows_to(site.tensor(0), 1), site.tensor(1))
+    return [Rows(rows_from(result, 1))]
+
+
+def _rows_of_segments(site: Site, result: Tensor) -> Rows:
+    sizes = shape_of(result)
+    count = site.constant(2)
+    known = site.loop.known
+    rows = known if known is not None else site.loop.count
+    each = int(count) if count is not None else tf.cast(site.tensor(2), tf.int32)
+    return Rows(reshape(result, [rows, each, *sizes[1:]]))
+
+
+# ---- sorting ----------------------------------------------------------------------------------------------------
+
+
+@converts("TopKV2", varying="input")
+def top_k(site: Site) -> list[Value]:
+    """Along the last axis. How many cannot differ between rows."""
+    site.only(0)
+    return site.emit_rows(*site.tensors())
+
+
+@converts("LowerBound UpperBound", varying="sorted_inputs values")
+def search(site: Site) -> list[Value]:
+    """Rows of matrices, searched each in its own."""
+    sizes = shape_of(site.stacked(1))
+    (result,) = site.emit(*(merge(site.stacked(k), 2) for k in range(2)))
+    return [Rows(reshape(result, sizes))]
+
+
+@converts("InTopKV2", varying="predictions targets")
+def in_top_k(site: Site) -> list[Value]:
+    """Rows of all iterations are one batch."""
+    if site.varies(2):
+        raise NoRule
+    (result,) = site.emit(merge(site.stacked(0), 2), merge(site.stacked(1), 2), site.tensor(2))
+    return [Rows(reshape(result, shape_of(site.stacked(1))))]

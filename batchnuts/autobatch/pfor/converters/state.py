@@ -1,0 +1,107 @@
+"""Variables and checks. The order of iterations must not matter: a variable is read once, and then not written; or
+updated by sums, which are added up first; or set to what is the same for all rows."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor.errors import Refused
+from batchnuts.autobatch.pfor.registry import converts
+from batchnuts.autobatch.pfor.site import Site, product, reshape, shape_of
+from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+
+_INSTEAD = "Move it out of the loop, or ask for pfor(..., sequential=True), which runs the iterations one after another"
+
+
+def _touch(site: Site, how: str) -> Tensor:
+    """The variable of input 0, which this op reads or updates. Raises Refused where both happen in one loop."""
+    if site.varies(0):
+        raise Refused(f"which variable it is depends on the iteration. {_INSTEAD}")
+    handle = site.tensor(0)
+    before = site.loop.touched.setdefault(id(handle), (handle, how))[1]
+    if before != how:
+        raise Refused(
+            f"the body both {before}s and {how}s this variable, so an iteration would see what others did. {_INSTEAD}"
+        )
+    return handle
+
+
+@converts("ReadVariableOp", varying="none", always=True)
+def read(site: Site) -> list[Value]:
+    """Once for all rows."""
+    return [Same(tensor) for tensor in site.emit(_touch(site, "read"))]
+
+
+@converts("VarIsInitializedOp VariableShape", varying="none", always=True)
+def about_variable(site: Site) -> list[Value]:
+    """Not its value."""
+    return [Same(tensor) for tensor in site.emit(*site.tensors())]
+
+
+@converts("AssignAddVariableOp AssignSubVariableOp", varying="value", always=True)
+def update(site: Site) -> list[Value]:
+    """One update by the sum of all."""
+    handle = _touch(site, "update")
+    site.emit(handle, _sum_of_rows(site, 1))
+    return []
+
+
+def _sum_of_rows(site: Site, k: int) -> Tensor:
+    mask = site.loop.mask
+    value = site.tensor(k)
+    if site.varies(k):
+        if mask is not None:
+            value = tf.where(tf.reshape(mask, [-1, *[1] * site.row_rank(k)]), value, tf.zeros_like(value))
+        return tf.reduce_sum(value, axis=0)
+    times = site.loop.count if mask is None else tf.reduce_sum(tf.cast(mask, tf.int32))
+    return value * tf.cast(times, value.dtype)
+
+
+@converts("ResourceScatterAdd ResourceScatterSub", varying="indices updates", always=True)
+def scatter_update(site: Site) -> list[Value]:
+    """All rows' indices and updates one after another: sums do not mind."""
+    handle = _touch(site, "update")
+    indices, updates = site.stacked(1), site.stacked(2)
+    if site.loop.mask is not None:
+        mask = tf.reshape(site.loop.mask, [-1, *[1] * site.row_rank(2)])
+        updates = tf.where(mask, updates, tf.zeros_like(updates))
+    axes = 1 + site.row_rank(1)
+    count = product(shape_of(indices))
+    site.emit(handle, reshape(indices, [count]), reshape(updates, [count, *shape_of(updates)[axes:]]))
+    return []
+
+
+@converts("AssignVariableOp", varying="none", always=True)
+def assign(site: Site) -> list[Value]:
+    """Only what is the same for all rows."""
+    handle = _touch(site, "assign")
+    if site.varies(1):
+        raise Refused(f"the value assigned depends on the iteration. {_INSTEAD}")
+    if site.loop.partial:
+        raise Refused(f"whether the variable is assigned depends on the iteration. {_INSTEAD}")
+    site.emit(handle, site.tensor(1))
+    return []
+
+
+@converts("Assert", varying="condition", always=True)
+def check(site: Site) -> list[Value]:
+    """Of all rows that get here."""
+    holds = site.tensor(0)
+    if site.varies(0):
+        if site.loop.mask is not None:
+            holds = holds | ~site.loop.mask
+        holds = tf.reduce_all(holds)
+    site.emit(holds, *site.tensors()[1:])
+    return []
+
+
+@converts("NoOp", varying="none", always=True)
+def nothing(site: Site) -> list[Value]:
+    """Nothing."""
+    return []
+
+
+@converts("PlaceholderWithDefault", varying="input")
+def default(site: Site) -> list[Value]:
+    """Nobody feeds it here."""
+    return [Rows(site.tensor(0))]

@@ -1,0 +1,94 @@
+"""Which tensors of a graph vary between iterations, known before anything is converted: what loops need to know.
+
+    varies(outputs) = some input of the op varies, or it draws random numbers        [forward, to a fixpoint in loops]
+
+It may say 'varies' of what turns out the same; that is then repeated for every row. Shapes never vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from batchnuts.autobatch.pfor.graphs import called, in_order, loop_parts
+
+SHAPES = {"Shape", "ShapeN", "Size", "Rank", "TensorListElementShape", "TensorListLength"}
+DRAWS = {
+    "RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt", "RandomGamma", "RandomPoissonV2",
+    "Multinomial", "RandomShuffle",
+}  # fmt: skip
+
+
+def outputs_vary(graph: Any, inputs: Sequence[bool]) -> list[bool]:
+    """For each output of a graph, whether it varies if these inputs do."""
+    found = {tensor.ref(): flag for tensor, flag in zip(graph.inputs, inputs)}
+    given = {tensor.op.name for tensor in graph.inputs}
+    for op in in_order(graph):
+        if op.name in given:
+            continue
+        flags = _op_outputs(op, [found[tensor.ref()] for tensor in op.inputs])
+        found.update((tensor.ref(), flag) for tensor, flag in zip(op.outputs, flags))
+    return [found[tensor.ref()] for tensor in graph.outputs]
+
+
+def _op_outputs(op: Any, inputs: list[bool]) -> list[bool]:
+    if op.type in SHAPES:
+        return [False] * len(op.outputs)
+    if op.type in DRAWS:
+        return [True] * len(op.outputs)
+    if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+        return outputs_vary(called(op, "f"), inputs)
+    if op.type == "IdentityN":
+        return inputs
+    if op.type in ("While", "StatelessWhile"):
+        return loop_outputs_vary(op, inputs)
+    if op.type in ("If", "StatelessIf", "Case", "StatelessCase"):
+        branches = [outputs_vary(graph, inputs[1:]) for graph in branches_of(op)]
+        return [inputs[0] or any(flags) for flags in zip(*branches)]
+    return [any(inputs)] * len(op.outputs)
+
+
+def branches_of(op: Any) -> list[Any]:
+    """The graphs of a conditional, the first one for index 0: of an If, that for False."""
+    if op.type in ("If", "StatelessIf"):
+        return [called(op, "else_branch"), called(op, "then_branch")]
+    return [called(op, "branches", k) for k in range(len(op.get_attr("branches")))]
+
+
+def loop_variables_vary(op: Any, inputs: Sequence[bool]) -> list[bool]:
+    """For each loop variable, whether it varies among the iterations of the outer loop that are still in this one."""
+    _, body = loop_parts(op)
+    flags = list(inputs)
+    while True:
+        after = [old or new for old, new in zip(flags, outputs_vary(body, flags))]
+        if after == flags:
+            return flags
+        flags = after
+
+
+def condition_varies(op: Any, variables: Sequence[bool]) -> bool:
+    """Iterations of the outer loop leave this one at different times."""
+    condition, _ = loop_parts(op)
+    return outputs_vary(condition, variables)[0]
+
+
+def loop_outputs_vary(op: Any, inputs: Sequence[bool]) -> list[bool]:
+    """As the variables; where iterations leave at different times, all that the loop changes."""
+    flags = loop_variables_vary(op, inputs)
+    if not condition_varies(op, flags):
+        return flags
+    kept = passed_through(op)
+    return [flag or k not in kept for k, flag in enumerate(flags)]
+
+
+def passed_through(op: Any) -> set[int]:
+    """The loop variables that the body gives back as they were."""
+    _, body = loop_parts(op)
+    kept = set()
+    for k, (given, returned) in enumerate(zip(body.inputs, body.outputs)):
+        tensor = returned
+        while tensor is not given and tensor.op.type == "Identity":
+            tensor = tensor.op.inputs[0]
+        if tensor is given:
+            kept.add(k)
+    return kept

@@ -1,0 +1,56 @@
+"""What TensorFlow keeps about functions and graphs: the only place that looks where its public interface does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def called(op: Any, attribute: str, k: int | None = None) -> Any:
+    """The FuncGraph of a function that the op calls (the k-th, where the attribute is a list)."""
+    named = op.get_attr(attribute) if k is None else op.get_attr(attribute)[k]
+    return function_graph(op.graph, named.name)
+
+
+def function_graph(graph: Any, name: str) -> Any:
+    """The FuncGraph of a function by its name, as known to the graph or those around it."""
+    while graph is not None:
+        function = graph._get_function(name)
+        if function is not None:
+            return function.graph
+        graph = getattr(graph, "outer_graph", None)
+    raise KeyError(name)
+
+
+def loop_parts(op: Any) -> tuple[Any, Any]:
+    """The graphs of a While: its condition and its body."""
+    return called(op, "cond"), called(op, "body")
+
+
+def in_order(graph: Any) -> list[Any]:
+    """The ops of a graph, each after those it needs. They mostly are already, but for loops that a gradient was added
+    to: these get inputs that were made after them."""
+    done: set[str] = set()
+    order = []
+    for op in graph.get_operations():
+        todo = [op]
+        while todo:
+            last = todo[-1]
+            before = [tensor.op for tensor in last.inputs] + list(last.control_inputs)
+            missing = [needed for needed in before if needed.name not in done]
+            if missing and last.name not in done:
+                todo.extend(missing)
+                continue
+            todo.pop()
+            if last.name not in done:
+                done.add(last.name)
+                order.append(last)
+    return order
+
+
+def compiled_by_xla() -> bool:
+    """The graph being built is inside of a tf.function(jit_compile=True)."""
+    from tensorflow.python.ops import control_flow_util
+
+    return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

@@ -1,0 +1,166 @@
+"""`pfor`: the loop itself. Its body is traced once, for one iteration, and the graph converted for all of them."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from batchnuts.autobatch.errors import Source
+from batchnuts.autobatch.pfor.errors import PforError, in_library
+from batchnuts.autobatch.pfor.graphs import compiled_by_xla
+from batchnuts.autobatch.pfor.site import Loop
+from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.walk import convert_graph, has_effects
+
+
+def pfor(
+    body: Callable[[Tensor], Any],
+    iters: int | Tensor,
+    *,
+    fallback: bool = True,
+    sequential: bool = False,
+    masked: bool | None = None,
+) -> Any:
+    """The results of `body(0)`, ..., `body(iters - 1)`, stacked: all iterations at once, in lock step.
+
+    `body` takes a scalar int32 tensor and returns tensors in any nest of tuples, lists, dicts and the like; each
+    output of shape s and some dtype becomes [iters, *s] of that dtype. `iters` may be known only when it runs, but not
+    under XLA. After Agarwal and Ganichev, "Auto-Vectorizing TensorFlow Graphs" (2019).
+
+    An op that no converter knows runs once an iteration (FallbackWarning; with fallback=False an error). `sequential`
+    runs the iterations one after another if they have effects that cannot be joined. `masked` chooses how branches and
+    loops are run that iterations take differently: True computes them for all and picks, which needs no shapes that
+    depend on data; False for those iterations that take them; None: masked under XLA, else not.
+
+    Numerics: each output is computed by the same ops in the same dtypes as one iteration would, but sums and products
+    may be taken in another order. Integers and random bits are equal; floats agree to within a few ulps of the largest
+    term of a sum.
+
+    Raises PforError, a CompileError, at the user's line: what has effects, depends in shape on the iteration, or has
+    unknown rank; iteration counts below 1, or too large for memory.
+    """
+    _check_count(iters)
+    if tf.executing_eagerly():
+        known = _static_count(iters)
+        iters = iters if known is None else known
+
+        def run(count: Any) -> Any:
+            return pfor(body, count, fallback=fallback, sequential=sequential, masked=masked)
+
+        function = tf.function(run, autograph=False)
+        function._omit_frequent_tracing_warning = True  # every call traces a body of its own
+        return function(iters)
+    count = _count(iters)
+    index = Rows(tf.range(count), counts=True)
+    return convert(body, [tf.TensorSpec((), tf.int32, "iteration")], [index], count, fallback, sequential, masked)
+
+
+def convert(
+    body: Callable[..., Any],
+    row_specs: Sequence[tf.TensorSpec],
+    rows: Sequence[Rows],
+    count: Tensor,
+    fallback: bool = True,
+    sequential: bool = False,
+    masked: bool | None = None,
+) -> Any:
+    """A function of rows for all of them: traced once on `row_specs`, then converted. In a graph, not eagerly."""
+    concrete = tf.function(body, autograph=False).get_concrete_function(*row_specs)
+    graph = concrete.graph
+    if sequential and any(has_effects(op) for op in graph.get_operations()):
+        return _one_after_another(concrete, rows)
+    loop = Loop(count, compiled_by_xla() if masked is None else masked, fallback)
+    _check_memory(graph, loop)
+    captured = {internal.ref(): Same(external) for external, internal in graph.captures}
+    given = iter(rows)
+    inputs = [captured[tensor.ref()] if tensor.ref() in captured else next(given) for tensor in graph.inputs]
+    results = [_stacked(value, loop) for value in convert_graph(graph, inputs, loop)]
+    return _structured(concrete, results)
+
+
+def _static_count(iters: Any) -> int | None:
+    value = tf.get_static_value(iters) if tf.is_tensor(iters) else iters
+    return None if value is None else int(value)
+
+
+def _check_count(iters: Any) -> None:
+    """Raise PforError for what is no count, as far as it is known."""
+    if not tf.is_tensor(iters) and (isinstance(iters, bool) or not isinstance(iters, (int, np.integer))):
+        raise PforError(f"iters must be an integer; found {iters!r}", caller())
+    if tf.is_tensor(iters) and (not iters.dtype.is_integer or iters.shape.rank not in (0, None)):
+        raise PforError(f"iters must be a scalar integer; found {iters.dtype.name}{list(iters.shape)}", caller())
+    known = _static_count(iters)
+    if known is not None and not 1 <= known < 2**31:
+        raise PforError(f"iters must be from 1 to {2**31 - 1}; found {known}", caller())
+
+
+def _count(iters: Any) -> Tensor:
+    """Scalar int32; checked when it runs where it is not known before."""
+    known = _static_count(iters)
+    if known is not None:
+        return tf.constant(known, tf.int32)
+    count = tf.cast(iters, tf.int32)
+    with tf.control_dependencies(
+        [tf.debugging.assert_positive(count, f"{caller()}\niters of pfor must be at least 1")]
+    ):
+        return tf.identity(count)
+
+
+def _stacked(value: Value, loop: Loop) -> Tensor:
+    if isinstance(value, Rows):
+        return value.tensor
+    if isinstance(value, Same) and value.tensor.dtype not in (tf.variant, tf.resource):
+        return loop.rows(value.tensor)
+    raise PforError("an output of the body is a list or a variable, which cannot be stacked", caller())
+
+
+def _structured(concrete: Any, results: list[Tensor]) -> Any:
+    """The results in the nest that the body returned; what it returned as None stays so."""
+    rest = iter(results)
+    outputs = concrete.structured_outputs
+
+    def fill(leaf: Any) -> Any:
+        return next(rest) if tf.is_tensor(leaf) or isinstance(leaf, tf.TensorSpec) else leaf
+
+    return tf.nest.map_structure(fill, outputs)
+
+
+def _one_after_another(concrete: Any, rows: Sequence[Rows]) -> Any:
+    """The sequential loop."""
+    signature = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), concrete.structured_outputs)
+    return tf.map_fn(
+        lambda row: concrete(*row), tuple(r.tensor for r in rows), fn_output_signature=signature, parallel_iterations=1
+    )
+
+
+def _check_memory(graph: Any, loop: Loop) -> None:
+    """Raise where one tensor of all rows would be larger than this machine's memory."""
+    if loop.known is None:
+        return
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for op in graph.get_operations():
+        for tensor in op.outputs:
+            if tensor.dtype in (tf.variant, tf.resource, tf.string) or not tensor.shape.is_fully_defined():
+                continue
+            size = loop.known * int(np.prod(tuple(tensor.shape), dtype=object)) * tensor.dtype.size
+            if size > memory and op.type not in ("Const", "Placeholder"):
+                raise PforError(
+                    f"{loop.known:,} iterations of {tensor.name!r} ({op.type}, "
+                    f"{tensor.dtype.name}{list(tensor.shape)}) are {size:,} bytes, more than the {memory:,} of this "
+                    "machine. Loop over chunks of fewer iterations",
+                    caller(),
+                )
+
+
+def caller() -> Source | None:
+    """The line of the user's code that called pfor, or what calls it."""
+    for frame in reversed(traceback.extract_stack()):
+        if not in_library(frame.filename):
+            text = (frame.line or "").strip()
+            return Source(frame.filename, frame.lineno or 0, 0, text)
+    return None

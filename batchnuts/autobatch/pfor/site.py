@@ -1,0 +1,242 @@
+"""An op of the body where it is converted: what its converter may ask, and how it emits ops for all rows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor.errors import NoRule, Refused
+from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The iterations that a conversion is for."""
+
+    count: Tensor
+    """How many rows there are: scalar int32."""
+    static: bool
+    """Shapes must be known and branches masked, because XLA compiles this."""
+    fallback: bool = True
+    """An op without a converter may run row by row; else it is an error."""
+    mask: Tensor | None = None
+    """[rows] bool: the rows whose effects count, in a masked branch or loop; None: all of them."""
+    partial: bool = False
+    """Not all iterations get here: these are the rows of a branch or a loop that only some take."""
+    reported: set[tuple[str, str]] = field(default_factory=set)
+    """(op type, line) of the fallbacks that were reported already."""
+    touched: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
+    """Variables by the id of their handle: the handle, and whether the body reads, updates or assigns it."""
+
+    @property
+    def known(self) -> int | None:
+        """The number of rows, if it is known before running."""
+        value = tf.get_static_value(self.count)
+        return None if value is None else int(value)
+
+    def rows(self, tensor: Tensor) -> Tensor:
+        """A tensor repeated for every row."""
+        shape = tf.concat([self.count[None], tf.shape(tensor)], 0)
+        return with_shape(tf.broadcast_to(tensor, shape), (self.known, *static_shape(tensor)))
+
+    def masked(self, mask: Tensor) -> Loop:
+        """The same rows where only some of them count."""
+        return replace(self, mask=mask if self.mask is None else mask & self.mask, partial=True)
+
+    def subset(self, count: Tensor) -> Loop:
+        """Fewer rows: those that take a branch, or are still in a loop. Not for masked rows."""
+        assert self.mask is None
+        return replace(self, count=count, partial=True)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One op of the body, the values of its inputs, and the loop."""
+
+    op: tf.Operation
+    inputs: tuple[Value, ...]
+    loop: Loop
+    value_of: Callable[[Tensor], Value]
+    """The value of any tensor of the body's graph that was converted before."""
+    convert_graph: Callable[[Any, Sequence[Value], Loop], list[Value]]
+    """Convert a function that the op calls: its graph, the values of its inputs, the loop it runs in."""
+
+    @property
+    def static(self) -> bool:
+        """See Loop."""
+        return self.loop.static
+
+    def varies(self, k: int) -> bool:
+        """Input k has rows."""
+        return isinstance(self.inputs[k], Rows)
+
+    def varying(self) -> list[int]:
+        """The inputs that have rows."""
+        return [k for k in range(len(self.inputs)) if self.varies(k)]
+
+    def only(self, *ks: int) -> None:
+        """Raise NoRule unless no input but these has rows."""
+        if set(self.varying()) - set(ks):
+            raise NoRule
+
+    def tensor(self, k: int) -> Tensor:
+        """Input k as it is, with or without rows."""
+        value = self.inputs[k]
+        assert isinstance(value, (Same, Rows))
+        return value.tensor
+
+    def tensors(self) -> list[Tensor]:
+        """All inputs as they are."""
+        return [self.tensor(k) for k in range(len(self.inputs))]
+
+    def stacked(self, k: int) -> Tensor:
+        """Input k with rows, repeated if it is the same for all."""
+        return self.tensor(k) if self.varies(k) else self.loop.rows(self.tensor(k))
+
+    def row_shape(self, k: int) -> tuple[int | None, ...]:
+        """Static shape of one row of input k. Raises Refused if not even its rank is known."""
+        return static_shape(self.op.inputs[k])
+
+    def row_rank(self, k: int) -> int:
+        """Rank of one row of input k."""
+        return len(self.row_shape(k))
+
+    def constant(self, k: int) -> np.ndarray | None:
+        """Input k where it is a constant."""
+        value = self.inputs[k]
+        return tf.get_static_value(value.tensor) if isinstance(value, Same) else None
+
+    def axis(self, k: int, rank: int) -> int:
+        """Input k, an axis of a tensor whose rows have this rank, counted from 0. Raises NoRule if not constant."""
+        value = self.constant(k)
+        if value is None:
+            raise NoRule
+        return int(value) % rank if rank else 0
+
+    def attr(self, name: str) -> Any:
+        """An attribute of the op."""
+        return self.op.get_attr(name)
+
+    def emit(self, *tensors: Tensor, **attributes: Any) -> list[Tensor]:
+        """The same op on other inputs, with other attributes where given; its outputs."""
+        return emit_like(self.op, tensors, attributes)
+
+    def emit_rows(self, *tensors: Tensor, **attributes: Any) -> list[Value]:
+        """The same op on inputs of which some have rows; so have all outputs."""
+        return [Rows(tensor) for tensor in self.emit(*tensors, **attributes)]
+
+
+def emit_like(op: tf.Operation, tensors: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
+    """An op of the same type; attributes that its inputs do not tell are as in `op` where none is given."""
+    names = _python_names(op.op_def)
+    arguments: dict[str, Any] = {}
+    inferred: set[str] = set()
+    rest = iter(tensors)
+    for argument in op.op_def.input_arg:
+        inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
+        if argument.number_attr:
+            value: Any = [next(rest) for _ in range(op.get_attr(argument.number_attr))]
+        elif argument.type_list_attr:
+            value = [next(rest) for _ in op.get_attr(argument.type_list_attr)]
+        else:
+            value = next(rest)
+        arguments[names[argument.name]] = value
+    for attribute in op.op_def.attr:
+        if attribute.name not in inferred:
+            name = attribute.name
+            arguments[names[name]] = attributes[name] if name in attributes else op.get_attr(name)
+    result = getattr(tf.raw_ops, op.type)(**arguments)
+    if result is None or isinstance(result, tf.Operation):
+        return []
+    if not isinstance(result, (list, tuple)):
+        return [result]
+    flat: list[Tensor] = []
+    for part in result:
+        flat.extend(part if isinstance(part, (list, tuple)) else [part])
+    return flat
+
+
+_NAMES: dict[str, dict[str, str]] = {}
+
+
+def _python_names(definition: Any) -> dict[str, str]:
+    """What tf.raw_ops calls the inputs and attributes of an op. A few have other names there, in the same order."""
+    if definition.name in _NAMES:
+        return _NAMES[definition.name]
+    inferred = {a for arg in definition.input_arg for a in (arg.type_attr, arg.number_attr, arg.type_list_attr)}
+    names = [arg.name for arg in definition.input_arg]
+    names += [attribute.name for attribute in definition.attr if attribute.name not in inferred]
+    there = list(inspect.signature(getattr(tf.raw_ops, definition.name)).parameters)[:-1]  # the last is its name
+    renamed = iter([name for name in there if name not in names])
+    _NAMES[definition.name] = {name: name if name in there else next(renamed) for name in names}
+    return _NAMES[definition.name]
+
+
+def static_shape(tensor: Tensor) -> tuple[int | None, ...]:
+    """Raises Refused where the rank is unknown."""
+    if tensor.shape.rank is None:
+        raise Refused(
+            f"tensor {tensor.name!r} has unknown rank; pfor must know where the axes of a row are. Give it a rank with "
+            "tf.ensure_shape before the loop"
+        )
+    return tuple(tensor.shape)
+
+
+def with_shape(tensor: Tensor, shape: Sequence[int | None]) -> Tensor:
+    """The tensor, with what is known about its shape; checks nothing when run."""
+    if not tf.executing_eagerly():
+        tensor.set_shape(shape)
+    return tensor
+
+
+def shape_of(tensor: Tensor) -> list[Any]:
+    """Its dimensions: ints where known, else scalars."""
+    known = static_shape(tensor)
+    if None not in known:
+        return list(known)
+    running = tf.shape(tensor)
+    return [running[axis] if size is None else size for axis, size in enumerate(known)]
+
+
+def product(sizes: Sequence[Any]) -> Any:
+    """Of dimensions."""
+    result: Any = 1
+    for size in sizes:
+        result = size if isinstance(result, int) and result == 1 else result * size
+    return result
+
+
+def reshape(tensor: Tensor, sizes: Sequence[Any]) -> Tensor:
+    """To dimensions of which some may be scalars; nothing is emitted where it changes nothing."""
+    if all(isinstance(size, int) for size in sizes) and tuple(sizes) == tuple(tensor.shape):
+        return tensor
+    return tf.reshape(tensor, tf.stack(sizes) if sizes and not all(isinstance(s, int) for s in sizes) else list(sizes))
+
+
+def merge(tensor: Tensor, axes: int) -> Tensor:
+    """The first `axes` axes made one."""
+    sizes = shape_of(tensor)
+    return reshape(tensor, [product(sizes[:axes]), *sizes[axes:]])
+
+
+def rows_to(tensor: Tensor, axis: int) -> Tensor:
+    """The axis of the rows, which is the first, moved to this place."""
+    order = [*range(1, axis + 1), 0, *range(axis + 1, tensor.shape.rank)]
+    return tensor if axis == 0 else tf.transpose(tensor, order)
+
+
+def rows_from(tensor: Tensor, axis: int) -> Tensor:
+    """The axis of the rows, which is at this place, moved to the front."""
+    order = [axis, *(k for k in range(tensor.shape.rank) if k != axis)]
+    return tensor if axis == 0 else tf.transpose(tensor, order)
+
+
+def with_axes(tensor: Tensor, rank: int) -> Tensor:
+    """Rows of lower rank, with unit axes before the axes of a row until it has this rank: what broadcasting means."""
+    sizes = shape_of(tensor)
+    return reshape(tensor, [sizes[0], *[1] * (rank + 1 - len(sizes)), *sizes[1:]])

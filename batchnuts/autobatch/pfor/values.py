@@ -1,0 +1,72 @@
+"""What a tensor of the loop body is, seen from all iterations at once.
+
+    Value ::= Same(tensor)          one tensor for every iteration ("invariant")
+            | Rows(tensor)          one row an iteration, along a new leading axis ("varying")
+            | Handle(tensor)        one TensorList or Optional for all iterations, whose contents have rows
+            | Box(contents)         what an Optional holds, known while the body is converted
+
+A row is what one iteration has; the number of rows is the number of iterations. What is the same is never stacked or
+tiled unless a converter has no other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Tensor = Any
+"""tf.Tensor"""
+
+
+@dataclass(frozen=True)
+class Same:
+    """The same for every iteration."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """[rows, *shape of one row]."""
+
+    tensor: Tensor
+    counts: bool = False
+    """The rows are 0, 1, 2, ...: the loop's index, or a cast of it. Taking rows by it takes what is there."""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A TensorList of elements [rows, *shape of one row], or an Optional with such values; TensorFlow's dtype variant.
+
+    All iterations have the list in common, and it has one length. Iterations that stopped before others have their
+    elements at its end (`lists.realign`), so that each that takes elements from the end finds its own.
+    """
+
+    tensor: Tensor
+    lengths: Tensor | None = None
+    """[rows] int32, where rows have pushed different numbers of elements; None where all have the list's length."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """The values of an Optional: nothing of it is in the graph.
+
+    TensorFlow makes them of what a branch computes and its gradient needs. Where iterations take different branches,
+    one Optional has what each branch left, and the gradient of branch k opens the k-th.
+    """
+
+    contents: tuple[tuple[Value, ...] | None, ...]
+    """One for each branch that it came from, or a single one; None where a branch left nothing."""
+
+    def map(self, function: Callable[[Value], Value]) -> Box:
+        """With a function applied to each value."""
+        return Box(tuple(None if part is None else tuple(map(function, part)) for part in self.contents))
+
+
+Value: TypeAlias = "Same | Rows | Handle | Box"
+
+
+def varies(value: Value) -> bool:
+    """It may differ between iterations."""
+    return not isinstance(value, Same)

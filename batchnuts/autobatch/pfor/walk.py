@@ -1,0 +1,119 @@
+"""The conversion of a graph: its ops in topological order, each by the converter of its type.
+
+all inputs the same, nothing to call, no effects   the op once, as it was
+a converter                                        what it emits
+no converter, or none for these inputs             the op row by row, reported; an op with effects is refused
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor import converters as _  # noqa: F401  # fills the registry
+from batchnuts.autobatch.pfor.errors import NoRule, PforError, Refused, refusal
+from batchnuts.autobatch.pfor.graphs import in_order
+from batchnuts.autobatch.pfor.registry import REGISTRY
+from batchnuts.autobatch.pfor.rowwise import fall_back
+from batchnuts.autobatch.pfor.site import Loop, Site, static_shape
+from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value, varies
+
+
+def convert_graph(graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value]:
+    """The outputs of a graph for all rows, given the values of its inputs. Raises PforError at the user's line."""
+    values: dict[Any, Value] = {tensor.ref(): value for tensor, value in zip(graph.inputs, inputs, strict=True)}
+
+    def value_of(tensor: Tensor) -> Value:
+        return values[tensor.ref()]
+
+    refuse_effects(graph)
+    needed = needed_ops(graph)
+    for op in in_order(graph):
+        if op.name not in needed or (op.outputs and op.outputs[0].ref() in values):
+            continue
+        site = Site(op, tuple(value_of(tensor) for tensor in op.inputs), loop, value_of, convert_graph)
+        for tensor, value in zip(op.outputs, convert_op(site), strict=True):
+            values[tensor.ref()] = value
+    return [value_of(tensor) for tensor in graph.outputs]
+
+
+def needed_ops(graph: Any) -> set[str]:
+    """Names of the ops that the outputs need, or that have effects."""
+    todo = [tensor.op for tensor in graph.outputs]
+    todo += [op for op in graph.get_operations() if has_effects(op)]
+    needed: set[str] = set()
+    while todo:
+        op = todo.pop()
+        if op.name not in needed:
+            needed.add(op.name)
+            todo.extend(tensor.op for tensor in op.inputs)
+    return needed
+
+
+_NO_EFFECTS = {
+    "ReadVariableOp", "VarHandleOp", "VarIsInitializedOp", "VariableShape", "ResourceGather", "ResourceGatherNd",
+    "Placeholder", "RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt", "RandomGamma",
+    "RandomPoissonV2", "Multinomial", "RandomShuffle", "OptionalFromValue", "OptionalNone", "OptionalGetValue",
+    "StatelessRandomGetKeyCounter",
+}  # fmt: skip
+"""Stateful by TensorFlow's book, but not needed where nobody uses what they give."""
+
+
+def has_effects(op: Any) -> bool:
+    """It must run even if nobody uses its outputs."""
+    return bool(op.op_def.is_stateful) and op.type not in _NO_EFFECTS
+
+
+def refuse_effects(graph: Any) -> None:
+    """Raise for an op with effects that no converter joins, before anything is converted."""
+    for op in graph.get_operations():
+        if has_effects(op) and op.type not in REGISTRY:
+            raise refusal(op, _EFFECTS)
+
+
+def convert_op(site: Site) -> list[Value]:
+    """The outputs of one op."""
+    op = site.op
+    if op.type == "Const":
+        return [Same(_constant(op))]
+    converter = REGISTRY.get(op.type)
+    try:
+        if not any(varies(value) for value in site.inputs) and not (converter is not None and converter.always):
+            return [Same(tensor) for tensor in site.emit(*site.tensors())]
+        if converter is None:
+            return fall_back(site, "it has no converter")
+        try:
+            results = converter.convert(site)
+        except NoRule:
+            names = [site.op.inputs[k].op.name for k in site.varying()]
+            return fall_back(site, f"its converter has no rule for inputs of which these vary: {', '.join(names)}")
+        return [_known(site, k, value) for k, value in enumerate(results)]
+    except Refused as error:
+        raise refusal(op, str(error)) from None
+    except PforError:
+        raise
+    except (ValueError, TypeError, tf.errors.InvalidArgumentError, NotImplementedError) as error:
+        raise refusal(op, f"TensorFlow refused what it was converted to: {error}") from error
+
+
+_EFFECTS = (
+    "it has effects of its own (it prints, runs Python or changes something outside), which cannot happen for all "
+    "iterations at once. Move it out of the loop, or ask for pfor(..., sequential=True), which runs the iterations "
+    "one after another"
+)
+
+
+def _constant(op: Any) -> Tensor:
+    return tf.constant(tf.make_ndarray(op.get_attr("value")), op.outputs[0].dtype)
+
+
+def _known(site: Site, k: int, value: Value) -> Value:
+    """The value, with the shape that the body's graph knows of it."""
+    output = site.op.outputs[k]
+    if isinstance(value, Rows) and output.shape.rank is not None and output.dtype != tf.variant:
+        expected = (site.loop.known, *static_shape(output))
+        if value.tensor.shape.is_compatible_with(expected):  # what is not asked for (eigenvectors) has no true shape
+            value.tensor.set_shape(expected)
+    return value

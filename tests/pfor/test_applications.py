@@ -1,0 +1,102 @@
+"""vectorized_map, jacobian, hessian, per_example_gradient: against TensorFlow's own and against closed forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor import PforError, hessian, jacobian, per_example_gradient, vectorized_map
+
+_rng = np.random.default_rng(1)
+A = tf.constant(_rng.normal(size=(3, 4)))
+X = tf.constant(_rng.normal(size=(6, 4)))
+
+
+def test_vectorized_map_is_map_fn() -> None:
+    def function(row: dict[str, Any]) -> Any:
+        return tf.linalg.matvec(A, row["x"]) * row["s"], row["s"]
+
+    elems = {"x": X, "s": tf.cast(tf.range(6), tf.float64)}
+    wanted = tf.map_fn(function, elems, fn_output_signature=(tf.float64, tf.float64))
+    for found, one in zip(vectorized_map(function, elems), wanted):
+        np.testing.assert_allclose(found, one, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("elems", "message"),
+    [((), "has no tensors"), (tf.constant(1.0), "found a scalar"), ((tf.ones(2), tf.ones(3)), r"found \[2, 3\]")],
+)
+def test_vectorized_map_refuses(elems: Any, message: str) -> None:
+    with pytest.raises(PforError, match=message):
+        vectorized_map(lambda row: row, elems)
+
+
+def test_vectorized_map_of_rows_known_only_when_it_runs() -> None:
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 4], tf.float64)])
+    def function(x: Any) -> Any:
+        return vectorized_map(lambda row: tf.reduce_sum(row * row), x)
+
+    for rows in (1, 6):
+        np.testing.assert_allclose(function(X[:rows]), np.sum(np.square(X[:rows]), axis=1))
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_jacobian(xla: bool) -> None:
+    v = X[0]
+    found = tf.function(
+        lambda: jacobian(lambda x: tf.linalg.matvec(A, tf.sin(x)), v), autograph=False, jit_compile=xla
+    )()
+    np.testing.assert_allclose(found, A * tf.cos(v), rtol=1e-12)
+    both = jacobian(lambda p: tf.einsum("ij,j->i", p["a"], p["v"]), {"a": A, "v": v})
+    np.testing.assert_allclose(both["v"], A, rtol=1e-12)
+    np.testing.assert_allclose(both["a"], np.einsum("ik,j->ikj", np.eye(3), v), rtol=1e-12)
+    weights = tf.Variable(A)
+    np.testing.assert_allclose(jacobian(lambda w: tf.linalg.matvec(w, v), weights), both["a"], rtol=1e-12)
+    assert not np.any(jacobian(lambda p: 2 * p[0], (v, A))[1])
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_hessian(xla: bool) -> None:
+    quadratic = tf.linalg.matmul(A, A, transpose_a=True)
+
+    def function(x: Any) -> Any:
+        return 0.5 * tf.tensordot(x, tf.linalg.matvec(quadratic, x), 1) + tf.reduce_sum(tf.exp(x))
+
+    found = tf.function(lambda: hessian(function, X[1]), autograph=False, jit_compile=xla)()
+    np.testing.assert_allclose(found, quadratic + tf.linalg.diag(tf.exp(X[1])), rtol=1e-12)
+    with pytest.raises(PforError, match="must give a scalar"):
+        hessian(tf.exp, X[1])
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_per_example_gradient_of_a_network(xla: bool) -> None:
+    filters = tf.Variable(_rng.normal(size=(3, 3, 1, 2)).astype("f4"))
+    weights, bias = tf.Variable(_rng.normal(size=(32, 3)).astype("f4")), tf.Variable(np.zeros(3, "f4"))
+    images = tf.constant(_rng.normal(size=(5, 8, 8, 1)).astype("f4"))
+    labels = tf.constant([0, 2, 1, 1, 0])
+
+    def loss(image: Any, label: Any) -> Any:
+        hidden = tf.nn.max_pool2d(tf.nn.relu(tf.nn.conv2d(image[None], filters, 1, "SAME")), 2, 2, "VALID")
+        logits = tf.reshape(hidden, [1, 32]) @ weights + bias
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(label[None], logits)[0]
+
+    parameters = [filters, weights, bias]
+    found = tf.function(
+        lambda: per_example_gradient(loss, parameters, images, labels), autograph=False, jit_compile=xla
+    )()
+    for k in range(5):
+        with tf.GradientTape() as tape:
+            value = loss(images[k], labels[k])
+        for one, other in zip(found, tape.gradient(value, parameters)):
+            np.testing.assert_allclose(one[k], other, rtol=2e-4, atol=1e-5)
+
+
+def test_gradient_through_the_loop() -> None:
+    with tf.GradientTape() as tape:
+        tape.watch(A)
+        value = tf.reduce_sum(vectorized_map(lambda row: tf.linalg.matvec(A, row) ** 2, X))
+    wanted = 2 * tf.linalg.matmul(tf.linalg.matmul(A, X, transpose_b=True), X)
+    np.testing.assert_allclose(tape.gradient(value, A), wanted, rtol=1e-12)

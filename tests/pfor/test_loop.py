@@ -1,0 +1,306 @@
+"""pfor as a function: structures, counts, effects, what it refuses, and at which line."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor import FallbackWarning, PforError, pfor
+
+X = tf.constant(np.arange(12.0).reshape(4, 3), tf.float32)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def test_results_keep_the_structure_the_body_returns() -> None:
+    def body(i: Any) -> Any:
+        return {"a": X[i], "b": Pair([i], (tf.constant(2.0), None))}
+
+    found = pfor(body, 4)
+    np.testing.assert_array_equal(found["a"], X)
+    assert isinstance(found["b"], Pair)
+    np.testing.assert_array_equal(found["b"].first[0], range(4))
+    np.testing.assert_array_equal(found["b"].second[0], [2.0] * 4)
+    assert found["b"].second[1] is None
+
+
+def test_the_index_takes_what_is_there_without_a_gather() -> None:
+    def ops(body: Callable[[Any], Any]) -> set[str]:
+        function = tf.function(lambda x: pfor(lambda i: body((i, x)), 4), autograph=False)
+        graph = function.get_concrete_function(tf.TensorSpec([4, 3])).graph
+        return {op.type for op in graph.get_operations()}
+
+    assert "GatherV2" not in ops(lambda given: given[1][given[0]] * 2.0)
+    assert "GatherV2" not in ops(lambda given: tf.gather(given[1], given[0]) * 2.0)
+    assert "GatherV2" in ops(lambda given: tf.gather(given[1], 3 - given[0]))
+
+
+def test_what_is_the_same_is_computed_once() -> None:
+    def body(i: Any) -> Any:
+        return tf.exp(tf.linalg.matmul(X, X, transpose_b=True))[0, 0] * tf.cast(i, tf.float32)
+
+    graph = tf.function(lambda: pfor(body, 4), autograph=False).get_concrete_function().graph
+    (product,) = [op for op in graph.get_operations() if op.type == "MatMul"]
+    assert product.outputs[0].shape == (4, 4)
+
+
+def test_a_product_with_a_shared_matrix_is_one_product_without_transposes() -> None:
+    matrix = tf.constant(np.eye(3), tf.float32)
+
+    def body(i: Any) -> Any:
+        with tf.GradientTape() as tape:
+            row = X[i]
+            tape.watch(row)
+            value = tf.reduce_sum(tf.sin(tf.linalg.matvec(matrix, row)))
+        return value, tape.gradient(value, row)
+
+    graph = tf.function(lambda: pfor(body, 4), autograph=False).get_concrete_function().graph
+    types = [op.type for op in graph.get_operations()]
+    assert types.count("MatMul") == 2
+    assert not {"Transpose", "BatchMatMulV2", "Einsum"} & set(types)
+
+
+@pytest.mark.parametrize("count", [0, -3, 2**31, 2.5, True, "4"])
+def test_counts_that_are_none(count: Any) -> None:
+    line = inspect.currentframe().f_lineno + 2  # type: ignore[union-attr]
+    with pytest.raises(PforError, match="iters must be") as caught:
+        pfor(lambda i: X[i], count)
+    assert caught.value.source is not None
+    assert (caught.value.source.filename, caught.value.source.line) == (__file__, line)
+
+
+def test_a_count_of_zero_that_is_known_only_when_it_runs() -> None:
+    function = tf.function(
+        lambda n: pfor(lambda i: X[i], n), autograph=False, input_signature=[tf.TensorSpec([], tf.int32)]
+    )
+    assert function(tf.constant(2)).shape == (2, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="iters of pfor must be at least 1"):
+        function(tf.constant(0))
+
+
+def test_what_would_not_fit_says_how_many_bytes() -> None:
+    with pytest.raises(PforError, match=r"1,000,000,000 iterations of .*float32\[1000\].* are 4,000,000,000,000 bytes"):
+        pfor(lambda i: tf.ones([1000]) * tf.cast(i, tf.float32), 10**9)
+
+
+def test_the_index_may_not_leave_the_tensor() -> None:
+    with pytest.raises(PforError, match="goes up to 4, but the axis it is used on has only 4 entries"):
+        pfor(lambda i: X[i], 5)
+
+
+# ---- what is refused, at the user's line ------------------------------------------------------------------------
+
+VARIABLE = tf.Variable([1.0, 2.0])
+
+
+def _prints(i: Any) -> Any:
+    tf.print("now", i)  # here
+    return i
+
+
+def _runs_python(i: Any) -> Any:
+    return tf.numpy_function(np.sin, [X[i]], tf.float32)  # here
+
+
+def _ranges(i: Any) -> Any:
+    return tf.range(i)  # here
+
+
+def _reshapes(i: Any) -> Any:
+    return tf.reshape(tf.ones([4]), [i, -1])  # here
+
+
+def _slices(i: Any) -> Any:
+    return X[0, :i]  # here
+
+
+def _fills(i: Any) -> Any:
+    return tf.fill([i], 1.0)  # here
+
+
+def _assigns(i: Any) -> Any:
+    VARIABLE.assign(X[i, :2])  # here
+    return i
+
+
+def _assigns_sometimes(i: Any) -> Any:
+    def assign() -> Any:
+        VARIABLE.assign([0.0, 0.0])  # here
+        return 1
+
+    return tf.cond(i > 1, assign, lambda: 0)
+
+
+def _reads_what_it_updates(i: Any) -> Any:
+    VARIABLE.assign_add(X[i, :2])
+    return VARIABLE.read_value() * 2.0  # here
+
+
+REFUSED = {
+    _prints: "effects of its own",
+    _runs_python: "effects of its own",
+    _ranges: "the ends of a range depend on the iteration",
+    _reshapes: "the new shape depends on the iteration",
+    _slices: "the end of a slice depends on the iteration",
+    _fills: "the shape depends on the iteration",
+    _assigns: "the value assigned depends on the iteration",
+    _assigns_sometimes: "whether the variable is assigned depends on the iteration",
+    _reads_what_it_updates: "both updates and reads this variable",
+}
+
+
+@pytest.mark.parametrize("body", REFUSED, ids=lambda body: body.__name__.strip("_"))
+def test_what_has_no_right_result_is_refused_at_its_line(body: Any) -> None:
+    VARIABLE.assign([1.0, 2.0])
+    lines, first = inspect.getsourcelines(body)
+    (line,) = [first + k for k, text in enumerate(lines) if "# here" in text]
+    with pytest.raises(PforError, match=REFUSED[body]) as caught:
+        pfor(body, 4)
+    assert caught.value.source is not None
+    assert (caught.value.source.filename, caught.value.source.line) == (__file__, line)
+    np.testing.assert_array_equal(VARIABLE, [1.0, 2.0])  # nothing was half applied
+
+
+def test_unknown_rank_is_refused() -> None:
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec(None)])
+    def function(x: Any) -> Any:
+        return pfor(lambda i: tf.sort(x * tf.cast(i, tf.float32)), 3)
+
+    with pytest.raises(PforError, match="unknown rank"):
+        function(X)
+
+
+def test_rows_of_different_lengths_are_refused() -> None:
+    def grows(i: Any) -> Any:
+        array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=())
+        loop = tf.while_loop(lambda k, a: k < i, lambda k, a: (k + 1, a.write(k, 1.0)), (0, array))
+        return loop[1].stack()
+
+    with pytest.raises(PforError, match="rows would have different lengths"):
+        pfor(grows, 3)
+
+
+# ---- effects that can be joined ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_updates_are_added_up_first(xla: bool) -> None:
+    total, count = tf.Variable(tf.zeros(3)), tf.Variable(0)
+
+    def body(i: Any) -> Any:
+        total.assign_add(X[i])
+        total.assign_sub(tf.ones(3))
+        count.assign_add(2)
+        return i
+
+    tf.function(lambda: pfor(body, 4), autograph=False, jit_compile=xla)()
+    np.testing.assert_array_equal(total, np.sum(X, axis=0) - 4)
+    assert count == 8
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_updates_in_a_branch_or_a_loop_are_those_of_the_iterations_that_take_it(masked: bool) -> None:
+    total = tf.Variable(0.0)
+
+    def body(i: Any) -> Any:
+        def add() -> Any:
+            total.assign_add(X[i, 0])
+            return 0
+
+        def trip(k: Any) -> Any:
+            total.assign_add(100.0)
+            return k + 1
+
+        tf.cond(i > 1, add, lambda: 0)
+        return tf.while_loop(lambda k: k < i, trip, (0,))
+
+    tf.function(lambda: pfor(body, 4, masked=masked), autograph=False)()
+    assert total == 6.0 + 9.0 + 100.0 * (0 + 1 + 2 + 3)
+
+
+def test_scattered_updates_and_assignment_of_what_is_the_same() -> None:
+    table, other = tf.Variable(tf.zeros((3, 2))), tf.Variable(0.0)
+
+    def body(i: Any) -> Any:
+        table.scatter_add(tf.IndexedSlices(X[i, :2][None], (i % 3)[None]))
+        other.assign(5.0)
+        return table.shape[0]
+
+    tf.function(lambda: pfor(body, 4), autograph=False)()
+    np.testing.assert_array_equal(table, [X[0, :2] + X[3, :2], X[1, :2], X[2, :2]])
+    assert other == 5.0
+
+
+def test_a_variable_is_read_once() -> None:
+    function = tf.function(lambda: pfor(lambda i: VARIABLE * tf.cast(i, tf.float32), 4), autograph=False)
+    reads = [op for op in function.get_concrete_function().graph.get_operations() if op.type == "ReadVariableOp"]
+    assert len(reads) == 1
+    np.testing.assert_array_equal(function()[3], 3 * VARIABLE)
+
+
+def test_asked_for_the_iterations_run_one_after_another(capfd: pytest.CaptureFixture[str]) -> None:
+    last = tf.Variable(0.0)
+
+    def body(i: Any) -> Any:
+        before = last.read_value()
+        last.assign(X[i, 0] + before)
+        tf.print("at", i)
+        return {"sum": last.read_value()}
+
+    found = pfor(body, 4, sequential=True)
+    np.testing.assert_array_equal(found["sum"], [0.0, 3.0, 9.0, 18.0])
+    assert last == 18.0
+    assert capfd.readouterr().err.split("\n")[:4] == ["at 0", "at 1", "at 2", "at 3"]
+
+
+def test_checks_in_the_body_are_those_of_all_iterations() -> None:
+    def body(i: Any) -> Any:
+        tf.debugging.assert_less(X[i, 0], 8.0)
+        return i
+
+    pfor(body, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="assert"):
+        pfor(body, 4)
+
+
+# ---- ops without a converter ------------------------------------------------------------------------------------
+
+
+def _without_converter(i: Any) -> Any:
+    return tf.raw_ops.Unique(x=X[i])[1], tf.raw_ops.NthElement(input=X[i], n=1)  # here
+
+
+def test_an_op_without_converter_runs_row_by_row_and_says_so() -> None:
+    lines, first = inspect.getsourcelines(_without_converter)
+    line = first + next(k for k, text in enumerate(lines) if "# here" in text)
+    body = lambda i: _without_converter(i)[1]  # noqa: E731
+    with pytest.warns(FallbackWarning) as caught:
+        found = pfor(body, 4)
+    np.testing.assert_array_equal(found, X[:, 1])
+    text = str(caught[0].message)
+    assert f"{__file__}:{line}" in text
+    assert "NthElement" in text
+    assert "it has no converter" in text
+    with pytest.raises(PforError, match="fallback=False") as refused:
+        pfor(body, 4, fallback=False)
+    assert refused.value.source is not None
+    assert refused.value.source.line == line
+
+
+def test_it_is_said_once_a_line() -> None:
+    def body(i: Any) -> Any:
+        return [tf.raw_ops.NthElement(input=X[i], n=n) for n in range(3)]
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pfor(body, 4)
+    assert len([entry for entry in caught if entry.category is FallbackWarning]) == 1

@@ -1,0 +1,118 @@
+"""Every converter against the sequential loop: all choices of which inputs vary, several dtypes and shapes.
+
+The same under XLA is marked slow: `pytest -m slow tests/pfor`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from typing import Any
+
+import cases_arrays
+import cases_elementwise
+import cases_matrices
+import numpy as np
+import pytest
+import tensorflow as tf
+import test_random
+from op_cases import Case
+
+from batchnuts.autobatch.pfor import REGISTRY, pfor
+
+ITERATIONS = 3
+CASES: list[Case] = [*cases_elementwise.CASES, *cases_arrays.CASES, *cases_matrices.CASES]
+
+
+def drawn(case: Case, dtype: str) -> list[np.ndarray]:
+    """For each input, a row for every iteration."""
+    rng = np.random.default_rng(zlib.crc32(f"{case.op} {dtype}".encode()))
+    found = []
+    for given in case.given:
+        rows = np.stack([given.draw(rng, given.shape) for _ in range(ITERATIONS)])
+        found.append(rows.astype(given.dtype or dtype))
+    return found
+
+
+def choices(case: Case) -> list[tuple[bool, ...]]:
+    """Which inputs vary: all combinations, but that none does."""
+    options = [(False,) if given.steady else (True, False) for given in case.given]
+    return [choice for choice in itertools.product(*options) if any(choice)]
+
+
+def body_of(case: Case, dtype: str) -> Any:
+    """One iteration: the op's outputs for every choice of inputs that vary."""
+    rows = [tf.constant(value) for value in drawn(case, dtype)]
+
+    def body(i: Any) -> list[Any]:
+        outputs = []
+        for choice in choices(case):
+            tensors = [tf.gather(value, i) if varies else value[1] for value, varies in zip(rows, choice)]
+            outputs += case.call(tensors, dtype)
+        return outputs
+
+    return body
+
+
+def assert_close(found: list[Any], expected: list[list[Any]], ulps: int) -> None:
+    for k, tensor in enumerate(found):
+        wanted = np.stack([np.asarray(row[k]) for row in expected])
+        got = np.asarray(tensor)
+        assert got.dtype == wanted.dtype
+        assert got.shape == wanted.shape
+        if np.issubdtype(got.dtype, np.inexact):
+            step = np.finfo(got.dtype).eps * ulps
+            largest = np.max(np.abs(wanted), initial=0, where=np.isfinite(wanted))
+            np.testing.assert_allclose(got, wanted, rtol=step, atol=step * max(largest, 1e-300))
+        else:
+            np.testing.assert_array_equal(got, wanted)
+
+
+def name(case: Case) -> str:
+    return f"{case.op}-{'x'.join(str(given.shape).replace(' ', '') for given in case.given)}"
+
+
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_as_the_sequential_loop(case: Case) -> None:
+    for dtype in case.dtypes:
+        body = body_of(case, dtype)
+        rows = [body(tf.constant(i)) for i in range(ITERATIONS)]
+        assert_close(pfor(body, ITERATIONS), rows, case.ulps)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@pytest.mark.parametrize("case", [case for case in CASES if case.xla], ids=name)
+def test_as_the_sequential_loop_under_xla(case: Case) -> None:
+    body = body_of(case, case.dtypes[0])
+    one = tf.function(body, jit_compile=True, autograph=False)
+    rows = [one(tf.constant(i)) for i in range(ITERATIONS)]
+    all_at_once = tf.function(lambda: pfor(body, ITERATIONS), jit_compile=True, autograph=False)
+    assert_close(all_at_once(), rows, case.ulps)
+
+
+ELSEWHERE = {"branches", "loops", "lists", "state"}
+"""Families of ops that have no case here, but tests of their own."""
+COMPARED = {
+    op
+    for op, converter in REGISTRY.items()
+    if converter.family not in ELSEWHERE and not (converter.varying == "none" or op in test_random.STATEFUL)
+}
+
+
+def test_every_converter_has_a_case() -> None:
+    assert {case.op for case in CASES} == COMPARED
+    assert len(COMPARED) >= 300
+
+
+def test_what_the_registry_says_of_xla_is_so_of_the_cases() -> None:
+    assert {case.op for case in CASES if not case.xla} == {op for op in COMPARED if not REGISTRY[op].xla}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in CASES if not case.xla], ids=name)
+def test_xla_lacks_what_it_is_said_to_lack(case: Case) -> None:
+    one = tf.function(body_of(case, case.dtypes[0]), jit_compile=True, autograph=False)
+    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)):
+        one(tf.constant(0))

@@ -1,0 +1,231 @@
+"""Whole bodies, drawn at random: ops from a table of signatures, inputs that vary or do not, against the sequential
+loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from batchnuts.autobatch.pfor import REGISTRY, pfor
+
+ITERATIONS = 4
+_rng = np.random.default_rng(7)
+# what a body has from the start, by kind: scalars, vectors, matrices, indices, conditions; a row for every iteration
+START = {
+    "s": tf.constant(_rng.normal(size=(ITERATIONS,))),
+    "v": tf.constant(_rng.normal(size=(ITERATIONS, 3))),
+    "m": tf.constant(_rng.normal(size=(ITERATIONS, 3, 3))),
+    "i": tf.constant(_rng.integers(0, 3, size=(ITERATIONS, 3)), tf.int32),
+    "b": tf.constant(_rng.random(size=(ITERATIONS, 3)) < 0.5),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An op of the table: the kinds of what it takes and gives. All values stay bounded, so that errors do too."""
+
+    op: str
+    takes: str
+    gives: str
+    call: Callable[..., Any]
+
+
+def _bounded(x: Any) -> Any:
+    return tf.sin(x)
+
+
+def _spd(m: Any) -> Any:
+    return tf.linalg.matmul(m, m, transpose_b=True) + 3.0 * tf.eye(3, dtype=m.dtype)
+
+
+def _loop(v: Any, i: Any) -> Any:
+    return tf.while_loop(lambda k, x: k < i[0], lambda k, x: (k + 1, tf.sin(x) + 0.5), (0, v))[1]
+
+
+def _lists(v: Any) -> Any:
+    return tf.scan(lambda carry, x: 0.5 * carry + x, v)
+
+
+def _raw_entries(ops: str, names: str, *kinds: str) -> list[Entry]:
+    """Ops of tf.raw_ops, for kinds of operands; what they give is of the kind of the last."""
+
+    def call(op: str) -> Callable[..., Any]:
+        return lambda *operands: getattr(tf.raw_ops, op)(**dict(zip(names, operands, strict=True)))
+
+    return [Entry(op, taken, taken[-1], call(op)) for op in ops.split() for taken in kinds]
+
+
+def _reduced(op: str, function: Callable[..., Any], axis: int) -> Entry:
+    return Entry(op, "m", "v", lambda x: function(x, axis=axis))
+
+
+_UNARY = "Abs Neg Sin Cos Tanh Sigmoid Sign Square Floor Ceil Rint Atan Asinh Erf OnesLike ZerosLike"
+_FEATURES = {
+    "Relu": tf.nn.relu,
+    "Elu": tf.nn.elu,
+    "Selu": tf.nn.selu,
+    "Softplus": tf.nn.softplus,
+    "Softsign": tf.nn.softsign,
+}
+_BINARY = "AddV2 Sub Mul Maximum Minimum SquaredDifference"
+_TO_SCALAR = {
+    "Sum": tf.reduce_sum,
+    "Mean": tf.reduce_mean,
+    "Max": tf.reduce_max,
+    "Min": tf.reduce_min,
+    "L2Loss": tf.nn.l2_loss,
+}
+
+TABLE = [
+    *_raw_entries(_UNARY, "x", "v"),
+    *_raw_entries("Sin Tanh Neg", "x", "m"),
+    *_raw_entries(_BINARY, "xy", "vv", "sv", "vm", "sm", "mm", "ss"),
+    *(Entry(op, "v", "v", function) for op, function in _FEATURES.items()),
+    *(Entry(op, "v", "s", function) for op, function in _TO_SCALAR.items()),
+    *(_reduced("Sum", tf.reduce_sum, axis) for axis in (0, 1, -1)),
+    *(_reduced("Max", tf.reduce_max, axis) for axis in (0, 1)),
+    Entry("Greater", "vv", "b", tf.greater),
+    Entry("LessEqual", "vv", "b", tf.less_equal),
+    Entry("LogicalAnd", "bb", "b", tf.logical_and),
+    Entry("LogicalOr", "bb", "b", tf.logical_or),
+    Entry("DivNoNan", "vv", "v", lambda x, y: tf.math.divide_no_nan(x, 1.0 + y * y)),
+    Entry("LogicalNot", "b", "b", tf.logical_not),
+    Entry("SelectV2", "bvv", "v", tf.where),
+    Entry("SelectV2", "bmm", "m", tf.where),
+    Entry("Cast", "b", "v", lambda x: tf.cast(x, tf.float64)),
+    Entry("Cast", "i", "v", lambda x: tf.cast(x, tf.float64)),
+    Entry("Cumsum", "v", "v", tf.cumsum),
+    Entry("Cumsum", "m", "m", lambda x: tf.cumsum(x, axis=1, reverse=True)),
+    Entry("Softmax", "v", "v", tf.nn.softmax),
+    Entry("LogSoftmax", "m", "m", tf.nn.log_softmax),
+    Entry("MatMul", "mm", "m", lambda x, y: _bounded(tf.linalg.matmul(x, y))),
+    Entry("MatMul", "mm", "m", lambda x, y: _bounded(tf.linalg.matmul(x, y, transpose_a=True))),
+    Entry("MatMul", "mv", "v", lambda x, y: _bounded(tf.linalg.matvec(x, y))),
+    Entry("MatMul", "mv", "v", lambda x, y: _bounded(tf.linalg.matvec(x, y, transpose_a=True))),
+    Entry("Einsum", "vv", "m", lambda x, y: tf.einsum("i,j->ij", x, y)),
+    Entry("Einsum", "mm", "v", lambda x, y: _bounded(tf.einsum("ij,ij->i", x, y))),
+    Entry("MatMul", "vv", "s", lambda x, y: tf.tensordot(x, y, 1)),
+    Entry("Cholesky", "m", "m", lambda x: tf.linalg.cholesky(_spd(x))),
+    Entry("MatrixSolve", "mm", "m", lambda x, y: tf.linalg.solve(_spd(x), y)),
+    Entry("MatrixTriangularSolve", "mv", "v",
+          lambda x, y: tf.linalg.triangular_solve(tf.linalg.cholesky(_spd(x)), y[:, None])[:, 0]),
+    Entry("MatrixDiagV3", "v", "m", tf.linalg.diag),
+    Entry("MatrixDiagPartV3", "m", "v", tf.linalg.diag_part),
+    Entry("MatrixSetDiagV3", "mv", "m", tf.linalg.set_diag),
+    Entry("MatrixBandPart", "m", "m", lambda x: tf.linalg.band_part(x, 1, 0)),
+    Entry("Transpose", "m", "m", tf.transpose),
+    Entry("Reshape", "m", "m", lambda x: tf.reshape(tf.reshape(x, [9]), [3, -1])),
+    Entry("ExpandDims", "v", "m", lambda x: x[:, None] + x[None, :]),
+    Entry("Pack", "vvv", "m", lambda *x: tf.stack(x, axis=1)),
+    Entry("Pack", "sss", "v", lambda *x: tf.stack(x)),
+    Entry("ConcatV2", "vv", "v", lambda x, y: tf.concat([x, y], 0)[1:4]),
+    Entry("Split", "m", "v", lambda x: tf.split(x, 3, axis=1)[1][:, 0]),
+    Entry("Tile", "v", "m", lambda x: tf.tile(x[None], [3, 1])),
+    Entry("Fill", "s", "v", lambda x: tf.fill([3], x)),
+    Entry("Pad", "v", "v", lambda x: tf.pad(x, [[1, 0]])[:3]),
+    Entry("ReverseV2", "m", "m", lambda x: tf.reverse(x, [0])),
+    Entry("Roll", "v", "v", lambda x: tf.roll(x, 1, 0)),
+    Entry("Roll", "vi", "v", lambda x, i: tf.roll(x, i[1], 0)),
+    Entry("GatherV2", "vi", "v", tf.gather),
+    Entry("GatherV2", "mi", "m", lambda x, i: tf.gather(x, i, axis=1)),
+    Entry("GatherNd", "mi", "s", lambda x, i: tf.gather_nd(x, i[:2])),
+    Entry("StridedSlice", "mi", "v", lambda x, i: x[i[0]]),
+    Entry("StridedSlice", "m", "v", lambda x: x[::-1, 1]),
+    Entry("Slice", "mi", "v", lambda x, i: tf.slice(x, [i[2], 0], [1, 3])[0]),
+    Entry("TensorScatterUpdate", "viv", "v", lambda x, i, y: tf.tensor_scatter_nd_update(x, i[:1, None], y[:1])),
+    Entry("TensorScatterAdd", "viv", "v", lambda x, i, y: tf.tensor_scatter_nd_add(x, i[:, None], y)),
+    Entry("UnsortedSegmentSum", "vi", "v", lambda x, i: tf.math.unsorted_segment_sum(x, i, 3)),
+    Entry("OneHot", "i", "m", lambda i: tf.one_hot(i, 3, dtype=tf.float64)),
+    Entry("ArgMax", "m", "i", lambda x: tf.argmax(x, axis=1, output_type=tf.int32)),
+    Entry("TopKV2", "v", "v", lambda x: tf.math.top_k(x, 3)[0]),
+    Entry("TopKV2", "v", "i", lambda x: tf.argsort(x)),
+    Entry("FloorMod", "ii", "i", lambda x, y: (x + y) % 3),
+    Entry("StatelessIf", "bv", "v", lambda b, x: tf.cond(b[0], lambda: tf.sin(x), lambda: x * 0.5)),
+    Entry("StatelessWhile", "vi", "v", _loop),
+    Entry("TensorListSetItem", "v", "v", _lists),
+    Entry("FFT", "v", "v", lambda x: tf.math.real(tf.signal.fft(tf.cast(x, tf.complex128)))),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """An entry of the table, applied to values made before."""
+
+    entry: int
+    operands: tuple[int, ...]
+
+
+def build(steps: list[Step], varying: dict[str, bool]) -> Callable[[Any], list[Any]]:
+    """The body that the steps describe: what each step gave, of a kind that arithmetic is done on."""
+
+    def body(i: Any) -> list[Any]:
+        values = {kind: [rows[i] if varying[kind] else rows[1], rows[i]] for kind, rows in START.items()}
+        for step in steps:
+            entry = TABLE[step.entry]
+            taken = [values[kind][pick % len(values[kind])] for kind, pick in zip(entry.takes, step.operands)]
+            values[entry.gives].append(entry.call(*taken))
+        return [values[TABLE[step.entry].gives][-1] for step in steps[-1:]] + [v[-1] for v in values.values()]
+
+    return body
+
+
+steps = st.lists(
+    st.builds(Step, st.integers(0, len(TABLE) - 1), st.tuples(*[st.integers(0, 50)] * 3)), min_size=1, max_size=8
+)
+choices = st.fixed_dictionaries({kind: st.booleans() for kind in START})
+
+
+def check(steps: list[Step], varying: dict[str, bool], **how: Any) -> None:
+    body = build(steps, varying)
+    compiled = tf.function(body, autograph=False, jit_compile=how["xla"])
+    rows = [compiled(tf.constant(i)) for i in range(ITERATIONS)]
+    run = tf.function(lambda: pfor(body, ITERATIONS, masked=how["masked"]), autograph=False, jit_compile=how["xla"])
+    for found, *wanted in zip(run(), *rows):
+        if found.dtype.is_floating:
+            np.testing.assert_allclose(found, np.stack(wanted), rtol=1e-9, atol=1e-9)
+        else:
+            np.testing.assert_array_equal(found, np.stack(wanted))
+
+
+_SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+
+
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@settings(max_examples=60, **_SETTINGS)
+@given(steps, choices)
+def test_random_bodies(steps: list[Step], varying: dict[str, bool]) -> None:
+    check(steps, varying, masked=None, xla=False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@settings(max_examples=500, **_SETTINGS)
+@given(steps, choices)
+def test_many_random_bodies(steps: list[Step], varying: dict[str, bool]) -> None:
+    check(steps, varying, masked=None, xla=False)
+
+
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@settings(max_examples=20, **_SETTINGS)
+@given(steps, choices)
+def test_random_bodies_masked(steps: list[Step], varying: dict[str, bool]) -> None:
+    check(steps, varying, masked=True, xla=False)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@settings(max_examples=50, **_SETTINGS)
+@given(steps, choices)
+def test_random_bodies_under_xla(steps: list[Step], varying: dict[str, bool]) -> None:
+    check(steps, varying, masked=None, xla=True)
+
+
+def test_the_table_is_of_ops_that_have_converters() -> None:
+    assert {entry.op for entry in TABLE} <= set(REGISTRY)
