@@ -1,5 +1,5 @@
-"""What others' code is made of: log-densities of TensorFlow Probability's distributions and bijectors with their gradients,
-Keras layers, and the packaged models. No op of theirs may run row by row."""
+"""What others' code is made of: log-densities of TensorFlow Probability's distributions and bijectors with their
+gradients, Keras layers, and the packaged models. No op of theirs may run row by row."""
 
 from __future__ import annotations
 
@@ -73,52 +73,103 @@ DISTRIBUTIONS: dict[str, tuple[Callable[..., Any], list[Any], Any]] = {
     "Poisson": (lambda r: tfd.Poisson(log_rate=r), [_real()], _whole()),
     "Geometric": (lambda p: tfd.Geometric(logits=p), [_real()], _whole()),
     "Categorical": (lambda p: tfd.Categorical(logits=p, dtype=tf.int32), [_real(4)], tf.cast(_whole(), tf.int32)),
-    "OneHotCategorical": (lambda p: tfd.OneHotCategorical(logits=p), [_real(4)], tf.one_hot([0, 3, 1, 2], 4, dtype=tf.float64)),
-    "Multinomial": (lambda p: tfd.Multinomial(6.0, logits=p), [_real(3)], tf.constant([[1.0, 2, 3], [6, 0, 0], [2, 2, 2], [0, 1, 5]], tf.float64)),
+    "OneHotCategorical": (
+        lambda p: tfd.OneHotCategorical(logits=p),
+        [_real(4)],
+        tf.one_hot([0, 3, 1, 2], 4, dtype=tf.float64),
+    ),
+    "Multinomial": (
+        lambda p: tfd.Multinomial(6.0, logits=p),
+        [_real(3)],
+        tf.constant([[1.0, 2, 3], [6, 0, 0], [2, 2, 2], [0, 1, 5]], tf.float64),
+    ),
     "Dirichlet": (tfd.Dirichlet, [_positive(3)], _simplex(3)),
     "MultivariateNormalDiag": (tfd.MultivariateNormalDiag, [_real(3), _positive(3)], _real(3)),
-    "MultivariateNormalTriL": (lambda m, a: tfd.MultivariateNormalTriL(m, _lower(a)), [_real(3), _real(3, 3)], _real(3)),
+    "MultivariateNormalTriL": (
+        lambda m, a: tfd.MultivariateNormalTriL(m, _lower(a)),
+        [_real(3), _real(3, 3)],
+        _real(3),
+    ),
     "MultivariateStudentT": (
         lambda m, a: tfd.MultivariateStudentTLinearOperator(
             tf.constant(5.0, tf.float64), m, tf.linalg.LinearOperatorLowerTriangular(_lower(a))
         ),
-        [_real(3), _real(3, 3)], _real(3)),
+        [_real(3), _real(3, 3)],
+        _real(3),
+    ),
     "LKJ": (lambda c: tfd.LKJ(3, 1.0 + c), [_positive()], tf.eye(3, batch_shape=[ROWS], dtype=tf.float64)),
-    "CholeskyLKJ": (lambda c: tfd.CholeskyLKJ(3, 1.0 + c), [_positive()], tf.eye(3, batch_shape=[ROWS], dtype=tf.float64)),
-    "WishartTriL": (lambda a: tfd.WishartTriL(tf.constant(5.0, tf.float64), _lower(a)), [_real(3, 3)],
-                    3.0 * tf.eye(3, batch_shape=[ROWS], dtype=tf.float64)),
+    "CholeskyLKJ": (
+        lambda c: tfd.CholeskyLKJ(3, 1.0 + c),
+        [_positive()],
+        tf.eye(3, batch_shape=[ROWS], dtype=tf.float64),
+    ),
+    "WishartTriL": (
+        lambda a: tfd.WishartTriL(tf.constant(5.0, tf.float64), _lower(a)),
+        [_real(3, 3)],
+        3.0 * tf.eye(3, batch_shape=[ROWS], dtype=tf.float64),
+    ),
     "MixtureSameFamily": (
         lambda p, m, s: tfd.MixtureSameFamily(tfd.Categorical(logits=p), tfd.Normal(m, s)),
-        [_real(3), _real(3), _positive(3)], _real()),
+        [_real(3), _real(3), _positive(3)],
+        _real(),
+    ),
     "Independent": (lambda m, s: tfd.Independent(tfd.Normal(m, s), 1), [_real(3), _positive(3)], _real(3)),
     "TransformedDistribution": (
-        lambda m, s: tfd.TransformedDistribution(tfd.Normal(m, s), tfb.Sigmoid()), [_real(), _positive()], _unit()),
+        lambda m, s: tfd.TransformedDistribution(tfd.Normal(m, s), tfb.Sigmoid()),
+        [_real(), _positive()],
+        _unit(),
+    ),
     "GaussianProcess": (
-        lambda a, l: tfd.GaussianProcess(
-            tfp.math.psd_kernels.ExponentiatedQuadratic(a, l), tf.constant([[0.0], [0.5], [1.0]], tf.float64),
-            observation_noise_variance=tf.constant(0.1, tf.float64)),
-        [_positive(), _positive()], _real(3)),
+        lambda a, scale: tfd.GaussianProcess(
+            tfp.math.psd_kernels.ExponentiatedQuadratic(a, scale),
+            tf.constant([[0.0], [0.5], [1.0]], tf.float64),
+            observation_noise_variance=tf.constant(0.1, tf.float64),
+        ),
+        [_positive(), _positive()],
+        _real(3),
+    ),
     "ZeroInflated": (
         lambda p, r: tfd.Mixture(
-            tfd.Categorical(logits=tf.stack([p, -p])), [tfd.Poisson(log_rate=r), tfd.Poisson(log_rate=2 * r)]),
-        [_real(), _real()], _whole()),
-    "AR": (lambda c, s: tfd.Autoregressive(
-        lambda x: tfd.Independent(tfd.Normal(c * tf.concat([[0.0], x[:-1]], 0), s), 1), tf.zeros(3, tf.float64)),
-        [_real(), _positive()], _real(3)),
-}  # fmt: skip
+            tfd.Categorical(logits=tf.stack([p, -p])), [tfd.Poisson(log_rate=r), tfd.Poisson(log_rate=2 * r)]
+        ),
+        [_real(), _real()],
+        _whole(),
+    ),
+    "AR": (
+        lambda c, s: tfd.Autoregressive(
+            lambda x: tfd.Independent(tfd.Normal(c * tf.concat([[0.0], x[:-1]], 0), s), 1), tf.zeros(3, tf.float64)
+        ),
+        [_real(), _positive()],
+        _real(3),
+    ),
+}
 
 BIJECTORS = {
-    "Exp": tfb.Exp(), "Softplus": tfb.Softplus(), "Sigmoid": tfb.Sigmoid(), "Tanh": tfb.Tanh(), "Softsign": tfb.Softsign(),
-    "Identity": tfb.Identity(), "Shift": tfb.Shift(tf.constant(2.0, tf.float64)), "Scale": tfb.Scale(tf.constant(2.0, tf.float64)),
-    "Interval": tfb.Sigmoid(tf.constant(-1.0, tf.float64), tf.constant(3.0, tf.float64)), "Square": tfb.Chain([tfb.Square(), tfb.Exp()]),
-    "Reciprocal": tfb.Chain([tfb.Reciprocal(), tfb.Exp()]), "Ordered": tfb.Ascending(),
-    "IteratedSigmoid": tfb.IteratedSigmoidCentered(), "Cumsum": tfb.Cumsum(), "Permute": tfb.Permute([2, 0, 1, 5, 4, 3]),
-    "Reshape": tfb.Reshape([2, 3]), "FillTriangular": tfb.FillTriangular(), "CorrelationCholesky": tfb.CorrelationCholesky(),
-    "FillScaleTriL": tfb.FillScaleTriL(diag_shift=tf.constant(1e-3, tf.float64)), "SinhArcsinh": tfb.SinhArcsinh(tf.constant(0.3, tf.float64), tf.constant(1.2, tf.float64)),
+    "Exp": tfb.Exp(),
+    "Softplus": tfb.Softplus(),
+    "Sigmoid": tfb.Sigmoid(),
+    "Tanh": tfb.Tanh(),
+    "Softsign": tfb.Softsign(),
+    "Identity": tfb.Identity(),
+    "Shift": tfb.Shift(tf.constant(2.0, tf.float64)),
+    "Scale": tfb.Scale(tf.constant(2.0, tf.float64)),
+    "Interval": tfb.Sigmoid(tf.constant(-1.0, tf.float64), tf.constant(3.0, tf.float64)),
+    "Square": tfb.Chain([tfb.Square(), tfb.Exp()]),
+    "Reciprocal": tfb.Chain([tfb.Reciprocal(), tfb.Exp()]),
+    "Ordered": tfb.Ascending(),
+    "IteratedSigmoid": tfb.IteratedSigmoidCentered(),
+    "Cumsum": tfb.Cumsum(),
+    "Permute": tfb.Permute([2, 0, 1, 5, 4, 3]),
+    "Reshape": tfb.Reshape([2, 3]),
+    "FillTriangular": tfb.FillTriangular(),
+    "CorrelationCholesky": tfb.CorrelationCholesky(),
+    "FillScaleTriL": tfb.FillScaleTriL(diag_shift=tf.constant(1e-3, tf.float64)),
+    "SinhArcsinh": tfb.SinhArcsinh(tf.constant(0.3, tf.float64), tf.constant(1.2, tf.float64)),
     "Chain": tfb.Chain([tfb.Shift(tf.constant(1.0, tf.float64)), tfb.Exp(), tfb.Scale(tf.constant(0.5, tf.float64))]),
-    "Split": tfb.Blockwise([tfb.Exp(), tfb.Softplus()], [2, 4]), "RealNVPLike": tfb.Chain([tfb.Permute([5, 4, 3, 2, 1, 0]), tfb.Exp()]),
+    "Split": tfb.Blockwise([tfb.Exp(), tfb.Softplus()], [2, 4]),
+    "RealNVPLike": tfb.Chain([tfb.Permute([5, 4, 3, 2, 1, 0]), tfb.Exp()]),
     "CholeskyOuterProduct": tfb.Chain([tfb.CholeskyOuterProduct(), tfb.FillTriangular(), tfb.Exp()]),
-}  # fmt: skip
+}
 
 
 def compare(function: Callable[..., Any], rows: list[Any], rtol: float = 1e-8) -> None:
@@ -196,14 +247,20 @@ def test_packaged_models(name: str) -> None:
 
 KERAS: dict[str, Callable[[Any], tuple[list[Any], tuple[int, ...]]]] = {
     "dense": lambda k: ([k.layers.Dense(4, "tanh"), k.layers.Dense(2)], (3,)),
-    "convolution": lambda k: ([k.layers.Conv2D(3, 3, padding="same", activation="relu"), k.layers.Conv2D(2, 2, 2)], (6, 6, 2)),
+    "convolution": lambda k: (
+        [k.layers.Conv2D(3, 3, padding="same", activation="relu"), k.layers.Conv2D(2, 2, 2)],
+        (6, 6, 2),
+    ),
     "depthwise": lambda k: ([k.layers.DepthwiseConv2D(3), k.layers.GlobalAveragePooling2D()], (6, 6, 2)),
     "pooling": lambda k: ([k.layers.MaxPooling2D(), k.layers.AveragePooling2D(2), k.layers.Flatten()], (8, 8, 2)),
-    "normalization": lambda k: ([k.layers.Conv2D(3, 3), k.layers.BatchNormalization(), k.layers.LayerNormalization()], (6, 6, 2)),
+    "normalization": lambda k: (
+        [k.layers.Conv2D(3, 3), k.layers.BatchNormalization(), k.layers.LayerNormalization()],
+        (6, 6, 2),
+    ),
     "lstm": lambda k: ([k.layers.LSTM(3)], (5, 2)),
     "gru": lambda k: ([k.layers.GRU(3)], (5, 2)),
     "embedding": lambda k: ([k.layers.Embedding(7, 3), k.layers.GlobalAveragePooling1D()], (5,)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
