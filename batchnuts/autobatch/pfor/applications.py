@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import PforError
-from batchnuts.autobatch.pfor.loop import caller, convert, pfor
-from batchnuts.autobatch.pfor.values import Rows, Tensor
+from batchnuts.autobatch.pfor.loop import caller, over_rows, pfor
+from batchnuts.autobatch.pfor.values import Tensor
 
 
 def vectorized_map(
@@ -33,19 +33,11 @@ def vectorized_map(
         raise PforError(f"all tensors of elems must have the same number of rows; found {sorted(sizes)}", caller())
     if sizes == {0}:
         raise PforError("elems has no rows, so there is nothing to stack", caller())
-    if tf.executing_eagerly():
-        run = tf.function(
-            lambda elems: vectorized_map(function, elems, fallback=fallback, masked=masked), autograph=False
-        )
-        run._omit_frequent_tracing_warning = True  # every call traces a function of its own
-        return run(elems)
 
     def body(*row: Tensor) -> Any:
         return function(tf.nest.pack_sequence_as(elems, row))
 
-    count = tf.constant(sizes.pop()) if sizes else tf.shape(flat[0])[0]
-    specs = [tf.TensorSpec(tensor.shape[1:], tensor.dtype) for tensor in flat]
-    return convert(body, specs, [Rows(tensor) for tensor in flat], count, fallback, masked=masked)
+    return over_rows(body, flat, fallback=fallback, masked=masked)
 
 
 def jacobian(function: Callable[[Any], Tensor], x: Any, *, masked: bool | None = None) -> Any:

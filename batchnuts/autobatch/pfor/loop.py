@@ -83,6 +83,20 @@ def convert(
     return _structured(concrete, results)
 
 
+def over_rows(
+    function: Callable[..., Any], rows: Sequence[Tensor], *, fallback: bool = True, masked: bool | None = None
+) -> Any:
+    """`function` of one row of each of these tensors [n, ...], for all rows at once; n may be 0. See `pfor`."""
+    if tf.executing_eagerly():
+        run = tf.function(lambda *rows: over_rows(function, rows, fallback=fallback, masked=masked), autograph=False)
+        run._omit_frequent_tracing_warning = True  # every call traces a function of its own
+        return run(*rows)
+    sizes = [tensor.shape[0] for tensor in rows if tensor.shape[0] is not None]
+    count = tf.constant(sizes[0]) if sizes else tf.shape(rows[0])[0]
+    specs = [tf.TensorSpec(tensor.shape[1:], tensor.dtype) for tensor in rows]
+    return convert(function, specs, [Rows(tensor) for tensor in rows], count, fallback, masked=masked)
+
+
 def _static_count(iters: Any) -> int | None:
     value = tf.get_static_value(iters) if tf.is_tensor(iters) else iters
     return None if value is None else int(value)

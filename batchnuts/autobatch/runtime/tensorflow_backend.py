@@ -11,7 +11,7 @@ import tensorflow as tf
 from batchnuts.autobatch.compiler.infer_types import AbstractResult
 from batchnuts.autobatch.compiler.ir import Primitive, TensorType
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
-from batchnuts.autobatch.pfor import vectorized_map
+from batchnuts.autobatch.pfor.loop import over_rows
 from batchnuts.autobatch.runtime.abstract import (
     TRACED_LANES,
     USUAL,
@@ -24,7 +24,10 @@ from batchnuts.autobatch.runtime.abstract import (
 from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, SweepPlan, sweep_on_host
 
 MODES = ("xla", "graph", "eager")
-VECTORIZERS = {"pfor": vectorized_map, "tensorflow": tf.vectorized_map}
+VECTORIZERS: dict[str, Callable[..., Any]] = {
+    "pfor": over_rows,
+    "tensorflow": lambda function, rows: tf.vectorized_map(lambda row: function(*row), tuple(rows)),
+}
 """What turns a function of one lane into one of all: our own, and TensorFlow's, to compare with."""
 
 
@@ -160,16 +163,16 @@ class TensorFlowBackend:
     ) -> RowFunction:
         """See Backend: by our own `pfor`; in eager mode traced once, whatever the number of rows."""
 
-        def one_lane(values: tuple[Any, ...]) -> tuple[tf.Tensor, ...]:
+        def one_lane(*values: Any) -> tuple[tf.Tensor, ...]:
             return tuple(_as_type(r, t) for r, t in zip(function(*values), outputs))
 
-        def over_rows(*values: Any) -> tuple[tf.Tensor, ...]:
+        def over_lanes(*values: Any) -> tuple[tf.Tensor, ...]:
             return tuple(VECTORIZERS[self.vectorizer](one_lane, values))
 
         if self.mode != "eager":
-            return over_rows
+            return over_lanes
         rows = tuple(tf.TensorSpec((None, *t.shape), t.dtype) for t in inputs)
-        return _traced(over_rows, input_signature=rows)
+        return _traced(over_lanes, input_signature=rows)
 
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
         """See Backend."""
