@@ -11,8 +11,7 @@ Rules that hold for all of them:
 - **Python scalars.** When every argument is a Python scalar so is the result, so that literals stay weak.
 - **Numerics.** Outside its domain a function gives NaN or infinity as IEEE 754 has it, without a warning: the lanes
   that wait while others work may hold any value. NumPy and TensorFlow agree to a few units in the last place.
-- **Vectorizing.** Every function can be traced, compiled by XLA and converted by `tf.vectorized_map` without its
-  fallback to a loop.
+- **Vectorizing.** Every function can be traced, compiled by XLA and converted by `pfor` without running row by row.
 """
 
 from __future__ import annotations
@@ -373,12 +372,6 @@ def bitcast(x: Array, dtype: Any) -> Array:
     if source.itemsize != target.itemsize or "b" in source.kind + target.kind:
         raise ValueError(f"cannot read the bits of {source} as {target}: their sizes differ or one of them is bool")
     if uses_tensorflow(x):
-        # tf.vectorized_map has no rule for Bitcast, and no other op reinterprets bits. Between dtypes of one size it is
-        # elementwise, so the rule for elementwise ops serves; a rule that TensorFlow may bring one day is kept.
-        from tensorflow.python.ops.parallel_for import pfor
-
-        if "Bitcast" not in pfor._pfor_converter_registry:
-            pfor.RegisterPFor("Bitcast")(pfor._convert_cwise)
         return _tensorflow().bitcast(_convert(x, source, True), target)
     return np.asarray(x).view(target)[()]
 

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from batchnuts.autobatch import lane_builtins, ops
+from batchnuts.autobatch.pfor import vectorized_map
 
 INF, NAN = math.inf, math.nan
 
@@ -183,7 +184,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 def vectorized(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *lanes: tf.vectorized_map(lambda lane: function(*lane), lanes, fallback_to_while_loop=False)
+    return lambda *lanes: vectorized_map(lambda lane: function(*lane), lanes, fallback=False)
 
 
 def test_every_function_has_a_case() -> None:

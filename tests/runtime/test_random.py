@@ -11,6 +11,7 @@ import scipy.stats
 import tensorflow as tf
 
 from batchnuts.autobatch import ops, random
+from batchnuts.autobatch.pfor import vectorized_map
 
 KEYS = random.lane_keys(2024, 6)
 
@@ -114,7 +115,7 @@ def test_every_backend_draws_the_same(name: str) -> None:
     lanes = tf.constant(KEYS)
 
     def vectorized(keys: tf.Tensor) -> Any:
-        return tf.vectorized_map(function, keys, fallback_to_while_loop=False)
+        return vectorized_map(function, keys, fallback=False)
 
     assert_agree(tf.stack([function(key) for key in lanes]), expected, exactly)
     for compiled in (False, True):
