@@ -304,3 +304,56 @@ def test_it_is_said_once_a_line() -> None:
         warnings.simplefilter("always")
         pfor(body, 4)
     assert len([entry for entry in caught if entry.category is FallbackWarning]) == 1
+
+
+# ---- found by trying to break it --------------------------------------------------------------------------------
+
+
+def test_a_gather_from_a_variable_is_a_read_of_it() -> None:
+    table = tf.Variable([1.0, 2.0, 3.0])
+
+    def body(i: Any) -> Any:
+        before = tf.gather(table, 0)
+        table.assign_add(tf.ones(3))
+        return before
+
+    with pytest.raises(PforError, match="both reads and updates this variable"):
+        pfor(body, 4)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_index_may_not_leave_a_tensor_whose_size_is_known_only_when_it_runs(known: bool) -> None:
+    specs = [tf.TensorSpec([], tf.int32), tf.TensorSpec([None])]
+    function = tf.function(
+        lambda n, y: pfor(lambda i: y[i] * 2.0, 5 if known else n), autograph=False, input_signature=specs
+    )
+    np.testing.assert_array_equal(function(5, tf.range(6.0)), 2 * np.arange(5.0))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        function(5, tf.constant([1.0]))
+
+
+def test_a_segment_id_that_is_too_large_stays_out_of_other_rows() -> None:
+    ids = tf.constant([[0, 2], [1, 0]])
+
+    def body(i: Any) -> Any:
+        return tf.math.unsorted_segment_sum(tf.constant([1.0, 2.0]), ids[i], 2)
+
+    found = tf.function(lambda: pfor(body, 2), autograph=False, jit_compile=True)()  # XLA leaves such ids out
+    np.testing.assert_array_equal(found, [[1.0, 0.0], [2.0, 1.0]])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        pfor(body, 2)
+
+
+@pytest.mark.parametrize("kind", ["SparseTensor", "IndexedSlices", "RaggedTensor"])
+def test_outputs_that_are_several_tensors_in_one_are_refused(kind: str) -> None:
+    makes = {
+        "SparseTensor": lambda i: tf.SparseTensor([[0]], X[i, :1], [3]),
+        "IndexedSlices": lambda i: tf.IndexedSlices(X[i], tf.range(3)),
+        "RaggedTensor": lambda i: tf.RaggedTensor.from_row_splits(X[i], [0, 1, 3]),
+    }
+    with pytest.raises(PforError, match=f"an output of the body is a {kind}"):
+        pfor(lambda i: (makes[kind](i), X[i]), 4)
+
+
+def test_default_arguments_are_no_inputs() -> None:
+    np.testing.assert_array_equal(pfor(lambda i, x=X: x[i], 4), X)

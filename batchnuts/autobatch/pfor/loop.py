@@ -70,7 +70,9 @@ def convert(
     masked: bool | None = None,
 ) -> Any:
     """A function of rows for all of them: traced once on `row_specs`, then converted. In a graph, not eagerly."""
-    concrete = tf.function(body, autograph=False).get_concrete_function(*row_specs)
+    # default arguments of the body must not become inputs of the graph
+    concrete = tf.function(lambda *row: body(*row), autograph=False).get_concrete_function(*row_specs)
+    _refuse_composites(concrete)
     graph = concrete.graph
     if sequential and any(has_effects(op) for op in graph.get_operations()):
         return _one_after_another(concrete, rows)
@@ -131,6 +133,17 @@ def _stacked(value: Value, loop: Loop) -> Tensor:
     if isinstance(value, Same) and value.tensor.dtype not in (tf.variant, tf.resource):
         return loop.rows(value.tensor)
     raise PforError("an output of the body is a list or a variable, which cannot be stacked", caller())
+
+
+def _refuse_composites(concrete: Any) -> None:
+    """Raise for outputs that are no tensors, but several in one."""
+    for leaf in tf.nest.flatten(concrete.structured_outputs):
+        if not isinstance(leaf, (tf.Tensor, tf.TensorSpec)) and (isinstance(leaf, tf.TypeSpec) or tf.is_tensor(leaf)):
+            raise PforError(
+                f"an output of the body is a {type(leaf).__name__.removesuffix('Spec')}, whose rows cannot be stacked. "
+                "Return tensors: tf.convert_to_tensor makes one of IndexedSlices, tf.sparse.to_dense of a SparseTensor",
+                caller(),
+            )
 
 
 def _structured(concrete: Any, results: list[Tensor]) -> Any:

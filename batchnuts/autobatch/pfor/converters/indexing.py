@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.converters.shapes import fixed
+from batchnuts.autobatch.pfor.converters.state import touch
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, rows_from, rows_to, shape_of, static_shape
@@ -21,7 +22,11 @@ def first_rows(site: Site, tensor: Tensor) -> Tensor:
         return tensor
     if known is not None and have is not None and known > have:
         raise Refused(f"the loop's index goes up to {known - 1}, but the axis it is used on has only {have} entries")
-    return tensor[: site.loop.count]
+    if known is not None and have is not None:
+        return tensor[:known]
+    # unlike tensor[:count], this fails where there are fewer
+    size = tf.concat([site.loop.count[None], tf.fill([tensor.shape.rank - 1], -1)], 0)
+    return tf.slice(tensor, tf.zeros_like(size), size)
 
 
 # ---- gather -----------------------------------------------------------------------------------------------------
@@ -75,8 +80,7 @@ def gather_nd(site: Site) -> list[Value]:
 @converts("ResourceGather", varying="indices", always=True)
 def gather_from_variable(site: Site) -> list[Value]:
     """Of a variable that is the same for all rows."""
-    if site.varies(0):
-        raise Refused("which variable is read depends on the iteration")
+    touch(site, "read")
     if not site.varies(1):
         return [Same(tensor) for tensor in site.emit(*site.tensors())]
     if site.attr("batch_dims"):
@@ -84,14 +88,13 @@ def gather_from_variable(site: Site) -> list[Value]:
     return site.emit_rows(*site.tensors())
 
 
-@converts("ResourceGatherNd", varying="indices", always=True)
+@converts("ResourceGatherNd", varying="indices", always=True, no_xla="ResourceGatherNd")
 def gather_nd_from_variable(site: Site) -> list[Value]:
     """As above."""
-    if site.varies(0):
-        raise Refused("which variable is read depends on the iteration")
-    return (
-        site.emit_rows(*site.tensors()) if site.varies(1) else [Same(tensor) for tensor in site.emit(*site.tensors())]
-    )
+    touch(site, "read")
+    if not site.varies(1):
+        return [Same(tensor) for tensor in site.emit(*site.tensors())]
+    return site.emit_rows(*site.tensors())
 
 
 # ---- scatter ----------------------------------------------------------------------------------------------------

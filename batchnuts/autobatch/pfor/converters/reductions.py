@@ -102,9 +102,10 @@ def segments(site: Site) -> list[Value]:
     ids_rank = site.row_rank(1)
     first = tf.cast(tf.range(site.loop.count), segment_ids.dtype) * count
     first = tf.reshape(first, [-1, *[1] * ids_rank])
-    (result,) = site.emit(
-        data, tf.where(segment_ids < 0, segment_ids, segment_ids + first), count * tf.cast(site.loop.count, count.dtype)
-    )
+    total = count * tf.cast(site.loop.count, count.dtype)
+    # one that is too large must not get into the next row's segments: it stays too large
+    placed = tf.where(segment_ids < count, segment_ids + first, total + segment_ids)
+    (result,) = site.emit(data, tf.where(segment_ids < 0, segment_ids, placed), total)
     return [_rows_of_segments(site, result)]
 
 

@@ -13,7 +13,7 @@ from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
 _INSTEAD = "Move it out of the loop, or ask for pfor(..., sequential=True), which runs the iterations one after another"
 
 
-def _touch(site: Site, how: str) -> Tensor:
+def touch(site: Site, how: str) -> Tensor:
     """The variable of input 0, which this op reads or updates. Raises Refused where both happen in one loop."""
     if site.varies(0):
         raise Refused(f"which variable it is depends on the iteration. {_INSTEAD}")
@@ -29,7 +29,7 @@ def _touch(site: Site, how: str) -> Tensor:
 @converts("ReadVariableOp", varying="none", always=True)
 def read(site: Site) -> list[Value]:
     """Once for all rows."""
-    return [Same(tensor) for tensor in site.emit(_touch(site, "read"))]
+    return [Same(tensor) for tensor in site.emit(touch(site, "read"))]
 
 
 @converts("VarIsInitializedOp VariableShape", varying="none", always=True)
@@ -41,7 +41,7 @@ def about_variable(site: Site) -> list[Value]:
 @converts("AssignAddVariableOp AssignSubVariableOp", varying="value", always=True)
 def update(site: Site) -> list[Value]:
     """One update by the sum of all."""
-    handle = _touch(site, "update")
+    handle = touch(site, "update")
     site.emit(handle, _sum_of_rows(site, 1))
     return []
 
@@ -60,7 +60,7 @@ def _sum_of_rows(site: Site, k: int) -> Tensor:
 @converts("ResourceScatterAdd ResourceScatterSub", varying="indices updates", always=True)
 def scatter_update(site: Site) -> list[Value]:
     """All rows' indices and updates one after another: sums do not mind."""
-    handle = _touch(site, "update")
+    handle = touch(site, "update")
     indices, updates = site.stacked(1), site.stacked(2)
     if site.loop.mask is not None:
         mask = tf.reshape(site.loop.mask, [-1, *[1] * site.row_rank(2)])
@@ -74,7 +74,7 @@ def scatter_update(site: Site) -> list[Value]:
 @converts("AssignVariableOp", varying="none", always=True)
 def assign(site: Site) -> list[Value]:
     """Only what is the same for all rows."""
-    handle = _touch(site, "assign")
+    handle = touch(site, "assign")
     if site.varies(1):
         raise Refused(f"the value assigned depends on the iteration. {_INSTEAD}")
     if site.loop.partial:
