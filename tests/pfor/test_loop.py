@@ -357,3 +357,46 @@ def test_outputs_that_are_several_tensors_in_one_are_refused(kind: str) -> None:
 
 def test_default_arguments_are_no_inputs() -> None:
     np.testing.assert_array_equal(pfor(lambda i, x=X: x[i], 4), X)
+
+
+def test_a_variable_is_known_inside_of_a_loop() -> None:
+    total = tf.Variable(1.0)
+
+    def body(i: Any) -> Any:
+        found = tf.while_loop(lambda k, a: k < 2, lambda k, a: (k + 1, a + total), (0, 0.0))[1]
+        total.assign_add(1.0)
+        return found
+
+    with pytest.raises(PforError, match="both reads and updates this variable"):
+        pfor(body, 4)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_inner_loop_whose_iterations_differ(own: bool) -> None:
+    def branch(i: Any) -> Any:
+        return pfor(lambda j: tf.cond(j > i, lambda: X[i, 0] * X[j, 1], lambda: 0.0), 3)
+
+    def loop(i: Any) -> Any:
+        return pfor(lambda j: tf.while_loop(lambda k, x: k < i + j, lambda k, x: (k + 1, x * X[i, j]), (0, 1.0))[1], 3)
+
+    body = branch if own else loop
+    np.testing.assert_allclose(pfor(body, 4), np.stack([body(tf.constant(i)) for i in range(4)]), rtol=1e-6)
+
+
+def test_the_sequential_loop_keeps_none() -> None:
+    def body(i: Any) -> Any:
+        tf.print("at", i)
+        return X[i], None
+
+    found = pfor(body, 4, sequential=True)
+    np.testing.assert_array_equal(found[0], X)
+    assert found[1] is None
+
+
+def test_the_error_is_the_same_inside_of_autograph() -> None:
+    @tf.function
+    def function() -> Any:
+        return pfor(_ranges, 4)
+
+    with pytest.raises(PforError, match="the ends of a range"):
+        function()

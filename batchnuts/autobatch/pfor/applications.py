@@ -8,10 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import PforError
+from batchnuts.autobatch.pfor.graphs import not_by_autograph
 from batchnuts.autobatch.pfor.loop import caller, over_rows, pfor
 from batchnuts.autobatch.pfor.values import Tensor
 
 
+@not_by_autograph
 def vectorized_map(
     function: Callable[[Any], Any], elems: Any, *, fallback: bool = True, masked: bool | None = None
 ) -> Any:
@@ -40,6 +42,7 @@ def vectorized_map(
     return over_rows(body, flat, fallback=fallback, masked=masked)
 
 
+@not_by_autograph
 def jacobian(function: Callable[[Any], Tensor], x: Any, *, masked: bool | None = None) -> Any:
     """d function(x) / dx by reverse mode, for all entries of the output at once.
 
@@ -66,6 +69,7 @@ def jacobian(function: Callable[[Any], Tensor], x: Any, *, masked: bool | None =
     return tf.nest.map_structure(shaped, rows, x)
 
 
+@not_by_autograph
 def hessian(function: Callable[[Tensor], Tensor], x: Tensor, *, masked: bool | None = None) -> Tensor:
     """The second derivatives of a function with a scalar value: the jacobian of its gradient.
 
@@ -84,6 +88,7 @@ def hessian(function: Callable[[Tensor], Tensor], x: Tensor, *, masked: bool | N
     return jacobian(gradient, x, masked=masked)
 
 
+@not_by_autograph
 def per_example_gradient(
     loss: Callable[..., Tensor], parameters: Any, *examples: Any, masked: bool | None = None
 ) -> Any:

@@ -13,6 +13,9 @@ from batchnuts.autobatch.errors import CompileError, Source
 class PforError(CompileError):
     """A loop body that cannot be vectorized: at which line of the user's code, which op, why, and what to do."""
 
+    ag_pass_through = True
+    """Tells TensorFlow's autograph not to put an error of its own in its place."""
+
 
 class FallbackWarning(UserWarning):
     """An op runs once an iteration, one after another, because no converter runs it for all at once."""

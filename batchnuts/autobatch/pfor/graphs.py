@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import tensorflow as tf
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def not_by_autograph(function: Function) -> Function:
+    """The function, not rewritten by autograph where a user's `tf.function` calls it."""
+    plain: Function = tf.autograph.experimental.do_not_convert(function)
+    return plain
 
 
 def called(op: Any, attribute: str, k: int | None = None) -> Any:

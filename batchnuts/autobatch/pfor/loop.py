@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,16 @@ import tensorflow as tf
 
 from batchnuts.autobatch.errors import Source
 from batchnuts.autobatch.pfor.errors import PforError, in_library
-from batchnuts.autobatch.pfor.graphs import compiled_by_xla
+from batchnuts.autobatch.pfor.graphs import compiled_by_xla, not_by_autograph
 from batchnuts.autobatch.pfor.site import Loop
 from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
 from batchnuts.autobatch.pfor.walk import convert_graph, has_effects
 
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
+"""A body is being traced: what a pfor in it emits is converted again, so its shapes may not depend on data."""
 
+
+@not_by_autograph
 def pfor(
     body: Callable[[Tensor], Any],
     iters: int | Tensor,
@@ -35,7 +40,8 @@ def pfor(
     An op that no converter knows runs once an iteration (FallbackWarning; with fallback=False an error). `sequential`
     runs the iterations one after another if they have effects that cannot be joined. `masked` chooses how branches and
     loops are run that iterations take differently: True computes them for all and picks, which needs no shapes that
-    depend on data; False for those iterations that take them; None: masked under XLA, else not.
+    depend on data; False for those iterations that take them; None: masked under XLA, and in the body of another
+    pfor, else not.
 
     Numerics: each output is computed by the same ops in the same dtypes as one iteration would, but sums and products
     may be taken in another order. Integers and random bits are equal; floats agree to within a few ulps of the largest
@@ -70,13 +76,17 @@ def convert(
     masked: bool | None = None,
 ) -> Any:
     """A function of rows for all of them: traced once on `row_specs`, then converted. In a graph, not eagerly."""
-    # default arguments of the body must not become inputs of the graph
-    concrete = tf.function(lambda *row: body(*row), autograph=False).get_concrete_function(*row_specs)
+    nested = _inside.get()
+    token = _inside.set(True)
+    try:  # default arguments of the body must not become inputs of the graph
+        concrete = tf.function(lambda *row: body(*row), autograph=False).get_concrete_function(*row_specs)
+    finally:
+        _inside.reset(token)
     _refuse_composites(concrete)
     graph = concrete.graph
     if sequential and any(has_effects(op) for op in graph.get_operations()):
         return _one_after_another(concrete, rows)
-    loop = Loop(count, compiled_by_xla() if masked is None else masked, fallback)
+    loop = Loop(count, compiled_by_xla() or nested if masked is None else masked, fallback)
     _check_memory(graph, loop)
     captured = {internal.ref(): Same(external) for external, internal in graph.captures}
     given = iter(rows)
@@ -85,6 +95,7 @@ def convert(
     return _structured(concrete, results)
 
 
+@not_by_autograph
 def over_rows(
     function: Callable[..., Any], rows: Sequence[Tensor], *, fallback: bool = True, masked: bool | None = None
 ) -> Any:
@@ -159,10 +170,14 @@ def _structured(concrete: Any, results: list[Tensor]) -> Any:
 
 def _one_after_another(concrete: Any, rows: Sequence[Rows]) -> Any:
     """The sequential loop."""
-    signature = tf.nest.map_structure(lambda t: tf.TensorSpec(t.shape, t.dtype), concrete.structured_outputs)
-    return tf.map_fn(
-        lambda row: concrete(*row), tuple(r.tensor for r in rows), fn_output_signature=signature, parallel_iterations=1
-    )
+    signature = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in concrete.outputs)
+
+    def one_row(row: Any) -> Any:
+        return tuple(tensor for tensor in tf.nest.flatten(concrete(*row)) if tensor is not None)
+
+    given = tuple(r.tensor for r in rows)
+    results = tf.map_fn(one_row, given, fn_output_signature=signature, parallel_iterations=1)
+    return _structured(concrete, list(results))
 
 
 def _check_memory(graph: Any, loop: Loop) -> None:

@@ -104,10 +104,17 @@ def _pack(values: Sequence[Value]) -> list[Tensor]:
     packed = []
     for value in values:
         assert not isinstance(value, Box)
+        if _is_variable(value):
+            continue
         packed.append(value.tensor)
         if isinstance(value, Handle) and value.lengths is not None:
             packed.append(value.lengths)
     return packed
+
+
+def _is_variable(value: Value) -> bool:
+    """A tf.Variable's handle: no loop changes it, and inside of one it must be known for the same variable."""
+    return isinstance(value, Same) and bool(value.tensor.dtype == tf.resource)
 
 
 def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
@@ -115,6 +122,9 @@ def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
     rest = iter(tensors)
     values: list[Value] = []
     for value in like:
+        if _is_variable(value):
+            values.append(value)
+            continue
         tensor = next(rest)
         if isinstance(value, Handle):
             values.append(Handle(tensor, next(rest) if value.lengths is not None else None))
@@ -152,7 +162,7 @@ def _shapes(values: Sequence[Value], variables: Sequence[Variable], rows: int | 
             shapes.append(tf.TensorShape(None))
             if value.lengths is not None:
                 shapes.append(tf.TensorShape([rows]))
-        else:
+        elif not _is_variable(value):
             shapes.append(variable.like.shape)
     return shapes
 
