@@ -210,7 +210,7 @@ def _masked(site: Site, index: Tensor, branches: list[Any], inputs: Sequence[Val
         assert loop.mask is not None
         seen = [safe(_of_branch(value, k, len(branches)), loop.mask) for value in inputs]
         results.append(site.convert_graph(graph, seen, loop))
-    return [_chosen(site, index, [values[k] for values in results], inputs) for k in range(len(site.op.outputs))]
+    return [_chosen(site, index, [values[k] for values in results]) for k in range(len(site.op.outputs))]
 
 
 def safe(value: Value, mask: Tensor) -> Value:
@@ -231,7 +231,7 @@ def _beside(mask: Tensor, tensor: Tensor) -> Tensor:
     return tf.reshape(mask, [-1, *[1] * (tensor.shape.rank - 1)])
 
 
-def _chosen(site: Site, index: Tensor, values: list[Value], inputs: Sequence[Value]) -> Value:
+def _chosen(site: Site, index: Tensor, values: list[Value]) -> Value:
     if any(isinstance(value, Box) for value in values):
         return Box(tuple(_single(value) for value in values))
     if any(isinstance(value, Handle) or _is_variant(value) for value in values):

@@ -12,8 +12,6 @@ a, b    otherwise              batched product
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import NoRule
@@ -103,10 +101,6 @@ def einsum(site: Site) -> list[Value]:
         raise NoRule
     operands, result = equation.split("->")
     letter = next(c for c in "zyxwvutsrqponmlkjihgfedcbaZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in equation)
-    marked = [_with_letter(letter, labels, site.varies(k)) for k, labels in enumerate(operands.split(","))]
+    # before an ellipsis too
+    marked = [letter + labels if site.varies(k) else labels for k, labels in enumerate(operands.split(","))]
     return site.emit_rows(*site.tensors(), equation=f"{','.join(marked)}->{letter}{result}".encode())
-
-
-def _with_letter(letter: str, labels: str, varies: bool) -> Any:
-    """An ellipsis may stay: the letter goes before it."""
-    return letter + labels if varies else labels
