@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 from op_cases import (
     BOOL,
@@ -9,6 +11,7 @@ from op_cases import (
     INTS,
     case,
     complexes,
+    composed,
     flags,
     floats,
     increasing,
@@ -138,4 +141,21 @@ INDEXING = [
     case("StridedSliceGrad", shape=[4, 5], begin=[1, 0], end=[3, 5], strides=[1, 2], dy=floats(2, 3)),
 ]
 
-CASES = [*SHAPES, *REDUCTIONS, *INDEXING]
+# What they give differs in length from row to row: compared by its sum and its size (see test_lengths.py).
+LENGTHS = [
+    case("Where", BOOL, condition=flags(5), pick=lambda places: sums(places)),
+    case("Where", INTS, condition=whole(2, 3), pick=lambda places: sums(places)),
+    case("Unique", INTS, x=whole(7), pick=lambda found: [*sums(found[0]), found[1]]),
+    case("UniqueWithCounts", INTS, xla=False, x=whole(7), pick=lambda found: [*sums(found[0]), *sums(found[2])]),
+    composed("StridedSlice", lambda x, n: tf.reduce_sum(x[:n]), floats(6), small()),
+    composed("StridedSlice", lambda x, i: x[..., i], floats(4, 3), small()),
+    composed("StridedSlice", lambda x, i: x[i, ..., ::-1], floats(3, 4, 2), small()),
+    composed("StridedSlice", lambda x, i: x[:, tf.newaxis, i, tf.newaxis, ..., 1], floats(2, 3, 4, 2), small()),
+]
+
+
+def sums(tensor: Any) -> list[Any]:
+    return [tf.reduce_sum(tensor, axis=0), tf.size(tensor)]
+
+
+CASES = [*SHAPES, *REDUCTIONS, *INDEXING, *LENGTHS]

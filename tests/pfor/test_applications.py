@@ -100,3 +100,49 @@ def test_gradient_through_the_loop() -> None:
         value = tf.reduce_sum(vectorized_map(lambda row: tf.linalg.matvec(A, row) ** 2, X))
     wanted = 2 * tf.linalg.matmul(tf.linalg.matmul(A, X, transpose_b=True), X)
     np.testing.assert_allclose(tape.gradient(value, A), wanted, rtol=1e-12)
+
+
+@tf.custom_gradient
+def product_with_a_gradient_of_its_own(x: Any, y: Any) -> Any:
+    """x y, whose gradient says ten times as much by x, and nothing by y where y is above 0."""
+
+    def gradient(upstream: Any) -> Any:
+        return 10.0 * upstream * y, tf.where(y > 0.0, tf.zeros_like(y), upstream * x)
+
+    return x * y, gradient
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda row, same: tf.reduce_sum(product_with_a_gradient_of_its_own(row, row + 0.5)),
+        lambda row, same: tf.reduce_sum(product_with_a_gradient_of_its_own(row, same)),
+        lambda row, same: tf.reduce_sum(product_with_a_gradient_of_its_own(same, tf.sin(same))) * row[0],
+        lambda row, same: tf.cond(
+            row[0] > 0.0, lambda: tf.reduce_sum(product_with_a_gradient_of_its_own(row, same)), lambda: row[1]
+        ),
+        lambda row, same: tf.reduce_sum(tf.function(product_with_a_gradient_of_its_own)(row, same)),
+    ],
+    ids=["of rows", "of what is the same", "of that alone", "in a branch", "in a function"],
+)
+def test_a_gradient_of_its_own_holds_for_a_tape_around_the_loop(body: Any, xla: bool) -> None:
+    rng = np.random.default_rng(0)
+    rows, same = tf.constant(rng.normal(size=(5, 3))), tf.constant(rng.normal(size=3))
+
+    def gradients(run: Any, rows: Any, same: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([rows, same])
+            value = tf.reduce_sum(run(rows, same))
+        return tape.gradient(value, [rows, same], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+    def vectorized(rows: Any, same: Any) -> Any:
+        return vectorized_map(lambda row: body(row, same), rows)
+
+    def one_by_one(rows: Any, same: Any) -> Any:
+        return tf.stack([body(row, same) for row in tf.unstack(rows)])
+
+    found = tf.function(gradients, jit_compile=xla, autograph=False)(vectorized, rows, same)
+    expected = gradients(one_by_one, rows, same)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(tf.convert_to_tensor(ours), tf.convert_to_tensor(theirs), rtol=1e-12)

@@ -2,7 +2,8 @@
 
     varies(outputs) = some input of the op varies, or it draws random numbers        [forward, to a fixpoint in loops]
 
-It may say 'varies' of what turns out the same; that is then repeated for every row. Shapes never vary.
+It may say 'varies' of what turns out the same; that is then repeated for every row. Shapes vary only where rows have
+different lengths (`values.Padded`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,25 @@ def outputs_vary(graph: Any, inputs: Sequence[bool]) -> list[bool]:
     """For each output of a graph, whether it varies if these inputs do."""
     found = {tensor.ref(): flag for tensor, flag in zip(graph.inputs, inputs)}
     given = {tensor.op.name for tensor in graph.inputs}
+    of_lengths: set[Any] = set()
+    """Tensors that may have rows of different lengths."""
     for op in in_order(graph):
         if op.name in given:
             continue
-        flags = _op_outputs(op, [found[tensor.ref()] for tensor in op.inputs])
+        varying = [found[tensor.ref()] for tensor in op.inputs]
+        from_lengths = any(tensor.ref() in of_lengths for tensor in op.inputs)
+        if from_lengths or _makes_lengths(op, varying):
+            of_lengths |= {tensor.ref() for tensor in op.outputs if not tensor.shape.is_fully_defined()}
+        flags = [True] * len(op.outputs) if from_lengths else _op_outputs(op, varying)
         found.update((tensor.ref(), flag) for tensor, flag in zip(op.outputs, flags))
     return [found[tensor.ref()] for tensor in graph.outputs]
+
+
+def _makes_lengths(op: Any, inputs: list[bool]) -> bool:
+    """What the op gives may have rows of different lengths."""
+    if op.type == "StridedSlice":
+        return inputs[2] and not op.outputs[0].shape.is_fully_defined()
+    return op.type in ("Where", "Unique", "UniqueWithCounts") and inputs[0]
 
 
 def _op_outputs(op: Any, inputs: list[bool]) -> list[bool]:

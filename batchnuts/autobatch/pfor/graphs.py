@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -35,6 +35,36 @@ def function_graph(graph: Any, name: str) -> Any:
 def loop_parts(op: Any) -> tuple[Any, Any]:
     """The graphs of a While: its condition and its body."""
     return called(op, "cond"), called(op, "body")
+
+
+def gradient_of(op: Any) -> Callable[..., list[Any]] | None:
+    """The gradient that `tf.custom_gradient` registered for an op: (op, *upstream) -> one by each input, or None."""
+    try:
+        name = op.get_attr("_gradient_op_type").decode()
+    except ValueError:
+        return None
+    from tensorflow.python.framework import ops
+
+    found: Callable[..., list[Any]] = ops.gradient_registry.lookup(name)
+    return found
+
+
+def traced_in(graph: Any, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
+    """A function of such tensors, traced as if the graph had called it: tensors of the graph become its captures."""
+    with graph.as_default():
+        return tf.function(lambda *given: function(*given), autograph=False).get_concrete_function(*specs)
+
+
+def is_visible(tensor: Any) -> bool:
+    """An op that is made now may use it: it is a number, or of the present graph or one around that."""
+    if isinstance(tensor, tf.__internal__.EagerTensor):
+        return True
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if tensor.graph is graph:
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def in_order(graph: Any) -> list[Any]:

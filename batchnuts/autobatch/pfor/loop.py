@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from batchnuts.autobatch.errors import Source
-from batchnuts.autobatch.pfor.errors import PforError, in_library
+from batchnuts.autobatch.pfor.errors import PforError, in_library, refusal
 from batchnuts.autobatch.pfor.graphs import compiled_by_xla, not_by_autograph
 from batchnuts.autobatch.pfor.site import Loop
-from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Padded, Rows, Same, Tensor, Value
 from batchnuts.autobatch.pfor.walk import convert_graph, has_effects
 
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
@@ -91,7 +91,8 @@ def convert(
     captured = {internal.ref(): Same(external) for external, internal in graph.captures}
     given = iter(rows)
     inputs = [captured[tensor.ref()] if tensor.ref() in captured else next(given) for tensor in graph.inputs]
-    results = [_stacked(value, loop) for value in convert_graph(graph, inputs, loop)]
+    outputs = convert_graph(graph, inputs, loop)
+    results = [_stacked(value, tensor, loop) for value, tensor in zip(outputs, graph.outputs, strict=True)]
     return _structured(concrete, results)
 
 
@@ -138,9 +139,18 @@ def _count(iters: Any) -> Tensor:
         return tf.identity(count)
 
 
-def _stacked(value: Value, loop: Loop) -> Tensor:
+def _stacked(value: Value, output: Tensor, loop: Loop) -> Tensor:
     if isinstance(value, Rows):
         return value.tensor
+    if isinstance(value, Padded):
+        op = output.op
+        while op.type == "Identity":  # of the tracing, which has no line
+            op = op.inputs[0].op
+        raise refusal(
+            op,
+            f"the body returns {output.name!r}, whose length depends on the iteration, so it cannot be stacked. Reduce "
+            "it, or pad to one shape: tf.where(mask, x, 0) in place of tf.boolean_mask(x, mask)",
+        )
     if isinstance(value, Same) and value.tensor.dtype not in (tf.variant, tf.resource):
         return loop.rows(value.tensor)
     raise PforError("an output of the body is a list or a variable, which cannot be stacked", caller())

@@ -54,6 +54,26 @@ def converts(
     return register
 
 
+LENGTHS: dict[str, Convert] = {}
+"""Converters of ops that know what to do with rows of different lengths (`values.Padded`), asked before the others."""
+
+
+def on_lengths(ops: str) -> Callable[[Convert], Convert]:
+    """Register one that is called where an input has rows of different lengths, or their shapes.
+
+    NoRule leaves it to the ordinary converter, which gets no value of different lengths: the op is then refused.
+    """
+
+    def register(convert: Convert) -> Convert:
+        for name in ops.split():
+            if name in LENGTHS:
+                raise ValueError(f"op {name} has a converter for different lengths already")
+            LENGTHS[name] = convert
+        return convert
+
+    return register
+
+
 def table() -> str:
     """All converters as a Markdown table: op, which inputs may vary, XLA."""
     lines = ["| op | family | inputs that may vary | XLA |", "|---|---|---|---|"]

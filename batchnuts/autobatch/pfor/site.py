@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
-from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Padded, Rows, Same, Tensor, Value
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,17 @@ class Site:
     """The value of any tensor of the body's graph that was converted before."""
     convert_graph: Callable[[Any, Sequence[Value], Loop], list[Value]]
     """Convert a function that the op calls: its graph, the values of its inputs, the loop it runs in."""
+
+    def convert_part(self, graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value]:
+        """A branch, or a part of a loop. Raises Refused where it gives rows of different lengths."""
+        outputs = self.convert_graph(graph, inputs, loop)
+        for tensor, value in zip(graph.outputs, outputs, strict=True):
+            if isinstance(value, Padded):
+                raise Refused(
+                    f"the length of {tensor.op.name!r}, which a branch or the body of a loop gives, depends on the "
+                    "iteration. Reduce it there (tf.reduce_sum and the like), or pad to one shape and mask"
+                )
+        return outputs
 
     @property
     def static(self) -> bool:

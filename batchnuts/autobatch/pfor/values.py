@@ -2,6 +2,7 @@
 
     Value ::= Same(tensor)          one tensor for every iteration ("invariant")
             | Rows(tensor)          one row an iteration, along a new leading axis ("varying")
+            | Padded(tensor)        rows of different lengths, padded to one
             | Handle(tensor)        one TensorList or Optional for all iterations, whose contents have rows
             | Box(contents)         what an Optional holds, known while the body is converted
 
@@ -33,6 +34,20 @@ class Rows:
     tensor: Tensor
     counts: bool = False
     """The rows are 0, 1, 2, ...: the loop's index, or a cast of it. Taking rows by it takes what is there."""
+    shape_of: Padded | None = None
+    """The rows are the shapes of these rows of different lengths."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """[rows, longest, *rest]: row i has `lengths[i]` entries at the front, of shape `rest`. What is behind is finite if
+    they are, has no gradient, and does not count."""
+
+    tensor: Tensor
+    lengths: Tensor
+    """[rows] int32."""
+    origin: str
+    """What the lengths come from: two values with the same one have the same lengths."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +79,7 @@ class Box:
         return Box(tuple(None if part is None else tuple(map(function, part)) for part in self.contents))
 
 
-Value: TypeAlias = "Same | Rows | Handle | Box"
+Value: TypeAlias = "Same | Rows | Padded | Handle | Box"
 
 
 def varies(value: Value) -> bool:

@@ -15,10 +15,10 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor import converters as _  # noqa: F401  # fills the registry
 from batchnuts.autobatch.pfor.errors import NoRule, PforError, Refused, refusal
 from batchnuts.autobatch.pfor.graphs import in_order
-from batchnuts.autobatch.pfor.registry import REGISTRY
+from batchnuts.autobatch.pfor.registry import LENGTHS, REGISTRY
 from batchnuts.autobatch.pfor.rowwise import fall_back
 from batchnuts.autobatch.pfor.site import Loop, Site, static_shape
-from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value, varies
+from batchnuts.autobatch.pfor.values import Padded, Rows, Same, Tensor, Value, varies
 
 
 def convert_graph(graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value]:
@@ -82,6 +82,10 @@ def convert_op(site: Site) -> list[Value]:
     try:
         if not any(varies(value) for value in site.inputs) and not (converter is not None and converter.always):
             return [Same(tensor) for tensor in site.emit(*site.tensors())]
+        if any(_of_lengths(value) for value in site.inputs):
+            found = _convert_lengths(site)
+            if found is not None:
+                return found
         if converter is None:
             return fall_back(site, "it has no converter")
         try:
@@ -96,6 +100,26 @@ def convert_op(site: Site) -> list[Value]:
         raise
     except (ValueError, TypeError, tf.errors.InvalidArgumentError, NotImplementedError) as error:
         raise refusal(op, f"TensorFlow refused what it was converted to: {error}") from error
+
+
+def _of_lengths(value: Value) -> bool:
+    return isinstance(value, Padded) or (isinstance(value, Rows) and value.shape_of is not None)
+
+
+def _convert_lengths(site: Site) -> list[Value] | None:
+    """The outputs of an op on rows of different lengths; None where the ordinary converter can do it."""
+    try:
+        if site.op.type in LENGTHS:
+            return LENGTHS[site.op.type](site)
+    except NoRule:
+        pass
+    for tensor, value in zip(site.op.inputs, site.inputs, strict=True):
+        if isinstance(value, Padded):
+            raise Refused(
+                f"the length of its input {tensor.name!r} depends on the iteration, and there is no rule for that. "
+                "Reduce it first (tf.reduce_sum and the like), or pad to one shape and mask"
+            )
+    return None
 
 
 _EFFECTS = (

@@ -3,7 +3,9 @@
 from batchnuts.autobatch.pfor.converters import (
     branches,
     elementwise,
+    gradients,
     indexing,
+    lengths,
     linalg,
     lists,
     loops,
@@ -18,7 +20,9 @@ from batchnuts.autobatch.pfor.converters import (
 __all__ = [
     "branches",
     "elementwise",
+    "gradients",
     "indexing",
+    "lengths",
     "linalg",
     "lists",
     "loops",

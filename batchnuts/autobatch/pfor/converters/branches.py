@@ -63,7 +63,7 @@ def _one_branch(site: Site, chosen: Tensor, branches: list[Any], inputs: Sequenc
 
     def branch(graph: Any) -> Callable[[], list[Tensor]]:
         def run() -> list[Tensor]:
-            values = site.convert_graph(graph, inputs, site.loop)
+            values = site.convert_part(graph, inputs, site.loop)
             return [*(to_tensor(site.loop, value, flag) for value, flag in zip(values, vary)), tf.constant(0)]
 
         return run
@@ -126,10 +126,10 @@ def _run_unless_empty(site: Site, graph: Any, inputs: Sequence[Value], loop: Loo
         if tensor.dtype != tf.resource
     )  # fmt: skip
     if not plain:
-        return site.convert_graph(graph, inputs, loop)
+        return site.convert_part(graph, inputs, loop)
 
     def run() -> list[Tensor]:
-        values = site.convert_graph(graph, inputs, loop)
+        values = site.convert_part(graph, inputs, loop)
         return [*(to_tensor(loop, value, True) for value in values), tf.constant(0)]
 
     def empty() -> list[Tensor]:
@@ -209,7 +209,7 @@ def _masked(site: Site, index: Tensor, branches: list[Any], inputs: Sequence[Val
         loop = site.loop.masked(taking)
         assert loop.mask is not None
         seen = [safe(_of_branch(value, k, len(branches)), loop.mask) for value in inputs]
-        results.append(site.convert_graph(graph, seen, loop))
+        results.append(site.convert_part(graph, seen, loop))
     return [_chosen(site, index, [values[k] for values in results]) for k in range(len(site.op.outputs))]
 
 

@@ -59,13 +59,6 @@ def passed_on(site: Site) -> list[Value]:
     return [Rows(tensor, counts=value.counts and exact)]
 
 
-@converts("IdentityN", always=True)
-def all_passed_on(site: Site) -> list[Value]:
-    """Each of its inputs is an output: also what is the same for all rows, or a list. A function with a gradient of its
-    own is such an op, with the gradient's graph already in place."""
-    return list(site.inputs)
-
-
 @converts(BROADCASTING)
 def broadcasting(site: Site) -> list[Value]:
     """Shapes of rows broadcast against each other from the right, so rows of lower rank get unit axes before them."""

@@ -3,6 +3,7 @@ rows."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +11,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.converters.shapes import fixed
 from batchnuts.autobatch.pfor.converters.state import touch
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
+from batchnuts.autobatch.pfor.padding import cut_to, origin_of
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, rows_from, rows_to, shape_of, static_shape
 from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
@@ -205,7 +207,7 @@ def masks_behind_rows(site: Site) -> dict[str, int]:
 @converts("StridedSlice", varying="input begin end")
 def strided_slice(site: Site) -> list[Value]:
     """x[a:b:c, i, ...]. Where an index i differs between rows, it is a gather; where it is the loop's own index, it
-    takes what is there."""
+    takes what is there. Where the end of a slice of the first axis differs, so do the lengths of what it gives."""
     site.only(0, 1, 2)
     if not (site.varies(1) or site.varies(2)):
         begin, end, strides = site.tensors()[1:]
@@ -217,28 +219,66 @@ def strided_slice(site: Site) -> list[Value]:
             tf.concat([one, strides], 0),
             **masks_behind_rows(site),
         )
-    return [Rows(_index_rows(site))]
+    value, lengths, origin = _index_rows(site)
+    return [Rows(value) if lengths is None else cut_to(value, lengths, origin)]
 
 
-def _index_rows(site: Site) -> Tensor:
-    """Axis by axis, from the first: what differs between rows is an index (x[i]) or the start of a slice of fixed
-    length."""
-    if site.attr("ellipsis_mask") or site.attr("new_axis_mask"):
-        raise NoRule
+@dataclass(frozen=True)
+class Part:
+    """What a strided slice does to one axis of a row."""
+
+    begin: Any
+    """An int, the value of a scalar, or None: from the start."""
+    end: Any
+    stride: int
+    shrinks: bool
+    """It takes one index, `begin`."""
+    new: bool = False
+    """It is a new axis; the rest means nothing."""
+
+
+def _parts(site: Site) -> list[Part]:
+    """Axis by axis, with the ellipsis written out. Raises NoRule where they cannot be told apart."""
     strides = site.constant(3)
     begins, ends = _entries(site, 1), _entries(site, 2)
     if strides is None or begins is None or ends is None:
         raise NoRule
+
+    def masked(name: str, k: int) -> bool:
+        return bool(site.attr(name) & (1 << k))
+
+    parts: list[Part] = []
+    new = sum(masked("new_axis_mask", k) for k in range(len(begins)))
+    for k, (begin, end, stride) in enumerate(zip(begins, ends, strides)):
+        if masked("ellipsis_mask", k):
+            skipped = site.row_rank(0) - (len(begins) - 1 - new)
+            parts += [Part(None, None, 1, shrinks=False)] * skipped
+        elif masked("new_axis_mask", k):
+            parts.append(Part(None, None, 1, shrinks=False, new=True))
+        else:
+            low = None if masked("begin_mask", k) else begin
+            high = None if masked("end_mask", k) else end
+            shrinks = masked("shrink_axis_mask", k)
+            parts.append(Part(begin if shrinks else low, high, int(stride), shrinks))
+    return parts
+
+
+def _index_rows(site: Site) -> tuple[Tensor, Tensor | None, str]:
+    """Axis by axis, from the first: what differs between rows is an index (x[i]), the start of a slice of fixed length,
+    or the end of a slice of the first axis; then the rows' lengths come second, and what they come from third."""
     value, varies = site.tensor(0), site.varies(0)
     out = list(static_shape(site.op.outputs[0]))
+    lengths: Tensor | None = None
+    origin = ""
     axis = 0  # of what is left of a row
-    for k, (begin, end) in enumerate(zip(begins, ends)):
-        bit = 1 << k
-        shrinks = bool(site.attr("shrink_axis_mask") & bit)
-        if isinstance(begin, Rows) and not (site.attr("begin_mask") & bit):
+    for part in _parts(site):
+        begin, end, shrinks = part.begin, part.end, part.shrinks
+        if part.new:
+            value = tf.expand_dims(value, axis + varies)
+        elif isinstance(begin, Rows):
             index = begin.tensor
             size = 1 if shrinks else out[axis]
-            if size is None or strides[k] != 1:
+            if size is None or part.stride != 1:
                 raise Refused("the slice begins at a place that depends on the iteration, so its size must be known")
             if shrinks and begin.counts and not varies:
                 value = first_rows(site, rows_from(value, axis))
@@ -250,22 +290,51 @@ def _index_rows(site: Site) -> Tensor:
             if shrinks:
                 value = tf.squeeze(value, axis + 1)
                 continue
-        elif isinstance(end, Rows) and not (site.attr("end_mask") & bit):
-            raise Refused("the end of a slice depends on the iteration, so rows would have different shapes")
+        elif isinstance(end, Rows) and not shrinks:
+            if axis or part.stride != 1:
+                raise Refused(
+                    "the end of a slice depends on the iteration, so rows would have different shapes: only for the "
+                    "first axis, with stride 1, there is a rule"
+                )
+            value = value if varies else site.loop.rows(value)
+            varies = True
+            extent = tf.shape(value)[1]
+            start = _place(0 if begin is None else _tensor(begin), extent)
+            value = value if begin is None else value[:, begin if isinstance(begin, int) else start :]
+            lengths = tf.maximum(_place(end.tensor, extent) - start, 0)
+            origin = _origin(site)
         else:
-            low = None if site.attr("begin_mask") & bit else _tensor(begin)
-            high = None if site.attr("end_mask") & bit else _tensor(end)
-            step = int(strides[k])
-            picked: Any = low if shrinks else slice(low, high, step)
+            low, high = _tensor(begin), _tensor(end)
+            picked: Any = low if shrinks else slice(low, high, part.stride)
             value = value[(slice(None),) * (axis + varies) + (picked,)]
             if shrinks:
                 continue
         axis += 1
-    return value
+    return value, lengths, origin
+
+
+def _origin(site: Site) -> str:
+    """Of the lengths of a slice: the same for slices from one place to one end, of an axis with the same extent."""
+    k = _varying_end(site)
+    ends, begins = site.op.inputs[2], site.op.inputs[1]
+
+    def entry(vector: Tensor) -> str:
+        parts = (vector.op.inputs[k],) if vector.op.type == "Pack" else (vector, k)
+        return origin_of(site.value_of, *parts)
+
+    begin = "" if site.attr("begin_mask") >> k & 1 else entry(begins)
+    extent = site.row_shape(0)[0]
+    return origin_of(site.value_of, begin, entry(ends), site.op.name if extent is None else extent)
+
+
+def _place(index: Any, extent: Tensor) -> Tensor:
+    """The end of a slice, or its start, counted from the front of an axis and within it."""
+    index = tf.cast(index, tf.int32)
+    return tf.clip_by_value(tf.where(index < 0, index + extent, index), 0, extent)
 
 
 def _tensor(entry: Any) -> Any:
-    return entry if isinstance(entry, int) else entry.tensor
+    return entry if entry is None or isinstance(entry, int) else entry.tensor
 
 
 def _entries(site: Site, k: int) -> list[Any] | None:
@@ -289,18 +358,41 @@ def _entries(site: Site, k: int) -> list[Any] | None:
 @converts("StridedSliceGrad", varying="begin dy")
 def strided_slice_gradient(site: Site) -> list[Value]:
     """Into zeros of the shape that was cut."""
+    if site.varies(1) or site.varies(2) or site.varies(3):
+        raise NoRule
+    return _into_zeros(site, site.tensor(2), site.stacked(4), masks_behind_rows(site))
+
+
+def slice_gradient_to_end(site: Site, above: Tensor) -> list[Value]:
+    """That of a slice whose end differs between rows, as if it went to the end of its axis, the first of a row."""
+    k = _varying_end(site)
+    masks = masks_behind_rows(site)
+    masks["end_mask"] |= 1 << (k + 1)
+    begin = site.tensor(1)
+    return _into_zeros(site, tf.zeros_like(begin), above, masks)
+
+
+def _varying_end(site: Site) -> int:
+    """The place, among the entries of a slice, of the one whose end has rows."""
+    ends = _entries(site, 2) or []
+    varying = [
+        k for k, end in enumerate(ends) if isinstance(end, Rows) and not (site.attr("end_mask") >> k & 1)
+        and not (site.attr("shrink_axis_mask") >> k & 1)
+    ]  # fmt: skip
+    if len(varying) != 1:
+        raise Refused("the ends of more than one slice depend on the iteration")
+    return varying[0]
+
+
+def _into_zeros(site: Site, end: Tensor, above: Tensor, masks: dict[str, int]) -> list[Value]:
     shape = fixed(site, 0, "the shape")
-    if site.varies(2) or site.varies(3):
-        raise NoRule
-    begin, end, strides = site.tensors()[1:4]
-    if site.varies(1):
-        raise NoRule
+    begin, strides = site.tensor(1), site.tensor(3)
     zero, one = tf.zeros(1, begin.dtype), tf.ones(1, begin.dtype)
     return site.emit_rows(
         tf.concat([tf.cast(site.loop.count, shape.dtype)[None], shape], 0),
         tf.concat([zero, begin], 0),
         tf.concat([zero, end], 0),
         tf.concat([one, strides], 0),
-        site.stacked(4),
-        **masks_behind_rows(site),
+        above,
+        **masks,
     )

@@ -174,12 +174,12 @@ def _together(site: Site, variables: list[Variable], start: list[Value]) -> list
     condition, body = loop_parts(site.op)
 
     def goes_on(*tensors: Tensor) -> Tensor:
-        (value,) = site.convert_graph(condition, _unpack(tensors, start), site.loop)
+        (value,) = site.convert_part(condition, _unpack(tensors, start), site.loop)
         assert isinstance(value, Same)
         return tf.reshape(value.tensor, [])
 
     def trip(*tensors: Tensor) -> list[Tensor]:
-        values = site.convert_graph(body, _unpack(tensors, start), site.loop)
+        values = site.convert_part(body, _unpack(tensors, start), site.loop)
         return _pack([_coerced(site.loop, value, like) for value, like in zip(values, start)])
 
     results = tf.while_loop(
@@ -212,7 +212,7 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
             raise Refused("how long a list gets depends on the iteration")
 
     def still_in(values: Sequence[Value], where: Loop) -> Tensor:
-        (value,) = site.convert_graph(condition, values, where)
+        (value,) = site.convert_part(condition, values, where)
         tensor = to_tensor(site.loop, value, True)
         return tf.reshape(tensor, [-1])
 
@@ -227,7 +227,7 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
     def trip(active: Tensor, *tensors: Tensor) -> list[Tensor]:
         before = _unpack(tensors[len(noted) :], counted)
         where = site.loop.masked(active)
-        values = site.convert_graph(
+        values = site.convert_part(
             body, [safe(value, active) if isinstance(value, Rows) else value for value in before], where
         )
         after = [_coerced(site.loop, value, like) for value, like in zip(values, counted)]
@@ -294,7 +294,7 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
         return site.loop.subset(tf.size(ids))
 
     def still_in(values: Sequence[Value], where: Loop) -> Tensor:
-        (value,) = site.convert_graph(condition, values, where)
+        (value,) = site.convert_part(condition, values, where)
         return tf.reshape(to_tensor(where, value, True), [-1])
 
     def kept_rows(values: Sequence[Value], rows: Tensor) -> list[Value]:
@@ -308,7 +308,7 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
 
     def trip(ids: Tensor, *tensors: Tensor) -> list[Tensor]:
         where = loop_of(ids)
-        values = site.convert_graph(body, _unpack(tensors[len(changed) :], start), where)
+        values = site.convert_part(body, _unpack(tensors[len(changed) :], start), where)
         after = [_coerced(where, value, like) for value, like in zip(values, start)]
         goes = still_in(after, where)
         leaving, staying = (tf.cast(tf.where(flag)[:, 0], tf.int32) for flag in (~goes, goes))

@@ -1,0 +1,136 @@
+"""Functions with gradients of their own (`tf.custom_gradient`): for tapes inside of the body, and for those around it.
+
+TensorFlow keeps such a function's gradient by name, on an IdentityN of its results and arguments. A tape in the body
+has used it when the body was traced. For a tape around the pfor, what the conversion passes on gets a gradient again:
+the function's own, traced when it is asked for, and converted for all rows like anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from batchnuts.autobatch.pfor.errors import PforError, refusal
+from batchnuts.autobatch.pfor.graphs import gradient_of, is_visible, traced_in
+from batchnuts.autobatch.pfor.registry import converts
+from batchnuts.autobatch.pfor.site import Site
+from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+
+
+@converts("IdentityN", always=True)
+def all_passed_on(site: Site) -> list[Value]:
+    """Each of its inputs is an output: also what is the same for all rows, or a list."""
+    gradient = gradient_of(site.op)
+    ours = [k for k, value in enumerate(site.inputs) if isinstance(value, (Same, Rows)) and _flows(value.tensor)]
+    if gradient is None or not ours:
+        return list(site.inputs)
+
+    made_in = tf.compat.v1.get_default_graph()
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def passed(*tensors: Tensor) -> Any:
+        def backward(*upstream: Tensor) -> list[Tensor]:
+            inside = _given_to(made_in)
+            return _backward(_seen_from(site, inside), gradient, dict(zip(ours, upstream, strict=True)), inside)
+
+        return tuple(tf.identity(tensor) for tensor in tensors), backward
+
+    results = list(site.inputs)
+    for k, tensor in zip(ours, passed(*(site.tensor(k) for k in ours)), strict=True):
+        before = site.inputs[k]
+        results[k] = Rows(tensor, before.counts) if isinstance(before, Rows) else Same(tensor)
+    return results
+
+
+def _flows(tensor: Tensor) -> bool:
+    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
+
+
+def _backward(site: Site, gradient: Any, upstream: dict[int, Tensor], inside: Inside) -> list[Tensor]:
+    """Gradients by the inputs that have an upstream one, by their numbers, of all rows."""
+    op = site.op
+    specs = [tf.TensorSpec(output.shape, output.dtype) for output in op.outputs]
+
+    def one_row(*grads: Tensor) -> list[Tensor]:
+        found = gradient(op, *grads)
+        return [_zeros(op.inputs[k]) if found[k] is None else tf.convert_to_tensor(found[k]) for k in upstream]
+
+    concrete = traced_in(op.graph, one_row, specs)
+    seen = {internal.ref(): _value_of(site, external, inside) for external, internal in concrete.graph.captures}
+    given = iter(_like(site, k, upstream[k]) if k in upstream else _nothing(site, k) for k in range(len(op.outputs)))
+    inputs = [seen[tensor.ref()] if tensor.ref() in seen else next(given) for tensor in concrete.graph.inputs]
+    values = site.convert_graph(concrete.graph, inputs, site.loop)
+    return [_for_input(site, k, value) for k, value in zip(upstream, values, strict=True)]
+
+
+Inside = Callable[[Tensor], Tensor]
+
+
+def _given_to(graph: Any) -> Inside:
+    """How a tensor is known where the op was converted, for a gradient that is taken elsewhere: in that of a branch.
+
+    TensorFlow joins what a branch's gradient takes from the branch with what it takes from outside of it, and loses one
+    of two that are the same. So what the branch was given is taken as it was given.
+    """
+    if tf.compat.v1.get_default_graph() is graph:
+        return lambda tensor: tensor
+    given = {external.ref(): internal for external, internal in getattr(graph, "captures", ())}
+    return lambda tensor: given.get(tensor.ref(), tensor)
+
+
+def _seen_from(site: Site, inside: Inside) -> Site:
+    """The site, with all tensors as known there."""
+
+    def value_of(tensor: Tensor) -> Value:
+        value = site.value_of(tensor)
+        return replace(value, tensor=inside(value.tensor)) if isinstance(value, (Same, Rows)) else value
+
+    mask = site.loop.mask
+    loop = replace(site.loop, count=inside(site.loop.count), mask=None if mask is None else inside(mask))
+    return replace(site, loop=loop, value_of=value_of)
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return tf.zeros(like.shape, like.dtype) if like.shape.is_fully_defined() else tf.zeros_like(like)
+
+
+def _value_of(site: Site, tensor: Tensor, inside: Inside) -> Value:
+    """The value of a tensor that the gradient uses: of the op's own graph, given to it, or from outside of the loop."""
+    here = site.op.graph
+    given = {external.ref(): internal for external, internal in here.captures}
+    if not is_visible(tensor):
+        tensor = given.get(tensor.ref(), tensor)
+        if tensor.graph is not here:
+            raise refusal(site.op, f"its own gradient needs {tensor.name!r} of the graph around this one")
+        return site.value_of(tensor)
+    return Same(inside(tensor))
+
+
+def _like(site: Site, k: int, tensor: Tensor) -> Value:
+    return Rows(tensor) if isinstance(site.inputs[k], Rows) else Same(tensor)
+
+
+def _nothing(site: Site, k: int) -> Value:
+    """The upstream gradient of what has none."""
+    output = site.op.outputs[k]
+    if not output.shape.is_fully_defined() or output.dtype in (tf.variant, tf.resource):
+        raise refusal(site.op, "its own gradient needs one of a tensor that has none")
+    return Same(tf.zeros(output.shape, output.dtype))
+
+
+def _for_input(site: Site, k: int, value: Value) -> Tensor:
+    """One for each row where the input has rows; else their sum."""
+    if isinstance(site.inputs[k], Rows):
+        return value.tensor if isinstance(value, Rows) else site.loop.rows(value.tensor)  # type: ignore[union-attr]
+    if isinstance(value, Rows):
+        tensor = value.tensor
+        if site.loop.mask is not None:
+            mask = tf.reshape(site.loop.mask, [-1, *[1] * (tensor.shape.rank - 1)])
+            tensor = tf.where(mask, tensor, tf.zeros_like(tensor))
+        return tf.reduce_sum(tensor, 0)
+    if isinstance(value, Same):
+        return value.tensor
+    raise PforError("a gradient of its own gives rows of different lengths, or a list", None)
