@@ -122,6 +122,11 @@ class OutputSettings(Settings):
 
     folder: str = Field(min_length=1, description="relative to the current folder; `--quick` adds -quick to it")
 
+    def quick(self) -> OutputSettings:
+        """Where `--quick` writes."""
+        folder = Path(self.folder)
+        return OutputSettings(folder=str(folder.with_name(f"{folder.name}-quick")) if folder.name else "quick")
+
 
 Measure = Literal["rate", "utilization", "lockstep_utilization", "asynchronous_utilization", "ess_per_minute"]
 
@@ -240,9 +245,20 @@ def load_experiment(name: str, overrides: Sequence[str] = (), *, quick: bool = F
 
     Raises ConfigError with one line per mistake.
     """
+    content, origin = read_layers(name, overrides, _SECTIONS, quick=quick)
+    return _check(content, origin, quick)
+
+
+def read_layers(
+    name: str, overrides: Sequence[str], sections: Sequence[str], *, quick: bool
+) -> tuple[dict[str, Any], Origin]:
+    """A config's content with `quick` and then the overrides applied, and where each key was written.
+
+    Raises ConfigError for what cannot be read or applied; the content is not checked.
+    """
     file = find_config(name, FOLDER)
     origin = Origin(file)
-    content = read_yaml(file, origin, _SECTIONS)
+    content = read_yaml(file, origin, sections)
     changes = content.pop("quick", None)
     changes = {} if changes is None else changes
     if not isinstance(changes, dict):
@@ -264,14 +280,14 @@ def load_experiment(name: str, overrides: Sequence[str] = (), *, quick: bool = F
         if value in ("null", "~"):
             _refuse_to_drop_nothing(content, path, None, f"command line, {override}")
         apply_override(content, override, origin)
-    return _check(content, origin, quick)
+    return content, origin
 
 
 def _refuse_to_drop_nothing(content: Mapping[str, Any], path: str, value: Any, blame: str) -> None:
     """Raise ConfigError, beginning with `blame`, for a null in place of a problem, curve or claim that is not there."""
     section, _, name = path.partition(".")
     known = content.get(section)
-    if value is None and section in ("problems", "curves", "claims") and name and "." not in name:
+    if value is None and section in ("problems", "workloads", "curves", "claims") and name and "." not in name:
         names = list(known) if isinstance(known, dict) else []
         if name not in names:
             hint = nearest(name, names) or f"; expected one of {', '.join(names) or 'none: the section is empty'}"
@@ -280,10 +296,7 @@ def _refuse_to_drop_nothing(content: Mapping[str, Any], path: str, value: Any, b
 
 def _check(content: dict[str, Any], origin: Origin, quick: bool) -> ExperimentConfig:
     problems: list[str] = []
-    for key in content:
-        if key not in _SECTIONS:
-            hint = nearest(key, _SECTIONS) or f"; expected one of {', '.join(_SECTIONS)}"
-            problems.append(f"{origin(key)}{key}: unknown section{hint}")
+    check_keys(content, _SECTIONS, origin, problems)
     models, targets = _check_problems(content.get("problems"), origin, problems)
     run = check_section("run", content.get("run"), RunSettings, origin, problems)
     curves = _check_curves(content.get("curves"), list(targets), origin, problems)
@@ -295,9 +308,16 @@ def _check(content: dict[str, Any], origin: Origin, quick: bool) -> ExperimentCo
     if problems or not (run and measurement and output):
         raise ConfigError("\n".join(problems))
     if quick:
-        folder = Path(output.folder)
-        output = OutputSettings(folder=str(folder.with_name(f"{folder.name}-quick")) if folder.name else "quick")
+        output = output.quick()
     return ExperimentConfig(targets, models, run, curves, measurement, claims, output)
+
+
+def check_keys(content: Mapping[str, Any], sections: Sequence[str], origin: Origin, problems: list[str]) -> None:
+    """Note a mistake for each section that there is not."""
+    for key in content:
+        if key not in sections:
+            hint = nearest(key, sections) or f"; expected one of {', '.join(sections)}"
+            problems.append(f"{origin(key)}{key}: unknown section{hint}")
 
 
 def _check_draws(
@@ -319,7 +339,7 @@ def _check_draws(
             )
 
 
-def _named(content: Any, path: str, origin: Origin, problems: list[str]) -> dict[str, dict[str, Any]]:
+def named(content: Any, path: str, origin: Origin, problems: list[str]) -> dict[str, dict[str, Any]]:
     """The mappings below a section, by name; a name is one key of a path."""
     if not isinstance(content, dict) or not content:
         problems.append(f"{origin(path)}{path}: found {content!r}; expected a mapping of names to mappings")
@@ -339,7 +359,7 @@ def _check_problems(
     content: Any, origin: Origin, problems: list[str]
 ) -> tuple[dict[str, ModelOptions], dict[str, ProblemSettings]]:
     models, targets = {}, {}
-    for name, item in _named(content, "problems", origin, problems).items():
+    for name, item in named(content, "problems", origin, problems).items():
         path = f"problems.{name}"
         model = check_packaged_model(f"{path}.model", item.get("model"), origin, problems)
         rest = {key: value for key, value in item.items() if key != "model"}
@@ -351,13 +371,13 @@ def _check_problems(
 
 def _check_curves(content: Any, targets: list[str], origin: Origin, problems: list[str]) -> dict[str, Curve]:
     curves = {}
-    for name, item in _named(content, "curves", origin, problems).items():
+    for name, item in named(content, "curves", origin, problems).items():
         path = f"curves.{name}"
         curve = check_section(path, item, Curve, origin, problems)
         if curve is None:
             continue
         for index, problem in enumerate(curve.problems or ()):
-            _refer(f"{path}.problems.{index}", problem, targets, origin, problems)
+            refer(f"{path}.problems.{index}", problem, targets, origin, problems)
         schema = REGISTRY[curve.sampler].options
         options = check_section(f"{path}.options", curve.options, schema, origin, problems)
         if options is not None:  # with the defaults written out, so that a later default is another task
@@ -370,18 +390,18 @@ def _check_claims(
 ) -> dict[str, Claim]:
     claims = {}
     none = content is None or content == {}
-    for name, item in ({} if none else _named(content, "claims", origin, problems)).items():
+    for name, item in ({} if none else named(content, "claims", origin, problems)).items():
         claim = check_section(f"claims.{name}", item, Claim, origin, problems)
         if claim is None:
             continue
         claims[name] = claim
-        _refer(f"claims.{name}.curve", claim.curve, curves, origin, problems)
-        _refer(f"claims.{name}.over_curve", claim.over_curve, curves, origin, problems)
-        _refer(f"claims.{name}.problem", claim.problem, targets, origin, problems)
+        refer(f"claims.{name}.curve", claim.curve, curves, origin, problems)
+        refer(f"claims.{name}.over_curve", claim.over_curve, curves, origin, problems)
+        refer(f"claims.{name}.problem", claim.problem, targets, origin, problems)
     return claims
 
 
-def _refer(path: str, name: str | None, known: Collection[str], origin: Origin, problems: list[str]) -> None:
+def refer(path: str, name: str | None, known: Collection[str], origin: Origin, problems: list[str]) -> None:
     """Note a mistake if `name` is none of the names known (where those are in order themselves)."""
     if name is not None and known and name not in known:
         hint = nearest(name, known) or f"; expected one of {', '.join(known)}"

@@ -42,7 +42,7 @@ def pictures(results: Results) -> Mapping[str, Any]:
         for number, name in enumerate(chosen):
             curve = config.curves[name]
             plots.draw_curve(place, results.values("rate", name, problem), curve.label, number, flat=curve.flat)
-        plots.finish(place, x="chains", y=QUANTITIES["rate"].axis, title=panel, chains=config.run.chains, log_y=True)
+        plots.finish(place, x="chains", y=QUANTITIES["rate"].axis, title=panel, sizes=config.run.chains, log_y=True)
     drawn = {"figure6": throughput}
     told = {
         name: results.values("utilization", name, problem) for name, curve in config.curves.items() if not curve.flat
@@ -58,7 +58,7 @@ def pictures(results: Results) -> Mapping[str, Any]:
         x="chains",
         y=QUANTITIES["utilization"].axis,
         title="Share of useful gradients",
-        chains=config.run.chains,
+        sizes=config.run.chains,
         log_y=False,
     )
     return {**drawn, "figure6_utilization": shares}

@@ -51,7 +51,7 @@ def pictures(results: Results) -> Mapping[str, Any]:
         if len({drawn[name].transitions for name in chosen}) == 1:
             bound = results.values("asynchronous_utilization", chosen[0], problem)
             plots.draw_bound(place, bound, "if no chain ever waited")
-        plots.finish(place, x="chains", y=quantity.axis, title=panel, chains=sizes, log_y=False)
+        plots.finish(place, x="chains", y=quantity.axis, title=panel, sizes=sizes, log_y=False)
     return {"figure7": figure}
 
 

@@ -38,7 +38,7 @@ def pictures(results: Results) -> Mapping[str, Any]:
         for number, (name, curve) in enumerate(config.curves.items()):
             plots.draw_curve(place, results.values("ess_per_minute", name, problem), curve.label, number)
         title = config.problems[problem].label
-        plots.finish(place, x="chains", y=quantity.axis, title=title, chains=config.run.chains, log_y=True)
+        plots.finish(place, x="chains", y=quantity.axis, title=title, sizes=config.run.chains, log_y=True)
     return {"fsm": figure}
 
 

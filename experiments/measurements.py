@@ -1,24 +1,14 @@
-"""Raw measurements: one CSV row a run, written as soon as it is done, and read back to go on where it stopped."""
+"""The measurements of samplers: one row a run."""
 
 from __future__ import annotations
 
-import csv
 import json
-import math
-import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.experiments.rows import RowsFile, Status
 from batchnuts.experiments.samplers.task import Task
-
-Status = Literal["ok", "missing", "failed", "stopped"]
-
-
-class MeasurementsError(BatchnutsError):
-    """A measurements file that cannot be read; the message names the line."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +56,12 @@ class Measurement:
     def ok(self) -> bool:
         """It is a run."""
         return self.status == "ok"
+
+    def lacks(self) -> str | None:
+        """See rows.Row."""
+        if self.ok and (self.useful_gradients is None or not self.seconds or self.seconds < 0):
+            return "found a run (status ok) without useful_gradients or without seconds above 0; expected both"
+        return None
 
     @property
     def rate(self) -> float:
@@ -119,103 +115,6 @@ def describe(task: Task) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_REMEDY = "Delete that line, move the folder away, or start again with --fresh."
-
-_FIELDS = tuple(field.name for field in fields(Measurement))
-_KINDS = {field.name: str(field.type) for field in fields(Measurement)}
-
-
-class MeasurementsFile:
-    """A CSV file of measurements that grows by one row at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self) -> list[Measurement]:
-        """All rows so far. A last line that a crash cut short is dropped. Raises MeasurementsError for other damage."""
-        if not self.path.exists():
-            return []
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise MeasurementsError(f"{self.path}: found bytes that are no UTF-8 text ({error}). {_REMEDY}") from error
-        if not text.endswith("\n"):
-            text = text[: text.rfind("\n") + 1]
-            self.path.write_text(text, encoding="utf-8")
-        try:
-            rows = list(csv.reader(text.split("\n")[:-1]))
-        except csv.Error as error:
-            raise MeasurementsError(f"{self.path}: found what is no CSV ({error}). {_REMEDY}") from error
-        if not rows:
-            return []
-        if tuple(rows[0]) != _FIELDS:
-            raise MeasurementsError(
-                f"{self.path}:1: found the columns {', '.join(rows[0])}; expected {', '.join(_FIELDS)}. The file is "
-                f"damaged, or another version's. {_REMEDY}"
-            )
-        return [self._row(values, line) for line, values in enumerate(rows[1:], start=2)]
-
-    def _row(self, values: Sequence[str], line: int) -> Measurement:
-        if len(values) != len(_FIELDS):
-            raise MeasurementsError(
-                f"{self.path}:{line}: found {len(values)} values; expected {len(_FIELDS)}. {_REMEDY}"
-            )
-        parsed = {}
-        for name, text in zip(_FIELDS, values, strict=True):
-            try:
-                parsed[name] = _parse(_KINDS[name], text)
-            except ValueError as error:
-                raise MeasurementsError(
-                    f"{self.path}:{line}: column {name}: found {text!r}; expected {_KINDS[name]}. {_REMEDY}"
-                ) from error
-        row = Measurement(**parsed)
-        if row.status not in get_args(Status):
-            raise MeasurementsError(
-                f"{self.path}:{line}: column status: found {row.status!r}; expected one of "
-                f"{', '.join(get_args(Status))}. {_REMEDY}"
-            )
-        if row.ok and (row.useful_gradients is None or not row.seconds or row.seconds < 0):
-            raise MeasurementsError(
-                f"{self.path}:{line}: found a run (status ok) without useful_gradients or without seconds above 0; "
-                f"expected both. {_REMEDY}"
-            )
-        return row
-
-    def append(self, row: Measurement) -> None:
-        """Write one row, safely on disk when this returns."""
-        new = not self.path.exists() or self.path.stat().st_size == 0
-        with self.path.open("a", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            if new:
-                writer.writerow(_FIELDS)
-            writer.writerow(_values(row))
-            stream.flush()
-            os.fsync(stream.fileno())
-
-    def rewrite(self, rows: Sequence[Measurement]) -> None:
-        """Replace the content, at once."""
-        scratch = self.path.with_suffix(".new")
-        with scratch.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(_FIELDS)
-            writer.writerows(_values(row) for row in rows)
-            stream.flush()
-            os.fsync(stream.fileno())
-        scratch.replace(self.path)
-
-
-def _values(row: Measurement) -> list[Any]:
-    return ["" if value is None else value for value in asdict(row).values()]
-
-
-def _parse(kind: str, text: str) -> Any:
-    if kind.endswith("| None") and text == "":
-        return None
-    if kind.startswith("int"):
-        return int(text)
-    if kind.startswith("float"):
-        number = float(text)
-        if math.isinf(number):
-            raise ValueError("infinite")
-        return number
-    return text
+def measurements_file(path: Path) -> RowsFile[Measurement]:
+    """The CSV file of these."""
+    return RowsFile(path, Measurement)

@@ -7,25 +7,19 @@ alone (`measurement.run_at_once`). What is measured already is not measured agai
 from __future__ import annotations
 
 import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 from batchnuts.experiments.config import ExperimentConfig
-from batchnuts.experiments.measurements import Measurement, MeasurementsFile, Status, describe
+from batchnuts.experiments.measurements import Measurement, describe
+from batchnuts.experiments.processes import Missing, NoAnswer, Process, environment_for
+from batchnuts.experiments.rows import RowsFile, Status
 from batchnuts.experiments.samplers.task import Task
 from batchnuts.experiments.worker import Timing
 
@@ -47,14 +41,6 @@ class Planned:
     def line(self) -> str:
         """The same for tasks that differ only in their number of chains: what stops one stops the larger ones."""
         return replace(self.task, chains=0).fingerprint()
-
-
-class NoAnswer(Exception):
-    """A worker ended or fell silent; the text says which."""
-
-
-class Missing(Exception):
-    """A worker says that its sampler cannot be had; the text is its reason."""
 
 
 def plan(config: ExperimentConfig) -> list[list[Planned]]:
@@ -86,7 +72,7 @@ class Measuring:
     """Measures what a config asks for and the file does not have yet."""
 
     def __init__(
-        self, config: ExperimentConfig, file: MeasurementsFile, log: IO[str], environment: str, note: Note
+        self, config: ExperimentConfig, file: RowsFile[Measurement], log: IO[str], environment: str, note: Note
     ) -> None:
         self.config = config
         self.file = file
@@ -221,58 +207,14 @@ class Measuring:
         self.note(f"{label}, {planned.task.chains} chains: {doing}", done, total * len(tasks))
 
 
-class Worker:
-    """A process of `batchnuts.experiments.worker`; a context manager that ends it, and all processes it started.
-
-    It leads a session of its own: Ctrl-C reaches the parent alone, which then ends all of them.
-    """
+class Worker(Process):
+    """One sampler on one task, in a process of `batchnuts.experiments.worker`."""
 
     def __init__(self, task: Task, log: IO[str], timeout: float) -> None:
         self.task = task
-        self.timeout = timeout
-        log.write(f"\n--- {task.sampler} {json.dumps(task.options)}, {task.chains} chains\n")
-        log.flush()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "batchnuts.experiments.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=environment_of(task),
-            start_new_session=True,
-        )
-        self.ended = False
-        self.answers: queue.Queue[str] = queue.Queue()
-        self.listener = threading.Thread(target=self._listen, daemon=True)
-        self.listener.start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.answers.put(line)
-        self.answers.put("")
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Kill it with all that it started: a compiler, Stan's processes. May be called again."""
-        if self.ended:
-            return
-        self.ended = True
-        with suppress(ProcessLookupError):  # none is left of its session
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.listener.join()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):  # a request it did not live to read
-                pipe.close()
+        heading = f"{task.sampler} {json.dumps(task.options)}, {task.chains} chains"
+        environment = environment_for(task.device, task.environment)
+        super().__init__("batchnuts.experiments.worker", heading, log, timeout, environment)
 
     def prepare(self) -> float:
         """Build, compile and run once; the seconds that took. Raises Missing, NoAnswer."""
@@ -281,40 +223,3 @@ class Worker:
     def run(self, seed: int) -> Timing:
         """One warm run. Raises NoAnswer."""
         return Timing(**self.ask({"run": seed}))
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-            line = self.answers.get(timeout=self.timeout)
-        except BrokenPipeError:
-            line = ""
-        except queue.Empty as error:
-            raise NoAnswer(f"no answer within {self.timeout:g} s (measurement.timeout)") from error
-        if not line:
-            raise NoAnswer(f"its process ended with code {self.process.wait()}; see workers.log")
-        try:
-            answer: dict[str, Any] = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise NoAnswer("its process ended in the middle of an answer; see workers.log") from error
-        if "missing" in answer:
-            raise Missing(answer["missing"])
-        if "failed" in answer:
-            raise NoAnswer(answer["failed"])
-        return answer
-
-
-def environment_of(task: Task) -> dict[str, str]:
-    """Environment variables of a task's process: quiet libraries, the device asked for, and the task's own."""
-    if task.device == "cpu":
-        device = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"}
-    else:  # several processes share the GPU's memory, which each library would else take whole
-        device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **device, **task.environment}
-
-
-def open_log(folder: Path) -> IO[str]:
-    """The file that gets what the workers print."""
-    return (folder / "workers.log").open("a", encoding="utf-8")

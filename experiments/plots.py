@@ -88,12 +88,12 @@ def draw_curve(axes: Any, values: Sequence[Value], label: str, number: int, *, f
         axes.axhline(last.value, color=colour, linewidth=1.2, linestyle="--", label=_text(label))
         axes.axhspan(last.low, last.high, color=colour, alpha=0.15, linewidth=0)
         return
-    chains = [value.chains for value in values]
+    sizes = [value.size for value in values]
     if len(values) == 1:  # a band would have no width
-        axes.vlines(chains, values[0].low, values[0].high, color=colour, alpha=0.5, linewidth=1.2)
-    axes.fill_between(chains, [v.low for v in values], [v.high for v in values], color=colour, alpha=0.2, linewidth=0)
+        axes.vlines(sizes, values[0].low, values[0].high, color=colour, alpha=0.5, linewidth=1.2)
+    axes.fill_between(sizes, [v.low for v in values], [v.high for v in values], color=colour, alpha=0.2, linewidth=0)
     axes.plot(
-        chains,
+        sizes,
         [value.value for value in values],
         color=colour,
         marker=_MARKERS[number % len(_MARKERS)],
@@ -107,15 +107,15 @@ def draw_curve(axes: Any, values: Sequence[Value], label: str, number: int, *, f
 def draw_bound(axes: Any, values: Sequence[Value], label: str) -> None:
     """A thin grey line that curves cannot pass."""
     if values:
-        chains, heights = [v.chains for v in values], [v.value for v in values]
-        axes.plot(chains, heights, color="0.5", linewidth=0.8, linestyle=":", label=_text(label))
+        sizes, heights = [v.size for v in values], [v.value for v in values]
+        axes.plot(sizes, heights, color="0.5", linewidth=0.8, linestyle=":", label=_text(label))
 
 
 @styled
-def finish(axes: Any, *, x: str, y: str, title: str, chains: Iterable[int], log_y: bool) -> None:
+def finish(axes: Any, *, x: str, y: str, title: str, sizes: Iterable[int], log_y: bool) -> None:
     """Axes as powers of two (and of ten), labels, title, legend."""
     axes.set_xscale("log", base=2)
-    ticks = sorted(set(chains))
+    ticks = sorted(set(sizes))
     if ticks:
         shown = ticks[:: -(-len(ticks) // 6)]
         axes.set_xticks(shown, [f"{tick:,}" for tick in shown])

@@ -47,7 +47,8 @@ QUANTITIES: Mapping[Measure, Quantity] = {
 class Value:
     """One point of a curve: what its repetitions come to, and their range."""
 
-    chains: int
+    size: int
+    """Where it is on the horizontal axis: a number of chains, or of what the experiment counts."""
     value: float
     low: float
     high: float
@@ -117,16 +118,19 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Whether the claim holds of the figure, and whether the repetitions differ enough to doubt that."""
-        if self.seen is None:
-            return "not measured"
-        least = -math.inf if self.claim.at_least is None else self.claim.at_least
-        most = math.inf if self.claim.at_most is None else self.claim.at_most
-        holds = least <= self.seen.value <= most
-        all_within = least <= self.seen.low and self.seen.high <= most
-        some_within = self.seen.low <= most and least <= self.seen.high
-        doubtful = not all_within if holds else some_within
-        return ("holds" if holds else "does not hold") + (_DOUBT if doubtful else "")
+        """See `word`; or that it was not measured."""
+        return "not measured" if self.seen is None else word(self.seen, self.claim.at_least, self.claim.at_most)
+
+
+def word(seen: Value, at_least: float | None, at_most: float | None) -> str:
+    """Whether a claim holds of a figure, and whether the repetitions differ enough to doubt that."""
+    least = -math.inf if at_least is None else at_least
+    most = math.inf if at_most is None else at_most
+    holds = least <= seen.value <= most
+    all_within = least <= seen.low and seen.high <= most
+    some_within = seen.low <= most and least <= seen.high
+    doubtful = not all_within if holds else some_within
+    return ("holds" if holds else "does not hold") + (_DOUBT if doubtful else "")
 
 
 _DOUBT = ", but the runs differ enough to doubt it"
@@ -143,7 +147,7 @@ def judge(results: Results, claim: Claim) -> Verdict:
     if below is None or below.low <= 0:
         return Verdict(claim, None)
     ratio = Value(
-        above.chains,
+        above.size,
         above.value / below.value,
         above.low / below.high,
         above.high / below.low,
@@ -156,4 +160,4 @@ def _at(results: Results, measure: Measure, curve: str, problem: str, chains: in
     values = results.values(measure, curve, problem)
     if chains is None:
         return max(values, key=lambda value: value.value, default=None)
-    return next((value for value in values if value.chains == chains), None)
+    return next((value for value in values if value.size == chains), None)

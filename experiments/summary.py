@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from batchnuts.experiments.config import Claim, Measure
 from batchnuts.experiments.environment import read_environments
@@ -58,7 +59,7 @@ def size_table(results: Results, measure: Measure, problem: str, curves: Sequenc
     sizes = sorted({size for curve in names for size in config.chains_of(curve)})
     rows = []
     for curve in names:
-        values = {value.chains: value for value in results.values(measure, curve, problem)}
+        values = {value.size: value for value in results.values(measure, curve, problem)}
         cells = [_cell(values.get(size), QUANTITIES[measure]) for size in sizes]
         rows.append((config.curves[curve].label, *cells))
     return table(("chains", *(f"{size:,}" for size in sizes)), rows)
@@ -117,9 +118,42 @@ def gaps(results: Results) -> str:
 
 def made_with(results: Results, folder: Path) -> str:
     """The environments that the rows name, how long it all took, and how the figures were summed up."""
-    environments = read_environments(folder / "environment.json")
     used = results.runs()
-    lines = ["## How it was made", ""]
+    lines = ["## How it was made", "", *machines(used, folder)]
+    if used:
+        minutes = sum(row.seconds or 0.0 for row in used) / 60
+        lines.append(f"- {minutes:.1f} minutes of timed runs, {when(used)}.")
+    lines += differences(results)
+    repetitions = results.config.measurement.repetitions
+    lines.append(
+        f"- Every point that was measured has {repetitions} warm runs with different seeds{fewer(results)}, all in "
+        "measurements.csv. Rates are the best of them, utilizations their mean, effective samples per minute their "
+        "median; ranges are over all of them."
+    )
+    lines.append(written())
+    return "\n".join(lines)
+
+
+class Made(Protocol):
+    """What is looked at of a row, of any kind."""
+
+    @property
+    def environment(self) -> str:
+        """A name of environment.json."""
+
+    @property
+    def started(self) -> str:
+        """Date and time, UTC."""
+
+    @property
+    def load(self) -> float | None:
+        """The machine's load average before the run."""
+
+
+def machines(used: Sequence[Made], folder: Path) -> list[str]:
+    """A line for each environment that the rows name."""
+    environments = read_environments(folder / "environment.json")
+    lines = []
     named = {row.environment for row in used}
     for name in [name for name in environments if name in named] + sorted(named - set(environments)):
         runs = sum(row.environment == name for row in used)
@@ -133,23 +167,20 @@ def made_with(results: Results, folder: Path) -> str:
             f"- {runs} runs on {machine}, {found['memory_gib']} GiB, GPU: {found['gpu'] or 'none'}; Python "
             f"{found['python']}, {packages}, commit {found['commit'] or 'unknown'}."
         )
-    if used:
-        minutes = sum(row.seconds or 0.0 for row in used) / 60
-        days = sorted({row.started[:10] for row in used})
-        loads = sorted(row.load or 0.0 for row in used)
-        lines.append(
-            f"- {minutes:.1f} minutes of timed runs, {' to '.join(dict.fromkeys((days[0], days[-1])))}. Load of the "
-            f"machine before a run: median {loads[len(loads) // 2]:.1f}, highest {loads[-1]:.1f}."
-        )
-    lines += differences(results)
-    repetitions = results.config.measurement.repetitions
-    lines.append(
-        f"- Every point that was measured has {repetitions} warm runs with different seeds{fewer(results)}, all in "
-        "measurements.csv. Rates are the best of them, utilizations their mean, effective samples per minute their "
-        "median; ranges are over all of them."
-    )
-    lines.append(f"- Written {datetime.now(UTC).date().isoformat()}.")
-    return "\n".join(lines)
+    return lines
+
+
+def when(used: Sequence[Made]) -> str:
+    """The days of some runs, and how busy the machine was."""
+    days = sorted({row.started[:10] for row in used})
+    loads = sorted(row.load or 0.0 for row in used)
+    span = " to ".join(dict.fromkeys((days[0], days[-1])))
+    return f"{span}. Load of the machine before a run: median {loads[len(loads) // 2]:.1f}, highest {loads[-1]:.1f}"
+
+
+def written() -> str:
+    """The line with today's date."""
+    return f"- Written {datetime.now(UTC).date().isoformat()}."
 
 
 def differences(results: Results) -> list[str]:

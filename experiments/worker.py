@@ -5,27 +5,18 @@ The parent writes one JSON object a line to its standard input, and reads one ba
     {"task": {...}}   ->  {"ready": SECONDS}       built, compiled, and run once
     {"run": SEED}     ->  {"seconds": ..., ...}    a Timing: one warm run
                       or  {"missing": REASON} / {"failed": REASON}, and it ends
-
-What libraries print goes to standard error, which the parent keeps as a log. When the parent is gone (the pipe is
-closed), it ends at once, with the processes it started, even in the middle of a run.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import queue
 import resource
-import signal
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from batchnuts.experiments.problems import Problem
+from batchnuts.experiments.processes import Message, serve
 from batchnuts.experiments.samplers import REGISTRY
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.models import REGISTRY as MODELS
@@ -56,48 +47,21 @@ class Timing:
 
 def main() -> int:
     """Answer the parent, until it closes the pipe."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # a library that prints must not disturb the answers
-
-    def answer(message: dict[str, Any]) -> None:
-        answers.write(json.dumps(message) + "\n")
-
     prepared: Prepared | None = None
     task: Task | None = None
-    # a process that a library forks closes sys.stdin, and would wait for ever while a thread here reads from it
-    questions = os.fdopen(os.dup(0))
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-    requests: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_listen, args=(questions, requests), daemon=True).start()
-    while True:
-        request = json.loads(requests.get())
-        try:
-            if "task" in request:
-                task = Task(**request["task"])
-                began = time.perf_counter()
-                prepared = prepare(task)
-                answer({"ready": time.perf_counter() - began})
-            else:
-                assert prepared is not None
-                assert task is not None
-                answer(asdict(timed(prepared, int(request["run"]), task)))
-        except MissingSampler as error:
-            answer({"missing": str(error)})
-            return 0
-        except Exception as error:
-            traceback.print_exc()
-            answer({"failed": f"{type(error).__name__}: {error}"})
-            return 1
 
+    def reply(request: Message) -> Message:
+        nonlocal prepared, task
+        if "task" in request:
+            task = Task(**request["task"])
+            began = time.perf_counter()
+            prepared = prepare(task)
+            return {"ready": time.perf_counter() - began}
+        assert prepared is not None
+        assert task is not None
+        return asdict(timed(prepared, int(request["run"]), task))
 
-def _listen(questions: Iterable[str], requests: queue.Queue[str]) -> None:
-    """Pass requests on; at the end of them, end this process and its children."""
-    for line in questions:
-        requests.put(line)
-    if os.getpgid(0) == os.getpid():  # as measuring.Worker starts it
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
+    return serve(reply)
 
 
 def prepare(task: Task) -> Prepared:

@@ -11,13 +11,13 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.experiments.problems import Problem, Start
+from batchnuts.experiments.processes import Unavailable
 
 Device = Literal["cpu", "gpu"]
 
 
-class MissingSampler(BatchnutsError):
+class MissingSampler(Unavailable):
     """A sampler's library is not installed, or cannot do what is asked; the message says what and how to get it."""
 
 

@@ -11,6 +11,8 @@ from tiny_experiment import CONFIG
 from batchnuts.experiments.config import FOLDER, load_experiment
 from batchnuts.yaml_settings import ConfigError, packaged_configs
 
+WITH_SAMPLERS = ["figure6.yaml", "figure7.yaml", "fsm.yaml"]
+
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -24,7 +26,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("quick", [False, True])
-@pytest.mark.parametrize("name", packaged_configs(FOLDER))
+@pytest.mark.parametrize("name", WITH_SAMPLERS)
 def test_packaged_configs_are_valid_and_can_be_read_again(name: str, quick: bool, load: Any) -> None:
     config = load_experiment(name, quick=quick)
     assert load(config.to_yaml()).resolved() == config.resolved()
@@ -32,8 +34,8 @@ def test_packaged_configs_are_valid_and_can_be_read_again(name: str, quick: bool
     assert list(config.points())
 
 
-def test_the_packaged_ones_are_the_three_experiments() -> None:
-    assert packaged_configs(FOLDER) == ["figure6.yaml", "figure7.yaml", "fsm.yaml"]
+def test_the_packaged_ones_are_these_and_that_of_the_vectorizers() -> None:
+    assert packaged_configs(FOLDER) == sorted([*WITH_SAMPLERS, "pfor.yaml"])
 
 
 BAD = [

@@ -18,9 +18,11 @@ from tiny_experiment import CONFIG
 
 from batchnuts.experiments import measuring
 from batchnuts.experiments.config import ExperimentConfig, load_experiment
-from batchnuts.experiments.measurements import Measurement, MeasurementsError, MeasurementsFile
-from batchnuts.experiments.measuring import Measuring, Missing, NoAnswer, Worker, plan
+from batchnuts.experiments.measurements import Measurement, measurements_file
+from batchnuts.experiments.measuring import Measuring, Worker, plan
+from batchnuts.experiments.processes import Missing, NoAnswer, environment_for
 from batchnuts.experiments.results import Results
+from batchnuts.experiments.rows import MeasurementsError
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Task
 from batchnuts.experiments.worker import Timing, prepare, timed
 
@@ -83,7 +85,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentConfig:
 
 
 def measure(config: ExperimentConfig, notes: list[Any] | None = None) -> list[Measurement]:
-    file = MeasurementsFile(Path("rows.csv"))
+    file = measurements_file(Path("rows.csv"))
     note = (lambda *args: notes.append(args)) if notes is not None else lambda *_: None
     Measuring(config, file, io.StringIO(), "here", note).run()
     return file.read()
@@ -146,7 +148,7 @@ def test_it_goes_on_where_it_was_interrupted(config: ExperimentConfig) -> None:
     StandIn.behaviour = staticmethod(interrupt)
     with pytest.raises(KeyboardInterrupt):
         measure(config)
-    assert len(MeasurementsFile(Path("rows.csv")).read()) == 5
+    assert len(measurements_file(Path("rows.csv")).read()) == 5
     assert [what for _, _, what in StandIn.asked[-2:]] == ["end", "end"]
     StandIn.behaviour = None
     StandIn.asked.clear()
@@ -288,7 +290,7 @@ def test_rows_survive_the_file(config: ExperimentConfig) -> None:
     assert row.note == ""
     assert isinstance(row.chains, int)
     assert isinstance(row.seconds, float)
-    file = MeasurementsFile(Path("rows.csv"))
+    file = measurements_file(Path("rows.csv"))
     before = file.read()
     file.rewrite(before)
     assert file.read() == before
@@ -299,27 +301,27 @@ def test_a_line_cut_short_is_dropped_and_other_damage_is_named(config: Experimen
     path = Path("rows.csv")
     whole = path.read_text()
     path.write_text(whole[:-20])
-    assert MeasurementsFile(path).read() == rows[:-1]
+    assert measurements_file(path).read() == rows[:-1]
     path.write_text(whole.replace(",ok,0,", ",ok,zero,", 1))
     with pytest.raises(MeasurementsError, match=r"rows.csv:2: column repetition: found 'zero'; expected int"):
-        MeasurementsFile(path).read()
+        measurements_file(path).read()
     path.write_text(whole.replace(",ok,0,", ",okay,0,", 1))
     with pytest.raises(
         MeasurementsError, match=r"rows.csv:2: column status: found 'okay'; expected one of ok, missing"
     ):
-        MeasurementsFile(path).read()
+        measurements_file(path).read()
     path.write_text(whole.replace(",2.0,", ",,", 1))
     with pytest.raises(MeasurementsError, match=r"rows.csv:2: found a run \(status ok\) without"):
-        MeasurementsFile(path).read()
+        measurements_file(path).read()
     path.write_bytes(whole.encode() + b"\xff\n")
     with pytest.raises(MeasurementsError, match="no UTF-8 text"):
-        MeasurementsFile(path).read()
+        measurements_file(path).read()
     path.write_text(whole.replace(",ok,", "," + "x" * 200_000 + ",", 1))
     with pytest.raises(MeasurementsError, match="no CSV"):
-        MeasurementsFile(path).read()
+        measurements_file(path).read()
     path.write_text("a,b\n1,2\n")
     with pytest.raises(MeasurementsError, match=r"rows.csv:1: found the columns a, b"):
-        MeasurementsFile(path).read()
+        measurements_file(path).read()
 
 
 def test_a_sampler_in_a_worker_may_fork(tmp_path: Path) -> None:
@@ -378,8 +380,8 @@ def a_task(**changed: Any) -> Task:
 
 
 def test_processes_share_the_memory_of_a_gpu_and_see_none_otherwise() -> None:
-    assert measuring.environment_of(a_task())["CUDA_VISIBLE_DEVICES"] == "-1"
-    shared = measuring.environment_of(a_task(device="gpu", environment={"TF_FORCE_GPU_ALLOW_GROWTH": "mine"}))
+    assert environment_for("cpu", {})["CUDA_VISIBLE_DEVICES"] == "-1"
+    shared = environment_for("gpu", {"TF_FORCE_GPU_ALLOW_GROWTH": "mine"})
     assert (shared["XLA_PYTHON_CLIENT_PREALLOCATE"], shared["TF_FORCE_GPU_ALLOW_GROWTH"]) == ("false", "mine")
 
 

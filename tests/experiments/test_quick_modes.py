@@ -13,7 +13,7 @@ import pytest
 
 from batchnuts.experiments import figure6, figure7, fsm
 from batchnuts.experiments.config import load_experiment
-from batchnuts.experiments.measurements import MeasurementsFile
+from batchnuts.experiments.measurements import measurements_file
 from batchnuts.experiments.measuring import Measuring
 from batchnuts.experiments.notebook import main
 
@@ -56,7 +56,7 @@ def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
 
     config = load_experiment(f"{name}.yaml", TINY[name], quick=True)
     assert load_experiment(str(folder / "config.yaml")).resolved() == config.resolved()
-    rows = MeasurementsFile(folder / "measurements.csv").read()
+    rows = measurements_file(folder / "measurements.csv").read()
     tasks = {config.task(*point).fingerprint() for point in config.points()}
     assert {row.task for row in rows} == tasks
     for row in rows:
@@ -83,7 +83,7 @@ def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
     # once more: nothing is run again but what was missing
     before = [row for row in rows if row.ok]
     assert main(EXPERIMENTS[name], command) == 0
-    assert [row for row in MeasurementsFile(folder / "measurements.csv").read() if row.ok] == before
+    assert [row for row in measurements_file(folder / "measurements.csv").read() if row.ok] == before
 
 
 @pytest.mark.parametrize(

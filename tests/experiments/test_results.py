@@ -10,13 +10,13 @@ import pytest
 from tiny_experiment import CONFIG
 
 from batchnuts.experiments import figure6, figure7, fsm, plots
-from batchnuts.experiments.config import FOLDER, load_experiment
+from batchnuts.experiments.config import load_experiment
 from batchnuts.experiments.environment import note_environment, read_environments
-from batchnuts.experiments.measurements import Measurement, MeasurementsError, describe
+from batchnuts.experiments.measurements import Measurement, describe
 from batchnuts.experiments.notebook import Experiment
 from batchnuts.experiments.results import Results, Value, judge
+from batchnuts.experiments.rows import MeasurementsError
 from batchnuts.experiments.summary import format_figure, shown, size_table, table, write_summary
-from batchnuts.yaml_settings import packaged_configs
 
 EXPERIMENTS = {"figure6.yaml": figure6.EXPERIMENT, "figure7.yaml": figure7.EXPERIMENT, "fsm.yaml": fsm.EXPERIMENT}
 
@@ -65,7 +65,7 @@ def test_a_value_sums_the_repetitions_up(results: Results) -> None:
     assert results.value("utilization", "one", "gauss", 2) == Value(2, 0.5, 0.5, 0.5, 3)
     assert results.value("lockstep_utilization", "one", "gauss", 2) == Value(2, 0.25, 0.25, 0.25, 3)
     assert results.value("rate", "two", "gauss", 4) is None
-    assert [value.chains for value in results.values("rate", "one", "gauss")] == [1, 2, 4]
+    assert [value.size for value in results.values("rate", "one", "gauss")] == [1, 2, 4]
 
 
 DOUBT = ", but the runs differ enough to doubt it"
@@ -164,7 +164,7 @@ def test_a_curve_of_one_point_shows_its_range() -> None:
 def test_dollars_of_a_label_are_dollars(tmp_path: Path) -> None:
     figure, (axes,) = plots.new_figure(1, "costs $x_{")
     plots.draw_curve(axes, [Value(1, 0.5, 0.4, 0.6, 2)], "$5 and $\\no", 0)
-    plots.finish(axes, x="chains", y="y", title="$", chains=[1], log_y=True)
+    plots.finish(axes, x="chains", y="y", title="$", sizes=[1], log_y=True)
     assert plots.save(figure, tmp_path, "x")[0].exists()
     assert all(tick.get_parse_math() for tick in axes.get_yticklabels())  # powers of ten are formulas
 
@@ -190,7 +190,7 @@ def test_the_summary_has_claims_gaps_and_the_environment(results: Results, tmp_p
     assert "12 runs on 2 of 4 processors (a chip), 8.0 GiB, GPU: none; Python 3.11, numpy 2.0, commit unknown." in text
 
 
-@pytest.mark.parametrize("name", packaged_configs(FOLDER))
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_pictures_of_every_experiment_have_curves_and_labels(name: str, tmp_path: Path) -> None:
     experiment: Experiment = EXPERIMENTS[name]
     config = load_experiment(name)
@@ -216,7 +216,7 @@ def test_pictures_of_every_experiment_have_curves_and_labels(name: str, tmp_path
 
 def test_an_empty_panel_and_a_missing_label_are_refused(tmp_path: Path) -> None:
     figure, (axes,) = plots.new_figure(1, "a title")
-    plots.finish(axes, x="chains", y="rate", title="nothing", chains=[1, 2], log_y=True)
+    plots.finish(axes, x="chains", y="rate", title="nothing", sizes=[1, 2], log_y=True)
     with pytest.raises(plots.PlotError, match="'nothing' is empty"):
         plots.save(figure, tmp_path, "x")
     plots.draw_curve(axes, [Value(1, 1.0, 1.0, 1.0, 1)], "a", 0)

@@ -1,0 +1,131 @@
+"""Measurements on disk: one CSV row a run, written as soon as it is done, and read back to go on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
+
+from batchnuts.autobatch.errors import BatchnutsError
+
+Status = Literal["ok", "missing", "failed", "stopped"]
+
+
+class MeasurementsError(BatchnutsError):
+    """A measurements file that cannot be read; the message names the line."""
+
+
+class Row(Protocol):
+    """A frozen dataclass of numbers and texts, any of them `| None`: its fields are the columns."""
+
+    @property
+    def status(self) -> Status:
+        """`ok`: a run; else why there is none."""
+
+    def lacks(self) -> str | None:
+        """What a row of this status must have and this one has not, in words; None for a row in order."""
+
+
+Kind = TypeVar("Kind", bound=Row)
+
+_REMEDY = "Delete that line, move the folder away, or start again with --fresh."
+
+
+class RowsFile(Generic[Kind]):
+    """A CSV file of rows of one kind that grows by one row at a time."""
+
+    def __init__(self, path: Path, kind: type[Kind]) -> None:
+        self.path = path
+        self.kind = kind
+        self.columns = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
+
+    def read(self) -> list[Kind]:
+        """All rows so far. A last line that a crash cut short is dropped. Raises MeasurementsError for other damage."""
+        if not self.path.exists():
+            return []
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise MeasurementsError(f"{self.path}: found bytes that are no UTF-8 text ({error}). {_REMEDY}") from error
+        if not text.endswith("\n"):
+            text = text[: text.rfind("\n") + 1]
+            self.path.write_text(text, encoding="utf-8")
+        try:
+            rows = list(csv.reader(text.split("\n")[:-1]))
+        except csv.Error as error:
+            raise MeasurementsError(f"{self.path}: found what is no CSV ({error}). {_REMEDY}") from error
+        if not rows:
+            return []
+        if rows[0] != list(self.columns):
+            raise MeasurementsError(
+                f"{self.path}:1: found the columns {', '.join(rows[0])}; expected {', '.join(self.columns)}. The file "
+                f"is damaged, or another version's. {_REMEDY}"
+            )
+        return [self._row(values, line) for line, values in enumerate(rows[1:], start=2)]
+
+    def _row(self, values: Sequence[str], line: int) -> Kind:
+        if len(values) != len(self.columns):
+            raise MeasurementsError(
+                f"{self.path}:{line}: found {len(values)} values; expected {len(self.columns)}. {_REMEDY}"
+            )
+        parsed = {}
+        for (name, kind), text in zip(self.columns.items(), values, strict=True):
+            try:
+                parsed[name] = _parse(kind, text)
+            except ValueError as error:
+                raise MeasurementsError(
+                    f"{self.path}:{line}: column {name}: found {text!r}; expected {kind}. {_REMEDY}"
+                ) from error
+        row = self.kind(**parsed)
+        if row.status not in get_args(Status):
+            raise MeasurementsError(
+                f"{self.path}:{line}: column status: found {row.status!r}; expected one of "
+                f"{', '.join(get_args(Status))}. {_REMEDY}"
+            )
+        lacks = row.lacks()
+        if lacks is not None:
+            raise MeasurementsError(f"{self.path}:{line}: {lacks}. {_REMEDY}")
+        return row
+
+    def append(self, row: Kind) -> None:
+        """Write one row, safely on disk when this returns."""
+        new = not self.path.exists() or self.path.stat().st_size == 0
+        with self.path.open("a", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            if new:
+                writer.writerow(self.columns)
+            writer.writerow(_values(row))
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def rewrite(self, rows: Sequence[Kind]) -> None:
+        """Replace the content, at once."""
+        scratch = self.path.with_suffix(".new")
+        with scratch.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(self.columns)
+            writer.writerows(_values(row) for row in rows)
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.replace(self.path)
+
+
+def _values(row: Row) -> list[Any]:
+    return ["" if value is None else value for value in asdict(row).values()]  # type: ignore[call-overload]
+
+
+def _parse(kind: str, text: str) -> Any:
+    if kind.endswith("| None") and text == "":
+        return None
+    if kind.startswith("int"):
+        return int(text)
+    if kind.startswith("float"):
+        number = float(text)
+        if math.isinf(number):
+            raise ValueError("infinite")
+        return number
+    return text

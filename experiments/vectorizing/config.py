@@ -1,0 +1,210 @@
+"""Configs of the benchmark of vectorizers: workloads, ways to vectorize and sizes, all in YAML.
+
+workloads:   name -> a kind of workload, its options and sizes
+run:         device, processor cores, seed of the data
+curves:      name -> a way to vectorize
+measurement: repetitions, limits
+claims:      ratios of two curves, with bounds
+output:      the folder
+quick:       key.path -> value: what `--quick` changes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from batchnuts.experiments.config import OutputSettings, check_keys, named, read_layers, refer
+from batchnuts.experiments.samplers.task import Device
+from batchnuts.experiments.vectorizing import KINDS, Method
+from batchnuts.experiments.vectorizing.task import Task
+from batchnuts.mcmc.settings import Settings, nearest
+from batchnuts.yaml_settings import ConfigError, Origin, check_section, dump_settings, to_yaml
+
+
+class WorkloadSettings(Settings):
+    """One panel of a picture, and a table."""
+
+    label: str = Field(min_length=1, description="its name in pictures and tables")
+    kind: str = Field(description=f"one of {', '.join(KINDS)}")
+    options: dict[str, Any] = Field(default_factory=dict, description="of that kind")
+    sizes: list[int] = Field(min_length=1, description="how many rows, lanes or outputs: the horizontal axis")
+    curves: list[str] | None = Field(None, min_length=1, description="names among `curves`; null: all that can")
+    picture: str | None = Field(
+        None, pattern=r"^\w+$", description="the file it is drawn in, beside others; null: only a table"
+    )
+
+    @model_validator(mode="after")
+    def _known(self) -> WorkloadSettings:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind: found {self.kind!r}{nearest(self.kind, KINDS) or f'; expected one of {_KINDS}'}")
+        if self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
+            raise ValueError(f"sizes: found {self.sizes}; expected increasing integers of at least 1")
+        return self
+
+
+_KINDS = ", ".join(KINDS)
+
+
+class RunSettings(Settings):
+    """Where all of it runs."""
+
+    device: Device = Field("cpu", description="where arrays live; gpu needs one, and libraries that see it")
+    processors: int | None = Field(None, ge=1, description="processor cores that may be used; null: all")
+    seed: int = Field(0, ge=0, description="of data and weights")
+
+
+class Curve(Settings):
+    """A way to vectorize."""
+
+    label: str = Field(min_length=1, description="its name in pictures and tables")
+    method: Method = Field(description="see vectorizing.Method")
+    compiled: bool = Field(True, description="by XLA; JAX always is")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Curve:
+        if self.method == "jax" and not self.compiled:
+            raise ValueError("compiled: found False; expected True: JAX compiles always")
+        return self
+
+
+class MeasurementSettings(Settings):
+    """How often, and how long at most."""
+
+    repetitions: int = Field(7, ge=1, description="timings of each point, all kept; all ways take turns")
+    min_seconds: float = Field(0.05, ge=0.0, description="a timing repeats a call until about so long")
+    max_seconds: float = Field(
+        5.0, gt=0.0, description="a curve goes to no larger size of a workload once a call took longer than this"
+    )
+    timeout: float = Field(300.0, gt=0.0, le=1e6, description="seconds to compile, or for one timing")
+    tolerance: float = Field(
+        1e-3, gt=0.0, description="relative difference between the outputs of two ways that makes one of them fail"
+    )
+
+
+class Claim(Settings):
+    """A ratio of two curves' speeds, and what somebody says of it: the least one over the points it is about."""
+
+    says: str = Field(min_length=1, description="the claim in words")
+    source: str = Field(min_length=1, description="who says so, where")
+    workloads: list[str] | None = Field(None, min_length=1, description="names; null: all that have both curves")
+    size: int | None = Field(None, ge=1, description="null: all sizes")
+    curve: str = Field(description="a name among `curves`")
+    over_curve: str = Field(description="the curve to compare with")
+    at_least: float = Field(gt=0.0, description="the claim holds from here on")
+
+
+@dataclass(frozen=True)
+class VectorizingConfig:
+    """A config that passed every check."""
+
+    workloads: Mapping[str, WorkloadSettings]
+    run: RunSettings
+    curves: Mapping[str, Curve]
+    measurement: MeasurementSettings
+    claims: Mapping[str, Claim]
+    output: OutputSettings
+
+    def task(self, curve: str, workload: str, size: int) -> Task:
+        """What is measured at one point."""
+        chosen, work = self.curves[curve], self.workloads[workload]
+        return Task(
+            work.kind, dict(work.options), size, chosen.method, chosen.compiled, self.run.device, self.run.processors,
+            self.run.seed,
+        )  # fmt: skip
+
+    def curves_of(self, workload: str) -> list[str]:
+        """Names of those measured on a workload: all that its kind knows, or of them what it asks for."""
+        work = self.workloads[workload]
+        methods = KINDS[work.kind].methods
+        return [
+            name
+            for name, curve in self.curves.items()
+            if curve.method in methods and (work.curves is None or name in work.curves)
+        ]
+
+    def groups(self) -> Iterator[tuple[str, int, list[str]]]:
+        """(workload, size, curves): what is measured together, in the order of measuring."""
+        for workload, work in self.workloads.items():
+            for size in work.sizes:
+                yield workload, size, self.curves_of(workload)
+
+    def to_yaml(self) -> str:
+        """YAML that gives the same experiment again when read as a config."""
+        return to_yaml(
+            {
+                "workloads": {name: dump_settings(work) for name, work in self.workloads.items()},
+                "run": dump_settings(self.run),
+                "curves": {name: dump_settings(curve) for name, curve in self.curves.items()},
+                "measurement": dump_settings(self.measurement),
+                "claims": {name: dump_settings(claim) for name, claim in self.claims.items()},
+                "output": dump_settings(self.output),
+            }
+        )
+
+
+_SECTIONS = ("workloads", "run", "curves", "measurement", "claims", "output", "quick")
+
+
+def load_vectorizing(name: str, overrides: Sequence[str] = (), *, quick: bool = False) -> VectorizingConfig:
+    """Read a config by path or packaged name, apply `quick` and then the overrides, and check all of it.
+
+    Raises ConfigError with one line per mistake.
+    """
+    content, origin = read_layers(name, overrides, _SECTIONS, quick=quick)
+    problems: list[str] = []
+    check_keys(content, _SECTIONS, origin, problems)
+    workloads = _check_workloads(content.get("workloads"), origin, problems)
+    run = check_section("run", content.get("run"), RunSettings, origin, problems)
+    curves: dict[str, Curve] = {}
+    for curve_name, item in named(content.get("curves"), "curves", origin, problems).items():
+        curve = check_section(f"curves.{curve_name}", item, Curve, origin, problems)
+        if curve is not None:
+            curves[curve_name] = curve
+    for workload, work in workloads.items():
+        for index, curve_name in enumerate(work.curves or ()):
+            refer(f"workloads.{workload}.curves.{index}", curve_name, curves, origin, problems)
+    measurement = check_section("measurement", content.get("measurement"), MeasurementSettings, origin, problems)
+    claims = _check_claims(content.get("claims"), workloads, curves, origin, problems)
+    output = check_section("output", content.get("output"), OutputSettings, origin, problems)
+    if problems or not (run and measurement and output):
+        raise ConfigError("\n".join(problems))
+    return VectorizingConfig(workloads, run, curves, measurement, claims, output.quick() if quick else output)
+
+
+def _check_workloads(content: Any, origin: Origin, problems: list[str]) -> dict[str, WorkloadSettings]:
+    workloads = {}
+    for name, item in named(content, "workloads", origin, problems).items():
+        work = check_section(f"workloads.{name}", item, WorkloadSettings, origin, problems)
+        if work is None:
+            continue
+        schema = KINDS[work.kind].options
+        options = check_section(f"workloads.{name}.options", work.options, schema, origin, problems)
+        if options is not None:  # with the defaults written out, so that a later default is another task
+            workloads[name] = work.model_copy(update={"options": dump_settings(options)})
+    return workloads
+
+
+def _check_claims(
+    content: Any,
+    workloads: Mapping[str, WorkloadSettings],
+    curves: Mapping[str, Curve],
+    origin: Origin,
+    problems: list[str],
+) -> dict[str, Claim]:
+    claims = {}
+    none = content is None or content == {}
+    for name, item in ({} if none else named(content, "claims", origin, problems)).items():
+        claim = check_section(f"claims.{name}", item, Claim, origin, problems)
+        if claim is None:
+            continue
+        claims[name] = claim
+        refer(f"claims.{name}.curve", claim.curve, curves, origin, problems)
+        refer(f"claims.{name}.over_curve", claim.over_curve, curves, origin, problems)
+        for index, workload in enumerate(claim.workloads or ()):
+            refer(f"claims.{name}.workloads.{index}", workload, workloads, origin, problems)
+    return claims

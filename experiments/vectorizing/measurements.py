@@ -1,0 +1,86 @@
+"""The measurements of vectorizers: one row a timing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchnuts.experiments.rows import RowsFile, Status
+from batchnuts.experiments.vectorizing.task import Task
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One timing of one task; or, where `status` is not `ok`, why there is none (then the figures are None)."""
+
+    task: str
+    """The task's fingerprint."""
+    group: str
+    """Timings with the same one were made in turns: each repetition compares all ways under the same load."""
+    kind: str
+    options: str
+    """As JSON."""
+    size: int
+    method: str
+    compiled: int
+    """1 or 0."""
+    device: str
+    processors: int | None
+    status: Status
+    repetition: int
+    seconds: float | None
+    """Of one call."""
+    calls: int | None
+    """That were timed together."""
+    units: float | None
+    """Of work in one call."""
+    difference: float | None
+    """Relative, of the outputs from those of the first way of the group; None where they are not compared."""
+    prepare_seconds: float | None
+    """Tracing, compiling and the first call."""
+    load: float | None
+    """The machine's load average before the timing."""
+    environment: str
+    """A name of environment.json."""
+    started: str
+    """Date and time, UTC."""
+    note: str
+    """Why there is no timing."""
+
+    @property
+    def ok(self) -> bool:
+        """It is a timing."""
+        return self.status == "ok"
+
+    @property
+    def rate(self) -> float:
+        """Units per second."""
+        assert self.units is not None
+        assert self.seconds is not None
+        return self.units / self.seconds
+
+    def lacks(self) -> str | None:
+        """See rows.Row."""
+        if self.ok and (not self.units or not self.seconds or self.units < 0 or self.seconds < 0):
+            return "found a timing (status ok) without units or seconds above 0; expected both"
+        return None
+
+
+def describe(task: Task) -> dict[str, str | int | None]:
+    """The fields of a Measurement that say what was asked."""
+    return {
+        "task": task.fingerprint(),
+        "kind": task.kind,
+        "options": json.dumps(task.options, sort_keys=True),
+        "size": task.size,
+        "method": task.method,
+        "compiled": int(task.compiled),
+        "device": task.device,
+        "processors": task.processors,
+    }
+
+
+def measurements_file(path: Path) -> RowsFile[Measurement]:
+    """The CSV file of these."""
+    return RowsFile(path, Measurement)

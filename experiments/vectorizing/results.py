@@ -1,0 +1,95 @@
+"""Measurements of vectorizers as pictures and tables look at them: speeds, and ratios of curves."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from batchnuts.experiments.results import Value, word
+from batchnuts.experiments.vectorizing.config import Claim, VectorizingConfig
+from batchnuts.experiments.vectorizing.measurements import Measurement
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast one curve is as another at one point."""
+
+    workload: str
+    value: Value
+    """The median over the repetitions, each of which compares timings made side by side; and their range."""
+
+
+@dataclass(frozen=True)
+class VectorizingResults:
+    """A config and the measurements that answer it; rows of other tasks are not looked at."""
+
+    config: VectorizingConfig
+    rows: Sequence[Measurement]
+
+    def rows_of(self, curve: str, workload: str, size: int) -> list[Measurement]:
+        """All rows of one point, in the order of their repetitions."""
+        task = self.config.task(curve, workload, size).fingerprint()
+        wanted = range(self.config.measurement.repetitions)
+        return sorted(
+            (row for row in self.rows if row.task == task and row.repetition in wanted), key=lambda row: row.repetition
+        )
+
+    def runs(self) -> list[Measurement]:
+        """The rows that the figures are made of, each once."""
+        found = {}
+        for workload, size, curves in self.config.groups():
+            for curve in curves:
+                for row in self.rows_of(curve, workload, size):
+                    if row.ok:
+                        found[row.task, row.repetition] = row
+        return list(found.values())
+
+    def rate(self, curve: str, workload: str, size: int) -> Value | None:
+        """Units per second: the median of the repetitions; None where nothing was measured."""
+        rates = [row.rate for row in self.rows_of(curve, workload, size) if row.ok]
+        if not rates:
+            return None
+        return Value(size, statistics.median(rates), min(rates), max(rates), len(rates))
+
+    def rates(self, curve: str, workload: str) -> list[Value]:
+        """Along the sizes, where there is one."""
+        found = (self.rate(curve, workload, size) for size in self.config.workloads[workload].sizes)
+        return [value for value in found if value is not None]
+
+    def ratio(self, curve: str, over: str, workload: str, size: int) -> Ratio | None:
+        """Of two curves' speeds; None unless both were measured, in one group."""
+        above = {(row.group, row.repetition): row for row in self.rows_of(curve, workload, size) if row.ok}
+        below = {(row.group, row.repetition): row for row in self.rows_of(over, workload, size) if row.ok}
+        ratios = [above[turn].rate / below[turn].rate for turn in above.keys() & below.keys()]
+        if not ratios:
+            return None
+        return Ratio(workload, Value(size, statistics.median(ratios), min(ratios), max(ratios), len(ratios)))
+
+    def ratios(self, claim: Claim) -> list[Ratio]:
+        """At all points that a claim is about and that have both curves."""
+        found = []
+        for workload, size, curves in self.config.groups():
+            about = claim.workloads is None or workload in claim.workloads
+            if about and claim.size in (None, size) and {claim.curve, claim.over_curve} <= set(curves):
+                found.append(self.ratio(claim.curve, claim.over_curve, workload, size))
+        return [ratio for ratio in found if ratio is not None]
+
+    def judge(self, claim: Claim) -> tuple[Ratio | None, str]:
+        """The least of the ratios, and a word on the claim."""
+        ratios = self.ratios(claim)
+        if not ratios:
+            return None, "not measured"
+        least = min(ratios, key=lambda ratio: ratio.value.value)
+        return least, word(least.value, claim.at_least, None)
+
+    def absent(self) -> Mapping[tuple[str, str, str], list[int]]:
+        """Sizes by (curve, workload, reason) of every point without a timing."""
+        gaps: dict[tuple[str, str, str], list[int]] = {}
+        for workload, size, curves in self.config.groups():
+            for curve in curves:
+                rows = self.rows_of(curve, workload, size)
+                if not any(row.ok for row in rows):
+                    reason = next((f"{row.status}: {row.note}" for row in rows), "not measured yet")
+                    gaps.setdefault((curve, workload, reason), []).append(size)
+        return gaps

@@ -1,0 +1,35 @@
+"""What a process is asked to measure: plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from batchnuts.experiments.samplers.task import Device
+from batchnuts.experiments.vectorizing import Method
+
+
+@dataclass(frozen=True)
+class Task:
+    """One workload at one size, vectorized in one way."""
+
+    kind: str
+    """A name of `vectorizing.KINDS`."""
+    options: dict[str, Any]
+    """Of that kind; its schema stands in the registry."""
+    size: int
+    method: Method
+    compiled: bool
+    """By XLA; JAX always is."""
+    device: Device
+    processors: int | None
+    """How many processor cores its process may use; None: all."""
+    seed: int
+    """Of the data."""
+
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that change with anything in the task."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]

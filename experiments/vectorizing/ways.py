@@ -1,0 +1,139 @@
+"""The ways to vectorize, as tools; and a workload made ready to be called in one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import pfor
+from batchnuts.experiments.processes import Unavailable
+from batchnuts.experiments.samplers.tf_densities import place
+from batchnuts.experiments.vectorizing import KINDS, NutsOptions
+from batchnuts.experiments.vectorizing.task import Task
+from batchnuts.experiments.vectorizing.workloads import WORKLOADS, Tools, Work
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A computation, compiled as far as its library allows."""
+
+    call: Callable[[], Any]
+    """Does it once, and returns when it is done."""
+    units: float
+    """Done by one call."""
+    outputs: Callable[[Any], Sequence[NDArray[Any]]]
+    """What a call gave, on the host; empty where another way may rightly give something else."""
+
+
+def ready(task: Task) -> Ready:
+    """Lay out the inputs and trace. Raises Unavailable where that cannot be."""
+    options = KINDS[task.kind].options.model_validate(task.options)
+    if isinstance(options, NutsOptions):
+        from batchnuts.experiments.vectorizing.nuts import nuts
+
+        return nuts(options, task)
+    work = WORKLOADS[task.kind](options, task.size, np.random.default_rng(task.seed))
+    return _in_jax(work, task) if task.method == "jax" else _in_tensorflow(work, task)
+
+
+class Pfor:
+    """Ours."""
+
+    def rows(self, function: Callable[..., Any], *rows: Any) -> Any:
+        """See Tools."""
+        return pfor.vectorized_map(lambda row: function(*row), rows, fallback=False)
+
+    def jacobian(self, function: Callable[[Any], Any], x: Any) -> Any:
+        """See Tools."""
+        return pfor.jacobian(function, x)
+
+
+class TensorFlow:
+    """The one that comes with TensorFlow."""
+
+    def rows(self, function: Callable[..., Any], *rows: Any) -> Any:
+        """See Tools."""
+        return tf.vectorized_map(lambda row: function(*row), rows, fallback_to_while_loop=False)
+
+    def jacobian(self, function: Callable[[Any], Any], x: Any) -> Any:
+        """See Tools."""
+        return _jacobian(function, x, vectorized=True)
+
+
+class Sequential:
+    """One example after another (TensorFlow may overlap ten of them), as `tf.while_loop` does it."""
+
+    def rows(self, function: Callable[..., Any], *rows: Any) -> Any:
+        """See Tools."""
+        specs = [tf.TensorSpec(tensor.shape[1:], tensor.dtype) for tensor in rows]
+        traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+        signature = tf.nest.map_structure(
+            lambda output: tf.TensorSpec(output.shape, output.dtype), traced.structured_outputs
+        )
+        return tf.map_fn(lambda row: function(*row), rows, fn_output_signature=signature)
+
+    def jacobian(self, function: Callable[[Any], Any], x: Any) -> Any:
+        """See Tools."""
+        return _jacobian(function, x, vectorized=False)
+
+
+def _jacobian(function: Callable[[Any], Any], x: Any, *, vectorized: bool) -> Any:
+    with tf.GradientTape(persistent=not vectorized) as tape:
+        tape.watch(x)
+        output = function(x)
+    return tape.jacobian(output, x, experimental_use_pfor=vectorized)
+
+
+TOOLS: dict[str, Tools] = {"pfor": Pfor(), "tensorflow": TensorFlow(), "sequential": Sequential()}
+
+
+def _in_tensorflow(work: Work, task: Task) -> Ready:
+    with place(task.device):
+        given = {name: tf.constant(array) for name, array in work.inputs.items()}
+
+    def computation(given: Any) -> Any:
+        if task.method == "by_hand":
+            assert work.by_hand is not None
+            return work.by_hand(given)
+        return work.program(TOOLS[task.method], given)
+
+    compiled = tf.function(computation, jit_compile=task.compiled, autograph=False)
+
+    def call() -> Any:
+        with place(task.device):
+            result = compiled(given)
+        if task.device == "gpu":
+            tf.test.experimental.sync_devices()
+        return result
+
+    return Ready(call, work.units, lambda result: [leaf.numpy() for leaf in tf.nest.flatten(result)])
+
+
+def _in_jax(work: Work, task: Task) -> Ready:
+    try:
+        import jax
+    except ImportError as error:
+        raise Unavailable("the method jax needs JAX: pip install 'batchnuts[peers]'") from error
+    if not any(device.platform == task.device for device in jax.devices()):
+        raise Unavailable(f"JAX sees no {task.device} on this machine; set device: cpu, or install its driver.")
+
+    class Jax:
+        def rows(self, function: Callable[..., Any], *rows: Any) -> Any:
+            return jax.vmap(function)(*rows)
+
+        def jacobian(self, function: Callable[[Any], Any], x: Any) -> Any:
+            return jax.jacrev(function)(x)
+
+    given = {name: jax.numpy.asarray(array) for name, array in work.inputs.items()}
+    program = work.in_jax()
+    compiled = jax.jit(lambda given: program(Jax(), given))
+    return Ready(
+        lambda: jax.block_until_ready(compiled(given)),
+        work.units,
+        lambda result: [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(result)],
+    )
