@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor import pfor
+from batchnuts.autobatch.pfor import PforError, hessian, pfor, vectorized_map
 
 N = 5
 _rng = np.random.default_rng(0)
@@ -283,3 +283,31 @@ def test_a_branch_that_no_iteration_takes_gives_no_gradient_either() -> None:
     rows, gradient = tf.function(both, autograph=False, jit_compile=True)()
     np.testing.assert_array_equal(rows, [-2.0] * 3)
     assert gradient == 6.0
+
+
+@pytest.mark.parametrize("masked", [None, True])
+@pytest.mark.parametrize("xla", [False, True])
+def test_second_derivatives_of_branches(xla: bool, masked: bool | None) -> None:
+    points = tf.constant(np.random.default_rng(0).normal(size=(5, 3)))
+
+    def function(x: Any) -> Any:
+        return tf.cond(x[0] > 0.0, lambda: tf.reduce_sum(x**3), lambda: tf.reduce_sum(tf.sin(x) * x[1]))
+
+    def gradient(g: Any, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = g(x)
+        return tape.gradient(value, x)
+
+    def twice(x: Any) -> Any:
+        return gradient(lambda y: tf.reduce_sum(gradient(function, y) ** 2), x)
+
+    def second(x: Any) -> Any:
+        return hessian(function, x)
+
+    for body in (twice, second) if xla else (twice,):
+        run = tf.function(lambda body=body: vectorized_map(body, points, masked=masked), jit_compile=xla)
+        np.testing.assert_allclose(run(), [body(x) for x in tf.unstack(points)], rtol=1e-10, atol=1e-12)
+    if not xla:  # where TensorFlow keeps what branches leave in Optionals: those of one have rows, of the other not
+        with pytest.raises(PforError, match="has no rows where that of another has"):
+            vectorized_map(second, points, masked=masked)

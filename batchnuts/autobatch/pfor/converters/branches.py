@@ -27,8 +27,8 @@ from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Val
 
 @converts("PartitionedCall StatefulPartitionedCall", always=True)
 def call(site: Site) -> list[Value]:
-    """The function's ops in its place."""
-    return site.convert_graph(called(site.op, "f"), site.inputs, site.loop)
+    """The function's ops in its place. A gradient that was taken of it later may have added outputs behind its own."""
+    return site.convert_graph(called(site.op, "f"), site.inputs, site.loop)[: len(site.op.outputs)]
 
 
 @converts("If StatelessIf Case StatelessCase", always=True)
@@ -81,12 +81,14 @@ def _switch(chosen: Tensor, runs: list[Any]) -> Any:
 def to_tensor(loop: Loop, value: Value, vary: bool) -> Tensor:
     """The one tensor of a value, for a place that takes tensors; with rows if it may vary."""
     if isinstance(value, Box):
-        return unpacked(loop, value).tensor
+        return unpacked(loop, value, vary).tensor
+    if isinstance(value, Same) and vary and value.tensor.dtype == tf.variant:
+        raise Refused("what a branch gives back, a variant, has no rows where that of another has")
     if isinstance(value, Handle):
         if value.lengths is not None:
             raise Refused("the length of a list depends on the iteration")
         return value.tensor
-    if isinstance(value, Same) and vary and value.tensor.dtype != tf.variant:
+    if isinstance(value, Same) and vary:
         return loop.rows(value.tensor)
     return value.tensor
 

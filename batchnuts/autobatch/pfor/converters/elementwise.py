@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, with_axes
-from batchnuts.autobatch.pfor.values import Handle, Rows, Tensor, Value
+from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Value
 
 UNARY = """
     Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0
@@ -45,7 +47,15 @@ def zeros(site: Site) -> list[Value]:
     value = site.inputs[0]
     if isinstance(value, Handle):
         return [Handle(site.emit(value.tensor)[0], value.lengths)]
+    if isinstance(value, Box):
+        return [value.map(_zeros)]
     return site.emit_rows(site.tensor(0))
+
+
+def _zeros(value: Value) -> Value:
+    if not isinstance(value, (Same, Rows)):
+        raise Refused("the gradient of a gradient of a branch needs zeros in place of a list")
+    return replace(value, tensor=tf.zeros_like(value.tensor))
 
 
 @converts("Identity Cast")

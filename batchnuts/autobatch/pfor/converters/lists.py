@@ -330,14 +330,16 @@ def value_of_optional(site: Site) -> list[Value]:
     return [Same(tf.zeros(output.shape, output.dtype)) for output in outputs]
 
 
-def unpacked(loop: Loop, box: Box) -> Handle:
-    """A real Optional of rows, for a place that needs a tensor."""
+def unpacked(loop: Loop, box: Box, vary: bool = True) -> Handle:
+    """A real Optional, for a place that needs a tensor: of rows if it may vary, else of what is the same."""
     if len(box.contents) != 1:
         raise Refused("what branches left that iterations take differently cannot be put into a list")
     if box.contents[0] is None:
         return Handle(_raw.OptionalNone())
     parts = []
     for value in box.contents[0]:
-        assert not isinstance(value, Box)
-        parts.append(loop.rows(value.tensor) if isinstance(value, Same) else value.tensor)
+        assert isinstance(value, (Same, Rows, Handle))
+        if not vary and not isinstance(value, Same):
+            raise Refused("what a branch leaves for its gradient has rows where that of another has none")
+        parts.append(loop.rows(value.tensor) if vary and isinstance(value, Same) else value.tensor)
     return Handle(_raw.OptionalFromValue(components=parts))
