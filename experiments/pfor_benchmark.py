@@ -170,8 +170,8 @@ def made_with(results: VectorizingResults, folder: Path) -> str:
         lines.append(f"- The outputs of all ways agree to {apart:.1g} of their norm.")
     lines.append(
         f"- Every point has {results.config.measurement.repetitions} timings, all in measurements.csv. Speeds are "
-        "their median. A ratio is the median over the repetitions, each of which times both ways one after the other; "
-        "ranges are over all of them."
+        "their median. A ratio is the median over the repetitions, each of which times all ways, in an order that "
+        "changes; ranges are over all of them."
     )
     lines.append(written())
     return "\n".join(lines)

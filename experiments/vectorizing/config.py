@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from batchnuts.experiments.config import OutputSettings, check_keys, named, read_layers, refer
+from batchnuts.experiments.config import OutputSettings, check_each, check_keys, read_layers, refer
 from batchnuts.experiments.samplers.task import Device
 from batchnuts.experiments.vectorizing import KINDS, Method
 from batchnuts.experiments.vectorizing.task import Task
@@ -160,11 +160,7 @@ def load_vectorizing(name: str, overrides: Sequence[str] = (), *, quick: bool = 
     check_keys(content, _SECTIONS, origin, problems)
     workloads = _check_workloads(content.get("workloads"), origin, problems)
     run = check_section("run", content.get("run"), RunSettings, origin, problems)
-    curves: dict[str, Curve] = {}
-    for curve_name, item in named(content.get("curves"), "curves", origin, problems).items():
-        curve = check_section(f"curves.{curve_name}", item, Curve, origin, problems)
-        if curve is not None:
-            curves[curve_name] = curve
+    curves = check_each(content.get("curves"), "curves", Curve, origin, problems)
     for workload, work in workloads.items():
         for index, curve_name in enumerate(work.curves or ()):
             refer(f"workloads.{workload}.curves.{index}", curve_name, curves, origin, problems)
@@ -178,10 +174,7 @@ def load_vectorizing(name: str, overrides: Sequence[str] = (), *, quick: bool = 
 
 def _check_workloads(content: Any, origin: Origin, problems: list[str]) -> dict[str, WorkloadSettings]:
     workloads = {}
-    for name, item in named(content, "workloads", origin, problems).items():
-        work = check_section(f"workloads.{name}", item, WorkloadSettings, origin, problems)
-        if work is None:
-            continue
+    for name, work in check_each(content, "workloads", WorkloadSettings, origin, problems).items():
         schema = KINDS[work.kind].options
         options = check_section(f"workloads.{name}.options", work.options, schema, origin, problems)
         if options is not None:  # with the defaults written out, so that a later default is another task
@@ -196,13 +189,8 @@ def _check_claims(
     origin: Origin,
     problems: list[str],
 ) -> dict[str, Claim]:
-    claims = {}
-    none = content is None or content == {}
-    for name, item in ({} if none else named(content, "claims", origin, problems)).items():
-        claim = check_section(f"claims.{name}", item, Claim, origin, problems)
-        if claim is None:
-            continue
-        claims[name] = claim
+    claims = {} if content in (None, {}) else check_each(content, "claims", Claim, origin, problems)
+    for name, claim in claims.items():
         refer(f"claims.{name}.curve", claim.curve, curves, origin, problems)
         refer(f"claims.{name}.over_curve", claim.over_curve, curves, origin, problems)
         for index, workload in enumerate(claim.workloads or ()):

@@ -13,6 +13,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
+from random import Random
+from textwrap import shorten
 from typing import IO, Any
 
 from batchnuts.experiments.measuring import Note
@@ -24,6 +26,9 @@ from batchnuts.experiments.vectorizing.task import Task
 from batchnuts.experiments.vectorizing.worker import difference
 
 MODULE = "batchnuts.experiments.vectorizing.worker"
+
+_LONGEST_NOTE = 300
+"""Characters; TensorFlow's messages can have thousands."""
 
 StartProcess = Callable[[str], Any]
 
@@ -144,9 +149,8 @@ class Measuring:
                     continue
                 prepared[curve] = answer
             for repetition in range(settings.repetitions):
-                order = list(prepared)
-                first = repetition % max(len(order), 1)
-                for curve in order[first:] + order[:first]:  # no way always follows the same one
+                # no way may always follow the same one: it would get what that one leaves in caches and on cores
+                for curve in Random(repetition).sample(list(prepared), len(prepared)):
                     task = tasks[curve]
                     try:
                         timing = _ask(processes[task.method == "jax"], curve, {"run": curve})
@@ -189,7 +193,7 @@ class Measuring:
             load=timing.get("load"),
             environment=self.environment,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            note=" ".join(note.split()),
+            note=shorten(note, _LONGEST_NOTE, placeholder=" ... (all of it in workers.log)"),
         )
 
 

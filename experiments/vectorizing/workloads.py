@@ -103,17 +103,22 @@ def convnet_gradients(options: ConvnetOptions, size: int, rng: np.random.Generat
     """The gradient of each image's loss by all weights, apart."""
     inputs = _images(options, size, rng)
     names = [name for name in inputs if name not in ("image", "label")]
+    return _per_example_gradients(inputs, size, "convnet_loss", names, ("image", "label"))
+
+
+def _per_example_gradients(inputs: Inputs, size: int, loss: str, names: list[str], examples: tuple[str, str]) -> Work:
+    """Of a loss, in `networks` and `networks_jax`, of two `examples`, by the weights called `names`."""
 
     def program(tools: Tools, given: Mapping[str, Any]) -> Any:
-        def one(image: Any, label: Any) -> Any:
-            return _gradients(given, names, lambda weights: networks.convnet_loss(image, label, weights))
+        def one(first: Any, second: Any) -> Any:
+            return _gradients(given, names, lambda weights: getattr(networks, loss)(first, second, weights))
 
-        return tools.rows(one, given["image"], given["label"])
+        return tools.rows(one, *(given[name] for name in examples))
 
     def in_jax() -> Program:
         from batchnuts.experiments.vectorizing import networks_jax
 
-        return _gradients_in_jax(networks_jax.convnet_loss, names, "image", "label")
+        return _gradients_in_jax(getattr(networks_jax, loss), names, *examples)
 
     return Work(inputs, size, program, None, in_jax)
 
@@ -149,20 +154,7 @@ def lstm(options: LstmOptions, size: int, rng: np.random.Generator) -> Work:
 def lstm_gradients(options: LstmOptions, size: int, rng: np.random.Generator) -> Work:
     """The gradient of each sequence's loss by all weights, apart."""
     inputs = _sequences(options, size, rng)
-    names = ["cell", "bias"]
-
-    def program(tools: Tools, given: Mapping[str, Any]) -> Any:
-        def one(tokens: Any, length: Any) -> Any:
-            return _gradients(given, names, lambda weights: networks.lstm_loss(tokens, length, weights))
-
-        return tools.rows(one, given["tokens"], given["length"])
-
-    def in_jax() -> Program:
-        from batchnuts.experiments.vectorizing import networks_jax
-
-        return _gradients_in_jax(networks_jax.lstm_loss, names, "tokens", "length")
-
-    return Work(inputs, size, program, None, in_jax)
+    return _per_example_gradients(inputs, size, "lstm_loss", ["cell", "bias"], ("tokens", "length"))
 
 
 def lstm_jacobian(options: LstmJacobianOptions, size: int, rng: np.random.Generator) -> Work:

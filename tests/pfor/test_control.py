@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor import PforError, hessian, pfor, vectorized_map
+from batchnuts.autobatch.pfor.graphs import loop_parts
 
 N = 5
 _rng = np.random.default_rng(0)
@@ -311,3 +312,64 @@ def test_second_derivatives_of_branches(xla: bool, masked: bool | None) -> None:
     if not xla:  # where TensorFlow keeps what branches leave in Optionals: those of one have rows, of the other not
         with pytest.raises(PforError, match="has no rows where that of another has"):
             vectorized_map(second, points, masked=masked)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_loop_does_not_copy_what_it_only_reads(masked: bool) -> None:
+    """Of a sequence that is read element by element, no op of the loop gives all elements of rows."""
+    lengths, sequences = tf.constant([3, 9, 1, 7]), tf.random.stateless_normal([4, 9, 6], [0, 1])
+
+    def last_sum(i: Any) -> Any:
+        sequence, length = sequences[i], lengths[i]
+        return tf.while_loop(lambda t, _: t < length, lambda t, total: (t + 1, total + sequence[t]), (0, tf.zeros(6)))[
+            1
+        ]
+
+    traced = tf.function(lambda: pfor(last_sum, 4, masked=masked), autograph=False).get_concrete_function()
+    (loop,) = [op for op in traced.graph.get_operations() if op.type in ("While", "StatelessWhile")]
+    _, body = loop_parts(loop)
+    passed_through = {tensor.op.name for tensor in body.outputs}
+    large = [tensor.op for op in body.get_operations() for tensor in op.outputs if tensor.shape.rank == 3]
+    assert large
+    assert not [op for op in large if op.type != "Placeholder" and op.name not in passed_through]
+    expected = [sequences[i, : int(lengths[i])].numpy().sum(0) for i in range(4)]
+    np.testing.assert_allclose(traced(), expected, rtol=1e-5)
+
+
+def test_a_gradient_that_a_loop_adds_up_is_chosen_before_it_is_large() -> None:
+    """Of the outer products that are added to the gradient of a matrix, only the factors are chosen."""
+    lengths, sequences, matrix = (
+        tf.constant([3, 5, 1, 4]),
+        X[:4],
+        tf.random.stateless_normal([4, 4], [0, 1], dtype=tf.float64),
+    )
+
+    def gradient(i: Any) -> Any:
+        row, length, weights = sequences[i], lengths[i], tf.identity(matrix)
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            step = lambda t, x: (t + 1, tf.tanh(tf.linalg.matvec(weights, x)))  # noqa: E731
+            value = tf.reduce_sum(tf.while_loop(lambda t, _: t < length, step, (0, row))[1])
+        return tape.gradient(value, weights)
+
+    traced = tf.function(lambda: pfor(gradient, 4), autograph=False).get_concrete_function()
+    loops = [loop_parts(op)[1] for op in traced.graph.get_operations() if op.type in ("While", "StatelessWhile")]
+    ops = [op for graph in loops for op in graph.get_operations()]
+    assert [op for op in ops if op.type in ("AddV2", "AddN") and op.outputs[0].shape == (4, 4, 4)]
+    assert not [op for op in ops if op.type == "SelectV2" and op.outputs[0].shape == (4, 4, 4)]
+    expected = [pfor(gradient, 4, sequential=True)]
+    np.testing.assert_allclose(traced(), expected[0], rtol=1e-12)
+
+
+def test_a_single_iteration_needs_no_masks() -> None:
+    sequence = tf.random.stateless_normal([9, 6], [0, 1])
+
+    def total(i: Any) -> Any:
+        length = tf.gather([7], i)
+        return tf.while_loop(lambda t, _: t < length, lambda t, x: (t + 1, x + sequence[t]), (0, tf.zeros(6)))[1]
+
+    traced = tf.function(lambda: pfor(total, 1), autograph=False).get_concrete_function()
+    (loop,) = [op for op in traced.graph.get_operations() if op.type in ("While", "StatelessWhile")]
+    _, body = loop_parts(loop)
+    assert not {"SelectV2", "Where", "GatherV2"} & {op.type for op in body.get_operations()}
+    np.testing.assert_allclose(traced(), sequence[None, :7].numpy().sum(1), rtol=1e-6)

@@ -233,7 +233,7 @@ def test_a_joint_distribution() -> None:
 @pytest.mark.parametrize("name", list(MODELS))
 def test_packaged_models(name: str) -> None:
     small = {"logistic_regression": {"rows": 20, "columns": 3}, "correlated_gaussian": {"dimension": 4}}
-    options = MODELS[name].options.model_validate({"name": name, "dtype": "float64", **small[name]})
+    options = MODELS[name].options.model_validate({"name": name, "dtype": "float64", **small.get(name, {})})
     model = MODELS[name].build(options)
 
     def function(q: Any) -> Any:
@@ -305,3 +305,19 @@ def test_the_jacobian_of_a_recurrent_network() -> None:
             bump = tf.scatter_nd([[t, d]], tf.constant([step], tf.float64), (4, 2))
             wanted = (states(inputs + bump) - states(inputs - bump)) / (2 * step)
             np.testing.assert_allclose(found[:, :, t, d], wanted, atol=1e-8)
+
+
+def test_nothing_stands_between_a_convolution_its_bias_and_its_activation() -> None:
+    """So TensorFlow makes one kernel of them."""
+    images, kernel, bias = tf.ones([4, 8, 8, 3]), tf.ones([3, 3, 3, 5]), tf.ones(5)
+
+    def network(image: Any) -> Any:
+        return tf.nn.max_pool2d(tf.nn.relu(tf.nn.conv2d(image[None], kernel, 1, "SAME") + bias), 2, 2, "SAME")[0]
+
+    traced = tf.function(lambda: vectorized_map(network, images), autograph=False).get_concrete_function()
+    (op,) = [op for op in traced.graph.get_operations() if op.type == "MaxPool"]
+    types = []
+    while op.type != "Conv2D":
+        op = op.inputs[0].op
+        types.append(op.type)
+    assert types == ["Relu", "AddV2", "Conv2D"]

@@ -53,6 +53,10 @@ class Loop:
         assert self.mask is None
         return replace(self, count=count, partial=True)
 
+    def of(self, count: Tensor) -> Loop:
+        """The loop around with its rows, whichever are in this one. For ops without effects."""
+        return replace(self, count=count, mask=None)
+
 
 @dataclass(frozen=True)
 class Site:
@@ -230,9 +234,21 @@ def reshape(tensor: Tensor, sizes: Sequence[Any]) -> Tensor:
 
 
 def merge(tensor: Tensor, axes: int) -> Tensor:
-    """The first `axes` axes made one."""
+    """The first `axes` axes made one; what it was, if that is how it was split."""
     sizes = shape_of(tensor)
-    return reshape(tensor, [product(sizes[:axes]), *sizes[axes:]])
+    target = [product(sizes[:axes]), *sizes[axes:]]
+    source = unsplit(tensor)
+    return source if source is not None and list(source.shape) == target else reshape(tensor, target)
+
+
+def unsplit(tensor: Tensor) -> Tensor | None:
+    """The tensor [a b, *rest] of which a reshape made this one [a, b, *rest], if so."""
+    if not tf.is_symbolic_tensor(tensor) or tensor.op.type != "Reshape":
+        return None
+    source, shape, split = tensor.op.inputs[0], tensor.op.inputs[0].shape, tensor.shape
+    if not (shape.is_fully_defined() and split.is_fully_defined() and split.rank == shape.rank + 1 > 1):
+        return None
+    return source if split[2:] == shape[1:] else None
 
 
 def rows_to(tensor: Tensor, axis: int) -> Tensor:

@@ -3,6 +3,7 @@
     Value ::= Same(tensor)          one tensor for every iteration ("invariant")
             | Rows(tensor)          one row an iteration, along a new leading axis ("varying")
             | Padded(tensor)        rows of different lengths, padded to one
+            | Later(tensor)         rows of a loop around, of which ops take a part before this loop takes its rows
             | Handle(tensor)        one TensorList or Optional for all iterations, whose contents have rows
             | Box(contents)         what an Optional holds, known while the body is converted
 
@@ -51,6 +52,27 @@ class Padded:
 
 
 @dataclass(frozen=True)
+class Later:
+    """What an inner loop only reads: the rows of the loop around it, whole, and what has to be done to them before an
+    op may use them (those still in the loop taken, or those that are done made harmless).
+
+    An op that takes an element of each row runs first, so that a sequence [rows, longest, ...] which is read element by
+    element is not copied at every trip.
+    """
+
+    tensor: Tensor
+    """[count, *shape of one row]."""
+    count: Tensor
+    """How many rows the loop around has: scalar int32."""
+    settle: Callable[[Tensor], Tensor]
+    """To [rows of this loop, *shape of one row], whatever that shape is."""
+
+    def rows(self) -> Rows:
+        """Those of this loop."""
+        return Rows(self.settle(self.tensor))
+
+
+@dataclass(frozen=True)
 class Handle:
     """A TensorList of elements [rows, *shape of one row], or an Optional with such values; TensorFlow's dtype variant.
 
@@ -79,7 +101,7 @@ class Box:
         return Box(tuple(None if part is None else tuple(map(function, part)) for part in self.contents))
 
 
-Value: TypeAlias = "Same | Rows | Padded | Handle | Box"
+Value: TypeAlias = "Same | Rows | Padded | Later | Handle | Box"
 
 
 def varies(value: Value) -> bool:

@@ -7,7 +7,8 @@ no converter, or none for these inputs             the op row by row, reported; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -18,25 +19,37 @@ from batchnuts.autobatch.pfor.graphs import in_order
 from batchnuts.autobatch.pfor.registry import LENGTHS, REGISTRY
 from batchnuts.autobatch.pfor.rowwise import fall_back
 from batchnuts.autobatch.pfor.site import Loop, Site, static_shape
-from batchnuts.autobatch.pfor.values import Padded, Rows, Same, Tensor, Value, varies
+from batchnuts.autobatch.pfor.values import Later, Padded, Rows, Same, Tensor, Value, varies
 
 
 def convert_graph(graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value]:
     """The outputs of a graph for all rows, given the values of its inputs. Raises PforError at the user's line."""
     values: dict[Any, Value] = {tensor.ref(): value for tensor, value in zip(graph.inputs, inputs, strict=True)}
 
+    settled: dict[Any, Value] = {}
+
     def value_of(tensor: Tensor) -> Value:
-        return values[tensor.ref()]
+        value = values[tensor.ref()]
+        if not isinstance(value, Later):
+            return value
+        if tensor.ref() not in settled:
+            settled[tensor.ref()] = value.rows()
+        return settled[tensor.ref()]
 
     refuse_effects(graph)
     needed = needed_ops(graph)
     for op in in_order(graph):
         if op.name not in needed or (op.outputs and op.outputs[0].ref() in values):
             continue
-        site = Site(op, tuple(value_of(tensor) for tensor in op.inputs), loop, value_of, convert_graph)
-        for tensor, value in zip(op.outputs, convert_op(site), strict=True):
+        given = [values[tensor.ref()] for tensor in op.inputs]
+        if _takes_elements(op, given):
+            outputs = _elements(op, given, loop, value_of)
+        else:
+            inputs = given if op.type in _PASSES_ON else [value_of(tensor) for tensor in op.inputs]
+            outputs = convert_op(Site(op, tuple(inputs), loop, value_of, convert_graph))
+        for tensor, value in zip(op.outputs, outputs, strict=True):
             values[tensor.ref()] = value
-    return [value_of(tensor) for tensor in graph.outputs]
+    return [values[tensor.ref()] for tensor in graph.outputs]
 
 
 def needed_ops(graph: Any) -> set[str]:
@@ -50,6 +63,29 @@ def needed_ops(graph: Any) -> set[str]:
             needed.add(op.name)
             todo.extend(tensor.op for tensor in op.inputs)
     return needed
+
+
+_PASSES_ON = {"Identity", "PartitionedCall", "StatefulPartitionedCall"}
+"""Ops whose converters do not look at what they are given."""
+
+
+def _takes_elements(op: Any, inputs: Sequence[Value]) -> bool:
+    """It takes the same part of each row, for all of the rows of a loop around."""
+    if op.type not in ("StridedSlice", "Slice", "Gather", "GatherV2", "GatherNd") or not isinstance(inputs[0], Later):
+        return False
+    if op.type == "GatherV2" and op.get_attr("batch_dims"):
+        return False
+    return not any(varies(value) for value in inputs[1:])
+
+
+def _elements(op: Any, inputs: Sequence[Value], loop: Loop, value_of: Callable[[Tensor], Value]) -> list[Value]:
+    """What such an op takes, and of that the rows of this loop."""
+    source, *rest = inputs
+    assert isinstance(source, Later)
+    site = Site(op, (Rows(source.tensor), *rest), loop.of(source.count), value_of, convert_graph)
+    (taken,) = convert_op(site)
+    assert isinstance(taken, Rows)
+    return [replace(source, tensor=taken.tensor).rows()]
 
 
 _NO_EFFECTS = {

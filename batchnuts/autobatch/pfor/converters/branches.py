@@ -226,10 +226,11 @@ def safe(value: Value, mask: Tensor) -> Value:
     tensor = value.tensor
     first = tf.argmax(mask, output_type=tf.int32)
     spare = tf.stop_gradient(tf.gather(tensor, first[None]))
-    return Rows(tf.where(_beside(mask, tensor), tensor, spare))
+    return Rows(tf.where(beside(mask, tensor), tensor, spare))
 
 
-def _beside(mask: Tensor, tensor: Tensor) -> Tensor:
+def beside(mask: Tensor, tensor: Tensor) -> Tensor:
+    """A mask of rows, with unit axes, to choose among the rows of a tensor."""
     return tf.reshape(mask, [-1, *[1] * (tensor.shape.rank - 1)])
 
 
@@ -244,7 +245,7 @@ def _chosen(site: Site, index: Tensor, values: list[Value]) -> Value:
     stacked = [to_tensor(site.loop, value, True) for value in values]
     result = stacked[-1]
     for k in range(len(stacked) - 2, -1, -1):
-        result = tf.where(_beside(index == k, result), stacked[k], result)
+        result = tf.where(beside(index == k, result), stacked[k], result)
     return Rows(result)
 
 

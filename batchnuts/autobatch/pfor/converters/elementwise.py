@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
 from batchnuts.autobatch.pfor.registry import converts
-from batchnuts.autobatch.pfor.site import Site, with_axes
+from batchnuts.autobatch.pfor.site import Site, reshape, unsplit, with_axes
 from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Value
 
 UNARY = """
@@ -38,7 +38,7 @@ SAME_SHAPE = """
 @converts(UNARY, no_xla=UNARY_WITHOUT_XLA)
 def one_input(site: Site) -> list[Value]:
     """f(rows) has the rows f(row)."""
-    return site.emit_rows(*site.tensors())
+    return [Rows(_before_split(site, site.tensors()))]
 
 
 @converts("ZerosLike")
@@ -72,7 +72,23 @@ def passed_on(site: Site) -> list[Value]:
 @converts(BROADCASTING)
 def broadcasting(site: Site) -> list[Value]:
     """Shapes of rows broadcast against each other from the right, so rows of lower rank get unit axes before them."""
-    return site.emit_rows(*aligned(site))
+    return [Rows(_before_split(site, aligned(site)))]
+
+
+def _before_split(site: Site, tensors: list[Tensor]) -> Tensor:
+    """The op's output. Where the rows are what a convolution's batch was split into, the op runs on that batch and its
+    output is split: TensorFlow joins a convolution, a bias and an activation into one kernel if nothing is between."""
+    varying = site.varying()
+    source = unsplit(tensors[varying[0]]) if len(varying) == 1 else None
+    if source is None or any(
+        tensor.shape.rank is None or tensor.shape.rank >= source.shape.rank
+        for k, tensor in enumerate(tensors)
+        if k not in varying
+    ):
+        return site.emit(*tensors)[0]
+    shape = tensors[varying[0]].shape
+    (result,) = site.emit(*(source if k in varying else tensor for k, tensor in enumerate(tensors)))
+    return reshape(result, [*shape[:2], *result.shape[1:]])
 
 
 def aligned(site: Site) -> list[Tensor]:

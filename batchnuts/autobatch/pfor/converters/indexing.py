@@ -210,17 +210,21 @@ def strided_slice(site: Site) -> list[Value]:
     takes what is there. Where the end of a slice of the first axis differs, so do the lengths of what it gives."""
     site.only(0, 1, 2)
     if not (site.varies(1) or site.varies(2)):
-        begin, end, strides = site.tensors()[1:]
-        zero, one = tf.zeros(1, begin.dtype), tf.ones(1, begin.dtype)
-        return site.emit_rows(
-            site.tensor(0),
-            tf.concat([zero, begin], 0),
-            tf.concat([zero, end], 0),
-            tf.concat([one, strides], 0),
-            **masks_behind_rows(site),
-        )
+        places = (_behind_rows(site, 1, 0), _behind_rows(site, 2, 0), _behind_rows(site, 3, 1))
+        return site.emit_rows(site.tensor(0), *places, **masks_behind_rows(site))
     value, lengths, origin = _index_rows(site)
     return [Rows(value) if lengths is None else cut_to(value, lengths, origin)]
+
+
+def _behind_rows(site: Site, k: int, first: int) -> Tensor:
+    """Input k, a vector with an entry for each axis, and `first` for that of the rows; with few ops, as loops slice."""
+    vector, constant = site.op.inputs[k], site.constant(k)
+    if constant is not None:
+        return tf.constant([first, *constant], vector.dtype)
+    if vector.op.type == "Pack":
+        entries = [site.value_of(entry) for entry in vector.op.inputs]
+        return tf.stack([tf.constant(first, vector.dtype), *(entry.tensor for entry in entries)])  # type: ignore[union-attr]
+    return tf.concat([tf.constant([first], vector.dtype), site.tensor(k)], 0)
 
 
 @dataclass(frozen=True)

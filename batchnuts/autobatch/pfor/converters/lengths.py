@@ -76,6 +76,14 @@ def _first(chosen: Tensor) -> tuple[Tensor, Tensor]:
 # ---- looking at them --------------------------------------------------------------------------------------------
 
 
+def _padded_input(site: Site) -> Padded:
+    """The first input, for ops with no rule of theirs where another one is padded. Raises NoRule."""
+    value = site.inputs[0]
+    if not isinstance(value, Padded):
+        raise NoRule
+    return value
+
+
 def _padded(site: Site) -> list[Padded]:
     return [value for value in site.inputs if isinstance(value, Padded)]
 
@@ -95,9 +103,7 @@ def _alike(values: Sequence[Padded]) -> None:
 @on_lengths(f"{elementwise.UNARY} ZerosLike")
 def one_input(site: Site) -> list[Value]:
     """Entry by entry."""
-    (value,) = site.inputs
-    if not isinstance(value, Padded):
-        raise NoRule
+    value = _padded_input(site)
     (tensor,) = site.emit(value.tensor)
     return [replace(value, tensor=tensor)]
 
@@ -170,11 +176,9 @@ def gather(site: Site) -> list[Value]:
 @on_lengths("Squeeze")
 def squeeze(site: Site) -> list[Value]:
     """Axes behind the first one."""
-    (value,) = site.inputs
+    value = _padded_input(site)
     rank = site.row_rank(0)
     axes = [axis % rank for axis in site.attr("squeeze_dims")]
-    if not isinstance(value, Padded):
-        raise NoRule
     if not axes or 0 in axes:
         raise Refused("it may take away the axis whose length depends on the iteration; name the axes that are 1")
     (tensor,) = site.emit(value.tensor, squeeze_dims=[axis + 1 for axis in axes])
@@ -184,10 +188,8 @@ def squeeze(site: Site) -> list[Value]:
 @on_lengths("ExpandDims")
 def expand(site: Site) -> list[Value]:
     """Behind the first axis."""
-    value = site.inputs[0]
+    value = _padded_input(site)
     axis = site.axis(1, site.row_rank(0) + 1)
-    if not isinstance(value, Padded):
-        raise NoRule
     if axis == 0:
         raise Refused("it puts a new axis before the one whose length depends on the iteration")
     (tensor,) = site.emit(value.tensor, tf.constant(axis + 1))
@@ -197,10 +199,8 @@ def expand(site: Site) -> list[Value]:
 @on_lengths("Reshape")
 def to_shape(site: Site) -> list[Value]:
     """What is behind the first axis; or from one shape to that of rows of different lengths, by name (`tf.shape`)."""
-    value, target = site.inputs
+    value, target = _padded_input(site), site.inputs[1]
     static = site.op.outputs[0].shape
-    if not isinstance(value, Padded):
-        raise NoRule
     rest = site.row_shape(0)[1:]
     if static.rank is None or static.rank == 0 or None in static[1:] or None in rest:
         raise Refused("the new shape of a tensor whose length depends on the iteration is not known")
@@ -220,9 +220,7 @@ def to_shape(site: Site) -> list[Value]:
 @on_lengths("Shape")
 def shape(site: Site) -> list[Value]:
     """Of each row."""
-    (value,) = site.inputs
-    if not isinstance(value, Padded):
-        raise NoRule
+    value = _padded_input(site)
     dtype = site.attr("out_type")
     rest = tf.shape(value.tensor, dtype)[2:]
     columns = [tf.cast(value.lengths, dtype)[:, None], site.loop.rows(rest)]
@@ -232,9 +230,7 @@ def shape(site: Site) -> list[Value]:
 @on_lengths("Size")
 def size(site: Site) -> list[Value]:
     """Of each row."""
-    (value,) = site.inputs
-    if not isinstance(value, Padded):
-        raise NoRule
+    value = _padded_input(site)
     dtype = site.attr("out_type")
     return [Rows(tf.cast(value.lengths, dtype) * tf.reduce_prod(tf.shape(value.tensor, dtype)[2:]))]
 
@@ -293,10 +289,8 @@ def broadcast_gradient(site: Site) -> list[Value]:
 @on_lengths("Sum Prod Max Min Mean All Any")
 def reduction(site: Site) -> list[Value]:
     """Over the first axis with the op's own neutral element in place of what does not count; else as it is."""
-    value = site.inputs[0]
+    value = _padded_input(site)
     axes = site.constant(1)
-    if not isinstance(value, Padded):
-        raise NoRule
     if axes is None:
         raise Refused("the axes that it goes over are not known")
     over = sorted({int(axis) % site.row_rank(0) for axis in np.atleast_1d(axes)})

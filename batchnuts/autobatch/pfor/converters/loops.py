@@ -1,30 +1,30 @@
 """Loops inside of the loop.
 
     condition      in general                                              under XLA, or with lists in the loop
-    same           one loop, all rows take every trip                      the same
+    same           one loop, all rows take every trip (a single row too)   the same
     varies         the loop goes on with the rows that are still in it;    all rows take every trip until the last is
                    one that leaves puts its values in place                done; those that are done keep their values
 
 A variable that changes in the same way for all rows still in the loop (its counter, say) stays one for all inside of
-it; what each row had when it left is noted beside it.
+it; what each row had when it left is noted beside it. What the loop only reads stays outside of it (`values.Later`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor.converters.branches import safe, to_tensor
+from batchnuts.autobatch.pfor.converters.branches import beside, safe, to_tensor
 from batchnuts.autobatch.pfor.converters.lists import realign, to_rows, unpacked
 from batchnuts.autobatch.pfor.errors import Refused
 from batchnuts.autobatch.pfor.flows import condition_varies, loop_variables_vary, passed_through
 from batchnuts.autobatch.pfor.graphs import loop_parts
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
-from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Value, varies
+from batchnuts.autobatch.pfor.values import Box, Handle, Later, Rows, Same, Tensor, Value, varies
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,17 @@ class Variable:
     """It, in the graph of the loop's body."""
 
     @property
+    def only_read(self) -> bool:
+        """Each row has its own, which the loop never changes: it stays outside, and ops of the body take of it."""
+        return self.kept and self.vary and not self.is_list
+
+    @property
+    def only_added_to(self) -> bool:
+        """The body does nothing with it but add to it, as the gradient of what all trips use does."""
+        users = _users(self.like)
+        return len(users) == 1 and users[0].type in _SUMS and self.vary and not self.kept
+
+    @property
     def is_list(self) -> bool:
         """A TensorList (or a list of lists)."""
         return bool(self.like.dtype == tf.variant)
@@ -50,7 +61,7 @@ def loop(site: Site) -> list[Value]:
     kept = passed_through(site.op)
     _, body = loop_parts(site.op)
     vary = loop_variables_vary(site.op, [varies(value) for value in site.inputs])
-    leave = condition_varies(site.op, vary)
+    leave = condition_varies(site.op, vary) and not (site.loop.known == 1 and site.loop.mask is None)
     if leave:  # so lists that grow get different lengths
         lists = [tensor.dtype == tf.variant and k not in kept for k, tensor in enumerate(body.inputs)]
         vary = loop_variables_vary(site.op, [flag or other for flag, other in zip(vary, lists)])
@@ -58,6 +69,10 @@ def loop(site: Site) -> list[Value]:
     start = [_start(site, k, variable) for k, variable in enumerate(variables)]
     if not leave:
         return _together(site, variables, start)
+    start = [
+        Later(value.tensor, site.loop.count, tf.identity) if variable.only_read and isinstance(value, Rows) else value
+        for value, variable in zip(start, variables)
+    ]
     if site.loop.static or site.loop.mask is not None or any(v.is_list and not v.kept for v in variables):
         return _masked(site, variables, start)
     return _shrinking(site, variables, start)
@@ -90,7 +105,12 @@ def _element_dtype(site: Site, k: int) -> tf.DType:
 
 
 def _most_trips(site: Site) -> Any:
-    """maximum_iterations of the tf.while_loop that made the op, if it had one: XLA needs it for gradients."""
+    """maximum_iterations of the tf.while_loop that made the op, if it had one: XLA needs it for gradients.
+
+    Elsewhere the loop's own count, which is among its variables and its condition, does.
+    """
+    if not site.static:
+        return None
     _, body = loop_parts(site.op)
     if len(body.inputs) > 1 and body.inputs[1].op.name.rsplit("/", 1)[-1].startswith("maximum_iterations"):
         value = tf.get_static_value(site.op.inputs[1])
@@ -104,7 +124,7 @@ def _pack(values: Sequence[Value]) -> list[Tensor]:
     packed = []
     for value in values:
         assert not isinstance(value, Box)
-        if _is_variable(value):
+        if _stays_outside(value):
             continue
         packed.append(value.tensor)
         if isinstance(value, Handle) and value.lengths is not None:
@@ -112,9 +132,9 @@ def _pack(values: Sequence[Value]) -> list[Tensor]:
     return packed
 
 
-def _is_variable(value: Value) -> bool:
-    """A tf.Variable's handle: no loop changes it, and inside of one it must be known for the same variable."""
-    return isinstance(value, Same) and bool(value.tensor.dtype == tf.resource)
+def _stays_outside(value: Value) -> bool:
+    """What is only read; and a tf.Variable's handle, which must be known inside of the loop for the same variable."""
+    return isinstance(value, Later) or (isinstance(value, Same) and bool(value.tensor.dtype == tf.resource))
 
 
 def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
@@ -122,7 +142,7 @@ def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
     rest = iter(tensors)
     values: list[Value] = []
     for value in like:
-        if _is_variable(value):
+        if _stays_outside(value):
             values.append(value)
             continue
         tensor = next(rest)
@@ -135,6 +155,10 @@ def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
 
 def _coerced(loop: Loop, value: Value, like: Value) -> Value:
     """A value after a trip, of the kind that it had before."""
+    if isinstance(like, Later):
+        return like
+    if isinstance(value, Later):
+        value = value.rows()
     if isinstance(like, Handle):
         if isinstance(value, Box):
             value = unpacked(loop, value)
@@ -162,7 +186,7 @@ def _shapes(values: Sequence[Value], variables: Sequence[Variable], rows: int | 
             shapes.append(tf.TensorShape(None))
             if value.lengths is not None:
                 shapes.append(tf.TensorShape([rows]))
-        elif not _is_variable(value):
+        elif not _stays_outside(value):
             shapes.append(variable.like.shape)
     return shapes
 
@@ -175,8 +199,8 @@ def _together(site: Site, variables: list[Variable], start: list[Value]) -> list
 
     def goes_on(*tensors: Tensor) -> Tensor:
         (value,) = site.convert_part(condition, _unpack(tensors, start), site.loop)
-        assert isinstance(value, Same)
-        return tf.reshape(value.tensor, [])
+        assert isinstance(value, Same | Rows)
+        return tf.reshape(value.tensor, [])  # a single row's may vary
 
     def trip(*tensors: Tensor) -> list[Tensor]:
         values = site.convert_part(body, _unpack(tensors, start), site.loop)
@@ -227,12 +251,15 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
     def trip(active: Tensor, *tensors: Tensor) -> list[Tensor]:
         before = _unpack(tensors[len(noted) :], counted)
         where = site.loop.masked(active)
-        values = site.convert_part(
-            body, [safe(value, active) if isinstance(value, Rows) else value for value in before], where
-        )
+        given = [
+            value if variable.only_added_to else _harmless(value, active)  # a sum leaves each row to itself
+            for value, variable in zip(before, variables)
+        ]
+        values = site.convert_part(body, given, where)
         after = [_coerced(site.loop, value, like) for value, like in zip(values, counted)]
+        choose = _choose if site.static else _choose_changes
         held = [
-            Rows(_choose(active, new.tensor, old.tensor)) if isinstance(new, Rows) and isinstance(old, Rows) else new
+            Rows(choose(active, new.tensor, old.tensor)) if isinstance(new, Rows) and isinstance(old, Rows) else new
             for new, old in zip(after, before)
         ]
         new_notes = [
@@ -256,13 +283,65 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
     for k, note in zip(noted, results[1:]):
         found[k] = Rows(note)
     for k, value in enumerate(found):
+        if isinstance(value, Later):
+            found[k] = value.rows()
         if isinstance(value, Handle) and value.lengths is not None:
             found[k] = realign(value, _element_dtype(site, k))
     return found
 
 
+def _harmless(value: Value, active: Tensor) -> Value:
+    """See `safe`; for what is only read, once an op uses it."""
+    if isinstance(value, Later):
+        return replace(value, settle=lambda tensor: _harmless(Rows(tensor), active).tensor)  # type: ignore[union-attr]
+    return safe(value, active) if isinstance(value, Rows) else value
+
+
 def _choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return tf.where(tf.reshape(mask, [-1, *[1] * (old.shape.rank - 1)]), new, old)
+    """Rows of `new` where the mask is set, else of `old`."""
+    return tf.where(beside(mask, old), new, old)
+
+
+def _choose_changes(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """As above; of old + change, only the change is chosen. XLA, which joins sum and choice, is faster without."""
+    op = _source(new).op
+    terms = [_source(tensor) for tensor in op.inputs] if op.type in _SUMS else []
+    changes = [tensor for tensor in terms if tensor is not old]
+    if len(changes) == len(terms) - 1 and all(_alike(tensor.shape[1:], old.shape[1:]) for tensor in changes):
+        return tf.add_n([old, *(_zero_else(mask, tensor) for tensor in changes)])
+    return _choose(mask, new, old)
+
+
+_SUMS = ("AddV2", "AddN")
+
+
+def _alike(one: tf.TensorShape, other: tf.TensorShape) -> bool:
+    """Nothing is broadcast."""
+    return bool(one.is_fully_defined() and one == other)
+
+
+def _zero_else(mask: Tensor, tensor: Tensor) -> Tensor:
+    """Rows of a tensor where the mask is set, else 0. Of an outer product, which is larger, its factors are chosen."""
+    factors = list(tensor.op.inputs) if tensor.op.type == "Mul" else []
+    if factors and all(factor.shape[:1] == tensor.shape[:1] and factor.shape != tensor.shape for factor in factors):
+        first, second = (tf.where(beside(mask, factor), factor, tf.zeros([], factor.dtype)) for factor in factors)
+        return first * second
+    return tf.where(beside(mask, tensor), tensor, tf.zeros([], tensor.dtype))
+
+
+def _source(tensor: Tensor) -> Tensor:
+    """What ops that only pass it on were given."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _users(tensor: Tensor) -> list[Any]:
+    """Ops that take a tensor, past those that only pass it on."""
+    users = []
+    for op in tensor.consumers():
+        users.extend(_users(op.outputs[0]) if op.type == "Identity" else [op])
+    return users
 
 
 def _grows(variable: Variable) -> bool:
@@ -308,8 +387,12 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
 
     def trip(ids: Tensor, *tensors: Tensor) -> list[Tensor]:
         where = loop_of(ids)
-        values = site.convert_part(body, _unpack(tensors[len(changed) :], start), where)
-        after = [_coerced(where, value, like) for value, like in zip(values, start)]
+        like = [
+            replace(value, settle=lambda tensor: tf.gather(tensor, ids)) if isinstance(value, Later) else value
+            for value in start
+        ]
+        values = site.convert_part(body, _unpack(tensors[len(changed) :], like), where)
+        after = [_coerced(where, value, before) for value, before in zip(values, like)]
         goes = still_in(after, where)
         leaving, staying = (tf.cast(tf.where(flag)[:, 0], tf.int32) for flag in (~goes, goes))
         places = tf.gather(ids, leaving)[:, None]
@@ -331,7 +414,7 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
         maximum_iterations=_most_trips(site),
         parallel_iterations=site.attr("parallel_iterations"),
     )
-    values: list[Value] = list(start)
+    values: list[Value] = [value.rows() if isinstance(value, Later) else value for value in start]
     for k, result in zip(changed, found[1:]):
         values[k] = Rows(with_shape(result, (site.loop.known, *result.shape[1:])))
     return values

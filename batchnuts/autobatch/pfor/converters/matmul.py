@@ -3,7 +3,8 @@ can be.
 
 rows    row of a   row of b    emitted
 a       [m, k]     [k, n]      [rows*m, k] @ b                         one product
-b       [m, k]     [k, 1]      [rows, k] @ a'                          one product: a vector of each row is a row
+b       [m, k]     [k, 1]      [rows, k] @ a'                          one product: a vector of each row is a row;
+                               a @ [rows, k, 1]                        of few rows under XLA: one product too
 b       [m, k]     [k, n]      einsum, which lets the compiler choose
 a, b    [1, k]     [k, 1]      sum(a * b)                              inner products
 a, b    [m, 1]     [1, n]      a * b                                   outer products
@@ -18,6 +19,10 @@ from batchnuts.autobatch.pfor.errors import NoRule
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, product, reshape, shape_of, with_axes
 from batchnuts.autobatch.pfor.values import Rows, Tensor, Value
+
+FEW_ROWS = 32
+"""With fewer rows, XLA's product of a matrix with their transpose takes 0.85 to 0.92 of the time of the product of the
+rows with the matrix's transpose (768 x 768, float32, 2 to 16 rows, two cores); with 64 rows, 1.1 times."""
 
 
 @converts("MatMul", varying="a b")
@@ -69,6 +74,8 @@ def _product(site: Site, turn_a: bool, turn_b: bool, *, conjugate: bool) -> Tens
         if n == 1:
             sizes = shape_of(b)
             flat = turned(reshape(b, [sizes[0], sizes[1] if not turn_b else sizes[2]]), turn_b)
+            if site.static and not turn_a and (site.loop.known or FEW_ROWS) < FEW_ROWS:
+                return tf.matmul(a, flat[:, :, None])
             # (a b)' = b' a': a's transpose is not the adjoint, so conjugates are taken by hand
             result = tf.matmul(flat, turned(a, turn_a), transpose_b=not turn_a)
             return reshape(result, [*shape_of(result), 1])
