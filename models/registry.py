@@ -8,9 +8,11 @@ from typing import Any
 
 from batchnuts.mcmc.model import Model
 from batchnuts.models.correlated_gaussian import CorrelatedGaussianOptions, build_correlated_gaussian
+from batchnuts.models.eight_schools import EightSchoolsOptions, build_eight_schools
 from batchnuts.models.logistic_regression import LogisticRegressionOptions, build_logistic_regression
+from batchnuts.models.neal_funnel import NealFunnelOptions, build_neal_funnel
 
-ModelOptions = LogisticRegressionOptions | CorrelatedGaussianOptions
+ModelOptions = LogisticRegressionOptions | CorrelatedGaussianOptions | NealFunnelOptions | EightSchoolsOptions
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class PackagedModel:
 REGISTRY: dict[str, PackagedModel] = {
     "logistic_regression": PackagedModel(LogisticRegressionOptions, build_logistic_regression),
     "correlated_gaussian": PackagedModel(CorrelatedGaussianOptions, build_correlated_gaussian),
+    "neal_funnel": PackagedModel(NealFunnelOptions, build_neal_funnel),
+    "eight_schools": PackagedModel(EightSchoolsOptions, build_eight_schools),
 }
 
 

@@ -27,6 +27,7 @@ from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.explain import explain_passes
 from batchnuts.autobatch.runtime import reference, stackless
 from batchnuts.autobatch.runtime.backend import STYLES, Backend
+from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.faults import assertion_of_python
 from batchnuts.autobatch.runtime.profile import MachineNotes, StacklessNotes, add_to_collecting, collecting
 from batchnuts.autobatch.runtime.profile import profile as collect
@@ -282,7 +283,9 @@ class BatchedFunction(LaneFunction):
 
         Raises ValueError for an unknown policy.
         """
-        return make_schedule(self.lowered(*types, backend=backend), policy)
+        compiled = get_backend(backend, "xla")
+        program = self.compiled(self._given_types(types), compiled).lowered
+        return make_schedule(program, policy, lambda: block_costs(program, compiled))
 
     def lane_types(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """One lane's type of each argument of a call."""

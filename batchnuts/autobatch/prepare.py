@@ -17,6 +17,7 @@ from batchnuts.autobatch.compiler.tree import flatten, map_leaves
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.runtime import stackless, virtual_machine
 from batchnuts.autobatch.runtime.backend import Backend
+from batchnuts.autobatch.runtime.block_costs import block_costs
 
 EXECUTORS = ("virtual_machine", "stackless")
 
@@ -50,7 +51,7 @@ class PreparedProgram:
         leaves = self._lanes(inputs)
         if executor == "stackless":
             return stackless.execute(self.with_calls, self.backend, None, *leaves, max_stack_depth=max_stack_depth)
-        order = make_schedule(self.lowered, schedule)
+        order = make_schedule(self.lowered, schedule, lambda: block_costs(self.lowered, self.backend))
         return virtual_machine.execute(
             self.lowered, self.backend, *leaves, max_stack_depth=max_stack_depth, schedule=order
         )

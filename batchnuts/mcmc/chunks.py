@@ -85,7 +85,7 @@ def make_runner(
     costly = False
     if is_compiled(execution):
         backend = get_backend(execution.backend, execution.mode)
-        costly = is_costly(program.compiled(program.lane_types(example), backend).lowered)
+        costly = is_costly(program.compiled(program.lane_types(example), backend).lowered, backend)
     chunking = divide(len(example[0]), execution, costly, processors())
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
     if chunking.chunks == 1:

@@ -20,7 +20,6 @@ from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.runtime.stackless import Tally
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.chain_program import ChainResult, Record
-from batchnuts.mcmc.serving import choose_schedule
 from batchnuts.mcmc.settings import ExecutionSettings
 
 SLICE_SECONDS = 0.5
@@ -77,8 +76,7 @@ class MachineRunner:
         self.may_grow = execution.max_stack_depth is None
         depth = execution.max_stack_depth or first_depth
         lowered = program.compiled(types, backend).lowered
-        schedule = choose_schedule(lowered, execution)
-        self.machine = VirtualMachine(lowered, backend, len(leaves[0]), depth, schedule)
+        self.machine = VirtualMachine(lowered, backend, len(leaves[0]), depth, execution.schedule)
         self.costly = [self.machine.index[label] for label in costly_blocks(self.machine.program)]
         self.state: dict[str, Any] | None = None
         self.sweeps_per_second = 40.0

@@ -21,7 +21,6 @@ from batchnuts.mcmc import adaptation
 from batchnuts.mcmc.chain_program import make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.serving import cheap_schedule
 
 LANES, DIMENSION, CAPACITY, STACK_DEPTH = 3, 7, 13, 5
 STACK = f"f64[{LANES * (STACK_DEPTH + 1)},{DIMENSION}]"
@@ -30,7 +29,7 @@ DRAWS = (f"f64[{LANES},{CAPACITY},{DIMENSION}]", f"f64[{LANES * CAPACITY},{DIMEN
 """The buffer of draws, by chain and flat."""
 
 
-def make_machine(schedule: str | None = None) -> tuple[VirtualMachine, dict[str, Any]]:
+def make_machine(schedule: str = "sweep") -> tuple[VirtualMachine, dict[str, Any]]:
     model = gaussian(DIMENSION)
     position = np.ones((LANES, DIMENSION))
     assert model.batched_value_and_gradient is not None
@@ -43,7 +42,7 @@ def make_machine(schedule: str | None = None) -> tuple[VirtualMachine, dict[str,
     chain = make_chain(value_and_gradient(model), NutsOptions(4, dtype="float64"), 0.8, CAPACITY, DIMENSION)
     backend = get_backend("tensorflow", "xla")
     program = chain.compiled(chain.lane_types(inputs), backend).lowered
-    machine = VirtualMachine(program, backend, LANES, STACK_DEPTH, schedule or cheap_schedule(program))
+    machine = VirtualMachine(program, backend, LANES, STACK_DEPTH, schedule)
     leaves = tf.nest.flatten(inputs)
     return machine, machine.start(dict(zip(program.vars_in, leaves, strict=True)))
 
@@ -67,8 +66,8 @@ def ops(lines: list[str], kind: str, shape: str) -> int:
     return sum(bool(re.search(rf" = {re.escape(shape)}\S* {kind}\(", line)) for line in lines)
 
 
-@pytest.mark.parametrize("schedule", [None, "drain"], ids=["cheap", "drain"])
-def test_the_loop_copies_no_stack_and_no_draws(schedule: str | None) -> None:
+@pytest.mark.parametrize("schedule", ["sweep", "drain"])
+def test_the_loop_copies_no_stack_and_no_draws(schedule: str) -> None:
     lines = within_the_loop(*make_machine(schedule))
     assert ops(lines, "scatter", STACK) >= 5, "five vectors are pushed, each by rows"
     assert not ops(lines, "copy", STACK)

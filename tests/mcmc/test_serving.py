@@ -1,4 +1,4 @@
-"""In which order the machine serves a chain program: what counts as costly, and the sweep for cheap gradients."""
+"""In which order the machine serves a chain program, and what counts as costly."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import tensorflow as tf
 from mcmc_models import gaussian
 
 from batchnuts import Model
-from batchnuts.autobatch import Schedule, TensorType
+from batchnuts.autobatch import TensorType
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.schedule import costly_blocks, make_schedule
+from batchnuts.autobatch.compiler.schedule import costly_blocks
+from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.adaptation import DualAveraging
 from batchnuts.mcmc.chain_program import make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.serving import GATE, LEAF, TRAJECTORY, cheap_schedule, choose_schedule, gradient_work, is_costly
-from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.serving import is_costly
+
+COMPILED = get_backend("tensorflow", "xla")
 
 
 def lowered(model: Model) -> Any:
@@ -25,7 +27,7 @@ def lowered(model: Model) -> Any:
     types = (TensorType("uint32", (2,)), vector, scalar, vector, vector, DualAveraging(*[scalar] * 6))
     types += (TensorType("bool"), TensorType("int64"), TensorType("int64"))
     chain = make_chain(value_and_gradient(model), NutsOptions(dtype=model.dtype), 0.8, 5, model.dimension)
-    return chain.compiled(types, get_backend("tensorflow", "xla")).lowered
+    return chain.compiled(types, COMPILED).lowered
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,9 @@ def of_rows(rows: int, wrapped: bool = False) -> Model:
 def work(program: Any) -> float:
     (label,) = costly_blocks(program)
     (op,) = [op for op in program.graph.block(label).ops if getattr(getattr(op, "function", None), "costly", False)]
-    return gradient_work(program, op)
+    found = COMPILED.work(op.function, tuple(program.var_defs[v] for v in op.vars_in))
+    assert found is not None
+    return found.products + found.elements
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -65,22 +69,33 @@ def test_a_batched_twin_counts_for_one_chain(cheap: Any) -> None:
 
 
 def test_what_is_costly(cheap: Any) -> None:
-    assert not is_costly(cheap)
-    assert is_costly(lowered(of_rows(10_000)))
+    assert not is_costly(cheap, COMPILED)
+    assert is_costly(lowered(of_rows(10_000)), COMPILED)
 
 
-def test_the_sweep_for_cheap_gradients_fits_the_program(cheap: Any) -> None:
-    """Every block stands in it, those of a subtree several times; what is left out would be refused."""
-    schedule = make_schedule(cheap, cheap_schedule(cheap))
-    assert set(schedule.order) == set(cheap.graph.labels)
-    assert {label for label in cheap.graph.labels if label.startswith("build_subtree.")} == set(TRAJECTORY)
-    assert costly_blocks(cheap) == (LEAF,)
-    assert {float(gate) for gate in schedule.gates.values()} == {GATE}
-    assert len(schedule.gates) == 2
+def policy(program: Any, mode: str, asked: str = "auto") -> str:
+    """Of the schedule that a machine of 8 lanes makes."""
+    return VirtualMachine(program, get_backend("tensorflow", mode), 8, 11, asked).schedule.policy
 
 
-@pytest.mark.parametrize("settings", [{"schedule": "drain"}, {"backend": "numpy"}, {"mode": "graph"}], ids=str)
-def test_what_the_settings_say_comes_first(cheap: Any, settings: dict[str, Any]) -> None:
-    execution = ExecutionSettings(**settings)
-    assert choose_schedule(cheap, execution) == execution.schedule
-    assert isinstance(choose_schedule(cheap, ExecutionSettings()), Schedule)
+def test_a_cheap_gradient_is_swept_and_a_costly_one_waited_for(cheap: Any) -> None:
+    assert policy(cheap, "xla") == "sweep"
+    assert policy(lowered(of_rows(10_000)), "xla") == "drain"
+
+
+def test_where_costs_are_not_known_the_gradient_is_waited_for(cheap: Any) -> None:
+    assert policy(cheap, "graph") == policy(cheap, "eager") == "drain"
+
+
+def test_a_policy_that_is_named_is_taken(cheap: Any) -> None:
+    assert policy(cheap, "xla", "drain") == "drain"
+    assert policy(lowered(of_rows(10_000)), "xla", "sweep") == "sweep"
+
+
+def test_what_happens_once_per_doubling_or_transition_waits_for_company(cheap: Any) -> None:
+    """And what happens once per gradient does not."""
+    machine = VirtualMachine(cheap, COMPILED, 8, 11, "sweep")
+    gates = {label: float(gate) for label, gate in machine.schedule.gates.items()}
+    assert {"main.resume", "run_chain.body"} <= set(gates)
+    assert not any(label.startswith("build_subtree.") for label in gates)
+    assert max(gates.values()) < 0.5

@@ -100,3 +100,30 @@ def test_source_folders_refuse_to_be_imported_at_top_level(folder):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"ImportError: Import batchnuts.{folder}" in done.stderr
+
+
+def test_the_funnel_is_its_textbook_density():
+    model = make({"name": "neal_funnel", "dimension": 4, "scale": 2.0}, "float64")
+    v, x = -1.3, np.array([0.2, -0.7, 1.1])
+    want = -0.5 * (v / 2) ** 2 - np.log(2.0 * np.sqrt(2 * np.pi))
+    want += np.sum(-0.5 * x**2 / np.exp(v) - 0.5 * np.log(2 * np.pi * np.exp(v)))
+    np.testing.assert_allclose(model.flat_log_density(tf.constant([v, *x], tf.float64)), want, rtol=1e-12)
+
+
+def test_eight_schools_is_one_density_in_two_parametrizations():
+    from scipy import stats
+
+    mu, log_tau, eta = 3.0, 0.7, np.linspace(-1, 1, 8)
+    tau = np.exp(log_tau)
+    theta = mu + tau * eta
+    noncentered, centered = (
+        make({"name": "eight_schools", "parametrization": name}, "float64") for name in ("noncentered", "centered")
+    )
+    y, sigma = noncentered.observed_data["y"][1], noncentered.constant_data["sigma"][1]
+    want = stats.norm.logpdf(y, theta, sigma).sum() + stats.norm.logpdf(mu, 0, 5)
+    want += stats.halfcauchy.logpdf(tau, scale=5) + log_tau
+    of_eta, of_theta = want + stats.norm.logpdf(eta).sum(), want + stats.norm.logpdf(theta, mu, tau).sum()
+    found = noncentered.flat_log_density(tf.constant([mu, log_tau, *eta], tf.float64))
+    np.testing.assert_allclose(found, of_eta, rtol=1e-12)
+    found = centered.flat_log_density(tf.constant([mu, log_tau, *theta], tf.float64))
+    np.testing.assert_allclose(found, of_theta, rtol=1e-12)

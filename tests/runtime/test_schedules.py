@@ -126,7 +126,8 @@ def test_a_full_gate_runs_once_for_all_lanes_that_are_live(where: dict[str, str]
 
 def test_without_the_gate_it_would_run_more_often() -> None:
     n, k = np.array([5, 0, 2, 7, 6]), np.array([1, 2, 3, 4, 2])
-    _, profile = uneven_without_gate.run(n, k, backend="numpy", schedule="sweep", profile=True)
+    labels = uneven_without_gate.schedule("int64", "int64", backend="numpy", policy="sweep").order
+    _, profile = uneven_without_gate.run(n, k, backend="numpy", schedule=Schedule([labels]), profile=True)
     assert behind_inner_loop(profile).executions > n.max()
 
 

@@ -22,22 +22,23 @@ ends, whatever the groups and gates are. A lane behind a gate can only wait as l
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from batchnuts.autobatch.compiler.cfg import successors
-from batchnuts.autobatch.compiler.ir import ControlFlowGraph, PrimOp, Program
+import numpy as np
+
+from batchnuts.autobatch.compiler.ir import PrimOp, Program
+from batchnuts.autobatch.compiler.lane_flow import Vector, estimated_flow
+from batchnuts.autobatch.compiler.loops import on_cycles
+from batchnuts.autobatch.compiler.sweeps import best_sweep, drain_price
 
 POLICIES = ("auto", "earliest", "most_active", "sweep", "drain")
 CHOICES = ("in_turn", "most_active")
 
-INNER_REPEATS = 2
-"""How often `sweep` lists an inner loop for each time it lists the loop around it."""
-MOST_REPEATS = 4
-"""How often `sweep` lists one block at most: each slot's code is compiled."""
+Costs = Mapping[str, float]
+"""By label, what one dispatch of a block costs, in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -135,15 +136,22 @@ def _is_gate(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-def make_schedule(program: Program, schedule: str | Schedule = "auto") -> Schedule:
+def make_schedule(
+    program: Program, schedule: str | Schedule = "auto", costs: Callable[[], Costs] | None = None
+) -> Schedule:
     """The schedule of a lowered program by a policy's name, or one made by hand; every slot has its gate.
 
         earliest     one group per block, in the program's order: always the earliest block, [R] Algorithm 2
         most_active  one group; always the block at which most lanes wait
-        sweep        one group, loops together and inner loops several times over (`nested_order`)
+        sweep        one group; how often each block stands in it, where, and its gate are what a model of the lanes
+                     finds best (`compiler/sweeps.py`)
         drain        control blocks; then blocks with a costly primitive; then blocks on no cycle (what runs once, at
                      the end): control drains until every live lane waits for the costly primitive
-        auto         `drain` where a primitive is declared costly, else `earliest`
+        auto         where a primitive is declared costly, `sweep` or `drain`, whichever the model finds better (without
+                     costs, `drain`); else `earliest`
+
+    `costs` tells what the model takes for the blocks' costs, and is called only if it is needed. Without it, or where
+    it is empty, `sweep` takes all blocks to cost the same.
 
     Raises ValueError for an unknown policy, or for a schedule that leaves out a block or names an unknown one.
     """
@@ -153,22 +161,56 @@ def make_schedule(program: Program, schedule: str | Schedule = "auto") -> Schedu
     if policy not in POLICIES:
         raise ValueError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {policy!r}")
     labels, costly = program.graph.labels, costly_blocks(program)
-    if policy == "auto":
-        policy = "drain" if costly else "earliest"
+    if policy == "auto" and not costly:
+        policy = "earliest"
     match policy:
         case "earliest":
             made = Schedule(((label,) for label in labels), policy=policy)
         case "most_active":
             made = Schedule((labels,), choose="most_active", policy=policy)
         case "sweep":
-            made = Schedule((nested_order(program.graph, frozenset(costly)),), policy=policy)
+            made, _ = _sweep(program, costs() if costs is not None else {})
+        case "drain":
+            made = _drain(program)
         case _:
-            cyclic = _on_cycles(program.graph)
-            control = tuple(label for label in labels if label in cyclic and label not in costly)
-            expensive = tuple(label for label in labels if label in cyclic and label in costly)
-            final = tuple(label for label in labels if label not in cyclic)
-            made = Schedule((group for group in (control, expensive, final) if group), policy=policy)
+            made = _cheaper(program, costs() if costs is not None else {})
     return _fitted(program, made)
+
+
+def _drain(program: Program) -> Schedule:
+    labels, costly, cyclic = program.graph.labels, costly_blocks(program), on_cycles(program.graph)
+    control = tuple(label for label in labels if label in cyclic and label not in costly)
+    expensive = tuple(label for label in labels if label in cyclic and label in costly)
+    final = tuple(label for label in labels if label not in cyclic)
+    return Schedule((group for group in (control, expensive, final) if group), policy="drain")
+
+
+def _sweep(program: Program, costs: Costs) -> tuple[Schedule, float]:
+    """What the model finds best, and its price."""
+    labels = program.graph.labels
+    sweep, price, gathered = best_sweep(estimated_flow(program.graph), _as_vector(program, costs))
+    own = {block.label for block in program.graph.blocks if block.gate}  # `sync` has said when these shall run
+    gates = {
+        label: round(float(gathered[b]), 2)
+        for b, label in enumerate(labels)
+        if sweep.periods[b] > 1 and label not in own
+    }
+    slots = [Slot(labels[b], gates.get(labels[b])) for b in sweep.slots]
+    return Schedule([slots], policy="sweep"), price
+
+
+def _cheaper(program: Program, costs: Costs) -> Schedule:
+    """`sweep` or `drain`, by the model's prices."""
+    if costs:
+        made, price = _sweep(program, costs)
+        costly = [program.graph.labels.index(label) for label in costly_blocks(program)]
+        if price < drain_price(estimated_flow(program.graph), _as_vector(program, costs), costly):
+            return made
+    return _drain(program)
+
+
+def _as_vector(program: Program, costs: Costs) -> Vector:
+    return np.array([costs.get(label, 1.0) for label in program.graph.labels])
 
 
 def _fitted(program: Program, schedule: Schedule) -> Schedule:
@@ -188,69 +230,3 @@ def costly_blocks(program: Program) -> tuple[str, ...]:
     """Labels of blocks that run a primitive declared costly."""
     blocks = [b for function in program.all_functions() for b in function.graph.blocks]
     return tuple(b.label for b in blocks if any(isinstance(op, PrimOp) and op.function.costly for op in b.ops))
-
-
-Edges = dict[str, tuple[str, ...]]
-
-
-def _on_cycles(graph: ControlFlowGraph) -> frozenset[str]:
-    following = successors(graph)
-    return frozenset(
-        label for part in _components(graph.labels, following) if _is_loop(part, following) for label in part
-    )
-
-
-def _is_loop(component: tuple[str, ...], following: Edges) -> bool:
-    return len(component) > 1 or component[0] in following[component[0]]
-
-
-def _components(labels: tuple[str, ...], following: Edges) -> list[tuple[str, ...]]:
-    """Strongly connected components of the graph on `labels`, sources first; labels keep their order within one."""
-    inside = set(labels)
-    reached = {label: _reached(label, following, inside) for label in labels}
-    found: dict[str, tuple[str, ...]] = {}
-    for label in labels:
-        if not any(label in part for part in found.values()):
-            found[label] = tuple(x for x in labels if x == label or (x in reached[label] and label in reached[x]))
-    # what reaches another component reaches all that the other does, and the other besides
-    return sorted(found.values(), key=lambda part: -len(reached[part[0]] | {part[0]}))
-
-
-def _reached(label: str, following: Edges, inside: set[str]) -> frozenset[str]:
-    """The labels of `inside` that lie behind a label on some path of one or more edges within `inside`."""
-    seen: set[str] = set()
-    todo = [label]
-    while todo:
-        new = [target for target in following[todo.pop()] if target in inside and target not in seen]
-        seen.update(new)
-        todo += new
-    return frozenset(seen)
-
-
-def nested_order(graph: ControlFlowGraph, costly: frozenset[str]) -> tuple[str, ...]:
-    """The labels in control-flow order, each loop's together, a loop within a loop INNER_REPEATS times over.
-
-    A loop is a strongly connected component, recursion included; what is still strongly connected without its first
-    block is a loop within it (a weak topological order). A loop within a loop is taken to run more often than what is
-    around it, so a sweep serves it more often and lanes gather at the rest. A loop with a costly block, or one whose
-    blocks would stand more than MOST_REPEATS times, is not repeated.
-
-        outer: ... goto inner
-        inner: ... branch inner outer.end     -->   outer, inner, inner, outer.end
-        outer.end: ... branch outer done            done
-    """
-    following = successors(graph)
-
-    def lay_out(labels: tuple[str, ...], within: bool) -> tuple[str, ...]:
-        order: tuple[str, ...] = ()
-        for part in _components(labels, following):
-            if not _is_loop(part, following):
-                order += part
-                continue
-            loop = (part[0], *lay_out(part[1:], True))
-            most = max(Counter(loop).values())
-            again = within and not costly & set(part) and most * INNER_REPEATS <= MOST_REPEATS
-            order += loop * (INNER_REPEATS if again else 1)
-        return order
-
-    return lay_out(graph.labels, False)

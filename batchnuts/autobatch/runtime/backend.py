@@ -60,6 +60,19 @@ class SweepPlan:
         return tuple(sorted({name for step in self.steps for name in step.touches}))
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a primitive does for one lane."""
+
+    products: float = 0.0
+    """Multiplications within products of matrices."""
+    elements: float = 0.0
+    """Elements that anything else computes."""
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.products + other.products, self.elements + other.elements)
+
+
 class Backend(Evaluator, Protocol):
     """Arrays, rows of stacks, vectorization and control flow of one array library.
 
@@ -104,6 +117,9 @@ class Backend(Evaluator, Protocol):
 
         `buffers` itself is left alone, and on the other lanes `rows` may be anything.
         """
+
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+        """How much a primitive does for one lane; None where that cannot be told, or is not what a dispatch costs."""
 
     def rows_to_compute(self, mask: Array) -> Array | None:
         """Which lanes' inputs a primitive gets when it runs for the active lanes.

@@ -22,7 +22,7 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import RowFunction, State, SweepPlan, sweep_on_host
+from batchnuts.autobatch.runtime.backend import RowFunction, State, SweepPlan, Work, sweep_on_host
 
 
 class NumpyBackend:
@@ -131,6 +131,9 @@ class NumpyBackend:
         buffers = buffers.copy()
         buffers[lanes, rows[lanes]] = values[lanes]
         return buffers
+
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+        """See Backend: NumPy cannot look into a function."""
 
     def rows_to_compute(self, mask: Any) -> Any:
         """See Backend."""

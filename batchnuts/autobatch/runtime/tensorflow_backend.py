@@ -21,7 +21,8 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, SweepPlan, sweep_on_host
+from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, SweepPlan, Work, sweep_on_host
+from batchnuts.autobatch.runtime.tensorflow_work import primitive_work
 
 MODES = ("xla", "graph", "eager")
 VECTORIZERS: dict[str, Callable[..., Any]] = {
@@ -147,6 +148,10 @@ class TensorFlowBackend:
         slots = tf.range(count, dtype=tf.int32) * size + tf.where(lanes, tf.cast(rows, tf.int32), 0)
         values = self.where(lanes, values, tf.gather(flat, slots))
         return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
+
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+        """See Backend: by tracing it. In the other modes a dispatch costs what TensorFlow takes to start its ops."""
+        return primitive_work(function, inputs) if self.mode == "xla" else None
 
     def rows_to_compute(self, mask: Any) -> tf.Tensor | None:
         """See Backend."""

@@ -26,6 +26,7 @@ from batchnuts.autobatch.compiler.ir import Program, VariableAllocation
 from batchnuts.autobatch.compiler.schedule import Schedule, make_schedule
 from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State, SweepPlan
+from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.dispatch import make_view
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
 from batchnuts.autobatch.runtime.machine_code import MachineCode, entries_touched
@@ -71,7 +72,7 @@ class VirtualMachine:
         self.backend = backend
         self.lanes = lanes
         self.stack_depth = stack_depth
-        self.schedule = make_schedule(program, schedule)
+        self.schedule = make_schedule(program, schedule, lambda: block_costs(program, backend))
         self.profiled = profiled
         labels = self.schedule.order
         one_view = self.schedule.choose == "most_active"

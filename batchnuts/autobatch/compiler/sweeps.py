@@ -1,0 +1,162 @@
+"""How fast a schedule serves lanes, by a model; and the sweep that the model likes best.
+
+The model. Lanes are many: what counts is the share x[b] of them that waits at each block. Running block b moves x[b] on
+by the chances of the program's flow (`lane_flow`). So a sweep is a linear map M of shares; in the long run those at its
+start stay as they are, x = x M. With costs c[b] of a dispatch,
+
+    cost of a sweep = sum over its slots of   SKIP + c[b] (1 - exp(-LANES x[b]))
+    price           = cost of a sweep / (lanes that a sweep moves from b / visits[b])    the same for every b
+
+is what it costs that a lane gets one block further. (A slot where nobody waits is skipped.) A gate makes a slot run
+every k-th sweep only: it then costs a k-th, moves 2 / (k + 1) of those who wait there on average, and its gate is the
+share that has gathered meanwhile.
+
+The search begins with every block once, in the program's order, and makes the change that lowers the price most (one
+slot more, one less, two neighbours exchanged, another k) until none lowers it by GAIN. Nothing is timed, so a program
+has the same schedule on every machine.
+
+`drain` in the same model: one run of the costly blocks for all lanes, then control until less than half a lane is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.compiler.lane_flow import LaneFlow, Vector
+
+LANES = 64
+"""For how many lanes a schedule is made; a chunk of the sampler has as many."""
+SKIP = 0.3
+"""What looking at a slot costs, in microseconds."""
+PERIODS = (1, 2, 3, 4, 6, 8, 12, 16)
+"""The k of a gated slot."""
+MORE_SLOTS = 10
+"""So many more slots than blocks at most: each slot's code is compiled."""
+GAIN = 0.005
+"""The least relative gain that a change must have."""
+MOST_GATHERED = 0.8
+"""The largest gate: with larger shares, those who wait no longer come in evenly, as the model has it."""
+DRAINED = 0.5 / LANES
+"""The share of lanes that is nobody."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Numbers of blocks in the order in which a sweep serves them."""
+
+    slots: tuple[int, ...]
+    periods: tuple[int, ...]
+    """By block: it is served every k-th time. More than 1 only for blocks with one slot."""
+
+
+def best_sweep(flow: LaneFlow, costs: Vector) -> tuple[Sweep, float, Vector]:
+    """The sweep, its price, and the share of lanes that each block finds when it runs."""
+    blocks = len(flow.labels)
+    best = Sweep(tuple(range(blocks)), (1,) * blocks)
+    (price,), _ = forecast(flow, costs, [best])
+    while True:
+        changed = list(_changes(best, blocks + MORE_SLOTS))
+        prices, _ = forecast(flow, costs, changed)
+        k = int(np.argmin(prices))
+        if not prices[k] < price * (1.0 - GAIN):
+            _, (gathered,) = forecast(flow, costs, [best])
+            return best, float(price), gathered
+        best, price = changed[k], prices[k]
+
+
+def _changes(sweep: Sweep, most: int) -> Iterator[Sweep]:
+    slots, periods = sweep.slots, sweep.periods
+    blocks = range(len(periods))
+    for place in range(len(slots) + 1):
+        for b in blocks:
+            if len(slots) < most and periods[b] == 1:
+                yield Sweep((*slots[:place], b, *slots[place:]), periods)
+    for place, b in enumerate(slots):
+        if slots.count(b) > 1:
+            yield Sweep(slots[:place] + slots[place + 1 :], periods)
+        elif place + 1 < len(slots):
+            yield Sweep((*slots[:place], slots[place + 1], b, *slots[place + 2 :]), periods)
+    for b in blocks:
+        if slots.count(b) == 1:
+            for k in PERIODS:
+                if k != periods[b]:
+                    yield Sweep(slots, (*periods[:b], k, *periods[b + 1 :]))
+
+
+def forecast(flow: LaneFlow, costs: Vector, sweeps: list[Sweep]) -> tuple[Vector, NDArray[np.float64]]:
+    """For each sweep its price, and by block the share of lanes that a run of it finds."""
+    count, blocks = len(sweeps), len(flow.labels)
+    rows = np.arange(count)
+    nothing = blocks  # a slot for shorter sweeps: a block where nobody waits
+    longest = max(len(sweep.slots) for sweep in sweeps)
+    slots = np.array([sweep.slots + (nothing,) * (longest - len(sweep.slots)) for sweep in sweeps])
+    periods = np.array([(*sweep.periods, 1) for sweep in sweeps], float)
+    to_others = np.zeros((blocks + 1, blocks))
+    to_others[:blocks] = flow.chances - np.eye(blocks)
+    costs = np.append(costs, 0.0)
+
+    def run(maps: NDArray[np.float64], slot: int) -> None:
+        """Shares (rows of each map), after one slot."""
+        b = slots[:, slot]
+        moved = (
+            np.where(b[:, None] < blocks, maps[rows, :, np.minimum(b, blocks - 1)], 0.0)
+            * _moved(periods[rows, b])[:, None]
+        )
+        maps += moved[:, :, None] * to_others[b][:, None, :]
+
+    maps = np.tile(np.eye(blocks), (count, 1, 1))
+    for slot in range(longest):
+        run(maps, slot)
+    shares = _stationary(maps)[:, None, :]
+    spent, moved = np.zeros(count), np.zeros((count, blocks + 1))
+    gathered = np.zeros((count, blocks + 1))
+    for slot in range(longest):
+        b = slots[:, slot]
+        k = periods[rows, b]
+        leaving = np.where(b < blocks, shares[rows, 0, np.minimum(b, blocks - 1)], 0.0) * _moved(k)
+        spent += np.where(b < blocks, SKIP + costs[b] * -np.expm1(-LANES * leaving * k) / k, 0.0)
+        moved[rows, b] += leaving
+        gathered[rows, b] = np.maximum(gathered[rows, b], leaving * k)
+        run(shares, slot)
+    most = int(np.argmax(flow.visits))
+    prices = spent / (moved[:, most] / flow.visits[most])
+    crowded = ((periods > 1) & (gathered > MOST_GATHERED)).any(1)
+    return np.where(crowded, np.inf, prices), gathered[:, :blocks]
+
+
+def _moved(period: Vector) -> Vector:
+    """The share of those who wait on average that a run every k-th time moves, by sweep."""
+    return np.asarray(2.0 / (period + 1.0))
+
+
+def _stationary(maps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shares x = x M of each map, summing to 1."""
+    count, blocks, _ = maps.shape
+    system = np.swapaxes(maps - np.eye(blocks), 1, 2).copy()
+    system[:, -1, :] = 1.0  # one equation follows from the others; in its place, the sum
+    right = np.zeros((count, blocks, 1))
+    right[:, -1] = 1.0
+    return np.asarray(np.maximum(np.linalg.solve(system, right)[:, :, 0], 0.0))
+
+
+def drain_price(flow: LaneFlow, costs: Vector, costly: list[int]) -> float:
+    """The price of `drain`: all lanes wait at the costly blocks before one of these runs."""
+    cheap = [b for b in range(len(flow.labels)) if b not in costly]
+    shares = np.zeros(len(flow.labels))
+    shares[costly] = flow.visits[costly] / flow.visits[costly].sum()
+    spent, moved = 0.0, 0.0
+    for b in costly:
+        here, shares[b] = shares[b], 0.0
+        spent += costs[b]
+        moved += here
+        shares = shares + here * flow.chances[b]
+    while shares[cheap].sum() > DRAINED:
+        for b in cheap:
+            spent += costs[b] * -np.expm1(-LANES * shares[b])
+            here, shares[b] = shares[b], 0.0
+            shares += here * flow.chances[b]
+    return float(spent / (moved / flow.visits[costly].sum()))

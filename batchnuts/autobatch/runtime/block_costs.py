@@ -1,0 +1,76 @@
+"""What a dispatch of each block costs, estimated without running it: what a schedule is made from.
+
+    cost = DISPATCH + LANES (PRODUCT products + ELEMENT elements + WRITTEN elements written to the state)
+
+in microseconds on one core. The factors were fitted to XLA on the processor (docs/decisions/0011-sweeps.md); on other
+hardware, and on backends where each operation costs more, only their ratios count, and these roughly.
+"""
+
+from __future__ import annotations
+
+import math
+
+from batchnuts.autobatch.compiler.ir import (
+    Block,
+    PopOp,
+    PrimOp,
+    Program,
+    PushOp,
+    VariableAllocation,
+    WriteRowOp,
+)
+from batchnuts.autobatch.compiler.sweeps import LANES
+from batchnuts.autobatch.runtime.backend import Backend, Work
+
+DISPATCH = 5.0
+"""Microseconds that a block costs however little it does."""
+PRODUCT = 4e-5
+"""Microseconds of a multiplication within a product of matrices."""
+ELEMENT = 3e-5
+"""Microseconds of an element that an operation computes."""
+WRITTEN = 1.5e-4
+"""Microseconds of an element moved to or from a stack, or written to a variable that outlives the block."""
+
+STORED = (VariableAllocation.REGISTER, VariableAllocation.FULL)
+
+
+def block_costs(program: Program, backend: Backend) -> dict[str, float]:
+    """By label; see above. Empty where the backend cannot tell what primitives do."""
+    costs: dict[str, float] = {}
+    for block in program.graph.blocks:
+        work = _work(program, block, backend)
+        if work is None:
+            return {}
+        products, elements = PRODUCT * work.products, ELEMENT * work.elements
+        costs[block.label] = DISPATCH + LANES * (products + elements + WRITTEN * _written(program, block))
+    return costs
+
+
+def _work(program: Program, block: Block, backend: Backend) -> Work | None:
+    total = Work()
+    for op in block.ops:
+        if isinstance(op, PrimOp):
+            found = backend.work(op.function, tuple(program.var_defs[v] for v in op.vars_in))
+            if found is None:
+                return None
+            total += found
+    return total
+
+
+def _written(program: Program, block: Block) -> int:
+    """Elements that go to stacks or come from them, or to variables that outlive the block."""
+
+    def size(variable: str) -> int:
+        return math.prod(program.var_defs[variable].shape)
+
+    total = 0
+    outlive: set[str] = set()
+    for op in block.ops:
+        match op:
+            case PushOp(var) | PopOp(var):
+                total += size(var)
+            case WriteRowOp():
+                total += size(op.value)
+            case PrimOp():
+                outlive |= {v for v in op.vars_out if program.var_alloc.get(v) in STORED}
+    return total + sum(map(size, outlive))

@@ -1,0 +1,160 @@
+"""The model behind the policy `sweep`: where lanes go, what a sweep costs them, and what the search finds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from programs import fibonacci
+
+from batchnuts.autobatch.compiler.ir import Block, BranchOp, ControlFlowGraph, GotoOp, IndirectGotoOp, PushGotoOp
+from batchnuts.autobatch.compiler.lane_flow import STAYS, STAYS_RECURSIVE, LaneFlow, estimated_flow
+from batchnuts.autobatch.compiler.loops import innermost_loops
+from batchnuts.autobatch.compiler.sweeps import LANES, MOST_GATHERED, SKIP, Sweep, best_sweep, drain_price, forecast
+
+
+def graph(**edges: str) -> ControlFlowGraph:
+    """A graph from each label to where its block goes: two labels branch, none returns."""
+
+    def block(label: str, targets: str) -> Block:
+        match targets.split():
+            case []:
+                return Block(label, (), IndirectGotoOp())
+            case [one]:
+                return Block(label, (), GotoOp(one))
+            case [yes, no]:
+                return Block(label, (), BranchOp("c", yes, no))
+        raise AssertionError(targets)
+
+    return ControlFlowGraph(tuple(block(label, targets) for label, targets in edges.items()))
+
+
+LOOPS = graph(start="outer", outer="inner done", inner="inner end", end="outer", done="")
+"""A loop within a loop."""
+
+
+def flow_of(chances: list[list[float]]) -> LaneFlow:
+    """A flow with these chances."""
+    matrix = np.array(chances)
+    values, vectors = np.linalg.eig(matrix.T)
+    visits = np.real(vectors[:, np.argmin(abs(values - 1))])
+    return LaneFlow(tuple("abcdefgh"[: len(matrix)]), matrix, visits / visits.sum())
+
+
+CYCLE = flow_of([[0.0, 1.0, 0.0], [0.0, 0.75, 0.25], [1.0, 0.0, 0.0]])
+"""a, then b four times on average, then c."""
+
+
+# ---- where lanes go -------------------------------------------------------------------------------------------------
+
+
+def test_loops_are_found_within_loops() -> None:
+    loops = innermost_loops(LOOPS)
+    assert loops == {
+        "outer": {"outer", "inner", "end"}, "inner": {"inner"}, "end": {"outer", "inner", "end"},
+    }  # fmt: skip
+
+
+def test_lanes_stay_in_loops_and_begin_anew() -> None:
+    flow = estimated_flow(LOOPS)
+    at = {label: i for i, label in enumerate(flow.labels)}
+    assert flow.chances[at["inner"], at["inner"]] == STAYS
+    assert flow.chances[at["outer"], at["inner"]] == STAYS
+    assert flow.chances[at["done"], at["start"]] == 1.0
+    np.testing.assert_allclose(flow.chances.sum(1), 1.0)
+    np.testing.assert_allclose(flow.visits @ flow.chances, flow.visits, atol=1e-9)
+    trips = flow.visits[at["inner"]] / flow.visits[at["end"]]
+    np.testing.assert_allclose(trips, 1 / (1 - STAYS))
+
+
+def test_a_return_goes_where_calls_come_from() -> None:
+    """f is called from x always, and from y on every fourth trip or so: its return goes to each as often."""
+    blocks = [
+        Block("x", (), PushGotoOp("x2", "f"), "main"),
+        Block("x2", (), BranchOp("c", "y", "x"), "main"),
+        Block("y", (), PushGotoOp("y2", "f"), "main"),
+        Block("y2", (), GotoOp("x"), "main"),
+        Block("f", (), IndirectGotoOp(), "f"),
+    ]
+    flow = estimated_flow(ControlFlowGraph(tuple(blocks)))
+    visits = dict(zip(flow.labels, flow.visits))
+    back = dict(zip(flow.labels, flow.chances[flow.labels.index("f")]))
+    np.testing.assert_allclose(back["x2"] / back["y2"], visits["x"] / visits["y"], rtol=1e-6)
+    np.testing.assert_allclose(visits["x2"], visits["x"], rtol=1e-6)
+    np.testing.assert_allclose(visits["y2"], visits["y"], rtol=1e-6)
+
+
+def test_a_loop_that_calls_its_own_function_ends_sooner() -> None:
+    blocks = [
+        Block("main", (), PushGotoOp("end", "f"), "main"),
+        Block("end", (), IndirectGotoOp(), "main"),
+        Block("f", (), BranchOp("c", "again", "out"), "f"),
+        Block("again", (), PushGotoOp("back", "f"), "f"),
+        Block("back", (), BranchOp("c", "again", "out"), "f"),
+        Block("out", (), IndirectGotoOp(), "f"),
+    ]
+    flow = estimated_flow(ControlFlowGraph(tuple(blocks)))
+    at = {label: i for i, label in enumerate(flow.labels)}
+    assert flow.chances[at["f"], at["again"]] == 0.5
+    assert flow.chances[at["back"], at["again"]] == STAYS_RECURSIVE
+    np.testing.assert_allclose(flow.visits @ flow.chances, flow.visits, atol=1e-6)
+
+
+def test_every_block_of_a_program_is_visited() -> None:
+    flow = estimated_flow(fibonacci.lowered("int64").graph)
+    assert (flow.visits > 0).all()
+    np.testing.assert_allclose(flow.visits.sum(), 1.0)
+
+
+# ---- what a sweep costs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [(0, 1, 2), (0, 1, 1, 2), (2, 1, 0, 1, 1)])
+def test_the_price_is_what_lanes_pay(slots: tuple[int, ...]) -> None:
+    """Beside lanes that walk at random: LANES of them, for 4,000 sweeps."""
+    costs = np.array([3.0, 1.0, 8.0])
+    rng = np.random.default_rng(1)
+    lanes, moved, spent = np.zeros(LANES, int), 0, 0.0
+    for sweep in range(4_100):
+        for b in slots:
+            here = lanes == b
+            if sweep >= 100:
+                spent += SKIP + costs[b] * here.any()
+                moved += here.sum()
+            lanes[here] = [rng.choice(3, p=CYCLE.chances[b]) for _ in range(here.sum())]
+    ((price,), _) = forecast(CYCLE, costs, [Sweep(slots, (1, 1, 1))])
+    np.testing.assert_allclose(price / LANES, spent / moved, rtol=0.03)
+
+
+def test_sweeps_are_priced_alike_alone_and_together() -> None:
+    costs = np.array([3.0, 1.0, 8.0])
+    sweeps = [Sweep((0, 1, 2), (1, 1, 1)), Sweep((0, 1, 1, 2), (1, 1, 4)), Sweep((1, 2, 0, 1, 1), (1, 1, 1))]
+    together, _ = forecast(CYCLE, costs, sweeps)
+    for sweep, price in zip(sweeps, together):
+        np.testing.assert_allclose(forecast(CYCLE, costs, [sweep])[0], price, rtol=1e-12)
+
+
+def test_cheap_and_frequent_blocks_are_served_more_often() -> None:
+    sweep, price, _ = best_sweep(CYCLE, np.array([20.0, 0.5, 20.0]))
+    assert sweep.slots.count(1) > 1
+    assert sweep.slots.count(0) == sweep.slots.count(2) == 1
+    assert price < forecast(CYCLE, np.array([20.0, 0.5, 20.0]), [Sweep((0, 1, 2), (1, 1, 1))])[0][0]
+
+
+def test_what_is_rare_and_costs_much_waits_for_company() -> None:
+    rare = flow_of([[0.98, 0.02], [1.0, 0.0]])
+    sweep, _, gathered = best_sweep(rare, np.array([1.0, 50.0]))
+    assert sweep.periods[0] == 1 < sweep.periods[1]
+    assert 0.02 < gathered[1] <= MOST_GATHERED
+
+
+def test_draining_pays_where_one_block_costs_nearly_all() -> None:
+    """The dearer b is beside a and c, the better draining compares with the best sweep."""
+    ratios = []
+    for dear in (1.0, 10.0, 100.0, 1000.0):
+        costs = np.array([1.0, dear, 1.0])
+        branching = flow_of([[0.5, 0.3, 0.2], [0.4, 0.0, 0.6], [0.6, 0.2, 0.2]])
+        ratios.append(drain_price(branching, costs, [1]) / best_sweep(branching, costs)[1])
+    assert all(more > less for more, less in pairwise(ratios))
+    assert ratios[0] > 1 > ratios[-1]
