@@ -29,6 +29,7 @@ from batchnuts.models import ModelOptions
 from batchnuts.yaml_settings import (
     ConfigError,
     Origin,
+    Schema,
     apply_override,
     check_section,
     dump_settings,
@@ -80,6 +81,7 @@ class Curve(Settings):
     chains: list[int] | None = Field(None, description="in place of run.chains")
     transitions: int | None = Field(None, ge=1, description="in place of run.transitions")
     leapfrogs_per_leaf: int | None = Field(None, ge=1, description="in place of run.leapfrogs_per_leaf")
+    measure_ess: bool | None = Field(None, description="in place of run.measure_ess")
     environment: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
     panel: str = Field("", description="curves of the same panel are drawn together")
     flat: bool = Field(False, description="draw its one size as a line across: more chains come one after another")
@@ -128,7 +130,17 @@ class OutputSettings(Settings):
         return OutputSettings(folder=str(folder.with_name(f"{folder.name}-quick")) if folder.name else "quick")
 
 
-Measure = Literal["rate", "utilization", "lockstep_utilization", "asynchronous_utilization", "ess_per_minute"]
+Measure = Literal[
+    "rate",
+    "typical_rate",
+    "utilization",
+    "lockstep_utilization",
+    "asynchronous_utilization",
+    "ess_per_minute",
+    "ess_per_second",
+    "compile_seconds",
+    "peak_memory",
+]
 
 
 class Claim(Settings):
@@ -192,7 +204,7 @@ class ExperimentConfig:
             leapfrogs_per_leaf=chosen.leapfrogs_per_leaf or self.run.leapfrogs_per_leaf,
             start=self.problems[problem].start,
             device=self.run.device,
-            measure_ess=self.run.measure_ess,
+            measure_ess=self.run.measure_ess if chosen.measure_ess is None else chosen.measure_ess,
             environment=dict(chosen.environment),
         )
 
@@ -303,7 +315,7 @@ def _check(content: dict[str, Any], origin: Origin, quick: bool) -> ExperimentCo
     measurement = check_section("measurement", content.get("measurement"), MeasurementSettings, origin, problems)
     claims = _check_claims(content.get("claims"), targets, curves, origin, problems)
     output = check_section("output", content.get("output"), OutputSettings, origin, problems)
-    if run and run.measure_ess:
+    if run and (run.measure_ess or any(curve.measure_ess for curve in curves.values())):
         _check_draws(run, targets, curves, origin, problems)
     if problems or not (run and measurement and output):
         raise ConfigError("\n".join(problems))
@@ -355,6 +367,18 @@ def named(content: Any, path: str, origin: Origin, problems: list[str]) -> dict[
     return {name: item for name, item in content.items() if isinstance(item, dict)}
 
 
+def check_each(
+    content: Any, section: str, schema: type[Schema], origin: Origin, problems: list[str]
+) -> dict[str, Schema]:
+    """The mappings below a section that pass a schema, by name."""
+    checked = {}
+    for name, item in named(content, section, origin, problems).items():
+        settings = check_section(f"{section}.{name}", item, schema, origin, problems)
+        if settings is not None:
+            checked[name] = settings
+    return checked
+
+
 def _check_problems(
     content: Any, origin: Origin, problems: list[str]
 ) -> tuple[dict[str, ModelOptions], dict[str, ProblemSettings]]:
@@ -371,11 +395,8 @@ def _check_problems(
 
 def _check_curves(content: Any, targets: list[str], origin: Origin, problems: list[str]) -> dict[str, Curve]:
     curves = {}
-    for name, item in named(content, "curves", origin, problems).items():
+    for name, curve in check_each(content, "curves", Curve, origin, problems).items():
         path = f"curves.{name}"
-        curve = check_section(path, item, Curve, origin, problems)
-        if curve is None:
-            continue
         for index, problem in enumerate(curve.problems or ()):
             refer(f"{path}.problems.{index}", problem, targets, origin, problems)
         schema = REGISTRY[curve.sampler].options
@@ -388,13 +409,8 @@ def _check_curves(content: Any, targets: list[str], origin: Origin, problems: li
 def _check_claims(
     content: Any, targets: Mapping[str, Any], curves: Mapping[str, Any], origin: Origin, problems: list[str]
 ) -> dict[str, Claim]:
-    claims = {}
-    none = content is None or content == {}
-    for name, item in ({} if none else named(content, "claims", origin, problems)).items():
-        claim = check_section(f"claims.{name}", item, Claim, origin, problems)
-        if claim is None:
-            continue
-        claims[name] = claim
+    claims = {} if content in (None, {}) else check_each(content, "claims", Claim, origin, problems)
+    for name, claim in claims.items():
         refer(f"claims.{name}.curve", claim.curve, curves, origin, problems)
         refer(f"claims.{name}.over_curve", claim.over_curve, curves, origin, problems)
         refer(f"claims.{name}.problem", claim.problem, targets, origin, problems)

@@ -18,7 +18,7 @@ from batchnuts.experiments import plots
 from batchnuts.experiments.config import Measure
 from batchnuts.experiments.notebook import Experiment, main
 from batchnuts.experiments.results import QUANTITIES, Results
-from batchnuts.experiments.summary import size_table
+from batchnuts.experiments.summary import measure_tables
 
 QUESTION = """\
 How many effective samples does a sampler make in a minute? The effective sample size is the least of the bulk ESS of
@@ -44,14 +44,7 @@ def pictures(results: Results) -> Mapping[str, Any]:
 
 def tables(results: Results) -> str:
     """Every measure on every problem."""
-    parts = []
-    for problem, settings in results.config.problems.items():
-        parts.append(f"## {settings.label}")
-        for measure in MEASURES:
-            quantity = QUANTITIES[measure]
-            parts.append(f"{quantity.axis[0].upper()}{quantity.axis[1:]}, {quantity.how} of the repetitions:")
-            parts.append(size_table(results, measure, problem))
-    return "\n\n".join(parts)
+    return measure_tables(results, MEASURES)
 
 
 MEASURES: tuple[Measure, ...] = ("ess_per_minute", "rate", "utilization", "lockstep_utilization")

@@ -7,7 +7,7 @@ summary.md, and workers.log (what the samplers' processes printed). The same com
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class Experiment:
     """Figures by file name."""
     tables: Callable[[Results], str]
     """The sections of the summary between claims and gaps, in Markdown."""
+    files: Mapping[str, Callable[[Results], str]] = field(default_factory=dict)
+    """Other files of text that it writes, by name."""
 
 
 def main(experiment: Experiment, argv: Sequence[str] | None = None) -> int:
@@ -65,6 +67,8 @@ def _run(experiment: Experiment, config: ExperimentConfig, folder: Path, fresh: 
     results = Results(config, file.read())
     # first: it says why, where a picture would be empty
     write_summary(experiment.title, experiment.question, experiment.tables(results), results, folder)
+    for name, content in experiment.files.items():
+        (folder / name).write_text(content(results), encoding="utf-8")
     for name, figure in experiment.pictures(results).items():
         plots.save(figure, folder, name)
     return results

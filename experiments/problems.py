@@ -7,9 +7,10 @@ step size already has trajectories of the usual length. Each library writes the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +18,39 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.model import Model
 from batchnuts.models import ModelOptions, build
 from batchnuts.models.correlated_gaussian import CorrelatedGaussianOptions, covariance_matrix
-from batchnuts.models.logistic_regression import synthetic
+from batchnuts.models.eight_schools import EFFECTS, ERRORS, EightSchoolsOptions
+from batchnuts.models.logistic_regression import LogisticRegressionOptions, synthetic
+from batchnuts.models.neal_funnel import NealFunnelOptions
 
 Start = Literal["typical", "wide"]
-"""Where chains begin: draws of the target itself (of its normal approximation), or N(0, 10**2) as in [D]."""
+"""Where chains begin: draws of the target itself (or near it, see `Facts`), or N(0, 10**2) as in [D]."""
 
 WIDE_SCALE = 10.0
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a library other than TensorFlow needs to know of a target."""
+
+    dimension: int
+    typical: Callable[[Array], Array]
+    """Standard normals [chains, dimension] to positions in the typical set."""
+    data: dict[str, Array] = field(default_factory=dict)
+    """What the density is made of, by name."""
 
 
 @dataclass(frozen=True)
 class Normal:
-    """A normal distribution: `mean` [dimension], `covariance` [dimension, dimension], both float64."""
+    """A normal distribution: `mean` [dimension], `covariance` [dimension, dimension]."""
 
-    mean: NDArray[np.float64]
-    covariance: NDArray[np.float64]
+    mean: Array
+    covariance: Array
+
+    def draw(self, normal: Array) -> Array:
+        """Draws [chains, dimension] made of standard ones."""
+        return np.asarray(self.mean + normal @ np.linalg.cholesky(self.covariance).T)
 
 
 @dataclass(frozen=True)
@@ -54,41 +74,85 @@ class Problem:
         """Of positions and density: float32 or float64."""
         return self.options.dtype
 
+    @cached_property
+    def facts(self) -> Facts:
+        """See Facts."""
+        return _FACTS[type(self.options)](self.options)
+
     @property
     def dimension(self) -> int:
         """Length of the flat position."""
-        return self.options.dimension if isinstance(self.options, CorrelatedGaussianOptions) else self.options.columns
+        return self.facts.dimension
 
-    @cached_property
-    def data(self) -> dict[str, NDArray[np.float64]]:
-        """What the density is made of: x [rows, columns] and y [rows]; or precision [dimension, dimension]."""
-        if isinstance(self.options, CorrelatedGaussianOptions):
-            inverse = np.linalg.inv(covariance_matrix(self.options))
-            return {"precision": (inverse + inverse.T) / 2}
-        x, y = synthetic(self.options.rows, self.options.columns, self.options.data_seed)
-        return {"x": x, "y": y}
-
-    @cached_property
-    def approximation(self) -> Normal:
-        """The Gaussian itself, or the regression's Laplace approximation (mode by Newton's method)."""
-        if isinstance(self.options, CorrelatedGaussianOptions):
-            return Normal(np.zeros(self.dimension), covariance_matrix(self.options))
-        x, y = self.data["x"], self.data["y"]
-        mode = np.zeros(self.dimension)
-        for _ in range(100):
-            probability = 1 / (1 + np.exp(-x @ mode))
-            gradient = x.T @ (y - probability) - mode
-            hessian = (x * (probability * (1 - probability))[:, None]).T @ x + np.eye(self.dimension)
-            step = np.linalg.solve(hessian, gradient)
-            mode = mode + step
-            if np.max(np.abs(step)) < 1e-10:
-                return Normal(mode, np.asarray(np.linalg.inv(hessian), np.float64))
-        raise ArithmeticError("Newton's method did not find the mode of the logistic regression in 100 steps")
+    @property
+    def data(self) -> dict[str, Array]:
+        """See Facts."""
+        return self.facts.data
 
     def starts(self, start: Start, chains: int, seed: int) -> NDArray[np.floating]:
         """First positions [chains, dimension] of dtype `dtype`."""
         normal = np.random.default_rng(seed).standard_normal((chains, self.dimension))
-        if start == "wide":
-            return (WIDE_SCALE * normal).astype(self.dtype)
-        root = np.linalg.cholesky(self.approximation.covariance)
-        return (self.approximation.mean + normal @ root.T).astype(self.dtype)
+        positions = WIDE_SCALE * normal if start == "wide" else self.facts.typical(normal)
+        return positions.astype(self.dtype)
+
+
+def is_centered(problem: Problem) -> bool:
+    """Eight schools with each school's own effect as a coordinate."""
+    return isinstance(problem.options, EightSchoolsOptions) and problem.options.parametrization == "centered"
+
+
+def _gaussian(options: CorrelatedGaussianOptions) -> Facts:
+    """Its precision [dimension, dimension]; draws of it."""
+    covariance = covariance_matrix(options)
+    inverse = np.linalg.inv(covariance)
+    target = Normal(np.zeros(options.dimension), covariance)
+    return Facts(options.dimension, target.draw, {"precision": (inverse + inverse.T) / 2})
+
+
+def _regression(options: LogisticRegressionOptions) -> Facts:
+    """x [rows, columns] and y [rows]; draws of the Laplace approximation."""
+    x, y = synthetic(options.rows, options.columns, options.data_seed)
+    return Facts(options.columns, lambda normal: laplace_approximation(x, y).draw(normal), {"x": x, "y": y})
+
+
+def laplace_approximation(x: Array, y: Array) -> Normal:
+    """Of the posterior of the regression with a standard normal prior: the mode, by Newton's method."""
+    mode = np.zeros(x.shape[1])
+    for _ in range(100):
+        probability = 1 / (1 + np.exp(-x @ mode))
+        gradient = x.T @ (y - probability) - mode
+        hessian = (x * (probability * (1 - probability))[:, None]).T @ x + np.eye(x.shape[1])
+        step = np.linalg.solve(hessian, gradient)
+        mode = mode + step
+        if np.max(np.abs(step)) < 1e-10:
+            return Normal(mode, np.asarray(np.linalg.inv(hessian), np.float64))
+    raise ArithmeticError("Newton's method did not find the mode of the logistic regression in 100 steps")
+
+
+def _funnel(options: NealFunnelOptions) -> Facts:
+    """Nothing but its scale []; draws of it."""
+
+    def typical(normal: Array) -> Array:
+        v = options.scale * normal[:, :1]
+        return np.concatenate([v, np.exp(v / 2) * normal[:, 1:]], axis=1)
+
+    return Facts(options.dimension, typical, {"scale": np.array(options.scale)})
+
+
+def _schools(options: EightSchoolsOptions) -> Facts:
+    """y and sigma [8]; mu, log tau and eta independent, with about the posterior's means and standard deviations."""
+
+    def typical(normal: Array) -> Array:
+        mu, log_tau, eta = 4.4 + 3.3 * normal[:, :1], 0.9 + 1.1 * normal[:, 1:2], normal[:, 2:]
+        schools = mu + np.exp(log_tau) * eta if options.parametrization == "centered" else eta
+        return np.concatenate([mu, log_tau, schools], axis=1)
+
+    return Facts(2 + len(EFFECTS), typical, {"y": EFFECTS, "sigma": ERRORS})
+
+
+_FACTS: dict[type, Callable[[Any], Facts]] = {
+    CorrelatedGaussianOptions: _gaussian,
+    LogisticRegressionOptions: _regression,
+    NealFunnelOptions: _funnel,
+    EightSchoolsOptions: _schools,
+}

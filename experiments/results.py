@@ -28,6 +28,7 @@ class Quantity:
 
 QUANTITIES: Mapping[Measure, Quantity] = {
     "rate": Quantity(lambda run: run.rate, max, "useful gradients per second", ",.3g", "best"),
+    "typical_rate": Quantity(lambda run: run.rate, statistics.median, "useful gradients per second", ",.3g", "median"),
     "utilization": Quantity(
         lambda run: run.utilization, statistics.fmean, "utilization of the gradient", ".3f", "mean"
     ),
@@ -40,6 +41,17 @@ QUANTITIES: Mapping[Measure, Quantity] = {
     "ess_per_minute": Quantity(
         lambda run: run.ess_per_minute, statistics.median, "effective samples per minute (least)", ",.3g", "median"
     ),
+    "ess_per_second": Quantity(
+        lambda run: None if run.ess_per_minute is None else run.ess_per_minute / 60,
+        statistics.median,
+        "effective samples per second (least)",
+        ",.3g",
+        "median",
+    ),
+    "compile_seconds": Quantity(
+        lambda run: run.prepare_seconds, statistics.median, "seconds to compile and run once", ",.3g", "median"
+    ),
+    "peak_memory": Quantity(lambda run: run.peak_memory_mb, max, "peak memory of the process, MB", ",.4g", "largest"),
 }
 
 

@@ -65,6 +65,19 @@ def size_table(results: Results, measure: Measure, problem: str, curves: Sequenc
     return table(("chains", *(f"{size:,}" for size in sizes)), rows)
 
 
+def measure_tables(results: Results, measures: Sequence[Measure]) -> str:
+    """A section for each problem, with a table for each measure that some curve has there."""
+    parts = []
+    for problem, settings in results.config.problems.items():
+        parts.append(f"## {settings.label}")
+        for measure in measures:
+            quantity = QUANTITIES[measure]
+            if any(results.values(measure, curve, problem) for curve in results.config.curves):
+                parts.append(f"{quantity.axis[0].upper()}{quantity.axis[1:]}, {quantity.how} of the repetitions:")
+                parts.append(size_table(results, measure, problem))
+    return "\n\n".join(parts)
+
+
 def _cell(value: Value | None, quantity: Quantity) -> str:
     return "-" if value is None else format_figure(value.value, quantity.digits)
 

@@ -10,7 +10,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from batchnuts.experiments.samplers.task import Sampler
 from batchnuts.mcmc.settings import ExecutionSettings, Settings
@@ -56,6 +56,21 @@ class AutobatchedOptions(Settings):
     )
 
 
+class BlackjaxOptions(Settings):
+    """Options of `sampler: blackjax`."""
+
+    chunk_lanes: int | None = Field(None, ge=1, description="chains under one vmap; null: all of them")
+    processes: int | None = Field(
+        None, ge=1, description="processes, each on a processor core of its own, that take turns at the chunks"
+    )
+
+    @model_validator(mode="after")
+    def _together(self) -> BlackjaxOptions:
+        if (self.chunk_lanes is None) != (self.processes is None):
+            raise ValueError("found one of chunk_lanes and processes; expected both, or neither")
+        return self
+
+
 class StanOptions(Settings):
     """Options of `sampler: stan`."""
 
@@ -81,7 +96,7 @@ REGISTRY: dict[str, Registered] = {
     "leapfrog_limit": Registered(LimitOptions, "leapfrog_limit"),
     "tfp_unrolled": Registered(UnrolledOptions, "tfp_unrolled"),
     "tfp_autobatched": Registered(AutobatchedOptions, "tfp_autobatched"),
-    "blackjax": Registered(NoOptions, "blackjax_vmap", "blackjax"),
+    "blackjax": Registered(BlackjaxOptions, "blackjax_vmap", "blackjax"),
     "numpyro": Registered(NoOptions, "numpyro_vectorized", "numpyro"),
     "stan": Registered(StanOptions, "stan", "stan"),
 }

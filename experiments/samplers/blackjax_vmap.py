@@ -8,19 +8,44 @@ the longest subtree of any chain, finished ones included.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from batchnuts.experiments.problems import Problem
-from batchnuts.experiments.samplers import NoOptions
+from batchnuts.experiments.samplers import BlackjaxOptions
 from batchnuts.experiments.samplers.jax_densities import log_density, use_jax
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
     """See task.Sampler. BlackJAX counts leaves; draws are recorded and come to the host, asked for or not."""
-    NoOptions.model_validate(task.options)
+    options = BlackjaxOptions.model_validate(task.options)
+    if options.processes is not None:
+        from batchnuts.experiments.samplers import blackjax_sharded
+
+        return blackjax_sharded.prepare(task, problem)
+    vmapped = make_vmapped(task, problem, task.chains)
+
+    def lay_out(seed: int) -> Callable[[], Outcome]:
+        arguments = vmapped.arguments(seed, problem.starts(task.start, task.chains, seed))
+        return lambda: vmapped.run(arguments)
+
+    return lay_out
+
+
+@dataclass(frozen=True)
+class Vmapped:
+    """A number of chains compiled together."""
+
+    arguments: Callable[[int, Any], Any]
+    """Of a seed and first positions [chains, dimension]."""
+    run: Callable[[Any], Outcome]
+
+
+def make_vmapped(task: Task, problem: Problem, chains: int) -> Vmapped:
+    """Compile. Raises MissingSampler."""
     placed = use_jax("blackjax", task.device, problem.dtype)
     import blackjax
     import jax
@@ -54,17 +79,14 @@ def prepare(task: Task, problem: Problem) -> Prepared:
 
     bootstrap = jax.jit(jax.vmap(algorithm.init))
 
-    def inputs(seed: int) -> Any:
-        keys = jax.random.split(jax.random.key(seed), task.chains)
-        return jax.block_until_ready((keys, bootstrap(problem.starts(task.start, task.chains, seed))))
-
-    with placed:
-        compiled = jax.jit(jax.vmap(chain)).lower(*inputs(0)).compile()
-
-    def lay_out(seed: int) -> Callable[[], Outcome]:
+    def arguments(seed: int, starts: Any) -> Any:
         with placed:
-            arguments = inputs(seed)
-        return lambda: run(arguments)
+            keys = jax.random.split(jax.random.key(seed), chains)
+            return jax.block_until_ready((keys, bootstrap(starts)))
+
+    given = arguments(0, problem.starts(task.start, chains, 0))
+    with placed:
+        compiled = jax.jit(jax.vmap(chain)).lower(*given).compile()
 
     def run(arguments: Any) -> Outcome:
         draws, leaves = (np.asarray(array) for array in compiled(*arguments))  # [chains, transitions, ...]
@@ -74,4 +96,4 @@ def prepare(task: Task, problem: Problem) -> Prepared:
             draws=draws if task.measure_ess else None,
         )
 
-    return lay_out
+    return Vmapped(arguments, run)

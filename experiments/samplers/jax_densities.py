@@ -1,8 +1,8 @@
 """The density of each problem for one chain in jax.numpy, and where and in which precision JAX is to run.
 
-Gradients are given in closed form: differentiated by JAX, the softplus costs up to a third more, and x P x two more
-products. Under `vmap` the products with a vector become products of matrices; `beta @ x.T`, with x.T laid out row by
-row, is then the faster way to write the regression's.
+Gradients of the two with matrices are given in closed form: differentiated by JAX, the softplus costs up to a third
+more, and x P x two more products. Under `vmap` the products with a vector become products of matrices; `beta @ x.T`,
+with x.T laid out row by row, is then the faster way to write the regression's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from batchnuts.experiments.problems import Problem
+from batchnuts.experiments.problems import Problem, is_centered
 from batchnuts.experiments.samplers.task import Device, MissingSampler
+from batchnuts.models.eight_schools import SCALE
 
 INSTALL = "pip install 'batchnuts[peers]'"
 
@@ -48,9 +49,24 @@ def log_density(problem: Problem) -> Callable[[Any], Any]:
 
     correlated_gaussian.defvjp(value_and_gradient, lambda gradient, upstream: (upstream * gradient,))
 
+    def neal_funnel(position: Any) -> Any:
+        v, x = position[0], position[1:]
+        return -0.5 * ((v / data["scale"]) ** 2 + (problem.dimension - 1) * v + jnp.exp(-v) * (x @ x))
+
+    def eight_schools(position: Any) -> Any:
+        mu, log_tau, schools = position[0], position[1], position[2:]
+        tau = jnp.exp(log_tau)
+        centered = is_centered(problem)
+        theta, eta = (schools, (schools - mu) / tau) if centered else (mu + tau * schools, schools)
+        squares = jnp.sum(((data["y"] - theta) / data["sigma"]) ** 2 + eta**2)
+        others = 0.5 * (mu / SCALE) ** 2 + jnp.log1p((tau / SCALE) ** 2) + (7.0 if centered else -1.0) * log_tau
+        return -0.5 * squares - others
+
     known: dict[str, Callable[[Any], Any]] = {
         "logistic_regression": logistic_regression,
         "correlated_gaussian": correlated_gaussian,
+        "neal_funnel": neal_funnel,
+        "eight_schools": eight_schools,
     }
     return known[problem.name]
 

@@ -19,6 +19,7 @@ from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers import LimitOptions
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.experiments.samplers.tf_densities import place
+from batchnuts.mcmc.hamiltonian import value_and_gradient
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
@@ -39,7 +40,7 @@ def prepare(task: Task, problem: Problem) -> Prepared:
     device = partial(place, task.device)
     device()
     compiled = make_leapfrogs(problem, task)
-    bootstrap = tf.function(problem.model.batched_value_and_gradient, jit_compile=True)
+    bootstrap = tf.function(batched_density(problem), jit_compile=True)
     leapfrogs = np.full((task.chains, task.transitions), per_transition)
 
     width = min(options.chunk_lanes or task.chains, task.chains)
@@ -71,14 +72,22 @@ def prepare(task: Task, problem: Problem) -> Prepared:
     return lay_out
 
 
+def batched_density(problem: Problem) -> Callable[[Any], tuple[Any, Any]]:
+    """Positions [lanes, dimension] to log-densities [lanes] and gradients: the model's twin, or its density by pfor."""
+    from batchnuts.autobatch import pfor
+
+    model = problem.model
+    single = value_and_gradient(model)
+    return model.batched_value_and_gradient or (lambda positions: pfor.vectorized_map(single, positions))
+
+
 def make_leapfrogs(problem: Problem, task: Task) -> Any:
     """The compiled loop: position, momentum, gradient, all [lanes, dimension], to where they end, and the sum of all
     log-densities on the way [lanes]."""
     import tensorflow as tf
 
     options = LimitOptions.model_validate(task.options)
-    density = problem.model.batched_value_and_gradient
-    assert density is not None
+    density = batched_density(problem)
     step_size = np.asarray(task.step_size, problem.dtype)
     leaves = task.transitions * options.leapfrogs_per_transition // task.leapfrogs_per_leaf
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from batchnuts.experiments.problems import Problem
+from batchnuts.experiments.problems import Problem, is_centered
+from batchnuts.models.eight_schools import SCALE
 
 LOGISTIC_REGRESSION = """
 data {
@@ -40,6 +41,48 @@ model {
 }
 """
 
+NEAL_FUNNEL = """
+data {
+  int<lower=2> dimension;
+  real<lower=0> scale;
+}
+parameters {
+  vector[dimension] position;
+}
+model {
+  position[1] ~ normal(0, scale);
+  position[2:] ~ normal(0, exp(position[1] / 2));
+}
+"""
+
+EIGHT_SCHOOLS = """
+data {
+  vector[8] y;
+  vector<lower=0>[8] sigma;
+  int<lower=0, upper=1> centered;
+  real<lower=0> scale;
+}
+parameters {
+  vector[10] position;
+}
+transformed parameters {
+  real mu = position[1];
+  real tau = exp(position[2]);
+  vector[8] theta = centered ? position[3:] : mu + tau * position[3:];
+}
+model {
+  mu ~ normal(0, scale);
+  tau ~ cauchy(0, scale);
+  target += position[2];
+  if (centered) {
+    theta ~ normal(mu, tau);
+  } else {
+    position[3:] ~ std_normal();
+  }
+  y ~ normal(theta, sigma);
+}
+"""
+
 
 @dataclass(frozen=True)
 class StanProgram:
@@ -52,8 +95,13 @@ class StanProgram:
 def program(problem: Problem) -> StanProgram:
     """The problem for Stan. The regression's likelihood and its gradient are one function written in C++."""
     data = problem.data
-    if problem.name == "correlated_gaussian":
-        return StanProgram(CORRELATED_GAUSSIAN, {"dimension": problem.dimension, "precision": data["precision"]})
+    match problem.name:
+        case "correlated_gaussian":
+            return StanProgram(CORRELATED_GAUSSIAN, {"dimension": problem.dimension, "precision": data["precision"]})
+        case "neal_funnel":
+            return StanProgram(NEAL_FUNNEL, {"dimension": problem.dimension, "scale": float(data["scale"])})
+        case "eight_schools":
+            return StanProgram(EIGHT_SCHOOLS, {**data, "centered": int(is_centered(problem)), "scale": SCALE})
     rows, columns = data["x"].shape
     sizes = {"rows": rows, "columns": columns}
     return StanProgram(LOGISTIC_REGRESSION, {**sizes, "x": data["x"], "y": data["y"].astype("int64")})

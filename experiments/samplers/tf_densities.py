@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from batchnuts.experiments.problems import Problem
+from batchnuts.experiments.problems import Problem, is_centered
 from batchnuts.experiments.samplers.task import Device, MissingSampler
+from batchnuts.models.eight_schools import SCALE
 
 
 def log_density(problem: Problem) -> Callable[[Any], Any]:
@@ -29,9 +30,25 @@ def log_density(problem: Problem) -> Callable[[Any], Any]:
         gradient = -tf.matmul(x, data["precision"])
         return 0.5 * tf.reduce_sum(x * gradient, axis=1), lambda upstream: upstream[:, None] * gradient
 
+    def neal_funnel(position: Any) -> Any:
+        v, x = position[:, 0], position[:, 1:]
+        wide = problem.dimension - 1
+        return -0.5 * ((v / data["scale"]) ** 2 + wide * v + tf.exp(-v) * tf.reduce_sum(x * x, axis=1))
+
+    def eight_schools(position: Any) -> Any:
+        mu, log_tau, schools = position[:, :1], position[:, 1:2], position[:, 2:]
+        tau = tf.exp(log_tau)
+        centered = is_centered(problem)
+        theta, eta = (schools, (schools - mu) / tau) if centered else (mu + tau * schools, schools)
+        squares = ((data["y"] - theta) / data["sigma"]) ** 2 + eta**2
+        others = 0.5 * (mu / SCALE) ** 2 + tf.math.log1p((tau / SCALE) ** 2) + (7.0 if centered else -1.0) * log_tau
+        return -0.5 * tf.reduce_sum(squares, axis=1) - others[:, 0]
+
     known: dict[str, Callable[[Any], Any]] = {
         "logistic_regression": logistic_regression,
         "correlated_gaussian": correlated_gaussian,
+        "neal_funnel": neal_funnel,
+        "eight_schools": eight_schools,
     }
     return known[problem.name]
 

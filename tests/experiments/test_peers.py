@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sampler_tasks import (
     GAUSSIAN,
+    PROBLEMS,
     REGRESSION,
     assert_density,
     assert_full_trees,
@@ -46,7 +47,7 @@ def jax() -> Iterator[Any]:
     module.config.update("jax_enable_x64", before)
 
 
-@pytest.mark.parametrize("options", [GAUSSIAN_64, REGRESSION_64])
+@pytest.mark.parametrize("options", [{**options, "dtype": "float64"} for options in PROBLEMS], ids=str)
 def test_the_density_in_jax_is_the_models(options: dict[str, Any], jax: Any) -> None:
     from batchnuts.experiments.samplers.jax_densities import log_density
 
@@ -57,7 +58,7 @@ def test_the_density_in_jax_is_the_models(options: dict[str, Any], jax: Any) -> 
     assert_density(np.asarray(values), np.asarray(gradients), problem, positions)
 
 
-@pytest.mark.parametrize("options", [GAUSSIAN_64, REGRESSION_64])
+@pytest.mark.parametrize("options", [{**options, "dtype": "float64"} for options in PROBLEMS], ids=str)
 def test_the_density_in_stan_is_the_models(options: dict[str, Any]) -> None:
     stan = pytest.importorskip("stan")
     from batchnuts.experiments.samplers.stan_programs import program
@@ -85,6 +86,7 @@ def test_leapfrogs_of_full_trees(sampler: str, leapfrogs_per_leaf: int, chains: 
     [
         ("blackjax", {}, 1, "float64"),
         ("blackjax", {}, 2, "float32"),
+        ("blackjax", {"chunk_lanes": 4, "processes": 2}, 1, "float32"),
         ("numpyro", {}, 1, "float64"),
         ("numpyro", {}, 1, "float32"),
         ("stan", {}, 1, "float32"),

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from sampler_tasks import (
     GAUSSIAN,
+    PROBLEMS,
     REGRESSION,
     assert_density,
     assert_full_trees,
@@ -27,7 +28,7 @@ from batchnuts.experiments.samplers.task import MissingSampler
 STACKLESS = {"executor": "stackless", "mode": "eager"}
 
 
-@pytest.mark.parametrize("options", [GAUSSIAN, REGRESSION])
+@pytest.mark.parametrize("options", PROBLEMS, ids=str)
 def test_the_density_that_tensorflow_differentiates_is_the_models(options: dict[str, Any]) -> None:
     problem = make_problem({**options, "dtype": "float64"})
     positions = points(problem)

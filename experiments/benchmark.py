@@ -1,0 +1,83 @@
+"""The benchmark: batchnuts beside everything its users could take instead, on four targets of different shape.
+
+Throughput (useful gradients per second), what it is worth (effective samples per second), and what it costs (seconds
+to compile, memory), beside the leapfrog limit. Also writes results.json, every figure of the tables by target, curve
+and number of chains.
+
+    python -m batchnuts.experiments.benchmark --config benchmark.yaml
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from batchnuts.experiments import plots
+from batchnuts.experiments.config import Measure
+from batchnuts.experiments.notebook import Experiment, main
+from batchnuts.experiments.results import QUANTITIES, Results
+from batchnuts.experiments.summary import measure_tables
+
+QUESTION = """\
+How fast is NUTS on a machine's processor, over all chains together, and against what could be had at most? A gradient
+is *useful* if NUTS of one chain evaluates it too. The *limit* is a loop of leapfrogs without any sampler around it,
+whose log-densities and gradients are both used. Effective samples are the least bulk ESS of all coordinates, as ArviZ
+defines it, over all chains. Every sampler has the same starting points, step size, metric (the identity) and greatest
+tree depth, runs in a process of its own, and is compiled and run once before it is timed; they take turns, run by run.
+What differs between curves stands at the end."""
+
+MEASURES: tuple[Measure, ...] = (
+    "typical_rate", "ess_per_second", "utilization", "compile_seconds", "peak_memory",
+)  # fmt: skip
+
+
+def pictures(results: Results) -> Mapping[str, Any]:
+    """For each target, useful gradients and effective samples per second against the number of chains."""
+    config = results.config
+    drawn = {}
+    for problem, settings in config.problems.items():
+        measures: list[Measure] = [
+            measure
+            for measure in ("typical_rate", "ess_per_second")
+            if any(results.values(measure, curve, problem) for curve in config.curves)
+        ]
+        figure, axes = plots.new_figure(len(measures), f"NUTS on {settings.label}, {config.run.device.upper()}", 5.0)
+        for measure, place in zip(measures, axes, strict=True):
+            for number, (name, curve) in enumerate(config.curves.items()):
+                plots.draw_curve(place, results.values(measure, name, problem), curve.label, number, flat=curve.flat)
+            axis = QUANTITIES[measure].axis
+            title = f"{axis[0].upper()}{axis[1:]}"
+            plots.finish(place, x="chains", y=axis, title=title, sizes=config.run.chains, log_y=True)
+        if measures:
+            drawn[f"benchmark_{problem}"] = figure
+    return drawn
+
+
+def tables(results: Results) -> str:
+    """Every measure on every target."""
+    return measure_tables(results, MEASURES)
+
+
+def as_json(results: Results) -> str:
+    """{target: {curve: {chains: {measure: {value, low, high, repetitions}}}}}."""
+    config = results.config
+    found: dict[str, Any] = {}
+    for problem in config.problems:
+        for curve in config.curves:
+            for measure in MEASURES:
+                for value in results.values(measure, curve, problem):
+                    point = found.setdefault(problem, {}).setdefault(curve, {}).setdefault(str(value.size), {})
+                    point[measure] = {
+                        "value": value.value, "low": value.low, "high": value.high, "repetitions": value.repetitions,
+                    }  # fmt: skip
+    return json.dumps(found, indent=1) + "\n"
+
+
+EXPERIMENT = Experiment(
+    "benchmark", "NUTS beside its peers and the limit", QUESTION, pictures, tables, {"results.json": as_json}
+)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))
