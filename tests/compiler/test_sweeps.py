@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from programs import fibonacci
 
 from batchnuts.autobatch.compiler.ir import Block, BranchOp, ControlFlowGraph, GotoOp, IndirectGotoOp, PushGotoOp
@@ -59,13 +61,13 @@ def test_loops_are_found_within_loops() -> None:
 def test_lanes_stay_in_loops_and_begin_anew() -> None:
     flow = estimated_flow(LOOPS)
     at = {label: i for i, label in enumerate(flow.labels)}
-    assert flow.chances[at["inner"], at["inner"]] == STAYS
-    assert flow.chances[at["outer"], at["inner"]] == STAYS
+    assert flow.chances[at["inner"], at["inner"]] == pytest.approx(STAYS, rel=1e-5)
+    assert flow.chances[at["outer"], at["inner"]] == pytest.approx(STAYS, rel=1e-5)
     assert flow.chances[at["done"], at["start"]] == 1.0
     np.testing.assert_allclose(flow.chances.sum(1), 1.0)
     np.testing.assert_allclose(flow.visits @ flow.chances, flow.visits, atol=1e-9)
     trips = flow.visits[at["inner"]] / flow.visits[at["end"]]
-    np.testing.assert_allclose(trips, 1 / (1 - STAYS))
+    np.testing.assert_allclose(trips, 1 / (1 - STAYS), rtol=1e-4)
 
 
 def test_a_return_goes_where_calls_come_from() -> None:
@@ -80,9 +82,9 @@ def test_a_return_goes_where_calls_come_from() -> None:
     flow = estimated_flow(ControlFlowGraph(tuple(blocks)))
     visits = dict(zip(flow.labels, flow.visits))
     back = dict(zip(flow.labels, flow.chances[flow.labels.index("f")]))
-    np.testing.assert_allclose(back["x2"] / back["y2"], visits["x"] / visits["y"], rtol=1e-6)
-    np.testing.assert_allclose(visits["x2"], visits["x"], rtol=1e-6)
-    np.testing.assert_allclose(visits["y2"], visits["y"], rtol=1e-6)
+    np.testing.assert_allclose(back["x2"] / back["y2"], visits["x"] / visits["y"], rtol=1e-4)
+    np.testing.assert_allclose(visits["x2"], visits["x"], rtol=1e-4)
+    np.testing.assert_allclose(visits["y2"], visits["y"], rtol=1e-4)
 
 
 def test_a_loop_that_calls_its_own_function_ends_sooner() -> None:
@@ -96,8 +98,8 @@ def test_a_loop_that_calls_its_own_function_ends_sooner() -> None:
     ]
     flow = estimated_flow(ControlFlowGraph(tuple(blocks)))
     at = {label: i for i, label in enumerate(flow.labels)}
-    assert flow.chances[at["f"], at["again"]] == 0.5
-    assert flow.chances[at["back"], at["again"]] == STAYS_RECURSIVE
+    assert flow.chances[at["f"], at["again"]] == pytest.approx(0.5, rel=1e-5)
+    assert flow.chances[at["back"], at["again"]] == pytest.approx(STAYS_RECURSIVE, rel=1e-5)
     np.testing.assert_allclose(flow.visits @ flow.chances, flow.visits, atol=1e-6)
 
 
@@ -158,3 +160,43 @@ def test_draining_pays_where_one_block_costs_nearly_all() -> None:
         ratios.append(drain_price(branching, costs, [1]) / best_sweep(branching, costs)[1])
     assert all(more > less for more, less in pairwise(ratios))
     assert ratios[0] > 1 > ratios[-1]
+
+
+# ---- whatever the program -------------------------------------------------------------------------------------------
+
+TRAPS = {
+    "two loops without a way out": graph(start="left right", left="left", right="more", more="right"),
+    "the entry in a loop without a way out": graph(start="again", again="start"),
+    "a costly block before a loop without a way out": graph(start="costly", costly="spin", spin="spin"),
+    "a block that is never reached": graph(start="done", costly="done", done=""),
+}
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_lanes_that_never_end_have_a_sweep_too(name: str) -> None:
+    flow = estimated_flow(TRAPS[name])
+    np.testing.assert_allclose(flow.visits @ flow.chances, flow.visits, atol=1e-9)
+    np.testing.assert_allclose(flow.visits.sum(), 1.0)
+    sweep, price, gathered = best_sweep(flow, np.ones(len(flow.labels)))
+    assert set(sweep.slots) == set(range(len(flow.labels)))
+    assert 0 < price < np.inf
+    assert ((gathered >= 0) & (gathered <= 1)).all()
+
+
+@pytest.mark.parametrize("name", list(TRAPS)[2:])
+def test_where_control_never_comes_to_the_costly_block_draining_has_no_price(name: str) -> None:
+    flow = estimated_flow(TRAPS[name])
+    assert drain_price(flow, np.ones(len(flow.labels)), [flow.labels.index("costly")]) == np.inf
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_graph_has_a_sweep(data: st.DataObject) -> None:
+    labels = [f"b{i}" for i in range(data.draw(st.integers(1, 7)))]
+    edges = {label: " ".join(data.draw(st.lists(st.sampled_from(labels), max_size=2, unique=True))) for label in labels}
+    flow = estimated_flow(graph(**edges))
+    costs = np.array([data.draw(st.sampled_from([0.5, 5.0, 500.0])) for _ in labels])
+    sweep, price, _ = best_sweep(flow, costs)
+    assert set(sweep.slots) == set(range(len(labels)))
+    assert 0 < price < np.inf
+    assert drain_price(flow, costs, [0]) > 0

@@ -20,6 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ways import ON_NUMPY, ON_TENSORFLOW, ORACLE, Way
 
+from batchnuts.autobatch.compiler.lane_flow import estimated_flow
+from batchnuts.autobatch.compiler.schedule import POLICIES, make_schedule
+from batchnuts.autobatch.compiler.sweeps import drain_price
 from batchnuts.autobatch.compiler.tree import flatten
 
 LANES = 4
@@ -63,6 +66,24 @@ def test_numpy_agrees_with_plain_python(random: Random) -> None:
 @given(randoms)
 def test_tensorflow_agrees_with_plain_python(random: Random) -> None:
     check(random, *EAGER)
+
+
+@settings(max_examples=30, **SETTINGS)
+@given(randoms)
+def test_every_program_has_a_schedule_by_every_policy(random: Random) -> None:
+    """With any block costly, and any costs."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        function = load(Path(folder), program(random)).main_program
+        lowered = function.lowered(*function.lane_types(lanes(random, LANES)), backend="numpy")
+    labels = lowered.graph.labels
+    costs = {label: random.choice([0.5, 5.0, 500.0]) for label in labels}
+    flow = estimated_flow(lowered.graph)
+    assert (flow.visits > 0).all()
+    for policy in POLICIES:
+        assert set(make_schedule(lowered, policy, lambda: costs).order) == set(labels)
+    vector = np.array([costs[label] for label in labels])
+    assert drain_price(flow, vector, [random.randrange(len(labels))]) > 0
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ Nobody has run the program yet, so these are guesses by its structure:
                       one call or more on average would never end
     return            to each place the function is called from, in proportion to how often lanes get there
     halt              to the entry: other lanes are there, so this is what the machine sees in the long run
+    everywhere        ENDS of the lanes halt, so that the long run is one and the same even where a loop has no way out
 
 A lane's stack is forgotten: after a return it goes on as any lane may that returned from there.
 """
@@ -33,6 +34,8 @@ STAYS = 7 / 8
 """Chance that a lane stays in a loop: eight trips on average."""
 STAYS_RECURSIVE = 0.48
 """The same where the loop calls its own function: with one half, each call would make one call on average."""
+ENDS = 1e-6
+"""Chance that a lane ends where the program does not say so."""
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -45,7 +48,7 @@ class LaneFlow:
     labels: tuple[str, ...]
     chances: Matrix
     """[i, j]: of a lane that leaves block i to come to block j next. Rows sum to 1."""
-    visits: NDArray[np.float64]
+    visits: Vector
     """How often lanes run each block, as shares of all; visits = visits @ chances."""
 
 
@@ -66,6 +69,8 @@ def estimated_flow(graph: ControlFlowGraph) -> LaneFlow:
                 chances[i, index[yes]] += chance
                 chances[i, index[no]] += 1.0 - chance
     _fill_in_returns(graph, chances)
+    chances *= 1.0 - ENDS
+    chances[:, 0] += ENDS  # the entry is the first block
     return LaneFlow(labels, chances, _stationary(chances))
 
 
@@ -92,6 +97,7 @@ def _fill_in_returns(graph: ControlFlowGraph, chances: Matrix) -> None:
             sends[i, 0] = 1.0  # nobody called it: the lane halts, and another one begins
     values, vectors = np.linalg.eig(sends.T)
     visits = np.abs(vectors[:, np.argmax(values.real)].real)
+    visits = np.maximum(visits / visits.sum(), ENDS)  # a call that begets calls without end is left, too
     made: dict[str, float] = {}
     """By the block where a call comes back, how often it is made."""
     for i, block in enumerate(graph.blocks):

@@ -17,7 +17,13 @@ Progress. In a sweep at whose start some lane is live, some block runs: at least
 its share, all with a waiting lane are), so one in the earliest group with an open block is due, and it stays so until
 some block runs; every block has a slot, so the sweep comes to it. A block that runs moves all lanes that wait at it.
 So each sweep takes at least one step of at least one lane, and a program in which every lane takes finitely many steps
-ends, whatever the groups and gates are. A lane behind a gate can only wait as long as others go on.
+ends, whatever the groups and gates are.
+
+No starvation. In every `patience`-th sweep of a run, gates and groups do not count: each slot runs its block if some
+lane waits there when the sweep comes to it. A lane that waits at block b when such a sweep begins waits there until b
+runs, b has a slot, and at that slot b runs. So of any `patience` sweeps in a row, there is one in which every lane that
+is live at its start takes a step. Two policies are what they are without patience: `earliest` and `most_active`, under
+which a lane may wait as long as others go on.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,6 +42,9 @@ from batchnuts.autobatch.compiler.sweeps import best_sweep, drain_price
 
 POLICIES = ("auto", "earliest", "most_active", "sweep", "drain")
 CHOICES = ("in_turn", "most_active")
+PATIENCE = 4096
+"""Sweeps within which every live lane takes a step, where nobody says otherwise. So many cost nothing that can be
+measured: a sweep for all runs the costly blocks for few lanes."""
 
 Costs = Mapping[str, float]
 """By label, what one dispatch of a block costs, in microseconds."""
@@ -60,18 +69,30 @@ class Schedule:
     may stand several times, within one group and with one gate. `policy` is what made the schedule.
 
     Raises ValueError for a gate outside [0, 1], a label in two groups or with two gates, an empty group, an unknown
-    way to choose, or a label that stands twice where the most active block is chosen.
+    way to choose, a label that stands twice where the most active block is chosen, or a patience below 1.
     """
 
     groups: tuple[tuple[Slot, ...], ...]
     choose: str = "in_turn"
     policy: str = "custom"
+    patience: int | None = None
+    """In every so-manieth sweep gates and groups do not count; None: in none. By default PATIENCE where blocks run in
+    turn; where the most active one is chosen there is no such sweep."""
 
-    def __init__(self, groups: Iterable[Iterable[str | Slot]], choose: str = "in_turn", policy: str = "custom") -> None:
+    def __init__(
+        self,
+        groups: Iterable[Iterable[str | Slot]],
+        choose: str = "in_turn",
+        policy: str = "custom",
+        patience: int | Literal["usual"] | None = "usual",
+    ) -> None:
         slots = tuple(tuple(Slot(s) if isinstance(s, str) else s for s in group) for group in groups)
         object.__setattr__(self, "groups", slots)
         object.__setattr__(self, "choose", choose)
         object.__setattr__(self, "policy", policy)
+        if patience == "usual":
+            patience = PATIENCE if choose == "in_turn" else None
+        object.__setattr__(self, "patience", patience)
         self._check()
 
     def _check(self) -> None:
@@ -93,6 +114,9 @@ class Schedule:
                     raise ValueError(f"block {slot.label!r} has two different gates")
         if self.choose == "most_active" and len(self.slots) > len(group_of):
             raise ValueError("a schedule that chooses the most active block names each block once")
+        if self.patience is not None and (self.choose == "most_active" or not _is_count(self.patience)):
+            expected = "None" if self.choose == "most_active" else "a whole number from 1 on, or None"
+            raise ValueError(f"patience is {self.patience!r}, expected {expected} where choose={self.choose!r}")
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -136,6 +160,10 @@ def _is_gate(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def make_schedule(
     program: Program, schedule: str | Schedule = "auto", costs: Callable[[], Costs] | None = None
 ) -> Schedule:
@@ -165,7 +193,7 @@ def make_schedule(
         policy = "earliest"
     match policy:
         case "earliest":
-            made = Schedule(((label,) for label in labels), policy=policy)
+            made = Schedule(((label,) for label in labels), policy=policy, patience=None)
         case "most_active":
             made = Schedule((labels,), choose="most_active", policy=policy)
         case "sweep":
@@ -223,7 +251,7 @@ def _fitted(program: Program, schedule: Schedule) -> Schedule:
         raise ValueError(f"the schedule leaves out blocks, whose lanes would wait forever: {', '.join(missing)}.")
     gates = {block.label: block.gate for block in program.graph.blocks}
     groups = ((replace(s, gate=gates[s.label] if s.gate is None else s.gate) for s in g) for g in schedule.groups)
-    return Schedule(groups, schedule.choose, schedule.policy)
+    return Schedule(groups, schedule.choose, schedule.policy, schedule.patience)
 
 
 def costly_blocks(program: Program) -> tuple[str, ...]:

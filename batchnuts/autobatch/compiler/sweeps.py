@@ -12,14 +12,16 @@ every k-th sweep only: it then costs a k-th, moves 2 / (k + 1) of those who wait
 share that has gathered meanwhile.
 
 The search begins with every block once, in the program's order, and makes the change that lowers the price most (one
-slot more, one less, two neighbours exchanged, another k) until none lowers it by GAIN. Nothing is timed, so a program
-has the same schedule on every machine.
+slot more of a block that lanes visit often, one less, two neighbours exchanged, another k) until none lowers it by
+GAIN. Nothing is timed, so a program has the same schedule on every machine. A program of more than MOST_BLOCKS blocks
+keeps each block once: the search would take longer than compiling.
 
 `drain` in the same model: one run of the costly blocks for all lanes, then control until less than half a lane is left.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -36,12 +38,17 @@ PERIODS = (1, 2, 3, 4, 6, 8, 12, 16)
 """The k of a gated slot."""
 MORE_SLOTS = 10
 """So many more slots than blocks at most: each slot's code is compiled."""
+REPEATED = 8
+"""So many blocks, the most visited, may get slots more."""
+MOST_BLOCKS = 48
 GAIN = 0.005
 """The least relative gain that a change must have."""
 MOST_GATHERED = 0.8
 """The largest gate: with larger shares, those who wait no longer come in evenly, as the model has it."""
 DRAINED = 0.5 / LANES
 """The share of lanes that is nobody."""
+LONGEST_DRAIN = 1000
+"""Sweeps of control after which it counts as never drained."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +64,22 @@ def best_sweep(flow: LaneFlow, costs: Vector) -> tuple[Sweep, float, Vector]:
     """The sweep, its price, and the share of lanes that each block finds when it runs."""
     blocks = len(flow.labels)
     best = Sweep(tuple(range(blocks)), (1,) * blocks)
-    (price,), _ = forecast(flow, costs, [best])
-    while True:
-        changed = list(_changes(best, blocks + MORE_SLOTS))
+    (price,), (gathered,) = forecast(flow, costs, [best])
+    frequent = [int(b) for b in np.argsort(-flow.visits, kind="stable")[:REPEATED]]
+    while blocks <= MOST_BLOCKS:
+        changed = list(_changes(best, frequent, blocks + MORE_SLOTS))
         prices, _ = forecast(flow, costs, changed)
         k = int(np.argmin(prices))
         if not prices[k] < price * (1.0 - GAIN):
-            _, (gathered,) = forecast(flow, costs, [best])
-            return best, float(price), gathered
-        best, price = changed[k], prices[k]
+            break
+        best, (price,), (gathered,) = changed[k], *forecast(flow, costs, [changed[k]])
+    return best, float(price), gathered
 
 
-def _changes(sweep: Sweep, most: int) -> Iterator[Sweep]:
+def _changes(sweep: Sweep, frequent: list[int], most: int) -> Iterator[Sweep]:
     slots, periods = sweep.slots, sweep.periods
-    blocks = range(len(periods))
     for place in range(len(slots) + 1):
-        for b in blocks:
+        for b in frequent:
             if len(slots) < most and periods[b] == 1:
                 yield Sweep((*slots[:place], b, *slots[place:]), periods)
     for place, b in enumerate(slots):
@@ -80,7 +87,7 @@ def _changes(sweep: Sweep, most: int) -> Iterator[Sweep]:
             yield Sweep(slots[:place] + slots[place + 1 :], periods)
         elif place + 1 < len(slots):
             yield Sweep((*slots[:place], slots[place + 1], b, *slots[place + 2 :]), periods)
-    for b in blocks:
+    for b in range(len(periods)):
         if slots.count(b) == 1:
             for k in PERIODS:
                 if k != periods[b]:
@@ -144,7 +151,7 @@ def _stationary(maps: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def drain_price(flow: LaneFlow, costs: Vector, costly: list[int]) -> float:
-    """The price of `drain`: all lanes wait at the costly blocks before one of these runs."""
+    """The price of `drain`: all lanes wait at the costly blocks before one of these runs. Infinite if they never do."""
     cheap = [b for b in range(len(flow.labels)) if b not in costly]
     shares = np.zeros(len(flow.labels))
     shares[costly] = flow.visits[costly] / flow.visits[costly].sum()
@@ -154,9 +161,11 @@ def drain_price(flow: LaneFlow, costs: Vector, costly: list[int]) -> float:
         spent += costs[b]
         moved += here
         shares = shares + here * flow.chances[b]
-    while shares[cheap].sum() > DRAINED:
+    for _ in range(LONGEST_DRAIN):
+        if shares[cheap].sum() <= DRAINED:
+            return float(spent / (moved / flow.visits[costly].sum()))
         for b in cheap:
             spent += costs[b] * -np.expm1(-LANES * shares[b])
             here, shares[b] = shares[b], 0.0
             shares += here * flow.chances[b]
-    return float(spent / (moved / flow.visits[costly].sum()))
+    return math.inf

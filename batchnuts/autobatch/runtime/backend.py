@@ -43,7 +43,9 @@ class BlockStep:
 class SweepPlan:
     """One sweep: the steps in order, each if it is due when the sweep comes to it.
 
-    A step is due if, in the view of the state, some lane is at its index and none is below its group's start.
+    A step is due if, in the view of the state, some lane is at its index and none is below its group's start; or if
+    some lane is at its index in a sweep for all. Such is every `patience`-th, by the state's entry `sweeps`, which
+    counts them from the machine's start on.
     """
 
     steps: tuple[BlockStep, ...]
@@ -53,11 +55,16 @@ class SweepPlan:
     """int32 [lanes]: the pc of lanes that may move, `halted` for the others."""
     one_view: bool = False
     """Whether the view is taken once, at the start of a sweep, instead of anew before each step."""
+    patience: int | None = None
 
     @property
     def touches(self) -> tuple[str, ...]:
         """The entries of the state that any step may change."""
-        return tuple(sorted({name for step in self.steps for name in step.touches}))
+        return tuple(sorted({name for step in self.steps for name in step.touches} | {"sweeps"}))
+
+    def is_for_all(self, sweeps: Array) -> Array:
+        """Whether the sweep before which there were so many is one for all."""
+        return sweeps % self.patience == self.patience - 1 if self.patience is not None else False
 
 
 @dataclass(frozen=True)
@@ -155,15 +162,16 @@ class Backend(Evaluator, Protocol):
 def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any) -> tuple[State, int]:
     """`Backend.sweep` where Python drives every step."""
 
-    def view_of(state: State) -> np.ndarray:
-        return backend.to_numpy(plan.view(state))
-
+    first = int(backend.to_numpy(state["sweeps"]))
     taken = 0
     while taken < int(budget) and int(backend.to_numpy(state["pc"]).min(initial=plan.halted)) < plan.halted:
-        at_start = view_of(state) if plan.one_view else None
+        for_all = plan.is_for_all(first + taken)
+        at_start = backend.to_numpy(plan.view(state)) if plan.one_view else None
         for step in plan.steps:
-            view = view_of(state) if at_start is None else at_start
-            if (view == step.index).any() and view.min() >= step.group_start:
+            view = at_start
+            if view is None:
+                view = backend.to_numpy(state["pc"] if for_all else plan.view(state))
+            if (view == step.index).any() and (for_all or view.min() >= step.group_start):
                 state = step.run(state)
         taken += 1
-    return state, taken
+    return {**state, "sweeps": backend.asarray(first + taken, "int64")}, taken

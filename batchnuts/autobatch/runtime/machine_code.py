@@ -76,6 +76,7 @@ class MachineCode:
         state: State = {
             "pc": backend.asarray(np.full(lanes, entry), "int32"),
             "fault": backend.full((lanes,), 0, "int32"),
+            "sweeps": backend.asarray(0, "int64"),
             "executions": backend.full((self.halted,), 0, "int64"),
             "active": backend.full((self.halted,), 0, "int64"),
         }

@@ -213,13 +213,16 @@ class TensorFlowBackend:
         def one_sweep(touched: State, taken: Any) -> tuple[State, Any]:
             now = {**state, **touched}
             at_start = plan.view(now) if plan.one_view else None
+            for_all = plan.is_for_all(now["sweeps"])
             for step in plan.steps:
                 if step.free:
                     due = tf.reduce_any(now["pc"] == step.index)
                 else:
                     view = plan.view(now) if at_start is None else at_start
-                    due = tf.reduce_any(view == step.index) & (tf.reduce_min(view) >= step.group_start)
+                    is_first = tf.reduce_min(view) >= step.group_start
+                    due = tf.reduce_any(tf.where(for_all, now["pc"], view) == step.index) & (for_all | is_first)
                 now = _run_if_due(step, due, now)
+            now["sweeps"] += 1
             return {name: now[name] for name in touched}, taken + 1
 
         touched = {name: state[name] for name in plan.touches}

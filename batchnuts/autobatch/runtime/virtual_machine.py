@@ -11,6 +11,7 @@ different calls of a recursion so share every evaluation of a block.
             frames:@, height:@                    return addresses, the same way
             fault         int32 [lanes]           0, or 1 + index of the first thing that went wrong on the lane
             executions, active   int64 [blocks]   how often each block ran, and on how many lanes in all
+            sweeps        int64                   sweeps made so far
 
 The whole machine is this dictionary of arrays: a run can stop after any block and go on later, bit for bit.
 """
@@ -94,7 +95,8 @@ class VirtualMachine:
             for label in labels
         }
         view = make_view(self.schedule, backend, lanes)
-        plan = SweepPlan(tuple(steps[slot.label] for slot in self.schedule.slots), self.halted, view, one_view)
+        slots = tuple(steps[slot.label] for slot in self.schedule.slots)
+        plan = SweepPlan(slots, self.halted, view, one_view, self.schedule.patience)
 
         def advance(state: State, budget: Array) -> tuple[State, Array]:
             after, taken = backend.sweep(plan, state, budget)
