@@ -161,7 +161,8 @@ def _report(draws: Draws, model: Model, config: RunConfig, target: Path, saving:
         console.print(found.verdict(), highlight=False, markup=False, soft_wrap=True)
     seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
     speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s, " if seconds else ""
-    console.print(f"Speed: {speed}utilization {draws.utilization:.2f}", highlight=False, soft_wrap=True)
+    served = f"; {draws.arrangement}" if draws.arrangement is not None else ""
+    console.print(f"Speed: {speed}utilization {draws.utilization:.2f}{served}", highlight=False, soft_wrap=True)
     spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
     console.print(f"Draws: {target}", highlight=False, markup=False, soft_wrap=True)

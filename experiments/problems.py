@@ -59,6 +59,10 @@ class Problem:
 
     options: ModelOptions
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process: the rest is made from it there."""
+        return {"options": self.options}
+
     @cached_property
     def model(self) -> Model:
         """As batchnuts has it. Imports TensorFlow."""

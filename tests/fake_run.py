@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.mcmc.draws import Arrangement, Draws, Progress
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 
@@ -41,6 +41,7 @@ def make_draws(
         utilization=0.75,
         settings=sampler,
         execution=execution or ExecutionSettings(),
+        arrangement=Arrangement(10, "sweep", 2, 2),
     )
 
 

@@ -47,7 +47,7 @@ def test_a_run_prints_summary_verdict_path_and_timings(cli, tmp_path):
     assert "R-hat < 1.01 on all 3 coefficients: " in out
     assert "Time: compile 1.0 s, warmup 2.0 s, sampling 3.0 s, saving " in out
     assert ", diagnostics " in out
-    assert "200 useful gradients/s, utilization 0.75" in out
+    assert "200 useful gradients/s, utilization 0.75; 2 chunks of 10 chains on 2 threads, schedule sweep" in out
     assert f"Draws: {tmp_path.resolve() / 'out.nc'}" in out
     assert "sampling 100%" in err
     assert "utilization 0.75" in err

@@ -94,6 +94,7 @@ class _Run:
         self.timings = {"compile": 0.0, "warmup": 0.0, "sampling": 0.0}
         self.warmup, self.sampling = _Tally(), _Tally()
         self.density = value_and_gradient(model)
+        self.runner: Runner | None = None
 
     def run(self) -> Draws:
         """Warmup, then draws."""
@@ -132,7 +133,7 @@ class _Run:
         capacity = max([sampler.draws, *(w.transitions for w in self.windows)])
         program = make_chain(self.density, options, sampler.target_acceptance, capacity, model.dimension)
         example = self.inputs(0, False)
-        self.runner: Runner = self.timed(
+        self.runner = self.timed(
             "compile", lambda: make_runner(program, example, self.execution, sampler.max_tree_depth)
         )
         self.first_step_size = make_first_step_size(self.density, model.dtype)
@@ -177,6 +178,7 @@ class _Run:
         tally = self.warmup if phase == "warmup" else self.sampling
         start, counts_before = time.perf_counter(), tally.counts
         seconds_before = tally.seconds
+        assert self.runner is not None
         for counts, so_far in self.runner.run(self.inputs(transitions, adapting), transitions):
             result = so_far
             tally.counts = counts_before + counts
@@ -222,6 +224,7 @@ class _Run:
             result = self.stretch(self.sampler.draws, False, "sampling", self.sampler.draws, before=0)
             return result.records, np.asarray(result.done), False
         except KeyboardInterrupt:
+            assert self.runner is not None
             so_far = self.runner.interrupted()
             if so_far is None:
                 return None, np.zeros(self.sampler.chains, "int64"), True
@@ -251,4 +254,5 @@ class _Run:
             utilization=counts.utilization,
             settings=sampler,
             execution=self.execution,
+            arrangement=self.runner.arrangement if self.runner is not None else None,
         )

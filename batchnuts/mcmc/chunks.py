@@ -1,7 +1,7 @@
 """Many chains in chunks: each a batch of its own on one compiled machine, one host thread for each processor core.
 
-The machine's arrays of 64 chains fit into a core's cache, and its many small kernels are not worth dividing among
-cores; whole chunks are. So chains are divided into chunks of one width, and threads ("shards") take turns at them: a
+The machine's arrays of a chunk fit into a core's cache, and its many small kernels are not worth dividing among cores;
+whole chunks are. So chains are divided into chunks of one width, and threads ("shards") take turns at them: a
 thread takes the chunk that has come least far, advances it for about half a second, and puts it back. All chunks so
 come to their end together, and a run that is broken off has about as many draws of each chain.
 
@@ -17,7 +17,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,10 @@ from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.compiler.tree import map_leaves
 from batchnuts.mcmc import runner
 from batchnuts.mcmc.chain_program import ChainResult
+from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.runner import Counts, MachineRunner, Runner, StretchRunner
-from batchnuts.mcmc.serving import is_compiled, is_costly
+from batchnuts.mcmc.serving import greatest_width, is_compiled
 from batchnuts.mcmc.settings import ExecutionSettings
-
-CHUNK_LANES = 64
-"""Chains of a chunk at most, where it is chosen automatically and gradients are cheap (decisions/0009)."""
-
-COSTLY_CHUNK_LANES = 128
-"""The same where the gradient costs most of the time: its matrices want to be wide."""
 
 LEAST_LANES = 2
 """Chains of a chunk at least, where it is chosen automatically: a kernel costs as much for fewer."""
@@ -55,8 +50,8 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def divide(chains: int, execution: ExecutionSettings, costly: bool, cores: int) -> Chunking:
-    """The chunking that the settings ask for, and where they leave it open one that fits.
+def divide(chains: int, execution: ExecutionSettings, most: int, cores: int) -> Chunking:
+    """The chunking that the settings ask for, and where they leave it open one of at most `most` chains a chunk.
 
     Chosen automatically, only compiled programs are divided: elsewhere Python's lock lets one thread run at a time.
     """
@@ -67,7 +62,6 @@ def divide(chains: int, execution: ExecutionSettings, costly: bool, cores: int) 
     elif not compiled:
         lanes = chains
     else:
-        most = COSTLY_CHUNK_LANES if costly else CHUNK_LANES
         chunks = max(math.ceil(chains / most), min(shards, chains // LEAST_LANES), 1)
         if chunks > 1:  # a round number of chunks for each thread
             chunks = min(math.ceil(chunks / shards) * shards, chains)
@@ -82,11 +76,12 @@ def make_runner(
     """The runner for the executor asked for, compiled for inputs like the example."""
     if execution.executor != "virtual_machine":
         return StretchRunner(program, example, execution)
-    costly = False
+    chains = len(example[0])
+    most = chains
     if is_compiled(execution):
         backend = get_backend(execution.backend, execution.mode)
-        costly = is_costly(program.compiled(program.lane_types(example), backend).lowered, backend)
-    chunking = divide(len(example[0]), execution, costly, processors())
+        most = greatest_width(program.compiled(program.lane_types(example), backend).lowered, backend)
+    chunking = divide(chains, execution, most, processors())
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
     if chunking.chunks == 1:
         return MachineRunner(program, example, execution, depth)
@@ -109,6 +104,11 @@ class ChunkRunner:
         self.chunks = [copy.copy(first) for _ in range(chunking.chunks)]
         self.threads: list[threading.Thread] = []
         self.stopping = threading.Event()
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """See Runner."""
+        return replace(self.chunks[0].arrangement, chunks=self.chunking.chunks, shards=self.chunking.shards)
 
     def part(self, inputs: tuple[Any, ...], number: int) -> tuple[Any, ...]:
         """The inputs of one chunk; lanes behind the last chain are its copies, with no transitions to make."""

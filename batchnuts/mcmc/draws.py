@@ -43,6 +43,23 @@ class Progress:
     divergences: int = 0
 
 
+@dataclass(frozen=True)
+class Arrangement:
+    """How chains were served: `chunks` of `chunk_lanes` each, on `shards` threads, by a schedule's policy if any."""
+
+    chunk_lanes: int
+    schedule: str | None = None
+    chunks: int = 1
+    shards: int = 1
+
+    def __str__(self) -> str:
+        """As a run's summary has it."""
+        lanes = f"{self.chunk_lanes} chain{'s' * (self.chunk_lanes > 1)}"
+        many = f"{self.chunks} chunks of {lanes} on {self.shards} thread{'s' * (self.shards > 1)}"
+        parts = [many if self.chunks > 1 else f"one chunk of {lanes}"]
+        return ", ".join(parts + ([f"schedule {self.schedule}"] if self.schedule else []))
+
+
 @dataclass(frozen=True, eq=False)
 class Draws:
     """All that a run recorded, as NumPy arrays.
@@ -51,7 +68,7 @@ class Draws:
     and `reached_max_treedepth` are bool); `done` int [chains]: how many of each chain's draws are valid, always `draws`
     unless `interrupted` (entries past it are undefined); `inverse_mass` [dimension], the diagonal metric used for the
     draws; `timings` seconds of the phases `compile`, `warmup`, `sampling`; `useful_gradients` and `utilization` of the
-    whole run after compilation.
+    whole run after compilation; `arrangement` how chains were served, None if the run did not come so far.
     """
 
     position: NDArray[Any]
@@ -64,6 +81,7 @@ class Draws:
     utilization: float
     settings: SamplerSettings
     execution: ExecutionSettings
+    arrangement: Arrangement | None = None
 
     @property
     def complete(self) -> int:

@@ -11,6 +11,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,6 +207,8 @@ def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) ->
         "draws_complete": draws.complete,
         "interrupted": int(draws.interrupted),
     }
+    if draws.arrangement is not None:
+        attributes.update({name: value for name, value in asdict(draws.arrangement).items() if value is not None})
     attributes.update({f"{phase}_time": float(seconds) for phase, seconds in draws.timings.items()})
     return attributes
 

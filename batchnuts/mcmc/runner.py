@@ -20,6 +20,7 @@ from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.runtime.stackless import Tally
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.chain_program import ChainResult, Record
+from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.settings import ExecutionSettings
 
 SLICE_SECONDS = 0.5
@@ -56,6 +57,10 @@ class Counts:
 class Runner(Protocol):
     """Runs `run_chain` for all chains."""
 
+    @property
+    def arrangement(self) -> Arrangement:
+        """How the chains are served."""
+
     def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Counts so far, and the result where there is one already; the last one is that of the finished stretch."""
 
@@ -81,6 +86,11 @@ class MachineRunner:
         self.state: dict[str, Any] | None = None
         self.sweeps_per_second = 40.0
         self.machine.advance(self.start(example), 0)  # compiles
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """See Runner."""
+        return Arrangement(self.machine.lanes, self.machine.schedule.policy)
 
     def start(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
         """The machine's state before the first block."""
@@ -149,6 +159,7 @@ class StretchRunner:
         self.program = program
         self.options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         self.parts: list[ChainResult] = []
+        self.arrangement = Arrangement(len(example[0]))
         self.costly: tuple[str, ...] = ()
         if execution.executor == "stackless":
             backend = get_backend(execution.backend, execution.mode)

@@ -1,14 +1,29 @@
-"""What a gradient costs beside everything else, as far as it decides how chains are divided."""
+"""How many chains a chunk takes at most: from what a gradient does, and from how much a chain keeps."""
 
 from __future__ import annotations
 
-from batchnuts.autobatch.compiler.ir import PrimOp, Program
+import math
+
+import numpy as np
+
+from batchnuts.autobatch.compiler.ir import PrimOp, Program, WriteRowOp
 from batchnuts.autobatch.compiler.schedule import costly_blocks
 from batchnuts.autobatch.runtime.backend import Backend
+from batchnuts.autobatch.runtime.block_costs import STORED
 from batchnuts.mcmc.settings import ExecutionSettings
 
 COSTLY_WORK = 400_000
 """Multiplications and elements of one chain's gradient above which its matrices want to be wide (decisions/0009)."""
+
+COSTLY_CHUNK_LANES = 128
+"""Chains of a chunk at most, where the gradient costs most of the time."""
+
+LEAST_WIDTH, GREATEST_WIDTH = 64, 256
+"""A chunk takes at most a number between these elsewhere: fewer chains cost as much, of more too many wait at its end.
+"""
+
+CACHE = 1_200_000
+"""Bytes of variables that a chunk may have beyond LEAST_WIDTH: they stay in a core's cache."""
 
 
 def is_compiled(execution: ExecutionSettings) -> bool:
@@ -28,3 +43,20 @@ def is_costly(program: Program, backend: Backend) -> bool:
                 work = backend.work(op.function, tuple(program.var_defs[v] for v in op.vars_in))
                 total += work.products + work.elements if work is not None else 0.0
     return total > COSTLY_WORK
+
+
+def greatest_width(program: Program, backend: Backend) -> int:
+    """How many chains a chunk takes at most, where XLA compiles the machine."""
+    if is_costly(program, backend):
+        return COSTLY_CHUNK_LANES
+    fit = CACHE // max(bytes_of_a_chain(program), 1)
+    return max(LEAST_WIDTH, min(fit // 16 * 16, GREATEST_WIDTH))
+
+
+def bytes_of_a_chain(program: Program) -> int:
+    """Of the variables that one chain keeps: their top frames, without the buffers that rows are written to."""
+    blocks = program.graph.blocks
+    buffers = {v for block in blocks for op in block.ops if isinstance(op, WriteRowOp) for v in (op.buffer, op.var_out)}
+    kept = (v for v, allocation in program.var_alloc.items() if allocation in STORED and v not in buffers)
+    types = (program.var_defs[v] for v in kept)
+    return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in types)

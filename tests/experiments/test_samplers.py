@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from typing import Any
 
@@ -22,8 +23,10 @@ from sampler_tasks import (
     sample,
 )
 
+from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers import leapfrog_limit, tf_densities, tfp_unrolled
 from batchnuts.experiments.samplers.task import MissingSampler
+from batchnuts.models import REGISTRY as MODELS
 
 STACKLESS = {"executor": "stackless", "mode": "eager"}
 
@@ -208,3 +211,11 @@ def test_a_missing_device_is_named(sampler: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
     with pytest.raises(MissingSampler, match="TensorFlow sees no gpu"):
         prepare(make_task(sampler, {}, device="gpu"))
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_any_target_goes_to_the_processes_of_a_sharded_sampler(name: str) -> None:
+    """As its options: what is made from them may hold functions, which do not go."""
+    problem = Problem(MODELS[name].options.model_validate({"name": name}))
+    starts = problem.starts("typical", 4, 1)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(problem)).starts("typical", 4, 1), starts)

@@ -15,6 +15,7 @@ from batchnuts.mcmc import runner
 from batchnuts.mcmc.chain_program import ChainResult
 from batchnuts.mcmc.chains import run_chains
 from batchnuts.mcmc.chunks import Chunking, ChunkRunner, divide, make_runner
+from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.runner import MachineRunner
 from batchnuts.mcmc.settings import ExecutionSettings, split_settings
 
@@ -32,21 +33,21 @@ def whole(program: Any) -> ChainResult:
 
 
 @pytest.mark.parametrize(
-    ("chains", "costly", "cores", "expected"),
+    ("chains", "most", "cores", "expected"),
     [
-        (1, False, 2, Chunking(1, 1, 1)),
-        (5, False, 2, Chunking(2, 3, 2)),
-        (20, False, 2, Chunking(2, 10, 2)),
-        (100, False, 2, Chunking(2, 50, 2)),
-        (100, False, 1, Chunking(2, 50, 1)),
-        (500, False, 2, Chunking(8, 63, 2)),
-        (500, True, 2, Chunking(4, 125, 2)),
-        (200, False, 3, Chunking(6, 34, 3)),
-        (64, False, 1, Chunking(1, 64, 1)),
+        (1, 64, 2, Chunking(1, 1, 1)),
+        (5, 64, 2, Chunking(2, 3, 2)),
+        (20, 64, 2, Chunking(2, 10, 2)),
+        (100, 64, 2, Chunking(2, 50, 2)),
+        (100, 64, 1, Chunking(2, 50, 1)),
+        (500, 64, 2, Chunking(8, 63, 2)),
+        (500, 128, 2, Chunking(4, 125, 2)),
+        (200, 64, 3, Chunking(6, 34, 3)),
+        (64, 64, 1, Chunking(1, 64, 1)),
     ],
 )
-def test_automatic_chunks(chains: int, costly: bool, cores: int, expected: Chunking) -> None:
-    chunking = divide(chains, XLA, costly, cores)
+def test_automatic_chunks(chains: int, most: int, cores: int, expected: Chunking) -> None:
+    chunking = divide(chains, XLA, most, cores)
     assert chunking == expected
     assert 0 <= chunking.chunks * chunking.lanes - chains < chunking.lanes
 
@@ -64,7 +65,20 @@ def test_automatic_chunks(chains: int, costly: bool, cores: int, expected: Chunk
     ],
 )
 def test_chunks_asked_for(settings: dict[str, Any], expected: Chunking) -> None:
-    assert divide(100, ExecutionSettings(**settings), False, 2) == expected
+    assert divide(100, ExecutionSettings(**settings), 64, 2) == expected
+
+
+@pytest.mark.parametrize(
+    ("arrangement", "text"),
+    [
+        (Arrangement(1, "sweep"), "one chunk of 1 chain, schedule sweep"),
+        (Arrangement(30), "one chunk of 30 chains"),
+        (Arrangement(64, "drain", 4, 2), "4 chunks of 64 chains on 2 threads, schedule drain"),
+        (Arrangement(64, "drain", 4, 1), "4 chunks of 64 chains on 1 thread, schedule drain"),
+    ],
+)
+def test_how_chains_were_served_in_words(arrangement: Arrangement, text: str) -> None:
+    assert str(arrangement) == text
 
 
 def make(program: Any, depth: int = 8, **settings: Any) -> ChunkRunner:
@@ -162,6 +176,8 @@ def test_compiled_chunks_on_threads_draw_the_same() -> None:
     settings: dict[str, Any] = {"chains": 5, "warmup": 0, "draws": 6, "step_size": 0.4, "seed": 7}
     chunked = run_chains(model, *split_settings(settings | {"chunk_lanes": 2, "shards": 2}))
     whole = run_chains(model, *split_settings(settings | {"chunk_lanes": 5}))
+    assert chunked.arrangement == Arrangement(2, "sweep", 3, 2)
+    assert whole.arrangement == Arrangement(5, "sweep")
     for name in ("n_steps", "tree_depth", "diverging"):
         np.testing.assert_array_equal(chunked.stats[name], whole.stats[name], err_msg=name)
     np.testing.assert_allclose(chunked.position, whole.position, rtol=1e-9, atol=1e-9)

@@ -17,7 +17,14 @@ from batchnuts.mcmc.adaptation import DualAveraging
 from batchnuts.mcmc.chain_program import make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.serving import is_costly
+from batchnuts.mcmc.serving import (
+    COSTLY_CHUNK_LANES,
+    GREATEST_WIDTH,
+    LEAST_WIDTH,
+    bytes_of_a_chain,
+    greatest_width,
+    is_costly,
+)
 
 COMPILED = get_backend("tensorflow", "xla")
 
@@ -71,6 +78,18 @@ def test_a_batched_twin_counts_for_one_chain(cheap: Any) -> None:
 def test_what_is_costly(cheap: Any) -> None:
     assert not is_costly(cheap, COMPILED)
     assert is_costly(lowered(of_rows(10_000)), COMPILED)
+
+
+def test_the_width_of_a_chunk_follows_what_a_chain_keeps(cheap: Any) -> None:
+    """Widest where chains are small, least where a few dozen fill a cache; its own where gradients are costly."""
+    medium, large = lowered(gaussian(60)), lowered(gaussian(300))
+    per_coordinate = (bytes_of_a_chain(medium) - bytes_of_a_chain(cheap)) / 40
+    assert per_coordinate % 8 == 0
+    assert 10 <= per_coordinate / 8 <= 40, "vectors of float64"
+    assert greatest_width(cheap, COMPILED) == GREATEST_WIDTH
+    assert LEAST_WIDTH < greatest_width(medium, COMPILED) < GREATEST_WIDTH
+    assert greatest_width(large, COMPILED) == LEAST_WIDTH
+    assert greatest_width(lowered(of_rows(10_000)), COMPILED) == COSTLY_CHUNK_LANES
 
 
 def policy(program: Any, mode: str, asked: str = "auto") -> str:

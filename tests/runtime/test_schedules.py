@@ -16,7 +16,7 @@ from batchnuts.autobatch import Schedule, Slot
 from batchnuts.autobatch.api import as_type, get_backend
 from batchnuts.autobatch.compiler.tree import flatten
 from batchnuts.autobatch.runtime.backend import SweepPlan
-from batchnuts.autobatch.runtime.dispatch import make_view
+from batchnuts.autobatch.runtime.dispatch import OnHost, Rule
 from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
 
 POLICIES = ("earliest", "most_active", "sweep", "drain")
@@ -162,55 +162,63 @@ def test_a_schedule_of_ones_own_may_set_and_lift_gates() -> None:
 # ---- the rule, by hand ----------------------------------------------------------------------------------------------
 
 GATES = Schedule([["a", Slot("b", 0.5)], [Slot("c", 0.25), "d"]])
-VIEWS = [
-    ([0, 0, 1, 1], [0, 0, 1, 1], "half of the lanes wait at b, which opens it"),
-    ([0, 0, 0, 1], [0, 0, 0, 4], "too few at b"),
-    ([4, 4, 0, 1], [4, 4, 0, 1], "halted lanes do not count: one of two is half"),
-    ([1, 2, 2, 4], [4, 2, 2, 4], "c has its share, b has not"),
-    ([1, 3, 3, 3], [4, 3, 3, 3], "d needs no share"),
-    ([1, 4, 4, 4], [1, 4, 4, 4], "the last live lane"),
-    ([4, 4, 4, 4], [4, 4, 4, 4], "none is live"),
+OPEN = [
+    ([0, 0, 1, 1], "ab", "half of the lanes wait at b, which opens it"),
+    ([0, 0, 0, 1], "a", "too few at b"),
+    ([4, 4, 0, 1], "ab", "halted lanes do not count: one of two is half"),
+    ([1, 2, 2, 4], "c", "c has its share, b has not"),
+    ([1, 3, 3, 3], "d", "d needs no share"),
+    ([1, 4, 4, 4], "b", "the last live lane"),
+    ([4, 4, 4, 4], "", "none is live"),
 ]
-backends = pytest.mark.parametrize(
-    "backend", [get_backend("numpy", ""), get_backend("tensorflow", "eager")], ids=["numpy", "tensorflow"]
-)
+backends = pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
+
+
+def waiting_at(pc: list[int], blocks: int, backend: str) -> tuple[Any, Any]:
+    """How many lanes wait at each block, as that backend has it, and its reductions."""
+    counts = np.bincount(np.array(pc), minlength=blocks + 1)
+    tensors = get_backend("tensorflow", "eager")
+    return (counts, OnHost()) if backend == "numpy" else (tensors.asarray(counts, "int64"), tensors)
 
 
 @backends
-@pytest.mark.parametrize(("pc", "expected", "why"), VIEWS, ids=[why for _, _, why in VIEWS])
-def test_who_may_move_behind_gates(backend: Any, pc: list[int], expected: list[int], why: str) -> None:
-    view = make_view(GATES, backend, len(pc))
-    assert backend.to_numpy(view({"pc": backend.asarray(np.array(pc), "int32")})).tolist() == expected
+@pytest.mark.parametrize(("pc", "expected", "why"), OPEN, ids=[why for _, _, why in OPEN])
+def test_which_gates_are_open(backend: str, pc: list[int], expected: str, why: str) -> None:
+    is_open = Rule(GATES, len(pc)).open(*waiting_at(pc, 4, backend))
+    assert "".join(label for label, o in zip("abcd", np.asarray(is_open), strict=True) if o) == expected
 
 
 @backends
-def test_all_live_lanes_at_closed_gates_opens_them(backend: Any) -> None:
-    schedule = Schedule([[Slot("a", 0.75), Slot("b", 0.75)], ["c"]])
-    view = make_view(schedule, backend, 4)
-    stuck = backend.asarray(np.array([0, 0, 1, 1]), "int32")
-    assert backend.to_numpy(view({"pc": stuck})).tolist() == [0, 0, 1, 1]
+@pytest.mark.parametrize(("pc", "expected", "why"), OPEN, ids=[why for _, _, why in OPEN])
+def test_earlier_groups_come_first(backend: str, pc: list[int], expected: str, why: str) -> None:
+    rule, starts = Rule(GATES, len(pc)), GATES.group_starts
+    due = [
+        label for i, label in enumerate("abcd") if rule.is_due(i, starts[label], *waiting_at(pc, 4, backend))
+    ]  # fmt: skip
+    first_group = [label for label in expected if label in "ab"]
+    assert due == (first_group or list(expected))
+
+
+@backends
+def test_all_live_lanes_at_closed_gates_opens_them(backend: str) -> None:
+    rule = Rule(Schedule([[Slot("a", 0.75), Slot("b", 0.75)], ["c"]]), 4)
+    assert np.asarray(rule.open(*waiting_at([0, 0, 1, 1], 3, backend))).tolist() == [True, True, False]
 
 
 @backends
 @pytest.mark.parametrize(
     ("groups", "pc", "expected"),
     [
-        ([["a", "b", "c"]], [0, 1, 1, 2], [3, 1, 1, 3]),
-        ([["a", "b", "c"]], [2, 2, 1, 1], [3, 3, 1, 1]),  # ties to the earliest
-        ([["a"], ["b", "c"]], [0, 2, 2, 2], [0, 3, 3, 3]),  # an earlier group comes first, however few its lanes
-        ([["a", Slot("b", 0.9)], ["c"]], [1, 1, 1, 2], [3, 3, 3, 2]),  # lanes at a closed gate are not there
-        ([["a", "b", "c"]], [3, 3, 3, 3], [3, 3, 3, 3]),
+        ([["a", "b", "c"]], [0, 1, 1, 2], 1),
+        ([["a", "b", "c"]], [2, 2, 1, 1], 1),  # ties to the earliest
+        ([["a"], ["b", "c"]], [0, 2, 2, 2], 0),  # an earlier group comes first, however few its lanes
+        ([["a", Slot("b", 0.9)], ["c"]], [1, 1, 1, 2], 2),  # lanes at a closed gate are not there
+        ([["a", "b", "c"]], [3, 3, 3, 3], 3),  # none
     ],
 )
-def test_the_most_active_block(backend: Any, groups: Any, pc: list[int], expected: list[int]) -> None:
-    view = make_view(Schedule(groups, "most_active"), backend, 4)
-    assert backend.to_numpy(view({"pc": backend.asarray(np.array(pc), "int32")})).tolist() == expected
-
-
-def test_without_gates_and_choice_the_view_costs_nothing() -> None:
-    view = make_view(fibonacci.schedule("int64", policy="sweep"), get_backend("numpy", ""), 3)
-    state = {"pc": np.array([0, 1, 2], "int32")}
-    assert view(state) is state["pc"]
+def test_the_most_active_block(backend: str, groups: Any, pc: list[int], expected: int) -> None:
+    rule = Rule(Schedule(groups, "most_active"), 4)
+    assert int(rule.most_active(*waiting_at(pc, 3, backend))) == expected
 
 
 # ---- which block runs next ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 
 from batchnuts.autobatch.compiler.infer_types import Evaluator
 from batchnuts.autobatch.compiler.ir import Primitive, TensorType
+from batchnuts.autobatch.runtime.dispatch import OnHost, Rule
 
 Array = Any
 """An array of the backend's library; [lanes, ...] unless said otherwise."""
@@ -36,31 +37,30 @@ class BlockStep:
     """The entries of the state that it may change."""
     run: Callable[[State], State]
     free: bool = False
-    """Whether it is due wherever some lane's pc is at it (no gate, no earlier group); a backend may save the view."""
+    """Whether it is due wherever some lane's pc is at it (no gate, no earlier group); a backend may save the rule."""
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """One sweep: the steps in order, each if it is due when the sweep comes to it.
+    """One sweep: the steps in order, each if it is due by the rule when the sweep comes to it.
 
-    A step is due if, in the view of the state, some lane is at its index and none is below its group's start; or if
-    some lane is at its index in a sweep for all. Such is every `patience`-th, by the state's entry `sweeps`, which
-    counts them from the machine's start on.
+    In a sweep for all, a step is due also if some lane is at its index. Such is every `patience`-th, by the state's
+    entry `sweeps`, which counts them from the machine's start on.
     """
 
     steps: tuple[BlockStep, ...]
     halted: int
     """The pc of lanes that have halted; more than any step's index."""
-    view: Callable[[State], Array]
-    """int32 [lanes]: the pc of lanes that may move, `halted` for the others."""
-    one_view: bool = False
-    """Whether the view is taken once, at the start of a sweep, instead of anew before each step."""
+    rule: Rule
+    one_choice: bool = False
+    """Whether only the most active block runs, as it stands at the start of a sweep."""
     patience: int | None = None
 
     @property
     def touches(self) -> tuple[str, ...]:
-        """The entries of the state that any step may change."""
-        return tuple(sorted({name for step in self.steps for name in step.touches} | {"sweeps"}))
+        """The entries of the state that a sweep may change: its own, and those of any step."""
+        of_steps = {name for step in self.steps for name in step.touches}
+        return tuple(sorted(of_steps | {"sweeps", "executions", "active"}))
 
     def is_for_all(self, sweeps: Array) -> Array:
         """Whether the sweep before which there were so many is one for all."""
@@ -110,9 +110,6 @@ class Backend(Evaluator, Protocol):
     def count(self, mask: Array) -> Array:
         """How many lanes of the mask hold: an int64 scalar."""
 
-    def add_at(self, values: Array, index: int, amount: Array) -> Array:
-        """values [n] with `amount` added at a static index."""
-
     def take_rows(self, memory: Array, rows: Array) -> Array:
         """memory[rows] for memory [n, ...] and valid row numbers [lanes]."""
 
@@ -155,23 +152,40 @@ class Backend(Evaluator, Protocol):
     def sweep(self, plan: SweepPlan, state: State, budget: Array) -> tuple[State, Array]:
         """Sweep until every lane's pc is `plan.halted` or `budget` (int64) sweeps were made (inside `compile`).
 
-        Gives the state, in which at most the entries `plan.touches` differ, and how many sweeps were made.
+        The sweep counts for itself: `sweeps`, and for each block `executions` and the lanes served, `active`. Gives the
+        state, in which at most the entries `plan.touches` differ, and how many sweeps were made.
         """
 
 
 def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any) -> tuple[State, int]:
     """`Backend.sweep` where Python drives every step."""
+    sweeps, executions, active = (backend.to_numpy(state[name]).copy() for name in ("sweeps", "executions", "active"))
+    reductions = OnHost()
 
-    first = int(backend.to_numpy(state["sweeps"]))
+    def waiting_now() -> np.ndarray:
+        return np.bincount(backend.to_numpy(state["pc"]), minlength=plan.halted + 1)
+
     taken = 0
-    while taken < int(budget) and int(backend.to_numpy(state["pc"]).min(initial=plan.halted)) < plan.halted:
-        for_all = plan.is_for_all(first + taken)
-        at_start = backend.to_numpy(plan.view(state)) if plan.one_view else None
+    waiting = waiting_now()
+    while taken < int(budget) and waiting[:-1].any():
+        for_all = plan.is_for_all(sweeps)
+        chosen = plan.rule.most_active(waiting, reductions) if plan.one_choice else None
         for step in plan.steps:
-            view = at_start
-            if view is None:
-                view = backend.to_numpy(state["pc"] if for_all else plan.view(state))
-            if (view == step.index).any() and (for_all or view.min() >= step.group_start):
+            served = waiting[step.index]
+            if served == 0:
+                continue
+            if chosen is not None:
+                due = chosen == step.index
+            else:
+                due = for_all or plan.rule.is_due(step.index, step.group_start, waiting, reductions)
+            if due:
                 state = step.run(state)
+                executions[step.index] += 1
+                active[step.index] += served
+                waiting = waiting_now()
+                if chosen is not None:
+                    break
+        sweeps += 1
         taken += 1
-    return {**state, "sweeps": backend.asarray(first + taken, "int64")}, taken
+    counters = {"sweeps": sweeps, "executions": executions, "active": active}
+    return {**state, **{name: backend.asarray(value, "int64") for name, value in counters.items()}}, taken

@@ -165,10 +165,7 @@ class MachineCode:
                     state[f"value:{variable}"] = values.for_all_lanes(variable)
             for variable in followers:
                 del state[f"height:{variable}"]
-            active = backend.count(mask)
-            state["executions"] = backend.add_at(state["executions"], here, 1)
-            state["active"] = backend.add_at(state["active"], here, active)
-            self._note_dispatch(state, here, active)
+            self._note_dispatch(state, here, mask)
             if codes or call_code:  # a lane with a fault has no meaningful next step
                 halted = backend.full((self.lanes,), self.halted, "int32")
                 state["pc"] = backend.where(state["fault"] > 0, halted, state["pc"])
@@ -203,10 +200,10 @@ class MachineCode:
             height, peak = state[f"height:{variable}"], state[f"peak:{variable}"]
             state[f"peak:{variable}"] = self.backend.where(height > peak, height, peak)
 
-    def _note_dispatch(self, state: State, here: int, active: Array) -> None:
+    def _note_dispatch(self, state: State, here: int, mask: Array) -> None:
         if self.timeline_rows:
             backend, row = self.backend, state["timeline:length"]
-            count = backend.full((1,), 0, "int32") + backend.cast(active, "int32")
+            count = backend.full((1,), 0, "int32") + backend.cast(backend.count(mask), "int32")
             for name, value in (("block", backend.full((1,), here, "int32")), ("active", count)):
                 state[f"timeline:{name}"] = backend.put_rows(state[f"timeline:{name}"], row, value)
             state["timeline:length"] = row + 1

@@ -111,12 +111,6 @@ class NumpyBackend:
         """See Backend."""
         return mask.sum(dtype="int64")
 
-    def add_at(self, values: Any, index: int, amount: Any) -> Any:
-        """See Backend."""
-        values = values.copy()
-        values[index] += amount
-        return values
-
     def take_rows(self, memory: Any, rows: Any) -> Any:
         """See Backend."""
         return memory[rows]

@@ -32,6 +32,10 @@ VECTORIZERS: dict[str, Callable[..., Any]] = {
 """What turns a function of one lane into one of all: our own, and TensorFlow's, to compare with."""
 
 
+LONGEST_SUM = 32
+"""Rows that XLA's compiler for processors sums in one plain loop."""
+
+
 class TensorFlowBackend:
     """The `Backend` of TensorFlow tensors.
 
@@ -127,11 +131,16 @@ class TensorFlowBackend:
 
     def count(self, mask: Any) -> tf.Tensor:
         """See Backend."""
-        return tf.reduce_sum(tf.cast(mask, tf.int64))
+        return tf.cast(_sum_of_rows(tf.cast(mask, tf.int32)), tf.int64)
 
-    def add_at(self, values: Any, index: int, amount: Any) -> tf.Tensor:
-        """See Backend."""
-        return values + tf.one_hot(index, values.shape[0], dtype=values.dtype) * tf.cast(amount, values.dtype)
+    def largest(self, values: Any, mask: Any) -> tf.Tensor:
+        """See dispatch.Reductions."""
+        return tf.reduce_max(tf.where(mask, values, 0))
+
+    def _waiting(self, pc: Any, halted: int) -> tf.Tensor:
+        """int64 [halted + 1]: how many lanes are at each pc."""
+        places = tf.range(halted + 1, dtype=tf.int32)
+        return tf.cast(_sum_of_rows(tf.cast(pc[:, None] == places, tf.int32)), tf.int64)
 
     def take_rows(self, memory: Any, rows: Any) -> tf.Tensor:
         """See Backend."""
@@ -142,11 +151,16 @@ class TensorFlowBackend:
         return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
 
     def write_rows(self, buffers: Any, lanes: Any, rows: Any, values: Any) -> tf.Tensor:
-        """See Backend: every lane writes a row, its old one where it shall not change; no select over whole buffers."""
+        """See Backend: by a scatter, no select over whole buffers. Lanes that write nothing write outside of them, which
+        XLA passes over; elsewhere that is an error, and they write their old row."""
         count, size = buffers.shape[0], buffers.shape[1]
         flat = tf.reshape(buffers, (count * size, *buffers.shape[2:]))
-        slots = tf.range(count, dtype=tf.int32) * size + tf.where(lanes, tf.cast(rows, tf.int32), 0)
-        values = self.where(lanes, values, tf.gather(flat, slots))
+        first = tf.range(count, dtype=tf.int32) * size
+        if self.mode == "xla":
+            slots = tf.where(lanes, first + tf.cast(rows, tf.int32), count * size)
+        else:
+            slots = first + tf.where(lanes, tf.cast(rows, tf.int32), 0)
+            values = self.where(lanes, values, tf.gather(flat, slots))
         return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
 
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
@@ -208,26 +222,46 @@ class TensorFlowBackend:
             return sweep_on_host(self, plan, state, budget)
 
         def some_lane_runs(touched: State, taken: Any) -> Any:
-            return (tf.reduce_min(touched["pc"]) < plan.halted) & (taken < budget)
+            return (self.count(touched["pc"] < plan.halted) > 0) & (taken < budget)
 
         def one_sweep(touched: State, taken: Any) -> tuple[State, Any]:
             now = {**state, **touched}
-            at_start = plan.view(now) if plan.one_view else None
             for_all = plan.is_for_all(now["sweeps"])
+            chosen = plan.rule.most_active(self._waiting(now["pc"], plan.halted), self) if plan.one_choice else None
+            runs: dict[int, Any] = {}
+            served: dict[int, Any] = {}
             for step in plan.steps:
-                if step.free:
-                    due = tf.reduce_any(now["pc"] == step.index)
+                block = step.index
+                if step.free or chosen is not None:
+                    waiting = self.count(now["pc"] == block)
+                    due = waiting > 0 if chosen is None else chosen == block
                 else:
-                    view = plan.view(now) if at_start is None else at_start
-                    is_first = tf.reduce_min(view) >= step.group_start
-                    due = tf.reduce_any(tf.where(for_all, now["pc"], view) == step.index) & (for_all | is_first)
+                    by_block = self._waiting(now["pc"], plan.halted)
+                    waiting = by_block[block]
+                    due = plan.rule.is_due(block, step.group_start, by_block, self) | (for_all & (waiting > 0))
+                runs[block] = runs.get(block, 0) + tf.cast(due, tf.int64)
+                served[block] = served.get(block, 0) + tf.where(due, waiting, 0)
                 now = _run_if_due(step, due, now)
             now["sweeps"] += 1
+            for name, counts in (("executions", runs), ("active", served)):
+                now[name] += tf.stack([counts[block] for block in range(plan.halted)])
             return {name: now[name] for name in touched}, taken + 1
 
         touched = {name: state[name] for name in plan.touches}
         touched, taken = tf.while_loop(some_lane_runs, one_sweep, (touched, tf.zeros_like(budget)))
         return {**state, **touched}, taken
+
+
+def _sum_of_rows(x: Any) -> Any:
+    """The sum over the first axis. XLA for processors makes one operation of it, with all that leads to it, if no plain
+    sum is longer than LONGEST_SUM; of a longer one three, and no vector instructions."""
+    over = []
+    while x.shape[0] > LONGEST_SUM:
+        half = x.shape[0] // 2
+        if x.shape[0] % 2:
+            over.append(x[2 * half])
+        x = x[:half] + x[half : 2 * half]
+    return tf.add_n([tf.reduce_sum(x, 0), *over])
 
 
 def _traced(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ from batchnuts.autobatch.compiler.schedule import Schedule, make_schedule
 from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State, SweepPlan
 from batchnuts.autobatch.runtime.block_costs import block_costs
-from batchnuts.autobatch.runtime.dispatch import make_view
+from batchnuts.autobatch.runtime.dispatch import Rule
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
 from batchnuts.autobatch.runtime.machine_code import MachineCode, entries_touched
 
@@ -76,8 +76,8 @@ class VirtualMachine:
         self.schedule = make_schedule(program, schedule, lambda: block_costs(program, backend))
         self.profiled = profiled
         labels = self.schedule.order
-        one_view = self.schedule.choose == "most_active"
-        self.steps_per_sweep = 1 if one_view else len(self.schedule.slots)
+        one_choice = self.schedule.choose == "most_active"
+        self.steps_per_sweep = 1 if one_choice else len(self.schedule.slots)
         timeline_rows = max(TIMELINE_ROWS, self.steps_per_sweep) if profiled else 0
         self.code = MachineCode(program, backend, lanes, stack_depth, labels, timeline_rows)
         self.index = self.code.index
@@ -90,13 +90,12 @@ class VirtualMachine:
                 starts[label],
                 touched[label],
                 self.code.runs[label],
-                free=not one_view and starts[label] == 0 and label not in self.schedule.gates,
+                free=not one_choice and starts[label] == 0 and label not in self.schedule.gates,
             )
             for label in labels
         }
-        view = make_view(self.schedule, backend, lanes)
         slots = tuple(steps[slot.label] for slot in self.schedule.slots)
-        plan = SweepPlan(slots, self.halted, view, one_view, self.schedule.patience)
+        plan = SweepPlan(slots, self.halted, Rule(self.schedule, lanes), one_choice, self.schedule.patience)
 
         def advance(state: State, budget: Array) -> tuple[State, Array]:
             after, taken = backend.sweep(plan, state, budget)
