@@ -30,10 +30,11 @@ from batchnuts.autobatch.compiler.ir import (
 )
 from batchnuts.autobatch.compiler.loops import calls_itself, innermost_loops
 
-STAYS = 7 / 8
-"""Chance that a lane stays in a loop: eight trips on average."""
-STAYS_RECURSIVE = 0.48
-"""The same where the loop calls its own function: with one half, each call would make one call on average."""
+STAYS = 3 / 4
+"""Chance that a lane stays in a loop: four trips on average."""
+STAYS_RECURSIVE = 0.4
+"""The same where the loop calls its own function: three calls in all for each from outside. With one half, each call
+would make one call on average, and none would end."""
 ENDS = 1e-6
 """Chance that a lane ends where the program does not say so."""
 

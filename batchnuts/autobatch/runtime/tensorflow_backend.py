@@ -151,8 +151,11 @@ class TensorFlowBackend:
         return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
 
     def write_rows(self, buffers: Any, lanes: Any, rows: Any, values: Any) -> tf.Tensor:
-        """See Backend: by a scatter, no select over whole buffers. Lanes that write nothing write outside of them, which
-        XLA passes over; elsewhere that is an error, and they write their old row."""
+        """See Backend: by a scatter, no select over whole buffers.
+
+        Lanes that write nothing write outside of them, which XLA passes over. Elsewhere that is an error, and they
+        write their old row.
+        """
         count, size = buffers.shape[0], buffers.shape[1]
         flat = tf.reshape(buffers, (count * size, *buffers.shape[2:]))
         first = tf.range(count, dtype=tf.int32) * size
@@ -253,8 +256,11 @@ class TensorFlowBackend:
 
 
 def _sum_of_rows(x: Any) -> Any:
-    """The sum over the first axis. XLA for processors makes one operation of it, with all that leads to it, if no plain
-    sum is longer than LONGEST_SUM; of a longer one three, and no vector instructions."""
+    """The sum over the first axis.
+
+    XLA for processors makes one operation of it, with all that leads to it, if no plain sum is longer than LONGEST_SUM;
+    of a longer one three, and no vector instructions.
+    """
     over = []
     while x.shape[0] > LONGEST_SUM:
         half = x.shape[0] // 2
