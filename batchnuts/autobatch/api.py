@@ -29,7 +29,13 @@ from batchnuts.autobatch.runtime import reference, stackless
 from batchnuts.autobatch.runtime.backend import STYLES, Backend
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.faults import assertion_of_python
-from batchnuts.autobatch.runtime.profile import MachineNotes, StacklessNotes, add_to_collecting, collecting
+from batchnuts.autobatch.runtime.profile import (
+    MachineNotes,
+    Profile,
+    StacklessNotes,
+    add_to_collecting,
+    collecting,
+)
 from batchnuts.autobatch.runtime.profile import profile as collect
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth, run_to_end
 
@@ -278,14 +284,31 @@ class BatchedFunction(LaneFunction):
         lowered = self.compiled(types, backend).lowered
         return VirtualMachine(lowered, backend, lanes, stack_depth, schedule, profiled)
 
-    def schedule(self, *types: Any, policy: str = "auto", backend: str = "tensorflow") -> Schedule:
+    def schedule(
+        self, *types: Any, policy: str = "auto", backend: str = "tensorflow", profile: Profile | None = None
+    ) -> Schedule:
         """The schedule that a policy makes for one lane's argument types (as for `dump`): to print, or to start from.
 
-        Raises ValueError for an unknown policy.
+        profile: of a run on the virtual machine with arguments of these types; `sweep` and `auto` then go by where
+        lanes went, and do not guess. A schedule is plain data: keep it, and give it to later runs.
+        Raises ValueError for an unknown policy, or for a profile without such a run.
         """
         compiled = get_backend(backend, "xla")
         program = self.compiled(self._given_types(types), compiled).lowered
-        return make_schedule(program, policy, lambda: block_costs(program, compiled))
+        served = None if profile is None else self._served(profile, program)
+        return make_schedule(program, policy, lambda: block_costs(program, compiled), served)
+
+    def _served(self, profile: Profile, program: Program) -> dict[str, int]:
+        """By block, how many lanes it has served."""
+        name, labels = self.__name__, program.graph.labels  # type: ignore[attr-defined]
+        counts = profile.blocks().items()
+        found = {label: n.active for (f, executor, label), n in counts if (f, executor) == (name, EXECUTORS[0])}
+        if not any(found.values()) or found.keys() - set(labels):
+            raise ValueError(
+                f"the profile has no run of {name!r} on the virtual machine with arguments of these types; make one by "
+                f"`_, profile = {name}.run(..., profile=True)`."
+            )
+        return found
 
     def lane_types(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """One lane's type of each argument of a call."""

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import fibonacci
 
+from batchnuts.autobatch import batch
 from batchnuts.autobatch.compiler.ir import Block, BranchOp, ControlFlowGraph, GotoOp, IndirectGotoOp, PushGotoOp
-from batchnuts.autobatch.compiler.lane_flow import STAYS, STAYS_RECURSIVE, LaneFlow, estimated_flow
+from batchnuts.autobatch.compiler.lane_flow import STAYS, STAYS_RECURSIVE, LaneFlow, counted_flow, estimated_flow
 from batchnuts.autobatch.compiler.loops import innermost_loops
 from batchnuts.autobatch.compiler.sweeps import LANES, MOST_GATHERED, SKIP, Sweep, best_sweep, drain_price, forecast
 
@@ -42,6 +43,17 @@ def flow_of(chances: list[list[float]]) -> LaneFlow:
     values, vectors = np.linalg.eig(matrix.T)
     visits = np.real(vectors[:, np.argmin(abs(values - 1))])
     return LaneFlow(tuple("abcdefgh"[: len(matrix)]), matrix, visits / visits.sum())
+
+
+@batch
+def mostly_straight(n):
+    total = 0
+    for _ in range(5):
+        while n > 0:
+            total += n
+            n -= 1
+        total += 1
+    return total
 
 
 CYCLE = flow_of([[0.0, 1.0, 0.0], [0.0, 0.75, 0.25], [1.0, 0.0, 0.0]])
@@ -107,6 +119,53 @@ def test_every_block_of_a_program_is_visited() -> None:
     flow = estimated_flow(fibonacci.lowered("int64").graph)
     assert (flow.visits > 0).all()
     np.testing.assert_allclose(flow.visits.sum(), 1.0)
+
+
+# ---- where lanes went ------------------------------------------------------------------------------------------------
+
+
+def test_counts_tell_where_lanes_went() -> None:
+    """A walk at random by known chances, all of them far from the guess; each way can be told from the counts."""
+    true = {("start", "outer"): 1.0, ("outer", "inner"): 0.3, ("outer", "done"): 0.7, ("inner", "inner"): 0.05}
+    true |= {("inner", "end"): 0.95, ("end", "outer"): 1.0, ("done", "start"): 1.0}
+    rng, served = np.random.default_rng(5), dict.fromkeys(LOOPS.labels, 0)
+    at = "start"
+    for _ in range(100_000):
+        served[at] += 1
+        ways = [(there, chance) for (here, there), chance in true.items() if here == at]
+        at = str(rng.choice([there for there, _ in ways], p=[chance for _, chance in ways]))
+    flow = counted_flow(LOOPS, served)
+    for (here, there), chance in true.items():
+        found = flow.chances[flow.labels.index(here), flow.labels.index(there)]
+        np.testing.assert_allclose(found, chance, atol=0.01, err_msg=f"{here} {there}")
+    np.testing.assert_allclose(flow.visits, [served[label] / 100_000 for label in flow.labels], rtol=0.01, atol=1e-4)
+
+
+def test_blocks_that_no_lane_came_to_stay_possible() -> None:
+    flow = counted_flow(LOOPS, {"start": 10, "outer": 10, "done": 10})
+    np.testing.assert_allclose(flow.chances.sum(1), 1.0)
+    assert np.isfinite(flow.chances).all()
+    price = best_sweep(flow, np.ones(len(flow.labels)))[1]
+    assert 0 < price < np.inf
+
+
+def test_a_schedule_from_a_profile_goes_by_its_counts() -> None:
+    """A loop that is hardly ever entered, against the guess: its body waits for company then."""
+    n = np.where(np.arange(200) % 50 == 0, 30, 0)
+    found, profile = mostly_straight.run(n, backend="numpy", schedule="sweep", profile=True)
+    guessed = mostly_straight.schedule("int64", policy="sweep", backend="numpy")
+    made = mostly_straight.schedule("int64", policy="sweep", backend="numpy", profile=profile)
+    assert set(made.order) == set(guessed.order)
+    assert str(made) != str(guessed)
+    np.testing.assert_array_equal(mostly_straight.run(n, backend="numpy", schedule=made), found)
+
+
+def test_a_profile_of_something_else_is_refused() -> None:
+    _, other = fibonacci.run(np.array([3, 4]), backend="numpy", profile=True)
+    _, stackless = mostly_straight.run(np.array([1, 2]), backend="numpy", executor="stackless", profile=True)
+    for profile in (other, stackless):
+        with pytest.raises(ValueError, match="no run of 'mostly_straight' on the virtual machine"):
+            mostly_straight.schedule("int64", policy="sweep", profile=profile)
 
 
 # ---- what a sweep costs ---------------------------------------------------------------------------------------------

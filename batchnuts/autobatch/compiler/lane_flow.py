@@ -1,6 +1,6 @@
 """Where lanes go: for each block of a lowered program, the chance that a lane which leaves it comes to each other one.
 
-Nobody has run the program yet, so these are guesses by its structure:
+As long as nobody has run the program, these are guesses by its structure:
 
     goto, call        1 to the target
     branch            STAYS to what stays in the innermost loop around, the rest to what leaves it; else one half each.
@@ -11,10 +11,15 @@ Nobody has run the program yet, so these are guesses by its structure:
     everywhere        ENDS of the lanes halt, so that the long run is one and the same even where a loop has no way out
 
 A lane's stack is forgotten: after a return it goes on as any lane may that returned from there.
+
+After a run it is known how often lanes were at each block. The flow that is closest to the guess among those with
+these counts has lanes on each way in proportion to guess x (a factor of its block) x (a factor of the next block);
+alternating between rows and columns finds the factors (Sinkhorn and Knopp, Pacific J. Math. 21, 1967).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +42,8 @@ STAYS_RECURSIVE = 0.4
 would make one call on average, and none would end."""
 ENDS = 1e-6
 """Chance that a lane ends where the program does not say so."""
+BALANCING = 1000
+"""Rounds of balancing rows and columns at most."""
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -73,6 +80,22 @@ def estimated_flow(graph: ControlFlowGraph) -> LaneFlow:
     chances *= 1.0 - ENDS
     chances[:, 0] += ENDS  # the entry is the first block
     return LaneFlow(labels, chances, _stationary(chances))
+
+
+def counted_flow(graph: ControlFlowGraph, served: Mapping[str, int]) -> LaneFlow:
+    """The flow of a lowered program after a run in which so many lanes were served at each block, by label."""
+    guess = estimated_flow(graph)
+    counts = np.array([served.get(label, 0) for label in guess.labels], float)
+    visits = np.maximum(counts / counts.sum(), ENDS)
+    moves = visits[:, None] * guess.chances  # [i, j]: the share of all steps that go from block i to block j
+    for _ in range(BALANCING):
+        moves *= (visits / moves.sum(0))[None, :]
+        rows = moves.sum(1)
+        moves *= (visits / rows)[:, None]
+        if np.allclose(rows, visits, rtol=1e-6, atol=0.0):
+            break
+    chances = moves / moves.sum(1, keepdims=True)
+    return LaneFlow(guess.labels, chances, _stationary(chances))
 
 
 def _chance_of(yes: str, no: str, loop: frozenset[str], stays: float) -> float:

@@ -36,7 +36,7 @@ from typing import Any, Literal
 import numpy as np
 
 from batchnuts.autobatch.compiler.ir import PrimOp, Program
-from batchnuts.autobatch.compiler.lane_flow import Vector, estimated_flow
+from batchnuts.autobatch.compiler.lane_flow import LaneFlow, Vector, counted_flow, estimated_flow
 from batchnuts.autobatch.compiler.loops import on_cycles
 from batchnuts.autobatch.compiler.sweeps import best_sweep, drain_price
 
@@ -165,7 +165,10 @@ def _is_count(value: Any) -> bool:
 
 
 def make_schedule(
-    program: Program, schedule: str | Schedule = "auto", costs: Callable[[], Costs] | None = None
+    program: Program,
+    schedule: str | Schedule = "auto",
+    costs: Callable[[], Costs] | None = None,
+    served: Mapping[str, int] | None = None,
 ) -> Schedule:
     """The schedule of a lowered program by a policy's name, or one made by hand; every slot has its gate.
 
@@ -179,7 +182,8 @@ def make_schedule(
                      costs, `drain`); else `earliest`
 
     `costs` tells what the model takes for the blocks' costs, and is called only if it is needed. Without it, or where
-    it is empty, `sweep` takes all blocks to cost the same.
+    it is empty, `sweep` takes all blocks to cost the same. `served` tells how many lanes each block has served in a
+    run: the model then knows where lanes go, and need not guess.
 
     Raises ValueError for an unknown policy, or for a schedule that leaves out a block or names an unknown one.
     """
@@ -197,11 +201,11 @@ def make_schedule(
         case "most_active":
             made = Schedule((labels,), choose="most_active", policy=policy)
         case "sweep":
-            made, _ = _sweep(program, costs() if costs is not None else {})
+            made, _ = _sweep(program, costs() if costs is not None else {}, _flow(program, served))
         case "drain":
             made = _drain(program)
         case _:
-            made = _cheaper(program, costs() if costs is not None else {})
+            made = _cheaper(program, costs() if costs is not None else {}, _flow(program, served))
     return _fitted(program, made)
 
 
@@ -213,10 +217,14 @@ def _drain(program: Program) -> Schedule:
     return Schedule((group for group in (control, expensive, final) if group), policy="drain")
 
 
-def _sweep(program: Program, costs: Costs) -> tuple[Schedule, float]:
+def _flow(program: Program, served: Mapping[str, int] | None) -> LaneFlow:
+    return estimated_flow(program.graph) if served is None else counted_flow(program.graph, served)
+
+
+def _sweep(program: Program, costs: Costs, flow: LaneFlow) -> tuple[Schedule, float]:
     """What the model finds best, and its price."""
     labels = program.graph.labels
-    sweep, price, gathered = best_sweep(estimated_flow(program.graph), _as_vector(program, costs))
+    sweep, price, gathered = best_sweep(flow, _as_vector(program, costs))
     own = {block.label for block in program.graph.blocks if block.gate}  # `sync` has said when these shall run
     gates = {
         label: round(float(gathered[b]), 2)
@@ -227,12 +235,12 @@ def _sweep(program: Program, costs: Costs) -> tuple[Schedule, float]:
     return Schedule([slots], policy="sweep"), price
 
 
-def _cheaper(program: Program, costs: Costs) -> Schedule:
+def _cheaper(program: Program, costs: Costs, flow: LaneFlow) -> Schedule:
     """`sweep` or `drain`, by the model's prices."""
     if costs:
-        made, price = _sweep(program, costs)
+        made, price = _sweep(program, costs, flow)
         costly = [program.graph.labels.index(label) for label in costly_blocks(program)]
-        if price < drain_price(estimated_flow(program.graph), _as_vector(program, costs), costly):
+        if price < drain_price(flow, _as_vector(program, costs), costly):
             return made
     return _drain(program)
 
