@@ -23,6 +23,7 @@ from batchnuts.autobatch.runtime.abstract import (
 )
 from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, SweepPlan, Work, sweep_on_host
 from batchnuts.autobatch.runtime.tensorflow_work import primitive_work
+from batchnuts.autobatch.runtime.xla_flags import compile_small_loops_whole
 
 MODES = ("xla", "graph", "eager")
 VECTORIZERS: dict[str, Callable[..., Any]] = {
@@ -213,6 +214,8 @@ class TensorFlowBackend:
         """See Backend."""
         if self.mode == "eager":
             return function
+        if self.mode == "xla":
+            compile_small_loops_whole()
         return _traced(function, jit_compile=self.mode == "xla")
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any) -> tuple[State, Any]:
