@@ -19,8 +19,7 @@ COSTLY_CHUNK_LANES = 128
 """Chains of a chunk at most, where the gradient costs most of the time."""
 
 LEAST_WIDTH, GREATEST_WIDTH = 64, 256
-"""A chunk takes at most a number between these elsewhere: fewer chains cost as much, of more too many wait at its end.
-"""
+"""Bounds of the same elsewhere: fewer chains cost as much, and of more too many wait at the chunk's end."""
 
 CACHE = 1_200_000
 """Bytes of variables that a chunk may have beyond LEAST_WIDTH: they stay in a core's cache."""

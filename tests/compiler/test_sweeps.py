@@ -248,6 +248,11 @@ def test_where_control_never_comes_to_the_costly_block_draining_has_no_price(nam
     assert drain_price(flow, np.ones(len(flow.labels)), [flow.labels.index("costly")]) == np.inf
 
 
+def test_costly_blocks_that_no_lane_comes_to_have_no_price_of_draining() -> None:
+    never = LaneFlow(("a", "b"), np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([1.0, 0.0]))
+    assert drain_price(never, np.ones(2), [1]) == np.inf
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_graph_has_a_sweep(data: st.DataObject) -> None:

@@ -153,6 +153,8 @@ def _stationary(maps: NDArray[np.float64]) -> NDArray[np.float64]:
 def drain_price(flow: LaneFlow, costs: Vector, costly: list[int]) -> float:
     """The price of `drain`: all lanes wait at the costly blocks before one of these runs. Infinite if they never do."""
     cheap = [b for b in range(len(flow.labels)) if b not in costly]
+    if not flow.visits[costly].sum() > 0:
+        return math.inf
     shares = np.zeros(len(flow.labels))
     shares[costly] = flow.visits[costly] / flow.visits[costly].sum()
     spent, moved = 0.0, 0.0
