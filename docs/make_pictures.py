@@ -43,7 +43,7 @@ class RecordingBackend(NumpyBackend):
         self.masks: list[np.ndarray] = []
         self.values: list[dict[str, np.ndarray]] = []
 
-    def sweep(self, plan: Any, state: Any, budget: Any) -> Any:
+    def sweep(self, plan: Any, state: Any, budget: Any, leave_at: Any) -> Any:
         """As the parent's, with notes taken before each block."""
 
         def noted(step: Any) -> Any:
@@ -55,7 +55,7 @@ class RecordingBackend(NumpyBackend):
 
             return dataclasses.replace(step, run=run)
 
-        return super().sweep(dataclasses.replace(plan, steps=tuple(map(noted, plan.steps))), state, budget)
+        return super().sweep(dataclasses.replace(plan, steps=tuple(map(noted, plan.steps))), state, budget, leave_at)
 
 
 @autobatch.batch

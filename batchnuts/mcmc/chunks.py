@@ -3,7 +3,8 @@
 The machine's arrays of a chunk fit into a core's cache, and its many small kernels are not worth dividing among cores;
 whole chunks are. So chains are divided into chunks of one width, and threads ("shards") take turns at them: a
 thread takes the chunk that has come least far, advances it for about half a second, and puts it back. All chunks so
-come to their end together, and a run that is broken off has about as many draws of each chain.
+come to their end together, and a run that is broken off has about as many draws of each chain. Towards the end, chunks
+in which few chains are left are merged (`Bracket`, chunk.py).
 
 What a chain draws does not depend on its chunk, except for rounding: its key is its own. The width is the same for all,
 so that one machine serves them all; chains that are missing in the last chunk are made up for by copies of its last
@@ -13,8 +14,6 @@ chain that have no transitions to make. They count as lanes that are executed in
 from __future__ import annotations
 
 import copy
-import math
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,52 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch import BatchedFunction
+from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.compiler.tree import map_leaves
-from batchnuts.mcmc import runner
 from batchnuts.mcmc.chain_program import ChainResult
+from batchnuts.mcmc.chunk import NO_CHAIN, Chunk, Kept, merge
 from batchnuts.mcmc.draws import Arrangement
-from batchnuts.mcmc.runner import Counts, MachineRunner, Runner, StretchRunner
-from batchnuts.mcmc.serving import greatest_width, is_compiled
+from batchnuts.mcmc.runner import SLICE_SECONDS, Counts, MachineRunner, Runner, StretchRunner
+from batchnuts.mcmc.serving import Chunking, divide, greatest_width, is_compiled, processors
 from batchnuts.mcmc.settings import ExecutionSettings
-
-LEAST_LANES = 2
-"""Chains of a chunk at least, where it is chosen automatically: a kernel costs as much for fewer."""
-
-
-@dataclass(frozen=True)
-class Chunking:
-    """How chains are divided: `chunks` of `lanes` chains each, the last one filled up, and `shards` threads."""
-
-    chunks: int
-    lanes: int
-    shards: int
-
-
-def processors() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def divide(chains: int, execution: ExecutionSettings, most: int, cores: int) -> Chunking:
-    """The chunking that the settings ask for, and where they leave it open one of at most `most` chains a chunk.
-
-    Chosen automatically, only compiled programs are divided: elsewhere Python's lock lets one thread run at a time.
-    """
-    compiled = is_compiled(execution)
-    shards = execution.shards or (cores if compiled else 1)
-    if execution.chunk_lanes is not None:
-        lanes = min(execution.chunk_lanes, chains)
-    elif not compiled:
-        lanes = chains
-    else:
-        chunks = max(math.ceil(chains / most), min(shards, chains // LEAST_LANES), 1)
-        if chunks > 1:  # a round number of chunks for each thread
-            chunks = min(math.ceil(chunks / shards) * shards, chains)
-        lanes = math.ceil(chains / chunks)
-    chunks = math.ceil(chains / lanes)
-    return Chunking(chunks, lanes, min(shards, chunks))
 
 
 def make_runner(
@@ -88,6 +50,46 @@ def make_runner(
     return ChunkRunner(program, example, execution, depth, chunking)
 
 
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where a chunk stands among those that are merged: in round 0 all chunks, in the next the pairs of neighbours."""
+
+    round: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Which chunks merge, and when: this depends on the chains alone, and not on which thread was faster.
+
+    Neighbours merge once both have at most half of their lanes left; what comes of two such pairs merges again, and so
+    on until one chunk is left, which runs to its end.
+    """
+
+    chunks: int
+    lanes: int
+
+    def is_last(self, place: Place) -> bool:
+        """Whether nothing is left to merge with."""
+        return self._entrants(place.round) == 1
+
+    def leave_at(self, place: Place) -> int:
+        """With how many live lanes a chunk waits for its partner."""
+        return 0 if self.is_last(place) else self.lanes // 2
+
+    def partner(self, place: Place) -> Place | None:
+        """Whom it merges with; None for the last of an odd number."""
+        number = place.number ^ 1
+        return Place(place.round, number) if number < self._entrants(place.round) else None
+
+    def next(self, place: Place) -> Place:
+        """In the next round."""
+        return Place(place.round + 1, place.number // 2)
+
+    def _entrants(self, number: int) -> int:
+        return -(-self.chunks >> number)
+
+
 class ChunkRunner:
     """Chunks of chains on threads (see Runner)."""
 
@@ -100,44 +102,67 @@ class ChunkRunner:
         chunking: Chunking,
     ) -> None:
         self.chunking = chunking
-        first = MachineRunner(program, self.part(example, 0), execution, first_depth)
-        self.chunks = [copy.copy(first) for _ in range(chunking.chunks)]
+        self.bracket = Bracket(chunking.chunks, chunking.lanes)
+        self.first = MachineRunner(program, self.part(example, 0), execution, first_depth)
+        self.chunks: dict[Place, Chunk] = {}
+        """Those that are not merged into others."""
+        self.kept: Kept | None = None
         self.threads: list[threading.Thread] = []
         self.stopping = threading.Event()
 
     @property
     def arrangement(self) -> Arrangement:
         """See Runner."""
-        return replace(self.chunks[0].arrangement, chunks=self.chunking.chunks, shards=self.chunking.shards)
+        return replace(self.first.arrangement, chunks=self.chunking.chunks, shards=self.chunking.shards)
 
     def part(self, inputs: tuple[Any, ...], number: int) -> tuple[Any, ...]:
         """The inputs of one chunk; lanes behind the last chain are its copies, with no transitions to make."""
-        lanes = self.chunking.lanes
-        start = number * lanes
         chains = len(inputs[0])
-        rows = np.minimum(np.arange(start, start + lanes), chains - 1)
-        *others, transitions = map_leaves(lambda array: np.asarray(array)[rows], inputs)
-        return (*others, np.where(np.arange(start, start + lanes) < chains, transitions, 0))
+        rows = self.rows(number)
+        *others, transitions = map_leaves(lambda array: np.asarray(array)[np.minimum(rows, chains - 1)], inputs)
+        return (*others, np.where(rows < chains, transitions, 0))
+
+    def rows(self, number: int) -> np.ndarray:
+        """[lanes]: the chains of a chunk, beyond the last one too."""
+        lanes = self.chunking.lanes
+        return np.arange(number * lanes, (number + 1) * lanes)
 
     def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.stop()
-        self.chains = len(inputs[0])
-        for chunk in self.chunks:
-            chunk.state = None
-        return self.work(inputs)
+        self.chunks, self.kept = {}, None
+        return self.attempts(inputs)
+
+    def attempts(self, inputs: tuple[Any, ...]) -> Iterator[tuple[Counts, ChainResult | None]]:
+        """From the start, again until the stacks are deep enough."""
+        while True:
+            try:
+                yield from self.work(inputs)
+                return
+            except StackOverflowError as error:
+                self.first.grow(error)
 
     def work(self, inputs: tuple[Any, ...]) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Starts the threads, and tells what they have done a few times a second."""
-        parts = [self.part(inputs, number) for number in range(self.chunking.chunks)]
-        for chunk, part in zip(self.chunks, parts):
-            chunk.state = chunk.start(part)  # so that there is something of each chunk when the run is broken off
-        waiting = {number: chunk.slices(part) for number, (chunk, part) in enumerate(zip(self.chunks, parts))}
-        counts = [Counts()] * self.chunking.chunks
-        results: dict[int, ChainResult] = {}
+        chains, bracket = len(inputs[0]), self.bracket
+        self.chunks = {}
+        for number in range(self.chunking.chunks):
+            rows = self.rows(number)
+            state = self.first.start(self.part(inputs, number))
+            runner = copy.copy(self.first)  # the machine is the same, how long a slice takes is not
+            self.chunks[Place(0, number)] = Chunk(runner, np.where(rows < chains, rows, NO_CHAIN), state)
+        kept = self.kept = Kept(self.first.so_far(state), chains)
+        waiting = set(self.chunks)
+        ready: dict[Place, Chunk] = {}
+        """Those that wait for their partners."""
         failures: list[BaseException] = []
+        finished = False
         lock = threading.Condition()
         stopping = self.stopping = threading.Event()
+
+        def progress(place: Place) -> tuple[float, Place]:
+            _, served = self.chunks[place].occupied()
+            return float(kept.result.done[served].mean()) if len(served) else 0.0, place
 
         def serve() -> None:
             """One thread: a slice of one chunk after another, until none is waiting."""
@@ -145,24 +170,47 @@ class ChunkRunner:
                 with lock:
                     if not waiting:
                         return
-                    number = min(waiting, key=lambda n: (counts[n].transitions, n))
-                    slices = waiting.pop(number)
+                    place = min(waiting, key=progress)
+                    waiting.discard(place)
                 try:
-                    done, result = next(slices)
+                    step(place)
                 except BaseException as error:
                     with lock:
                         failures.append(error)
                         stopping.set()
                         lock.notify_all()
                     return
-                with lock:
-                    counts[number] = done
-                    if result is None:
-                        waiting[number] = slices
-                    else:
-                        results[number] = result
-                    if len(results) == len(counts):
+
+        def step(place: Place) -> None:
+            """One slice; after the last one of a chunk in its round, it merges with its partner, or waits for it."""
+            nonlocal finished
+            chunk = self.chunks[place]
+            left = chunk.slice(bracket.leave_at(place))
+            kept.count(chunk)
+            while left:
+                if bracket.is_last(place):
+                    kept.take(chunk)
+                    with lock:
+                        finished = True
                         lock.notify_all()
+                    return
+                partner = bracket.partner(place)
+                if partner is not None:
+                    with lock:
+                        if partner not in ready:
+                            ready[place] = chunk
+                            return
+                        other = ready.pop(partner)
+                    chunk = merge(chunk, other, kept) if place < partner else merge(other, chunk, kept)
+                with lock:
+                    del self.chunks[place]
+                    if partner is not None:
+                        del self.chunks[partner]
+                    place = bracket.next(place)
+                    self.chunks[place] = chunk
+                left = chunk.live() <= bracket.leave_at(place)
+            with lock:
+                waiting.add(place)
 
         self.threads = [threading.Thread(target=serve, daemon=True) for _ in range(self.chunking.shards)]
         for thread in self.threads:
@@ -170,14 +218,15 @@ class ChunkRunner:
         try:
             while True:
                 with lock:
-                    if not failures and len(results) < len(counts):
-                        lock.wait(runner.SLICE_SECONDS)
+                    if not failures and not finished:
+                        lock.wait(SLICE_SECONDS)
                     if failures:
                         raise failures[0]
-                    so_far = sum(counts, Counts())
-                    finished = len(results) == len(counts)
-                yield so_far, self.joined([results[n] for n in range(len(counts))]) if finished else None
-                if finished:
+                    gradients = sum((chunk.counts for chunk in self.chunks.values()), Counts())
+                    over = finished
+                done, divergences = (int(array.sum()) for array in (kept.result.done, kept.result.divergences))
+                yield replace(gradients, transitions=done, divergences=divergences), kept.result if over else None
+                if over:
                     return
         finally:
             self.stop()
@@ -189,13 +238,11 @@ class ChunkRunner:
             thread.join()
         self.threads = []
 
-    def joined(self, results: list[ChainResult]) -> ChainResult:
-        """The results of all chunks as one, without the lanes that filled up the last."""
-        result: ChainResult = map_leaves(lambda *arrays: np.concatenate(arrays)[: self.chains], *results)
-        return result
-
     def interrupted(self) -> ChainResult | None:
         """See Runner: what every chunk had at the end of its last slice."""
         self.stop()
-        parts = [part for chunk in self.chunks if (part := chunk.interrupted()) is not None]
-        return self.joined(parts) if len(parts) == len(self.chunks) else None
+        if self.kept is None:
+            return None
+        for chunk in self.chunks.values():
+            self.kept.take(chunk)
+        return self.kept.result

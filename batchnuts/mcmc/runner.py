@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.schedule import costly_blocks
+from batchnuts.autobatch.compiler.schedule import costly_blocks, ending_early, make_schedule
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.runtime.backend import State
+from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.stackless import Tally
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.chain_program import ChainResult, Record
@@ -81,9 +83,12 @@ class MachineRunner:
         self.may_grow = execution.max_stack_depth is None
         depth = execution.max_stack_depth or first_depth
         lowered = program.compiled(types, backend).lowered
-        self.machine = VirtualMachine(lowered, backend, len(leaves[0]), depth, execution.schedule)
+        schedule = make_schedule(lowered, execution.schedule, lambda: block_costs(lowered, backend))
+        # so that chunks in which few chains are left can be merged
+        schedule = ending_early(lowered, schedule)
+        self.machine = VirtualMachine(lowered, backend, len(leaves[0]), depth, schedule)
         self.costly = [self.machine.index[label] for label in costly_blocks(self.machine.program)]
-        self.state: dict[str, Any] | None = None
+        self.state: State | None = None
         self.sweeps_per_second = 40.0
         self.machine.advance(self.start(example), 0)  # compiles
 
@@ -92,7 +97,7 @@ class MachineRunner:
         """See Runner."""
         return Arrangement(self.machine.lanes, self.machine.schedule.policy)
 
-    def start(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
+    def start(self, inputs: tuple[Any, ...]) -> State:
         """The machine's state before the first block."""
         return self.machine.start(dict(zip(self.machine.program.vars_in, flatten(inputs)[0])))
 
@@ -102,54 +107,71 @@ class MachineRunner:
         return self.slices(inputs)
 
     def slices(self, inputs: tuple[Any, ...]) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Sweeps for about SLICE_SECONDS at a time, until every chain is done."""
+        """One slice after another, until every chain is done."""
         self.state = self.start(inputs)
         while True:
-            sweeps = max(5, int(self.sweeps_per_second * SLICE_SECONDS))
-            began = time.perf_counter()
-            self.state = self.machine.advance(self.state, sweeps)
-            finished = self.machine.is_finished(self.state)
-            if not finished:  # else it made fewer sweeps than allowed, and the next slice would be far too long
-                self.sweeps_per_second = sweeps / max(time.perf_counter() - began, 1e-6)
             try:
-                self.machine.check_faults(self.state)
-            except StackOverflowError:
-                if not self.may_grow:
-                    raise
-                self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
+                self.state, finished = self.slice(self.state)
+            except StackOverflowError as error:
+                self.grow(error)
                 self.state = self.start(inputs)
                 continue
             yield self.counts(self.state), self.result(self.state) if finished else None
             if finished:
                 return
 
+    def slice(self, state: State, leave_at: int = 0) -> tuple[State, bool]:
+        """Sweeps for about SLICE_SECONDS, and whether at most `leave_at` lanes are left that have not halted.
+
+        Raises StackOverflowError, and whatever else went wrong on a lane.
+        """
+        sweeps = max(5, int(self.sweeps_per_second * SLICE_SECONDS))
+        began = time.perf_counter()
+        state = self.machine.advance(state, sweeps, leave_at)
+        finished = self.machine.count_live(state) <= leave_at
+        if not finished:  # else it made fewer sweeps than allowed, and the next slice would be far too long
+            self.sweeps_per_second = sweeps / max(time.perf_counter() - began, 1e-6)
+        self.machine.check_faults(state)
+        return state, finished
+
+    def grow(self, error: StackOverflowError) -> None:
+        """Make the stacks twice as deep; raises the error again where their depth was given."""
+        if not self.may_grow:
+            raise error
+        self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
+
     def interrupted(self) -> ChainResult | None:
         """See Runner: the machine's state is whole between any two slices."""
         if self.state is None:
             return None
-        # a chain's outputs are set when it returns; until then its records stand in the program's own variables
-        finished = self.result(self.state)
-        records = Record(*(self.working(self.state, f"records.{name}") for name in Record._fields))
-        return finished._replace(records=records, done=self.working(self.state, "done"))
+        return self.so_far(self.state)
 
-    def working(self, state: dict[str, Any], name: str) -> np.ndarray:
+    def so_far(self, state: State) -> ChainResult:
+        """What chains have done up to now; position, log-density, gradient, adaptation of those that are finished."""
+        # a chain's outputs are set when it returns; until then its records stand in the program's own variables
+        records = Record(*(self.working(state, f"records.{name}") for name in Record._fields))
+        done, divergences = (self.working(state, name) for name in ("done", "divergences"))
+        return self.result(state)._replace(records=records, done=done, divergences=divergences)
+
+    def working(self, state: State, name: str) -> np.ndarray:
         """A variable of `run_chain` as it stands now, [chains, ...]."""
         return self.machine.read(state, self.machine.live_name(f"run_chain.{name}"))
 
-    def result(self, state: dict[str, Any]) -> ChainResult:
+    def result(self, state: State) -> ChainResult:
         """The output variables of a finished state."""
         result: ChainResult = unflatten(self.result_tree, [np.asarray(r) for r in self.machine.results(state)])
         return result
 
-    def counts(self, state: dict[str, Any]) -> Counts:
-        """Read off the machine's own counters."""
-        machine = self.machine
-        executions = machine.backend.to_numpy(state["executions"])
-        active = machine.backend.to_numpy(state["active"])
-        useful = int(active[self.costly].sum())
-        executed = int(executions[self.costly].sum()) * machine.lanes
+    def counts(self, state: State) -> Counts:
+        """Of all lanes."""
         done, divergences = (int(self.working(state, name).sum()) for name in ("done", "divergences"))
-        return Counts(done, useful, executed, divergences)
+        return replace(self.gradients(state), transitions=done, divergences=divergences)
+
+    def gradients(self, state: State) -> Counts:
+        """Gradients alone, read off the machine's own counters."""
+        machine = self.machine
+        executions, active = (machine.backend.to_numpy(state[name])[self.costly] for name in ("executions", "active"))
+        return Counts(useful_gradients=int(active.sum()), executed_gradients=int(executions.sum()) * machine.lanes)
 
 
 class StretchRunner:

@@ -1,8 +1,10 @@
-"""How many chains a chunk takes at most: from what a gradient does, and from how much a chain keeps."""
+"""How chains are divided into chunks, and how wide those are: from a gradient's work, and from what a chain keeps."""
 
 from __future__ import annotations
 
 import math
+import os
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +25,18 @@ LEAST_WIDTH, GREATEST_WIDTH = 64, 256
 
 CACHE = 1_200_000
 """Bytes of variables that a chunk may have beyond LEAST_WIDTH: they stay in a core's cache."""
+
+LEAST_LANES = 2
+"""Chains of a chunk at least, where it is chosen automatically: a kernel costs as much for fewer."""
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """How chains are divided: `chunks` of `lanes` chains each, the last one filled up, and `shards` threads."""
+
+    chunks: int
+    lanes: int
+    shards: int
 
 
 def is_compiled(execution: ExecutionSettings) -> bool:
@@ -54,8 +68,38 @@ def greatest_width(program: Program, backend: Backend) -> int:
 
 def bytes_of_a_chain(program: Program) -> int:
     """Of the variables that one chain keeps: their top frames, without the buffers that rows are written to."""
-    blocks = program.graph.blocks
-    buffers = {v for block in blocks for op in block.ops if isinstance(op, WriteRowOp) for v in (op.buffer, op.var_out)}
-    kept = (v for v, allocation in program.var_alloc.items() if allocation in STORED and v not in buffers)
+    without = buffers(program)
+    kept = (v for v, allocation in program.var_alloc.items() if allocation in STORED and v not in without)
     types = (program.var_defs[v] for v in kept)
     return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in types)
+
+
+def buffers(program: Program) -> frozenset[str]:
+    """The variables that rows are written to."""
+    ops = (op for block in program.graph.blocks for op in block.ops if isinstance(op, WriteRowOp))
+    return frozenset(v for op in ops for v in (op.buffer, op.var_out))
+
+
+def processors() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def divide(chains: int, execution: ExecutionSettings, most: int, cores: int) -> Chunking:
+    """The chunking that the settings ask for, and where they leave it open one of at most `most` chains a chunk.
+
+    Chosen automatically, only compiled programs are divided: elsewhere Python's lock lets one thread run at a time.
+    """
+    compiled = is_compiled(execution)
+    shards = execution.shards or (cores if compiled else 1)
+    if execution.chunk_lanes is not None:
+        lanes = min(execution.chunk_lanes, chains)
+    elif not compiled:
+        lanes = chains
+    else:
+        chunks = max(math.ceil(chains / most), min(shards, chains // LEAST_LANES), 1)
+        if chunks > 1:  # a round number of chunks for each thread
+            chunks = min(math.ceil(chunks / shards) * shards, chains)
+        lanes = math.ceil(chains / chunks)
+    chunks = math.ceil(chains / lanes)
+    return Chunking(chunks, lanes, min(shards, chunks))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from gated_programs import gated_fibonacci, uneven
 from programs import declared_primitives, fibonacci
 
 from batchnuts.autobatch import Schedule, Slot, batch
-from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.compiler.schedule import ending_early, make_schedule
+from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 
 LABELS = tuple(fibonacci.schedule("int64", policy="earliest").order)
 
@@ -42,6 +45,40 @@ def test_drain_puts_costly_blocks_behind_control() -> None:
     assert groups[2] >= {"main.entry"}
     for earlier, later in zip(schedule.order, schedule.order[1:], strict=False):
         assert schedule.group_of[earlier] <= schedule.group_of[later]
+
+
+def test_lanes_that_have_come_to_their_end_need_not_wait_for_all() -> None:
+    """What runs once stands with the control blocks and has a gate; nothing else moves."""
+    program = declared_primitives.compiled((as_type("float64[2]"), as_type("int64")), get_backend("numpy", "")).lowered
+    drain = make_schedule(program, "drain")
+    early = ending_early(program, drain)
+    assert early.policy == "drain"
+    assert [len(group) for group in early.groups] == [len(drain.groups[0]) + len(drain.groups[2]), len(drain.groups[1])]
+    assert early.groups[0][: len(drain.groups[0])] == drain.groups[0]
+    assert early.groups[1] == drain.groups[1]
+    assert early.gates == {slot.label: Fraction(1, 4) for slot in drain.groups[2]}
+    for policy in ("earliest", "most_active", "sweep"):
+        other = make_schedule(program, policy)
+        assert ending_early(program, other) is other
+
+
+def test_how_often_the_end_runs() -> None:
+    """Not once for each lane: a lane waits there until it is one of a quarter of those that are left."""
+    n = np.arange(1, 65)
+    backend = get_backend("numpy", "")
+    inputs = (np.zeros((len(n), 2)), n)
+    counts = {}
+    for early in (False, True):
+        types = (as_type("float64[2]"), as_type("int64"))
+        program = declared_primitives.compiled(types, backend).lowered
+        drain = make_schedule(program, "drain")
+        machine = VirtualMachine(program, backend, len(n), 4, ending_early(program, drain) if early else drain)
+        state = machine.run(dict(zip(program.vars_in, inputs, strict=True)))
+        ends = [machine.index[slot.label] for slot in drain.groups[2]]
+        counts[early] = state["executions"][ends]
+        assert (state["active"][ends] == len(n)).all()
+    assert counts[False].tolist() == [1] * len(counts[False])
+    assert 1 < counts[True].max() <= 1 + 4 * np.log(len(n))
 
 
 @pytest.mark.parametrize("policy", ["earliest", "most_active", "sweep", "drain"])

@@ -14,9 +14,10 @@ from batchnuts.autobatch import StackOverflowError
 from batchnuts.mcmc import runner
 from batchnuts.mcmc.chain_program import ChainResult
 from batchnuts.mcmc.chains import run_chains
-from batchnuts.mcmc.chunks import Chunking, ChunkRunner, divide, make_runner
+from batchnuts.mcmc.chunks import Bracket, ChunkRunner, Place, make_runner
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.runner import MachineRunner
+from batchnuts.mcmc.serving import Chunking, divide
 from batchnuts.mcmc.settings import ExecutionSettings, split_settings
 
 XLA = ExecutionSettings()
@@ -106,10 +107,71 @@ def test_lanes_that_fill_up_a_chunk_are_counted_as_executed(program: Any, whole:
     alone = make(program, chunk_lanes=1)
     counts = list(alone.run(inputs(CAPACITY), CAPACITY))[-1][0]
     assert counts.utilization == 1.0
-    pairs = make(program, chunk_lanes=4)  # chunks of four chains and of one
-    list(pairs.run(inputs(CAPACITY), CAPACITY))
-    last = pairs.chunks[1].counts(pairs.chunks[1].state)
-    assert last.executed_gradients == 4 * last.useful_gradients == 4 * whole.records.n_steps[4].sum()
+    wide = make(program, chunk_lanes=4)  # chunks of four chains and of one, which is left half at once
+    both = list(wide.run(inputs(CAPACITY), CAPACITY))[-1][0]
+    assert both.executed_gradients % 4 == 0
+    assert both.executed_gradients >= 4 * max(whole.records.n_steps.sum(axis=1))
+
+
+def test_neighbours_merge_and_the_last_of_an_odd_number_waits_for_a_later_round() -> None:
+    bracket = Bracket(5, 64)
+    place = Place(0, 4)
+    seen = []
+    while not bracket.is_last(place):
+        seen.append((place, bracket.partner(place), bracket.leave_at(place)))
+        place = bracket.next(place)
+    assert seen == [(Place(0, 4), None, 32), (Place(1, 2), None, 32), (Place(2, 1), Place(2, 0), 32)]
+    assert bracket.leave_at(place) == 0
+    assert bracket.partner(Place(0, 3)) == Place(0, 2)
+    assert bracket.is_last(Place(0, 0)) is False
+    assert Bracket(1, 64).is_last(Place(0, 0))
+
+
+UNEVEN = np.array([1, CAPACITY, 2, 1, CAPACITY])
+"""Transitions of each chain: most are soon done."""
+
+
+def uneven_inputs() -> tuple[Any, ...]:
+    return (*inputs(0)[:-1], UNEVEN.astype("int64"))
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_chunks_that_are_half_done_merge(
+    program: Any, whole: Any, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No draw changes, none is lost, and the sweeps of few chains are shared: three chunks come to be one."""
+    merged = make(program, chunk_lanes=2, shards=shards)
+    counts, result = list(merged.run(uneven_inputs(), CAPACITY))[-1]
+    assert result is not None
+    np.testing.assert_array_equal(result.done, UNEVEN)
+    for chain, done in enumerate(UNEVEN):
+        for name, array in result.records._asdict().items():
+            expected = getattr(whole.records, name)[chain, :done]
+            np.testing.assert_array_equal(array[chain, :done], expected, err_msg=name)
+        np.testing.assert_array_equal(result.position[chain], whole.records.position[chain, done - 1])
+    assert counts.useful_gradients == result.records.n_steps.sum()
+    assert counts.transitions == UNEVEN.sum()
+    assert list(merged.chunks) == [Place(2, 0)]
+    (last,) = merged.chunks.values()
+    assert set(last.occupied()[1]) <= {1, 4}  # in one chunk at the end, which they did not begin in
+    monkeypatch.setattr(Bracket, "leave_at", lambda *_: 0)
+    apart = list(merged.run(uneven_inputs(), CAPACITY))[-1][0]
+    assert apart.useful_gradients == counts.useful_gradients
+    assert apart.executed_gradients > 1.2 * counts.executed_gradients
+
+
+def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit under XLA too: what merges with what depends on the chains alone."""
+    model = gaussian(3, covariance="ar1", correlation=0.6)
+    settings: dict[str, Any] = {"chains": 14, "warmup": 0, "draws": 8, "step_size": 0.1, "seed": 7, "chunk_lanes": 2}
+    runs = []
+    for shards, seconds in ((1, 0.5), (3, 1e-4), (2, 1e-6)):
+        monkeypatch.setattr(runner, "SLICE_SECONDS", seconds)
+        runs.append(run_chains(model, *split_settings(settings | {"shards": shards})))
+    for other in runs[1:]:
+        np.testing.assert_array_equal(other.position, runs[0].position)
+        assert other.useful_gradients == runs[0].useful_gradients
+        assert other.utilization == runs[0].utilization
 
 
 def test_a_second_stretch_starts_anew(program: Any, whole: Any) -> None:
@@ -167,7 +229,7 @@ def test_stacks_grow_within_a_chunk(program: Any, whole: Any) -> None:
     _, result = list(made.run(inputs(CAPACITY), CAPACITY))[-1]
     assert result is not None
     assert_same(result, whole)
-    assert max(chunk.machine.stack_depth for chunk in made.chunks) > 1
+    assert made.first.machine.stack_depth > 1
 
 
 def test_compiled_chunks_on_threads_draw_the_same() -> None:

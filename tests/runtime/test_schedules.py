@@ -231,7 +231,7 @@ class Watched(NumpyBackend):
         super().__init__()
         self.seen: list[tuple[int, np.ndarray]] = []
 
-    def sweep(self, plan: SweepPlan, state: Any, budget: Any) -> Any:
+    def sweep(self, plan: SweepPlan, state: Any, budget: Any, leave_at: Any) -> Any:
         def noted(step: Any) -> Any:
             def run(before: Any) -> Any:
                 self.seen.append((step.index, before["pc"]))
@@ -239,7 +239,7 @@ class Watched(NumpyBackend):
 
             return replace(step, run=run)
 
-        return super().sweep(replace(plan, steps=tuple(map(noted, plan.steps))), state, budget)
+        return super().sweep(replace(plan, steps=tuple(map(noted, plan.steps))), state, budget, leave_at)
 
 
 def dispatches(function: Any, n: np.ndarray, policy: str) -> tuple[list[tuple[int, np.ndarray]], int]:

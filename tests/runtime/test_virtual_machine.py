@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from programs import fibonacci, is_even, recursion_in_loop
@@ -211,6 +213,44 @@ def test_the_state_given_in_stays_valid(backend: str, mode: str) -> None:
     for name in state:
         np.testing.assert_array_equal(target.to_numpy(state[name]), kept[name], err_msg=name)
         np.testing.assert_array_equal(target.to_numpy(once[name]), target.to_numpy(again[name]), err_msg=name)
+
+
+@every_mode
+def test_a_machine_is_left_when_few_lanes_are_left(backend: str, mode: str) -> None:
+    target = get_backend(backend, mode)
+    machine = recursion_in_loop.machine((as_type("int64"),), 4, target, "earliest", 8)
+    start = machine.start({machine.program.vars_in[0]: np.array([1, 6, 2, 5])})
+    for leave_at in (3, 2, 1, 0):
+        state = machine.advance(start, 10**6, leave_at)
+        assert machine.count_live(state) <= leave_at
+        assert machine.count_live(machine.advance(start, int(state["sweeps"]) - 1, leave_at)) > leave_at
+        assert int(machine.advance(state, 10, leave_at)["sweeps"]) == int(state["sweeps"])
+    assert machine.live(machine.advance(start, 10**6, 1)).tolist() == [False, True, False, False]
+
+
+@every_mode
+def test_lanes_go_on_in_another_state(backend: str, mode: str) -> None:
+    """With their frames, wherever they are; lanes that stay are left alone, and what is not to be moved stays."""
+    target = get_backend(backend, mode)
+    machine = recursion_in_loop.machine((as_type("int64"),), 4, target, "earliest", 8)
+
+    def started(*n: int) -> Any:
+        return machine.advance(machine.start({machine.program.vars_in[0]: np.array(n)}), 10**6, 2)
+
+    one, other = started(6, 1, 5, 1), started(1, 1, 4, 7)
+    assert machine.live(one).tolist() == [True, False, True, False]
+    assert machine.live(other).tolist() == [False, False, True, True]
+    moved = machine.with_lanes(one, np.array([1, 3]), other, np.array([3, 2]))
+    for name in ("sweeps", "executions", "active"):
+        np.testing.assert_array_equal(target.to_numpy(moved[name]), target.to_numpy(one[name]))
+    expected = recursion_in_loop.run(np.array([6, 7, 5, 4]), executor="unbatched")
+    np.testing.assert_array_equal(target.to_numpy(machine.results(machine.advance(moved, 10**6))[0]), expected)
+    rest = machine.advance(one, 10**6), machine.advance(other, 10**6)
+    np.testing.assert_array_equal(target.to_numpy(machine.results(rest[0])[0])[[0, 2]], expected[[0, 2]])
+    np.testing.assert_array_equal(target.to_numpy(machine.results(rest[1])[0])[[3, 2]], expected[[1, 3]])
+    (out,) = machine.program.vars_out
+    kept = machine.with_lanes(one, np.array([1]), other, np.array([3]), without=frozenset({out}))
+    np.testing.assert_array_equal(machine.read(kept, out), machine.read(one, out))
 
 
 def test_a_finished_machine_stays_as_it_is() -> None:

@@ -149,15 +149,17 @@ class Backend(Evaluator, Protocol):
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of States and scalars as the mode runs it."""
 
-    def sweep(self, plan: SweepPlan, state: State, budget: Array) -> tuple[State, Array]:
-        """Sweep until every lane's pc is `plan.halted` or `budget` (int64) sweeps were made (inside `compile`).
+    def sweep(self, plan: SweepPlan, state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:
+        """Sweep until at most `leave_at` lanes live on (their pc is not `plan.halted`) or `budget` sweeps were made.
+
+        Both are int64 scalars. Called inside `compile`.
 
         The sweep counts for itself: `sweeps`, and for each block `executions` and the lanes served, `active`. Gives the
         state, in which at most the entries `plan.touches` differ, and how many sweeps were made.
         """
 
 
-def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any) -> tuple[State, int]:
+def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, int]:
     """`Backend.sweep` where Python drives every step."""
     sweeps, executions, active = (backend.to_numpy(state[name]).copy() for name in ("sweeps", "executions", "active"))
     reductions = OnHost()
@@ -167,7 +169,7 @@ def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any) 
 
     taken = 0
     waiting = waiting_now()
-    while taken < int(budget) and waiting[:-1].any():
+    while taken < int(budget) and waiting[:-1].sum() > int(leave_at):
         for_all = plan.is_for_all(sweeps)
         chosen = plan.rule.most_active(waiting, reductions) if plan.one_choice else None
         for step in plan.steps:

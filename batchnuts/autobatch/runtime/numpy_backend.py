@@ -171,10 +171,10 @@ class NumpyBackend:
         """See Backend: nothing to do."""
         return function
 
-    def sweep(self, plan: SweepPlan, state: State, budget: Any) -> tuple[State, Any]:
+    def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
         """See Backend: a host loop, on its own copy of what `put_rows` changes."""
         state = {name: a if name.startswith("value:") else a.copy() for name, a in state.items()}
-        return sweep_on_host(self, plan, state, budget)
+        return sweep_on_host(self, plan, state, budget, leave_at)
 
 
 def _agreed(first: AbstractResult, other: AbstractResult) -> AbstractResult:

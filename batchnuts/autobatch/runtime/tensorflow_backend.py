@@ -218,17 +218,17 @@ class TensorFlowBackend:
             compile_small_loops_whole()
         return _traced(function, jit_compile=self.mode == "xla")
 
-    def sweep(self, plan: SweepPlan, state: State, budget: Any) -> tuple[State, Any]:
+    def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
         """See Backend: a host loop in eager mode, else one `tf.while_loop`.
 
         Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
         conditional, that makes XLA copy neither stacks nor buffers. What no block changes is no loop variable at all.
         """
         if self.mode == "eager":
-            return sweep_on_host(self, plan, state, budget)
+            return sweep_on_host(self, plan, state, budget, leave_at)
 
-        def some_lane_runs(touched: State, taken: Any) -> Any:
-            return (self.count(touched["pc"] < plan.halted) > 0) & (taken < budget)
+        def goes_on(touched: State, taken: Any) -> Any:
+            return (self.count(touched["pc"] < plan.halted) > leave_at) & (taken < budget)
 
         def one_sweep(touched: State, taken: Any) -> tuple[State, Any]:
             now = {**state, **touched}
@@ -254,7 +254,7 @@ class TensorFlowBackend:
             return {name: now[name] for name in touched}, taken + 1
 
         touched = {name: state[name] for name in plan.touches}
-        touched, taken = tf.while_loop(some_lane_runs, one_sweep, (touched, tf.zeros_like(budget)))
+        touched, taken = tf.while_loop(goes_on, one_sweep, (touched, tf.zeros_like(budget)))
         return {**state, **touched}, taken
 
 

@@ -39,6 +39,9 @@ FIRST_STACK_BYTES = 1 << 28
 """Memory that stacks may take on a guess: an input may only look like a depth."""
 
 
+_COUNTERS = ("sweeps", "executions", "active")
+"""Entries of the state that are not of lanes."""
+
 TIMELINE_ROWS = 4096
 """Dispatches that a profiled machine notes in its state before they must be taken out."""
 
@@ -97,8 +100,8 @@ class VirtualMachine:
         slots = tuple(steps[slot.label] for slot in self.schedule.slots)
         plan = SweepPlan(slots, self.halted, Rule(self.schedule, lanes), one_choice, self.schedule.patience)
 
-        def advance(state: State, budget: Array) -> tuple[State, Array]:
-            after, taken = backend.sweep(plan, state, budget)
+        def advance(state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:
+            after, taken = backend.sweep(plan, state, budget, leave_at)
             return {name: after[name] for name in plan.touches}, taken
 
         self._advance = backend.compile(advance)
@@ -111,14 +114,45 @@ class VirtualMachine:
         """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...]."""
         return self.code.start(inputs)
 
-    def advance(self, state: State, sweeps: int) -> State:
-        """Make up to `sweeps` sweeps over the schedule; the state given in stays valid."""
-        return self.counted_advance(state, sweeps)[0]
+    def advance(self, state: State, sweeps: int, leave_at: int = 0) -> State:
+        """Make up to `sweeps` sweeps over the schedule, none once at most `leave_at` lanes have not halted yet.
 
-    def counted_advance(self, state: State, sweeps: int) -> tuple[State, Array]:
-        """As `advance`, with how many sweeps were made: fewer if every lane has halted."""
-        changed, taken = self._advance(state, self.backend.asarray(sweeps, "int64"))
+        The state given in stays valid.
+        """
+        return self.counted_advance(state, sweeps, leave_at)[0]
+
+    def counted_advance(self, state: State, sweeps: int, leave_at: int = 0) -> tuple[State, Array]:
+        """As `advance`, with how many sweeps were made."""
+        changed, taken = self._advance(
+            state, self.backend.asarray(sweeps, "int64"), self.backend.asarray(leave_at, "int64")
+        )
         return {**state, **changed}, taken
+
+    def live(self, state: State) -> np.ndarray:
+        """Which lanes have not halted yet: bool [lanes], on the host."""
+        return np.asarray(self.backend.to_numpy(state["pc"]) != self.halted)
+
+    def count_live(self, state: State) -> int:
+        """How many lanes have not halted yet."""
+        return int(np.count_nonzero(self.live(state)))
+
+    def with_lanes(
+        self, state: State, to: np.ndarray, source: State, lanes: np.ndarray, without: frozenset[str] = frozenset()
+    ) -> State:
+        """The state whose lanes `to` [k] go on as the lanes `lanes` [k] of another state of this machine would.
+
+        `without`: variables whose values are not taken over, since nothing reads what stands in them. The counters
+        stay this state's.
+        """
+        moved = dict(state)
+        for name, array in state.items():
+            if name in _COUNTERS or name.startswith("timeline:") or name.removeprefix("value:") in without:
+                continue
+            there = self.backend.to_numpy(array)
+            rows = np.array(there).reshape(self.lanes, -1)
+            rows[to] = self.backend.to_numpy(source[name]).reshape(self.lanes, -1)[lanes]
+            moved[name] = self.backend.asarray(rows.reshape(there.shape), there.dtype.name)
+        return moved
 
     def run(self, inputs: dict[str, Array]) -> State:
         """From `start` until every lane has halted."""
@@ -126,7 +160,7 @@ class VirtualMachine:
 
     def is_finished(self, state: State) -> bool:
         """Whether every lane has halted."""
-        return bool((self.backend.to_numpy(state["pc"]) == self.halted).all())
+        return self.count_live(state) == 0
 
     def results(self, state: State) -> tuple[Array, ...]:
         """The program's output variables, each [lanes, ...]."""
