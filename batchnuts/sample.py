@@ -87,8 +87,10 @@ def _run(config: RunConfig, target: Path, *, force: bool, quiet: bool) -> int:
     from rich.console import Console
 
     from batchnuts.mcmc.output import save, to_datasets
+    from batchnuts.mcmc.serving import own_threads
     from batchnuts.progress import ProgressView
 
+    own_threads(config.sampler.chains, config.execution)
     model = build_model(config.model)
     from batchnuts.mcmc.chains import run_chains
 

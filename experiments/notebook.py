@@ -38,6 +38,8 @@ class Experiment:
     """The sections of the summary between claims and gaps, in Markdown."""
     files: Mapping[str, Callable[[Results], str]] = field(default_factory=dict)
     """Other files of text that it writes, by name."""
+    check: Callable[[ExperimentConfig], None] = lambda config: None
+    """Raises ConfigError for what this experiment cannot make anything of; before anything is measured."""
 
 
 def main(experiment: Experiment, argv: Sequence[str] | None = None) -> int:
@@ -49,6 +51,7 @@ def run(
     experiment: Experiment, config: ExperimentConfig, folder: Path, fresh: bool = False, again: Sequence[str] = ()
 ) -> Results:
     """Measure what is missing, then draw and summarize everything."""
+    experiment.check(config)
     with reserved(folder):
         return _run(experiment, config, folder, fresh, again)
 

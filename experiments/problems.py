@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.model import Model
 from batchnuts.models import ModelOptions, build
-from batchnuts.models.correlated_gaussian import CorrelatedGaussianOptions, covariance_matrix
+from batchnuts.models.correlated_gaussian import CorrelatedGaussianOptions, covariance_matrix, variances
 from batchnuts.models.eight_schools import EFFECTS, ERRORS, EightSchoolsOptions
 from batchnuts.models.logistic_regression import LogisticRegressionOptions, synthetic
 from batchnuts.models.neal_funnel import NealFunnelOptions
@@ -106,7 +106,10 @@ def is_centered(problem: Problem) -> bool:
 
 
 def _gaussian(options: CorrelatedGaussianOptions) -> Facts:
-    """Its precision [dimension, dimension]; draws of it."""
+    """Its precision [dimension, dimension], of independent coordinates [dimension]; draws of it."""
+    if options.covariance == "diagonal":
+        variance = variances(options)
+        return Facts(options.dimension, lambda normal: np.sqrt(variance) * normal, {"precision": 1.0 / variance})
     covariance = covariance_matrix(options)
     inverse = np.linalg.inv(covariance)
     target = Normal(np.zeros(options.dimension), covariance)

@@ -70,19 +70,28 @@ def covariance_matrix(options: CorrelatedGaussianOptions) -> NDArray[np.float64]
         return np.asarray(np.power(options.correlation, np.abs(index[:, None] - index[None, :])), dtype=np.float64)
     if options.covariance == "equicorrelated":
         return np.full((dimension, dimension), options.correlation) + (1 - options.correlation) * np.eye(dimension)
-    variances = np.geomspace(1.0, options.condition_number, dimension)
     if options.covariance == "diagonal":
-        return np.diag(variances)
+        return np.diag(variances(options))
     # Q of the QR factorization of a Gaussian matrix, with R's diagonal made positive: uniform over the rotations
     q, r = np.linalg.qr(np.random.default_rng(options.covariance_seed).standard_normal((dimension, dimension)))
     q = q * np.sign(np.diag(r))
-    return np.asarray((q * variances) @ q.T)
+    return np.asarray((q * variances(options)) @ q.T)
+
+
+def variances(options: CorrelatedGaussianOptions) -> NDArray[np.float64]:
+    """Those along the axes [dimension], of `diagonal` and `rotated`."""
+    return np.geomspace(1.0, options.condition_number, options.dimension)
 
 
 def build_correlated_gaussian(options: CorrelatedGaussianOptions) -> Model:
-    """Make the model. Its `constant_data` has the truth: `true_mean` [dimension], `true_covariance` [d, d]."""
+    """Make the model. Its `constant_data` has the truth: `true_mean` [dimension], `true_covariance` [d, d].
+
+    Of independent coordinates it has `true_variance` [d], and no matrix is ever made.
+    """
     import tensorflow as tf
 
+    if options.covariance == "diagonal":
+        return _independent(options)
     covariance = covariance_matrix(options)
     # Inverted in float64, then rounded: the density is then exactly symmetric, and its covariance right to rounding.
     inverse = np.linalg.inv(covariance)
@@ -95,15 +104,33 @@ def build_correlated_gaussian(options: CorrelatedGaussianOptions) -> Model:
         gradient = -tf.matmul(x, precision)  # the precision is symmetric
         return 0.5 * tf.reduce_sum(x * gradient, axis=1), gradient
 
+    truth = (("coordinate", "other_coordinate"), covariance)
+    return _model(options, log_density, batched_value_and_gradient, {"true_covariance": truth})
+
+
+def _independent(options: CorrelatedGaussianOptions) -> Model:
+    import tensorflow as tf
+
+    variance = variances(options)
+    precision = tf.constant((1.0 / variance).astype(options.dtype))
+
+    def log_density(x: Any) -> Any:
+        return -0.5 * tf.reduce_sum(precision * x * x)
+
+    def batched_value_and_gradient(x: Any) -> tuple[Any, Any]:
+        gradient = -precision * x
+        return 0.5 * tf.reduce_sum(x * gradient, axis=1), gradient
+
+    return _model(options, log_density, batched_value_and_gradient, {"true_variance": (("coordinate",), variance)})
+
+
+def _model(options: CorrelatedGaussianOptions, density: Any, batched: Any, truth: dict[str, Any]) -> Model:
     return Model(
         name="correlated_gaussian",
-        log_density=log_density,
+        log_density=density,
         dimension=options.dimension,
         dtype=options.dtype,
         variables=(Variable("x", (options.dimension,), ("coordinate",)),),
-        batched_value_and_gradient=batched_value_and_gradient,
-        constant_data={
-            "true_mean": (("coordinate",), np.zeros(options.dimension)),
-            "true_covariance": (("coordinate", "other_coordinate"), covariance),
-        },
+        batched_value_and_gradient=batched,
+        constant_data={"true_mean": (("coordinate",), np.zeros(options.dimension)), **truth},
     )

@@ -15,11 +15,12 @@ from batchnuts.models import REGISTRY as MODELS
 from batchnuts.models.correlated_gaussian import CorrelatedGaussianOptions, covariance_matrix
 
 GAUSSIAN = {"name": "correlated_gaussian", "dimension": 3, "covariance": "ar1", "correlation": 0.5}
+INDEPENDENT = {"name": "correlated_gaussian", "dimension": 3, "covariance": "diagonal", "condition_number": 10.0}
 REGRESSION = {"name": "logistic_regression", "rows": 50, "columns": 4}
 FUNNEL = {"name": "neal_funnel", "dimension": 5}
 SCHOOLS = {"name": "eight_schools"}
 CENTERED = {"name": "eight_schools", "parametrization": "centered"}
-PROBLEMS = [GAUSSIAN, REGRESSION, FUNNEL, SCHOOLS, CENTERED]
+PROBLEMS = [GAUSSIAN, INDEPENDENT, REGRESSION, FUNNEL, SCHOOLS, CENTERED]
 
 
 def make_problem(options: dict[str, Any]) -> Problem:

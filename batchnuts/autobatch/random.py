@@ -75,7 +75,16 @@ def threefry2x32(key: tuple[Array, Array], counter: tuple[Array, Array], rounds:
                 injection = number // 4 + 1
                 x0 = x0 + schedule[injection % 3]
                 x1 = x1 + (schedule[(injection + 1) % 3] + (injection if tensors else np.uint32(injection)))
-    return x0, x1
+    return _once(x0), _once(x1)
+
+
+def _once(words: Any) -> Any:
+    """The same words: marked for `pfor`, so that XLA does not compute them again for each that makes use of them."""
+    if not ops.uses_tensorflow(words):
+        return words
+    import tensorflow as tf
+
+    return tf.raw_ops.Snapshot(input=words)
 
 
 def _key_words(key: Array) -> tuple[Any, Any]:

@@ -24,6 +24,7 @@ import numpy as np
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.compiler.tree import map_leaves
+from batchnuts.autobatch.runtime.tensorflow_threads import on_shard
 from batchnuts.mcmc.chain_program import ChainResult
 from batchnuts.mcmc.chunk import NO_CHAIN, Chunk, Kept, merge
 from batchnuts.mcmc.draws import Arrangement
@@ -164,7 +165,7 @@ class ChunkRunner:
             _, served = self.chunks[place].occupied()
             return float(kept.result.done[served].mean()) if len(served) else 0.0, place
 
-        def serve() -> None:
+        def serve(shard: int) -> None:
             """One thread: a slice of one chunk after another, until none is waiting."""
             while not stopping.is_set():
                 with lock:
@@ -173,7 +174,8 @@ class ChunkRunner:
                     place = min(waiting, key=progress)
                     waiting.discard(place)
                 try:
-                    step(place)
+                    with on_shard(shard):
+                        step(place)
                 except BaseException as error:
                     with lock:
                         failures.append(error)
@@ -212,7 +214,8 @@ class ChunkRunner:
             with lock:
                 waiting.add(place)
 
-        self.threads = [threading.Thread(target=serve, daemon=True) for _ in range(self.chunking.shards)]
+        shards = range(self.chunking.shards)
+        self.threads = [threading.Thread(target=serve, args=(shard,), daemon=True) for shard in shards]
         for thread in self.threads:
             thread.start()
         try:

@@ -12,6 +12,7 @@ from batchnuts.autobatch.compiler.ir import PrimOp, Program, WriteRowOp
 from batchnuts.autobatch.compiler.schedule import costly_blocks
 from batchnuts.autobatch.runtime.backend import Backend
 from batchnuts.autobatch.runtime.block_costs import STORED
+from batchnuts.autobatch.runtime.tensorflow_threads import use_own_threads
 from batchnuts.mcmc.settings import ExecutionSettings
 
 COSTLY_WORK = 400_000
@@ -72,6 +73,16 @@ def bytes_of_a_chain(program: Program) -> int:
     kept = (v for v, allocation in program.var_alloc.items() if allocation in STORED and v not in without)
     types = (program.var_defs[v] for v in kept)
     return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in types)
+
+
+def own_threads(chains: int, execution: ExecutionSettings) -> None:
+    """Give each shard threads of its own, where there will be several, and if TensorFlow has not begun yet.
+
+    Not where there is one chunk, whose gradient may make use of all threads.
+    """
+    shards = divide(chains, execution, chains, processors()).shards
+    if is_compiled(execution) and shards > 1:
+        use_own_threads(shards)
 
 
 def buffers(program: Program) -> frozenset[str]:

@@ -44,7 +44,8 @@ def log_density(problem: Problem) -> Callable[[Any], Any]:
         return value_and_gradient(x)[0]
 
     def value_and_gradient(x: Any) -> tuple[Any, Any]:
-        gradient = -(x @ data["precision"])
+        precision = data["precision"]
+        gradient = -(x @ precision if precision.ndim == 2 else x * precision)
         return 0.5 * x @ gradient, gradient
 
     correlated_gaussian.defvjp(value_and_gradient, lambda gradient, upstream: (upstream * gradient,))

@@ -19,6 +19,7 @@ from batchnuts.mcmc.check_model import evaluate_at
 from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.serving import own_threads
 from batchnuts.mcmc.settings import ExecutionSettings
 
 
@@ -34,7 +35,7 @@ class Chain:
 def make_task_chain(task: Task, problem: Problem) -> Chain:
     """The program of a task. The first log-density and gradient are evaluated with its arguments, so are not timed."""
     options = OursOptions.model_validate(task.options)
-    execution = ExecutionSettings.model_validate(options.model_dump(exclude={"density"}))
+    execution = _execution(task)
     model = problem.model
     if options.density == "single":
         model = dataclasses.replace(model, batched_value_and_gradient=None)
@@ -60,8 +61,14 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
     return Chain(program, execution, arguments)
 
 
+def _execution(task: Task) -> ExecutionSettings:
+    options = OursOptions.model_validate(task.options)
+    return ExecutionSettings.model_validate(options.model_dump(exclude={"density"}))
+
+
 def prepare(task: Task, problem: Problem) -> Prepared:
     """See task.Sampler. A run counts its gradients twice, by the draws' records and by the executor, and compares."""
+    own_threads(task.chains, _execution(task))  # as the command line does
     chain = make_task_chain(task, problem)
     runner = make_runner(chain.program, chain.arguments(0), chain.execution, task.max_tree_depth)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from batchnuts.experiments.problems import Problem, is_centered
 from batchnuts.models.eight_schools import SCALE
 
@@ -97,7 +99,8 @@ def program(problem: Problem) -> StanProgram:
     data = problem.data
     match problem.name:
         case "correlated_gaussian":
-            return StanProgram(CORRELATED_GAUSSIAN, {"dimension": problem.dimension, "precision": data["precision"]})
+            precision = data["precision"] if data["precision"].ndim == 2 else np.diag(data["precision"])
+            return StanProgram(CORRELATED_GAUSSIAN, {"dimension": problem.dimension, "precision": precision})
         case "neal_funnel":
             return StanProgram(NEAL_FUNNEL, {"dimension": problem.dimension, "scale": float(data["scale"])})
         case "eight_schools":

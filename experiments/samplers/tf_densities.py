@@ -27,7 +27,8 @@ def log_density(problem: Problem) -> Callable[[Any], Any]:
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # differentiated by TensorFlow, x P x costs two products more
     def correlated_gaussian(x: Any) -> Any:
-        gradient = -tf.matmul(x, data["precision"])
+        precision = data["precision"]
+        gradient = -(tf.matmul(x, precision) if precision.shape.rank == 2 else x * precision)
         return 0.5 * tf.reduce_sum(x * gradient, axis=1), lambda upstream: upstream[:, None] * gradient
 
     def neal_funnel(position: Any) -> Any:

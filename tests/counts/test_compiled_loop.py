@@ -49,7 +49,8 @@ def make_machine(schedule: str = "sweep") -> tuple[VirtualMachine, dict[str, Any
 
 def within_the_loop(machine: VirtualMachine, state: dict[str, Any]) -> list[str]:
     """The optimized instructions of all computations but the entry, which runs once for a call of the machine."""
-    text = machine._advance.experimental_get_compiler_ir(state, tf.constant(1, tf.int64))(stage="optimized_hlo")
+    one, none = tf.constant(1, tf.int64), tf.constant(0, tf.int64)
+    text = machine._advance.experimental_get_compiler_ir(state, one, none)(stage="optimized_hlo")
     lines: list[str] = []
     entry = False
     for line in text.splitlines():
@@ -87,3 +88,17 @@ def test_a_push_by_selection_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(TensorFlowBackend, "put_rows", put_rows)
     assert ops(within_the_loop(*make_machine("earliest")), "select", STACK) >= 5
+
+
+def ciphers(lines: list[str]) -> float:
+    """How many words of random bits are computed: each takes a cipher of 20 rounds, each of these a rotation."""
+    return sum(" shift-left(" in line for line in lines) / 20
+
+
+def test_random_words_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA would compute them again for each array that depends on them: a direction for each vector that it swaps."""
+    with_mark = ciphers(within_the_loop(*make_machine()))
+    monkeypatch.setattr(random, "_once", lambda words: words)
+    without = ciphers(within_the_loop(*make_machine()))
+    assert with_mark <= 18
+    assert without >= 2 * with_mark

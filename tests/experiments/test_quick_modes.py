@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batchnuts.experiments import benchmark, figure6, figure7, fsm
+from batchnuts.experiments import benchmark, figure6, figure7, fsm, scaling
 from batchnuts.experiments.config import load_experiment
 from batchnuts.experiments.measurements import measurements_file
 from batchnuts.experiments.measuring import Measuring
@@ -37,18 +37,26 @@ TINY = {
         "problems.gauss.model.dimension=3", "run.chains=[2]", "claims.gauss_vmap.chains=2", "run.transitions=4",
         "run.max_tree_depth=3", "measurement.repetitions=1",
     ],
+    "scaling": [
+        "curves.chains.chains=[2, 3]", "curves.chains_limit=null", "run.chains=[2]", "run.max_tree_depth=3",
+        "measurement.repetitions=1", "curves.dimension.problems=[d2]", "curves.trajectory.problems=[t1]",
+        *(f"problems.{name}.model.dimension=3" for name in ("base", "t1", "n1")),
+        *(f"problems.{name}.transitions=3" for name in ("base", "d2", "t1", "n1")),
+    ],
 }  # fmt: skip
 EXPERIMENTS = {
     "figure6": figure6.EXPERIMENT,
     "figure7": figure7.EXPERIMENT,
     "fsm": fsm.EXPERIMENT,
     "benchmark": benchmark.EXPERIMENT,
+    "scaling": scaling.EXPERIMENT,
 }
 PICTURES = {
     "figure6": ["figure6", "figure6_utilization"],
     "figure7": ["figure7"],
     "fsm": ["fsm"],
     "benchmark": ["benchmark_gauss", "benchmark_schools"],
+    "scaling": ["scaling", "scaling_memory"],
 }
 
 
@@ -89,7 +97,12 @@ def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
     summary = (folder / "summary.md").read_text()
     for claim in config.claims.values():
         assert claim.says in summary
-    assert ("**holds**" in summary) or ("**does not hold**" in summary) or ("**not measured**" in summary)
+    assert (
+        not config.claims
+        or ("**holds**" in summary)
+        or ("**does not hold**" in summary)
+        or ("**not measured**" in summary)
+    )
     for row in rows:
         if row.status == "missing":
             assert row.note in summary
@@ -115,6 +128,16 @@ def test_mistakes_on_the_command_line_are_told_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     assert main(figure6.EXPERIMENT, arguments) == 2
     assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("panel", ["", "chain"])
+def test_a_curve_without_an_axis_is_told(
+    panel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(scaling.EXPERIMENT, ["--config", "scaling.yaml", f"curves.draws.panel='{panel}'"]) == 2
+    assert f"curves.draws.panel: found '{panel}'; expected what it is drawn against" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

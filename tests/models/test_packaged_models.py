@@ -75,7 +75,10 @@ def test_intercept_is_a_named_column_of_ones():
 @pytest.mark.parametrize("options", OPTIONS[2:])
 def test_gaussian_truth_belongs_to_its_density(options):
     model = make(options, "float64")
-    truth = model.constant_data["true_covariance"][1]
+    if options.get("covariance") == "diagonal":
+        truth = np.diag(model.constant_data["true_variance"][1])
+    else:
+        truth = model.constant_data["true_covariance"][1]
     assert (model.constant_data["true_mean"][1] == 0).all()
     # The gradient is -precision x, so at the columns of the covariance it is minus the identity.
     _, gradient = model.batched_value_and_gradient(tf.constant(truth))

@@ -81,6 +81,7 @@ def unary() -> list[Case]:
         case("Identity", (*FLOATS, *INTS, *BOOL), input=whole(3)),
         case("IdentityN", input=[floats(3), floats(2, 2)]),
         case("Neg", INTS, x=signed(4)),
+        case("Snapshot", (*FLOATS, *INTS, *BOOL), input=whole(2, 3)),
         case("Square", COMPLEX, x=complexes(4)),
     ]
     return found

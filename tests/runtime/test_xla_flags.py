@@ -25,7 +25,7 @@ def triangular(n):
 before = dict(os.environ)
 machine = triangular.machine((as_type("int64"),), 2, get_backend("tensorflow", "xla"), "sweep", 8)
 state = machine.start({"main.n": np.array([3, 5])})
-hlo = machine._advance.experimental_get_compiler_ir(state, tf.constant(5, tf.int64))(stage="optimized_hlo")
+hlo = machine._advance.experimental_get_compiler_ir(state, *[tf.constant(n, tf.int64) for n in (5, 0)])(stage="optimized_hlo")
 assert dict(os.environ) == before, "the environment has changed"
 assert np.asarray(machine.results(machine.advance(state, 100))[0]).tolist() == [6, 15]
 print("whole:", "xla_cpu_small_call" in hlo)

@@ -16,7 +16,7 @@ UNARY = """
     BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Bitcast Bucketize Ceil CheckNumerics ComplexAbs Conj Cos Cosh
     Dawsn DebugGradientIdentity DeepCopy Digamma Elu Erf Erfc Erfinv Exp Expint Expm1 Floor FresnelCos FresnelSin Imag
     Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p LogicalNot Ndtri Neg OnesLike PopulationCount
-    PreventGradient Real Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Snapshot Softplus Softsign
+    PreventGradient Real Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign
     Spence Sqrt Square StopGradient Tan Tanh
 """
 UNARY_WITHOUT_XLA = """
@@ -39,6 +39,17 @@ SAME_SHAPE = """
 def one_input(site: Site) -> list[Value]:
     """f(rows) has the rows f(row)."""
     return [Rows(_before_split(site, site.tensors()))]
+
+
+@converts("Snapshot")
+def computed_once(site: Site) -> list[Value]:
+    """The rows themselves, taken out of the array by their numbers.
+
+    XLA makes one loop of what leads to an array that several others read, for each of them, unless it is an array that
+    is indexed: that must be there first. It takes this op itself for nothing.
+    """
+    rows = site.tensor(0)
+    return [Rows(tf.gather(rows, tf.range(tf.shape(rows)[0])))]
 
 
 @converts("ZerosLike")

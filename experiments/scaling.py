@@ -1,0 +1,182 @@
+"""What a gradient of NUTS costs against chains, dimension, length of trajectories and draws; and what memory it takes.
+
+    python -m batchnuts.experiments.scaling --config scaling.yaml
+
+A curve's `panel` names what it is drawn against (`AXES`): its numbers of chains, or something of its problems.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from batchnuts.experiments import plots
+from batchnuts.experiments.config import Curve, ExperimentConfig
+from batchnuts.experiments.notebook import Experiment, main
+from batchnuts.experiments.problems import Problem
+from batchnuts.experiments.results import QUANTITIES, Results, Value
+from batchnuts.experiments.summary import format_figure, table
+from batchnuts.yaml_settings import ConfigError
+
+QUESTION = """\
+How does the cost of a gradient change as one thing grows and the rest stays? A gradient is *useful* if NUTS of one
+chain evaluates it too. Step sizes are fixed, the metric is the identity, chains start in the typical set, and every
+sampler is compiled and run once before it is timed."""
+
+Place = tuple[str, str, int]
+"""(curve, problem, chains) of one point."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a panel is drawn against."""
+
+    label: str
+    at: Callable[[Results, Place], float | None]
+    """Where a point stands on it; None where that is not known."""
+
+
+def _dimension(results: Results, place: Place) -> float:
+    return Problem(results.config.models[place[1]]).dimension
+
+
+def _trajectory(results: Results, place: Place) -> float | None:
+    """As the first curve of the panel has it: the same for all, though their seeds make it a little different."""
+    curves = results.config.curves
+    first = next(name for name, curve in curves.items() if curve.panel == curves[place[0]].panel)
+    runs = [row for row in results.rows_of(first, *place[1:]) if row.ok]
+    each = [(run.useful_gradients or 0) / (run.chains * run.transitions) for run in runs]
+    return statistics.fmean(each) if each else None
+
+
+AXES: Mapping[str, Axis] = {
+    "chains": Axis("chains", lambda results, place: place[2]),
+    "dimension": Axis("dimension", _dimension),
+    "trajectory": Axis("gradients per transition", _trajectory),
+    "draws": Axis("transitions", lambda results, place: results.config.task(*place).transitions),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve in its panel: what is measured, at the points that have runs."""
+
+    curve: Curve
+    points: tuple[tuple[Value, Value, float], ...]
+    """(useful gradients per second, peak memory in MB, MB of draws) by where the point stands on its axis."""
+
+
+def lines(results: Results, panel: str) -> list[Line]:
+    """The curves of a panel."""
+    config, axis = results.config, AXES[panel]
+    found = []
+    for name, curve in config.curves.items():
+        if curve.panel != panel:
+            continue
+        points = []
+        for place in (
+            (name, problem, chains) for problem in config.problems_of(name) for chains in config.chains_of(name)
+        ):
+            at = axis.at(results, place)
+            rate = results.value("typical_rate", *place)
+            memory = results.value("peak_memory", *place)
+            if at is not None and rate is not None and memory is not None:
+                draws = megabytes_of_draws(config, place)
+                points.append((replace(rate, size=round(at)), replace(memory, size=round(at)), draws))
+        found.append(Line(curve, tuple(sorted(points, key=lambda point: point[0].size))))
+    return found
+
+
+def megabytes_of_draws(config: ExperimentConfig, place: Place) -> float:
+    """What all positions of a point take."""
+    task, problem = config.task(*place), Problem(config.models[place[1]])
+    width = 4 if problem.dtype == "float32" else 8
+    return float(task.chains * task.transitions * problem.dimension * width / 1e6)
+
+
+def check(config: ExperimentConfig) -> None:
+    """Raise ConfigError for a curve in no panel, or in one that there is not."""
+    for name, curve in config.curves.items():
+        if curve.panel not in AXES:
+            raise ConfigError(
+                f"curves.{name}.panel: found {curve.panel!r}; expected what it is drawn against, one of "
+                f"{', '.join(AXES)}."
+            )
+
+
+def panels(config: ExperimentConfig) -> list[str]:
+    """Those that some curve is drawn in, in the order of AXES."""
+    return [panel for panel in AXES if any(curve.panel == panel for curve in config.curves.values())]
+
+
+def pictures(results: Results) -> Mapping[str, Any]:
+    """Useful gradients per second, one panel for each axis; and memory against the size of the draws."""
+    shown = panels(results.config)
+    if not shown:
+        return {}
+    figure, axes = plots.new_figure(len(shown), "What a gradient of NUTS costs")
+    rate = QUANTITIES["typical_rate"].axis
+    for panel, place in zip(shown, axes, strict=True):
+        drawn = lines(results, panel)
+        for number, line in enumerate(drawn):
+            plots.draw_curve(place, [point[0] for point in line.points], line.curve.label, number)
+        sizes = {point[0].size for line in drawn for point in line.points}
+        title = f"against {AXES[panel].label}"
+        plots.finish(place, x=AXES[panel].label, y=rate, title=title, sizes=sizes, log_y=True)
+    memory, (place,) = plots.new_figure(1, "What memory NUTS takes")
+    ours = [line for panel in shown for line in lines(results, panel) if line.curve.sampler == "batchnuts"]
+    for number, line in enumerate(ours):
+        by_draws = sorted((max(round(draws), 1), peak) for _, peak, draws in line.points)
+        values = [replace(peak, size=size) for size, peak in by_draws]
+        plots.draw_curve(place, values, f"growing {AXES[line.curve.panel].label}", number)
+    sizes = {max(round(draws), 1) for line in ours for _, _, draws in line.points}
+    plots.finish(
+        place, x="draws x chains x dimension, MB", y="peak memory of the process, MB", title="", sizes=sizes, log_y=True
+    )
+    return {"scaling": figure, "scaling_memory": memory}
+
+
+def tables(results: Results) -> str:
+    """For each axis, the rate of each curve, and the memory of ours."""
+    parts = []
+    for panel in panels(results.config):
+        drawn = lines(results, panel)
+        parts.append(f"## Against {AXES[panel].label}")
+        parts.append("Useful gradients per second, median of the repetitions (their range):")
+        parts.append(rates_table(AXES[panel].label, drawn))
+        rows = [
+            (f"{peak.size:,}", format_figure(draws, ".3g"), format_figure(peak.value, ".4g"))
+            for line in drawn
+            if line.curve.sampler == "batchnuts"
+            for _, peak, draws in line.points
+        ]
+        parts.append("Memory of batchnuts, in MB:")
+        parts.append(table((AXES[panel].label, "all positions drawn", "peak of the process"), rows))
+    return "\n\n".join(parts)
+
+
+def rates_table(axis: str, drawn: Sequence[Line]) -> str:
+    """A row for each place on the axis, a column for each curve."""
+    sizes = sorted({point[0].size for line in drawn for point in line.points})
+    rows = []
+    for size in sizes:
+        cells = []
+        for line in drawn:
+            rates = {rate.size: rate for rate, _, _ in line.points}
+            cells.append(_cell(rates[size]) if size in rates else "-")
+        rows.append((f"{size:,}", *cells))
+    return table((axis, *(line.curve.label for line in drawn)), rows)
+
+
+def _cell(rate: Value) -> str:
+    low, high = (format_figure(figure, ",.3g") for figure in (rate.low, rate.high))
+    return f"{format_figure(rate.value, ',.3g')} ({low} to {high})"
+
+
+EXPERIMENT = Experiment("scaling", "What NUTS costs as things grow", QUESTION, pictures, tables, check=check)
+
+if __name__ == "__main__":
+    sys.exit(main(EXPERIMENT))

@@ -1,0 +1,63 @@
+"""Devices of one thread each: made only before TensorFlow begins, used by the sampler's threads; no draw changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from batchnuts.autobatch.runtime.tensorflow_threads import on_shard, use_own_threads
+
+SAMPLED = """
+import sys
+import numpy as np
+import batchnuts
+from batchnuts.autobatch.runtime.tensorflow_threads import on_shard
+own = sys.argv[1] == "own"
+if own:
+    assert not batchnuts.use_own_threads(1)
+    assert batchnuts.use_own_threads(2)
+    assert batchnuts.use_own_threads(2)
+    assert not batchnuts.use_own_threads(3)
+import tensorflow as tf
+assert len(tf.config.list_logical_devices("CPU")) == (2 if own else 1)
+if own:
+    assert tf.config.threading.get_intra_op_parallelism_threads() == 1
+else:
+    assert not batchnuts.use_own_threads(2)
+seen = []
+for shard in range(3):
+    with on_shard(shard):
+        seen.append((tf.constant(1.0) + 1.0).device[-1])
+assert seen == (["0", "1", "0"] if own else ["0"] * 3)
+import os
+assert "TF_OVERRIDE_GLOBAL_THREADPOOL" not in os.environ
+model = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
+data = batchnuts.sample_chains(model, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, shards=2)
+np.save(sys.argv[2], data.posterior["position"].values)
+"""
+
+
+def test_too_late_it_changes_nothing() -> None:
+    tf.constant(1.0)
+    before = tf.config.threading.get_intra_op_parallelism_threads()
+    assert not use_own_threads(2)
+    assert len(tf.config.list_logical_devices("CPU")) == 1
+    assert tf.config.threading.get_intra_op_parallelism_threads() == before
+    with on_shard(1):
+        assert (tf.constant(1.0) + 1.0).device.endswith("CPU:0")
+
+
+def test_chains_on_devices_of_their_own_draw_the_same(tmp_path) -> None:
+    drawn = []
+    for how in ("own", "shared"):
+        file = tmp_path / f"{how}.npy"
+        done = subprocess.run(
+            [sys.executable, "-c", SAMPLED, how, str(file)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        drawn.append(np.load(file))
+    assert drawn[0].shape == (12, 10, 3)
+    np.testing.assert_allclose(drawn[0], drawn[1], rtol=1e-4, atol=1e-5)
