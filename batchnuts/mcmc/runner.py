@@ -15,10 +15,9 @@ import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.schedule import costly_blocks, ending_early, make_schedule
+from batchnuts.autobatch.compiler.schedule import costly_blocks
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.runtime.backend import State
-from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.stackless import Tally
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.chain_program import ChainResult, Record
@@ -83,10 +82,8 @@ class MachineRunner:
         self.may_grow = execution.max_stack_depth is None
         depth = execution.max_stack_depth or first_depth
         lowered = program.compiled(types, backend).lowered
-        schedule = make_schedule(lowered, execution.schedule, lambda: block_costs(lowered, backend))
-        # so that chunks in which few chains are left can be merged
-        schedule = ending_early(lowered, schedule)
-        self.machine = VirtualMachine(lowered, backend, len(leaves[0]), depth, schedule)
+        # ends_early: so that chunks in which few chains are left can be merged
+        self.machine = VirtualMachine(lowered, backend, len(leaves[0]), depth, execution.schedule, ends_early=True)
         self.costly = [self.machine.index[label] for label in costly_blocks(self.machine.program)]
         self.state: State | None = None
         self.sweeps_per_second = 40.0

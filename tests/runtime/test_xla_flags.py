@@ -9,6 +9,25 @@ from pathlib import Path
 
 import pytest
 
+BOUND = """
+import sys
+import numpy as np
+from batchnuts.autobatch import batch, ops
+from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.runtime import xla_flags
+
+@batch
+def shrunk(x, n):
+    while n > 0:
+        x = ops.tanh(np.eye(3) @ x) if sys.argv[1] == "matrix" else ops.tanh(x)
+        n = n - 1
+    return x
+
+types = as_type("float64[3]"), as_type("int64")
+shrunk.machine(types, int(sys.argv[2]), get_backend("tensorflow", "xla"), "sweep", 8)
+print(xla_flags._done)
+"""
+
 PROGRAM = """
 import os
 import numpy as np
@@ -25,7 +44,8 @@ def triangular(n):
 before = dict(os.environ)
 machine = triangular.machine((as_type("int64"),), 2, get_backend("tensorflow", "xla"), "sweep", 8)
 state = machine.start({"main.n": np.array([3, 5])})
-hlo = machine._advance.experimental_get_compiler_ir(state, *[tf.constant(n, tf.int64) for n in (5, 0)])(stage="optimized_hlo")
+budget = [tf.constant(n, tf.int64) for n in (5, 0)]
+hlo = machine._advance.experimental_get_compiler_ir(state, *budget)(stage="optimized_hlo")
 assert dict(os.environ) == before, "the environment has changed"
 assert np.asarray(machine.results(machine.advance(state, 100))[0]).tolist() == [6, 15]
 print("whole:", "xla_cpu_small_call" in hlo)
@@ -50,3 +70,15 @@ def test_small_loops_are_compiled_whole(flags: str | None, whole: bool, tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"whole: {whole}"
+
+
+@pytest.mark.parametrize(
+    ("what", "lanes", "bound"), [("matrix", "1", 300_000), ("matrix", "4", 30_000), ("vector", "4", 300_000)]
+)
+def test_plain_loops_only_where_no_matrices_are_multiplied(what: str, lanes: str, bound: int, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(BOUND)
+    command = [sys.executable, str(tmp_path / "program.py"), what, lanes]
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"[{bound}]"

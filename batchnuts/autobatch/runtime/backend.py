@@ -146,8 +146,11 @@ class Backend(Evaluator, Protocol):
         Else the function itself.
         """
 
-    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of States and scalars as the mode runs it."""
+    def compile(self, function: Callable[..., Any], plain: bool = False) -> Callable[..., Any]:
+        """The function of States and scalars as the mode runs it.
+
+        plain: a compiler loses nothing if it makes plain loops of all operations.
+        """
 
     def sweep(self, plan: SweepPlan, state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:
         """Sweep until at most `leave_at` lanes live on (their pc is not `plan.halted`) or `budget` sweeps were made.

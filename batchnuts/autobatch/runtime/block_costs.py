@@ -9,6 +9,7 @@ hardware, and on backends where each operation costs more, only their ratios cou
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from batchnuts.autobatch.compiler.ir import (
     Block,
@@ -36,13 +37,27 @@ STORED = (VariableAllocation.REGISTER, VariableAllocation.FULL)
 
 def block_costs(program: Program, backend: Backend) -> dict[str, float]:
     """By label; see above. Empty where the backend cannot tell what primitives do."""
-    costs: dict[str, float] = {}
+    return costs_of(program, block_work(program, backend))
+
+
+def block_work(program: Program, backend: Backend) -> dict[str, Work]:
+    """What the primitives of each block do for one lane, by label. Empty where the backend cannot tell."""
+    found: dict[str, Work] = {}
     for block in program.graph.blocks:
         work = _work(program, block, backend)
         if work is None:
             return {}
-        products, elements = PRODUCT * work.products, ELEMENT * work.elements
-        costs[block.label] = DISPATCH + LANES * (products + elements + WRITTEN * _written(program, block))
+        found[block.label] = work
+    return found
+
+
+def costs_of(program: Program, work: Mapping[str, Work]) -> dict[str, float]:
+    """By label; see above."""
+    costs: dict[str, float] = {}
+    for label, done in work.items():
+        products, elements = PRODUCT * done.products, ELEMENT * done.elements
+        written = WRITTEN * _written(program, program.graph.block(label))
+        costs[label] = DISPATCH + LANES * (products + elements + written)
     return costs
 
 

@@ -167,7 +167,7 @@ class NumpyBackend:
         """See Backend: the function itself."""
         return function
 
-    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def compile(self, function: Callable[..., Any], plain: bool = False) -> Callable[..., Any]:
         """See Backend: nothing to do."""
         return function
 

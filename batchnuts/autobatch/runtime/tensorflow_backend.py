@@ -210,12 +210,12 @@ class TensorFlowBackend:
         """See Backend: traced in eager mode; the other modes compile more than that at once."""
         return _traced(function) if self.mode == "eager" else function
 
-    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def compile(self, function: Callable[..., Any], plain: bool = False) -> Callable[..., Any]:
         """See Backend."""
         if self.mode == "eager":
             return function
         if self.mode == "xla":
-            compile_small_loops_whole()
+            compile_small_loops_whole(plain)
         return _traced(function, jit_compile=self.mode == "xla")
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:

@@ -18,16 +18,17 @@ The whole machine is this dictionary of arrays: a run can stop after any block a
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
 import numpy as np
 
 from batchnuts.autobatch.compiler.ir import Program, VariableAllocation
-from batchnuts.autobatch.compiler.schedule import Schedule, make_schedule
+from batchnuts.autobatch.compiler.schedule import Schedule, ending_early, make_schedule
 from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State, SweepPlan
-from batchnuts.autobatch.runtime.block_costs import block_costs
+from batchnuts.autobatch.runtime.block_costs import block_work, costs_of
 from batchnuts.autobatch.runtime.dispatch import Rule
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
 from batchnuts.autobatch.runtime.machine_code import MachineCode, entries_touched
@@ -61,6 +62,7 @@ class VirtualMachine:
 
     schedule: a policy's name, or a Schedule made by hand; ValueError if it does not fit the program.
     profiled: whether the state notes what a profile needs besides (see `MachineCode`).
+    ends_early: see `compiler.schedule.ending_early`.
     """
 
     def __init__(
@@ -71,12 +73,16 @@ class VirtualMachine:
         stack_depth: int,
         schedule: str | Schedule = "auto",
         profiled: bool = False,
+        ends_early: bool = False,
     ) -> None:
         self.program = program
         self.backend = backend
         self.lanes = lanes
         self.stack_depth = stack_depth
-        self.schedule = make_schedule(program, schedule, lambda: block_costs(program, backend))
+        work = functools.cache(lambda: block_work(program, backend))
+        self.schedule = make_schedule(program, schedule, lambda: costs_of(program, work()))
+        if ends_early:
+            self.schedule = ending_early(program, self.schedule)
         self.profiled = profiled
         labels = self.schedule.order
         one_choice = self.schedule.choose == "most_active"
@@ -104,7 +110,8 @@ class VirtualMachine:
             after, taken = backend.sweep(plan, state, budget, leave_at)
             return {name: after[name] for name in plan.touches}, taken
 
-        self._advance = backend.compile(advance)
+        one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
+        self._advance = backend.compile(advance, plain=one_vector)
 
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
         """The same machine with stacks of another depth."""

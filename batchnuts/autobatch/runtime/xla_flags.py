@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 
 import tensorflow as tf
@@ -12,19 +11,33 @@ SMALL_LOOP_BYTES = 30_000
 list of them to go through: the blocks of a machine of a few lanes. Not more, since XLA compiles what is in such a
 function to plain loops, products of matrices too (decisions/0013)."""
 
+PLAIN_LOOP_BYTES = 300_000
+"""The same where plain loops are as good as anything: no matrix is multiplied by more than one vector."""
+
 _FLAG = "--xla_backend_extra_options"
 
 
-@functools.cache
-def compile_small_loops_whole() -> None:
-    """Set it, once in a process. Nothing happens where the user's XLA_FLAGS set such options, or XLA was used before.
+def compile_small_loops_whole(plain: bool) -> None:
+    """Set the bound, once in a process: the first program decides, which is `plain` if plain loops suit it.
 
-    The environment is afterwards as it was: other libraries in the process read the same variable.
+    Nothing happens where the user's XLA_FLAGS set such options, or XLA was used before. The environment is afterwards
+    as it was: other libraries in the process read the same variable.
     """
+    _set_bound(PLAIN_LOOP_BYTES if plain else SMALL_LOOP_BYTES)
+
+
+_done: list[int] = []
+"""The bound that was set."""
+
+
+def _set_bound(bound: int) -> None:
+    if _done:
+        return
+    _done.append(bound)
     given = os.environ.get("XLA_FLAGS")
     if given is not None and _FLAG in given:
         return
-    ours = f"{_FLAG}=xla_cpu_small_while_loop_byte_threshold={SMALL_LOOP_BYTES}"
+    ours = f"{_FLAG}=xla_cpu_small_while_loop_byte_threshold={bound}"
     os.environ["XLA_FLAGS"] = f"{given} {ours}" if given else ours
     try:
         tf.function(lambda x: x, jit_compile=True, autograph=False)(tf.constant(0.0))  # XLA reads its flags now
