@@ -108,6 +108,14 @@ class ChunkRunner:
         self.chunks: dict[Place, Chunk] = {}
         """Those that are not merged into others."""
         self.kept: Kept | None = None
+        self.waiting: set[Place] = set()
+        """Chunks that no thread is at."""
+        self.ready: set[Place] = set()
+        """Chunks that wait for their partners."""
+        self.finished = False
+        self.failures: list[BaseException] = []
+        self.lock = threading.Condition()
+        """Guards the above; notified when the run is over."""
         self.threads: list[threading.Thread] = []
         self.stopping = threading.Event()
 
@@ -138,101 +146,105 @@ class ChunkRunner:
         """From the start, again until the stacks are deep enough."""
         while True:
             try:
-                yield from self.work(inputs)
+                yield from self.attempt(inputs)
                 return
             except StackOverflowError as error:
                 self.first.grow(error)
 
-    def work(self, inputs: tuple[Any, ...]) -> Iterator[tuple[Counts, ChainResult | None]]:
+    def attempt(self, inputs: tuple[Any, ...]) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Starts the threads, and tells what they have done a few times a second."""
-        chains, bracket = len(inputs[0]), self.bracket
-        self.chunks = {}
-        for number in range(self.chunking.chunks):
-            rows = self.rows(number)
-            state = self.first.start(self.part(inputs, number))
-            runner = copy.copy(self.first)  # the machine is the same, how long a slice takes is not
-            self.chunks[Place(0, number)] = Chunk(runner, np.where(rows < chains, rows, NO_CHAIN), state)
-        kept = self.kept = Kept(self.first.so_far(state), chains)
-        waiting = set(self.chunks)
-        ready: dict[Place, Chunk] = {}
-        """Those that wait for their partners."""
-        failures: list[BaseException] = []
-        finished = False
-        lock = threading.Condition()
-        stopping = self.stopping = threading.Event()
-
-        def progress(place: Place) -> tuple[float, Place]:
-            _, served = self.chunks[place].occupied()
-            return float(kept.result.done[served].mean()) if len(served) else 0.0, place
-
-        def serve(shard: int) -> None:
-            """One thread: a slice of one chunk after another, until none is waiting."""
-            while not stopping.is_set():
-                with lock:
-                    if not waiting:
-                        return
-                    place = min(waiting, key=progress)
-                    waiting.discard(place)
-                try:
-                    with on_shard(shard):
-                        step(place)
-                except BaseException as error:
-                    with lock:
-                        failures.append(error)
-                        stopping.set()
-                        lock.notify_all()
-                    return
-
-        def step(place: Place) -> None:
-            """One slice; after the last one of a chunk in its round, it merges with its partner, or waits for it."""
-            nonlocal finished
-            chunk = self.chunks[place]
-            left = chunk.slice(bracket.leave_at(place))
-            kept.count(chunk)
-            while left:
-                if bracket.is_last(place):
-                    kept.take(chunk)
-                    with lock:
-                        finished = True
-                        lock.notify_all()
-                    return
-                partner = bracket.partner(place)
-                if partner is not None:
-                    with lock:
-                        if partner not in ready:
-                            ready[place] = chunk
-                            return
-                        other = ready.pop(partner)
-                    chunk = merge(chunk, other, kept) if place < partner else merge(other, chunk, kept)
-                with lock:
-                    del self.chunks[place]
-                    if partner is not None:
-                        del self.chunks[partner]
-                    place = bracket.next(place)
-                    self.chunks[place] = chunk
-                left = chunk.live() <= bracket.leave_at(place)
-            with lock:
-                waiting.add(place)
-
-        shards = range(self.chunking.shards)
-        self.threads = [threading.Thread(target=serve, args=(shard,), daemon=True) for shard in shards]
+        kept = self.begin(inputs)
+        self.threads = [
+            threading.Thread(target=self.serve, args=(n,), daemon=True) for n in range(self.chunking.shards)
+        ]
         for thread in self.threads:
             thread.start()
         try:
             while True:
-                with lock:
-                    if not failures and not finished:
-                        lock.wait(SLICE_SECONDS)
-                    if failures:
-                        raise failures[0]
+                with self.lock:
+                    if not self.failures and not self.finished:
+                        self.lock.wait(SLICE_SECONDS)
+                    if self.failures:
+                        raise self.failures[0]
                     gradients = sum((chunk.counts for chunk in self.chunks.values()), Counts())
-                    over = finished
+                    over = self.finished
                 done, divergences = (int(array.sum()) for array in (kept.result.done, kept.result.divergences))
                 yield replace(gradients, transitions=done, divergences=divergences), kept.result if over else None
                 if over:
                     return
         finally:
             self.stop()
+
+    def begin(self, inputs: tuple[Any, ...]) -> Kept:
+        """All chunks before their first block: so there is something of each when the run is broken off."""
+        chains = len(inputs[0])
+        self.chunks = {}
+        for number in range(self.chunking.chunks):
+            rows = self.rows(number)
+            state = self.first.start(self.part(inputs, number))
+            runner = copy.copy(self.first)  # the machine is the same, how long a slice takes is not
+            self.chunks[Place(0, number)] = Chunk(runner, np.where(rows < chains, rows, NO_CHAIN), state)
+        self.kept = Kept(self.first.so_far(state), chains)
+        self.waiting, self.ready = set(self.chunks), set()
+        self.finished, self.failures = False, []
+        self.stopping = threading.Event()
+        return self.kept
+
+    def serve(self, shard: int) -> None:
+        """One thread: a slice of one chunk after another, until none is waiting."""
+        while not self.stopping.is_set():
+            with self.lock:
+                if not self.waiting:
+                    return
+                place = min(self.waiting, key=self.progress)
+                self.waiting.discard(place)
+            try:
+                with on_shard(shard):
+                    self.step(place)
+            except BaseException as error:
+                with self.lock:
+                    self.failures.append(error)
+                    self.stopping.set()
+                    self.lock.notify_all()
+                return
+
+    def progress(self, place: Place) -> tuple[float, Place]:
+        """How far the chains of a chunk have come on average: the last one is served first."""
+        assert self.kept is not None
+        _, chains = self.chunks[place].occupied()
+        return float(self.kept.result.done[chains].mean()) if len(chains) else 0.0, place
+
+    def step(self, place: Place) -> None:
+        """One slice of a chunk. After its last in a round it goes on to the next, merged with its partner if any."""
+        assert self.kept is not None
+        bracket, chunk = self.bracket, self.chunks[place]
+        waits = chunk.slice(bracket.leave_at(place))
+        self.kept.count(chunk)
+        while waits:
+            if bracket.is_last(place):
+                self.kept.take(chunk)
+                with self.lock:
+                    self.finished = True
+                    self.lock.notify_all()
+                return
+            partner = bracket.partner(place)
+            if partner is not None:
+                with self.lock:
+                    if partner not in self.ready:
+                        self.ready.add(place)
+                        return
+                    self.ready.discard(partner)
+                one, other = (self.chunks[p] for p in sorted((place, partner)))
+                chunk = merge(one, other, self.kept)
+            with self.lock:
+                for left in (place, partner):
+                    if left is not None:
+                        del self.chunks[left]
+                place = bracket.next(place)
+                self.chunks[place] = chunk
+            waits = chunk.live() <= bracket.leave_at(place)
+        with self.lock:
+            self.waiting.add(place)
 
     def stop(self) -> None:
         """Let the threads finish the slices they are at, and wait for them."""

@@ -30,6 +30,7 @@ gather computes the active lanes' rows and scatters the results back, so that no
 class BlockStep:
     """One block ready to run: on the lanes whose pc is `index`."""
 
+    label: str
     index: int
     group_start: int
     """Index of the first block of its group."""

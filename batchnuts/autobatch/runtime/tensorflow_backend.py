@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -107,6 +109,10 @@ class TensorFlowBackend:
             abstract.append(AbstractResult(unflatten(tree, leaf_types), sources, used))
         return tuple(abstract)
 
+    def _scope(self, name: str) -> Any:
+        """Operations within have the name in theirs, which a profile of XLA's kernels shows."""
+        return nullcontext() if self.mode == "eager" else tf.name_scope(name)
+
     # ---- arrays -----------------------------------------------------------------------------------------------
 
     def asarray(self, value: Any, dtype: str) -> tf.Tensor:
@@ -128,11 +134,13 @@ class TensorFlowBackend:
     def where(self, mask: Any, new: Any, old: Any) -> tf.Tensor:
         """See Backend."""
         rank = max(len(new.shape), len(old.shape))
-        return tf.where(tf.reshape(mask, [mask.shape[0]] + [1] * (rank - 1)), new, old)
+        with self._scope("mask"):
+            return tf.where(tf.reshape(mask, [mask.shape[0]] + [1] * (rank - 1)), new, old)
 
     def count(self, mask: Any) -> tf.Tensor:
         """See Backend."""
-        return tf.cast(_sum_of_rows(tf.cast(mask, tf.int32)), tf.int64)
+        with self._scope("rule"):
+            return tf.cast(_sum_of_rows(tf.cast(mask, tf.int32)), tf.int64)
 
     def largest(self, values: Any, mask: Any) -> tf.Tensor:
         """See dispatch.Reductions."""
@@ -140,16 +148,19 @@ class TensorFlowBackend:
 
     def _waiting(self, pc: Any, halted: int) -> tf.Tensor:
         """int64 [halted + 1]: how many lanes are at each pc."""
-        places = tf.range(halted + 1, dtype=tf.int32)
-        return tf.cast(_sum_of_rows(tf.cast(pc[:, None] == places, tf.int32)), tf.int64)
+        with self._scope("rule"):
+            places = tf.range(halted + 1, dtype=tf.int32)
+            return tf.cast(_sum_of_rows(tf.cast(pc[:, None] == places, tf.int32)), tf.int64)
 
     def take_rows(self, memory: Any, rows: Any) -> tf.Tensor:
         """See Backend."""
-        return tf.gather(memory, rows)
+        with self._scope("stack"):
+            return tf.gather(memory, rows)
 
     def put_rows(self, memory: Any, rows: Any, values: Any) -> tf.Tensor:
         """See Backend."""
-        return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
+        with self._scope("stack"):
+            return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
 
     def write_rows(self, buffers: Any, lanes: Any, rows: Any, values: Any) -> tf.Tensor:
         """See Backend: by a scatter, no select over whole buffers.
@@ -165,7 +176,8 @@ class TensorFlowBackend:
         else:
             slots = first + tf.where(lanes, tf.cast(rows, tf.int32), 0)
             values = self.where(lanes, values, tf.gather(flat, slots))
-        return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
+        with self._scope("record"):
+            return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
 
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
         """See Backend: by tracing it. In the other modes a dispatch costs what TensorFlow takes to start its ops."""
@@ -291,7 +303,8 @@ def _run_if_due(step: BlockStep, due: Any, state: State) -> State:
         return tf.constant(False), {name: after[name] for name in step.touches}
 
     touched = {name: state[name] for name in step.touches}
-    _, touched = tf.while_loop(lambda due, _: due, once, (due, touched))
+    name = re.sub(r"[^\w.]", "_", step.label)  # what a profile of XLA's kernels shows
+    _, touched = tf.while_loop(lambda due, _: due, once, (due, touched), name=name)
     return {**state, **touched}
 
 

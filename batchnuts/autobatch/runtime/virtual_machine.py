@@ -95,6 +95,7 @@ class VirtualMachine:
         touched = entries_touched(program, labels, timeline_rows)
         steps = {
             label: BlockStep(
+                label,
                 self.index[label],
                 starts[label],
                 touched[label],
