@@ -129,14 +129,18 @@ def pictures(results: Results) -> Mapping[str, Any]:
     memory, (place,) = plots.new_figure(1, "What memory NUTS takes")
     ours = [line for panel in shown for line in lines(results, panel) if line.curve.sampler == "batchnuts"]
     for number, line in enumerate(ours):
-        by_draws = sorted((max(round(draws), 1), peak) for _, peak, draws in line.points)
-        values = [replace(peak, size=size) for size, peak in by_draws]
+        values = [replace(peak, size=_kilobytes(draws)) for _, peak, draws in line.points]
+        values.sort(key=lambda value: value.size)
         plots.draw_curve(place, values, f"growing {AXES[line.curve.panel].label}", number)
-    sizes = {max(round(draws), 1) for line in ours for _, _, draws in line.points}
+    sizes = {_kilobytes(draws) for line in ours for _, _, draws in line.points}
     plots.finish(
-        place, x="draws x chains x dimension, MB", y="peak memory of the process, MB", title="", sizes=sizes, log_y=True
+        place, x="all positions drawn, kB", y="peak memory of the process, MB", title="", sizes=sizes, log_y=True
     )
     return {"scaling": figure, "scaling_memory": memory}
+
+
+def _kilobytes(megabytes: float) -> int:
+    return max(round(1000 * megabytes), 1)
 
 
 def tables(results: Results) -> str:
