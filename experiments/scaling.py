@@ -113,19 +113,19 @@ def panels(config: ExperimentConfig) -> list[str]:
 
 
 def pictures(results: Results) -> Mapping[str, Any]:
-    """Useful gradients per second, one panel for each axis; and memory against the size of the draws."""
+    """Useful gradients per second, a picture for each axis; and memory against the size of the draws."""
     shown = panels(results.config)
     if not shown:
         return {}
-    figure, axes = plots.new_figure(len(shown), "What a gradient of NUTS costs")
-    rate = QUANTITIES["typical_rate"].axis
-    for panel, place in zip(shown, axes, strict=True):
-        drawn = lines(results, panel)
+    rate, figures = QUANTITIES["typical_rate"].axis, {}
+    for panel in shown:
+        label, drawn = AXES[panel].label, lines(results, panel)
+        figure, (place,) = plots.new_figure(1, f"What a gradient of NUTS costs, against {label}")
         for number, line in enumerate(drawn):
             plots.draw_curve(place, [point[0] for point in line.points], line.curve.label, number)
         sizes = {point[0].size for line in drawn for point in line.points}
-        title = f"against {AXES[panel].label}"
-        plots.finish(place, x=AXES[panel].label, y=rate, title=title, sizes=sizes, log_y=True)
+        plots.finish(place, x=label, y=rate, title="", sizes=sizes, log_y=True)
+        figures[f"scaling_{panel}"] = figure
     memory, (place,) = plots.new_figure(1, "What memory NUTS takes")
     ours = [line for panel in shown for line in lines(results, panel) if line.curve.sampler == "batchnuts"]
     for number, line in enumerate(ours):
@@ -136,7 +136,7 @@ def pictures(results: Results) -> Mapping[str, Any]:
     plots.finish(
         place, x="all positions drawn, kB", y="peak memory of the process, MB", title="", sizes=sizes, log_y=True
     )
-    return {"scaling": figure, "scaling_memory": memory}
+    return {**figures, "scaling_memory": memory}
 
 
 def _kilobytes(megabytes: float) -> int:

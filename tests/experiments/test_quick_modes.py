@@ -56,7 +56,7 @@ PICTURES = {
     "figure7": ["figure7"],
     "fsm": ["fsm"],
     "benchmark": ["benchmark_gauss", "benchmark_schools"],
-    "scaling": ["scaling", "scaling_memory"],
+    "scaling": [f"scaling_{axis}" for axis in ("chains", "dimension", "trajectory", "draws", "memory")],
 }
 
 
