@@ -140,8 +140,8 @@ def made_with(results: Results, folder: Path) -> str:
     repetitions = results.config.measurement.repetitions
     lines.append(
         f"- Every point that was measured has {repetitions} warm runs with different seeds{fewer(results)}, all in "
-        "measurements.csv. Rates are the best of them, utilizations their mean, effective samples per minute their "
-        "median; ranges are over all of them."
+        "measurements.csv. Where a table does not say otherwise, rates are the best of them, utilizations their mean, "
+        "effective samples per minute their median; ranges are over all of them."
     )
     lines.append(written())
     return "\n".join(lines)

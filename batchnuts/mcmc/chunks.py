@@ -24,12 +24,12 @@ import numpy as np
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.compiler.tree import map_leaves
-from batchnuts.autobatch.runtime.tensorflow_threads import on_shard
+from batchnuts.autobatch.runtime.tensorflow_threads import on_shard, processors
 from batchnuts.mcmc.chain_program import ChainResult
 from batchnuts.mcmc.chunk import NO_CHAIN, Chunk, Kept, merge
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.runner import SLICE_SECONDS, Counts, MachineRunner, Runner, StretchRunner
-from batchnuts.mcmc.serving import Chunking, divide, greatest_width, is_compiled, processors
+from batchnuts.mcmc.serving import Chunking, divide, greatest_width, is_compiled
 from batchnuts.mcmc.settings import ExecutionSettings
 
 

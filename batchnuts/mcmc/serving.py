@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ from batchnuts.autobatch.compiler.ir import PrimOp, Program, WriteRowOp
 from batchnuts.autobatch.compiler.schedule import costly_blocks
 from batchnuts.autobatch.runtime.backend import Backend
 from batchnuts.autobatch.runtime.block_costs import STORED
-from batchnuts.autobatch.runtime.tensorflow_threads import use_own_threads
+from batchnuts.autobatch.runtime.tensorflow_threads import processors, use_own_threads
 from batchnuts.mcmc.settings import ExecutionSettings
 
 COSTLY_WORK = 400_000
@@ -89,11 +88,6 @@ def buffers(program: Program) -> frozenset[str]:
     """The variables that rows are written to."""
     ops = (op for block in program.graph.blocks for op in block.ops if isinstance(op, WriteRowOp))
     return frozenset(v for op in ops for v in (op.buffer, op.var_out))
-
-
-def processors() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def divide(chains: int, execution: ExecutionSettings, most: int, cores: int) -> Chunking:

@@ -18,6 +18,11 @@ _devices: list[str] = []
 """Those made by `use_own_threads`."""
 
 
+def processors() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def use_own_threads(shards: int | None = None) -> bool:
     """Divide the processor into `shards` devices of one thread each (default: one for each core that may be used).
 
@@ -28,11 +33,11 @@ def use_own_threads(shards: int | None = None) -> bool:
     import tensorflow as tf
 
     if shards is None:
-        shards = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        shards = processors()
     if _devices:
         return len(_devices) >= shards
-    processors = tf.config.list_physical_devices("CPU")
-    if shards < 2 or len(processors) != 1 or tf.config.list_physical_devices("GPU"):
+    whole = tf.config.list_physical_devices("CPU")
+    if shards < 2 or len(whole) != 1 or tf.config.list_physical_devices("GPU"):
         return False
     try:
         tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -41,7 +46,7 @@ def use_own_threads(shards: int | None = None) -> bool:
     given = os.environ.get(_OWN_POOLS)
     os.environ[_OWN_POOLS] = "1"
     try:
-        tf.config.set_logical_device_configuration(processors[0], [tf.config.LogicalDeviceConfiguration()] * shards)
+        tf.config.set_logical_device_configuration(whole[0], [tf.config.LogicalDeviceConfiguration()] * shards)
         _devices.extend(device.name for device in tf.config.list_logical_devices("CPU"))  # makes them
     finally:
         if given is None:
