@@ -1,8 +1,9 @@
 """Schedules: which block the machine runs next, as data.
 
 A schedule is groups of slots. A slot names a block and may give it a gate: the share of the live lanes that should
-wait at the block before it runs (without one, the gate that `sync` wrote into the program counts, mostly none). The
-machine sweeps over all slots again and again. A block is
+wait at the block before it runs (without one, the gate that `sync` wrote into the program counts, mostly none). It may
+also give it a width: the share of all lanes that the block computes when it runs, and so serves at most. (Without one
+it computes all lanes, whether they wait or not.) The machine sweeps over all slots again and again. A block is
 
     open    some lane waits at it, and at least its gate's share of the live lanes does; or: some lane waits at it, and
             no block has its share
@@ -15,19 +16,23 @@ and in one sweep the machine runs
 
 Progress. In a sweep at whose start some lane is live, some block runs: at least one block is open then (if none had
 its share, all with a waiting lane are), so one in the earliest group with an open block is due, and it stays so until
-some block runs; every block has a slot, so the sweep comes to it. A block that runs moves all lanes that wait at it.
-So each sweep takes at least one step of at least one lane, and a program in which every lane takes finitely many steps
-ends, whatever the groups and gates are.
+some block runs; every block has a slot, so the sweep comes to it. A block that runs moves all lanes that wait at it, or
+as many as its width allows, at least one. So each sweep takes at least one step of at least one lane, and a program in
+which every lane takes finitely many steps ends, whatever the groups, gates and widths are.
 
 No starvation. In every `patience`-th sweep of a run, gates and groups do not count: each slot runs its block if some
 lane waits there when the sweep comes to it. A lane that waits at block b when such a sweep begins waits there until b
 runs, b has a slot, and at that slot b runs. So of any `patience` sweeps in a row, there is one in which every lane that
-is live at its start takes a step. Two policies are what they are without patience: `earliest` and `most_active`, under
-which a lane may wait as long as others go on.
+is live at its start takes a step, unless all slots of b have widths. Then b serves those who wait in turn: each run
+goes on, round and round, after the lane that the last one served, so it moves all who wait or passes over k others of
+the n lanes, k being the slot's width in lanes. A lane is so served by the n/k-th run (rounded up, k the largest of b's
+widths) at the latest, and takes a step in any `patience` times n/k sweeps. Two policies are what they are without
+patience: `earliest` and `most_active`, under which a lane may wait as long as others go on.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -55,13 +60,20 @@ Costs = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in a sweep: the block's label, and its gate in [0, 1] (None: the program's own)."""
+    """A place in a sweep: the block's label, its gate in [0, 1] (None: the program's own), its width in (0, 1]."""
 
     label: str
     gate: float | None = None
+    width: float | None = None
+
+    def lanes_of(self, lanes: int) -> int | None:
+        """How many of so many lanes it computes; None for all."""
+        count = math.ceil(_exact(self.width) * lanes) if self.width else lanes
+        return count if count < lanes else None
 
     def __str__(self) -> str:
-        return f"{self.label} [gate {self.gate}]" if self.gate else self.label
+        said = [f"{name} {value}" for name, value in (("gate", self.gate), ("width", self.width)) if value]
+        return f"{self.label} [{', '.join(said)}]" if said else self.label
 
 
 @dataclass(frozen=True)
@@ -71,8 +83,9 @@ class Schedule:
     Give `groups` as sequences of labels and Slots: `Schedule([["f.entry", "f.body"], [Slot("f.sync", 0.5)]])`. A block
     may stand several times, within one group and with one gate. `policy` is what made the schedule.
 
-    Raises ValueError for a gate outside [0, 1], a label in two groups or with two gates, an empty group, an unknown
-    way to choose, a label that stands twice where the most active block is chosen, or a patience below 1.
+    Raises ValueError for a gate outside [0, 1], a width outside (0, 1], a label in two groups or with two gates, an
+    empty group, an unknown way to choose, a label that stands twice where the most active block is chosen, or a
+    patience below 1.
     """
 
     groups: tuple[tuple[Slot, ...], ...]
@@ -111,6 +124,9 @@ class Schedule:
                     raise ValueError(f"a schedule consists of labels and Slots; found {slot!r}")
                 if slot.gate is not None and not _is_gate(slot.gate):
                     raise ValueError(f"the gate of block {slot.label!r} is {slot.gate!r}, expected a number in [0, 1]")
+                if slot.width is not None and not (_is_gate(slot.width) and slot.width > 0):
+                    found = f"the width of block {slot.label!r} is {slot.width!r}"
+                    raise ValueError(f"{found}, expected a number in (0, 1]")
                 if group_of.setdefault(slot.label, i) != i:
                     raise ValueError(f"block {slot.label!r} stands in two groups; it may stand in one only")
                 if gate_of.setdefault(slot.label, slot.gate) != slot.gate:
@@ -150,13 +166,17 @@ class Schedule:
     @property
     def gates(self) -> dict[str, Fraction]:
         """The labels that have gates, with these as exact fractions (0.07 of 100 lanes is 7 lanes)."""
-        return {s.label: Fraction(float(s.gate)).limit_denominator(1_000_000) for s in self.slots if s.gate}
+        return {s.label: _exact(s.gate) for s in self.slots if s.gate}
 
     def __str__(self) -> str:
         """One line for each group."""
         lines = [f"{self.policy}: {'each in turn' if self.choose == 'in_turn' else 'the most active block'}"]
         lines += [f"  {i + 1}. {', '.join(map(str, group))}" for i, group in enumerate(self.groups)]
         return "\n".join(lines)
+
+
+def _exact(share: float) -> Fraction:
+    return Fraction(float(share)).limit_denominator(1_000_000)
 
 
 def _is_gate(value: Any) -> bool:

@@ -37,6 +37,8 @@ class BlockStep:
     touches: tuple[str, ...]
     """The entries of the state that it may change."""
     run: Callable[[State], State]
+    width: int
+    """How many lanes it computes, and serves at most."""
     free: bool = False
     """Whether it is due wherever some lane's pc is at it (no gate, no earlier group); a backend may save the rule."""
 
@@ -61,7 +63,7 @@ class SweepPlan:
     def touches(self) -> tuple[str, ...]:
         """The entries of the state that a sweep may change: its own, and those of any step."""
         of_steps = {name for step in self.steps for name in step.touches}
-        return tuple(sorted(of_steps | {"sweeps", "executions", "active"}))
+        return tuple(sorted(of_steps | {"sweeps", "executions", "active", "computed"}))
 
     def is_for_all(self, sweeps: Array) -> Array:
         """Whether the sweep before which there were so many is one for all."""
@@ -117,10 +119,23 @@ class Backend(Evaluator, Protocol):
     def put_rows(self, memory: Array, rows: Array, values: Array) -> Array:
         """memory [n, ...] with values [k, ...] in rows [k], valid and all different; `memory` itself may be changed."""
 
-    def write_rows(self, buffers: Array, lanes: Array, rows: Array, values: Array) -> Array:
-        """buffers [lanes, n, ...] where row `rows[i]` of buffers[i] is values[i], on the lanes [lanes] that are true.
+    def merge_rows(self, memory: Array, rows: Array, mask: Array, values: Array) -> Array:
+        """memory [n, ...] with values [k, ...] in those of its rows [k], all different, where mask [k] holds.
 
-        `buffers` itself is left alone, and on the other lanes `rows` may be anything.
+        `memory` itself is left alone.
+        """
+
+    def write_rows(self, buffers: Array, lanes: Array, mask: Array, rows: Array, values: Array) -> Array:
+        """buffers [n, m, ...] where row rows[i] of buffers[lanes[i]] is values[i], for the i [k] with mask[i].
+
+        lanes: [k], all different. `buffers` itself is left alone, and where the mask does not hold `rows` may be
+        anything.
+        """
+
+    def in_turn(self, mask: Array, after: Array, count: int) -> Array:
+        """The numbers of `count` lanes, all different: of those in the mask [lanes] first, each in cyclic order.
+
+        after: int32 [1]; the order begins with the lane after that one. Gives int32 [count], count <= lanes.
         """
 
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
@@ -158,14 +173,16 @@ class Backend(Evaluator, Protocol):
 
         Both are int64 scalars. Called inside `compile`.
 
-        The sweep counts for itself: `sweeps`, and for each block `executions` and the lanes served, `active`. Gives the
-        state, in which at most the entries `plan.touches` differ, and how many sweeps were made.
+        The sweep counts for itself: `sweeps`, and for each block `executions`, the lanes served, `active`, and those
+        that were `computed`. Gives the state, in which at most the entries `plan.touches` differ, and how many sweeps
+        were made.
         """
 
 
 def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, int]:
     """`Backend.sweep` where Python drives every step."""
-    sweeps, executions, active = (backend.to_numpy(state[name]).copy() for name in ("sweeps", "executions", "active"))
+    names = ("sweeps", "executions", "active", "computed")
+    sweeps, executions, active, computed = (backend.to_numpy(state[name]).copy() for name in names)
     reductions = OnHost()
 
     def waiting_now() -> np.ndarray:
@@ -187,11 +204,12 @@ def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, 
             if due:
                 state = step.run(state)
                 executions[step.index] += 1
-                active[step.index] += served
+                active[step.index] += min(served, step.width)
+                computed[step.index] += step.width
                 waiting = waiting_now()
                 if chosen is not None:
                     break
         sweeps += 1
         taken += 1
-    counters = {"sweeps": sweeps, "executions": executions, "active": active}
-    return {**state, **{name: backend.asarray(value, "int64") for name, value in counters.items()}}, taken
+    counters = zip(names, (sweeps, executions, active, computed))
+    return {**state, **{name: backend.asarray(value, "int64") for name, value in counters}}, taken

@@ -24,6 +24,7 @@ from batchnuts.autobatch.compiler.ir import (
     WriteRowOp,
 )
 from batchnuts.autobatch.runtime.backend import Array, Backend, RowFunction, State
+from batchnuts.autobatch.runtime.compaction import serve_some
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
@@ -67,7 +68,7 @@ class MachineCode:
         self.stacks = (*self.stacked, RETURN_ADDRESS)
         self.leader = _leaders(program, self.stacked)
         self.stored = tuple(v for v in kinds if kinds[v] in (VariableAllocation.REGISTER, VariableAllocation.FULL))
-        self.runs = {label: self._block(program.graph.block(label)) for label in labels}
+        self.blocks = {label: self._block(program.graph.block(label)) for label in labels}
 
     def start(self, inputs: dict[str, Array]) -> State:
         """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...]."""
@@ -79,6 +80,8 @@ class MachineCode:
             "sweeps": backend.asarray(0, "int64"),
             "executions": backend.full((self.halted,), 0, "int64"),
             "active": backend.full((self.halted,), 0, "int64"),
+            "computed": backend.full((self.halted,), 0, "int64"),
+            "turn": backend.full((self.halted,), lanes - 1, "int32"),
         }
         for variable in self.stored:
             type_ = self.program.var_defs[variable]
@@ -119,9 +122,16 @@ class MachineCode:
                     codes[id(step)] = self._fault(Fault(FaultKind.ASSERTION, step.message, step.source))
         return codes
 
-    def _block(self, block: Block) -> Callable[[State], State]:
-        """What runs one block on the lanes whose counter is at it."""
-        backend, types, storage = self.backend, self.program.var_defs, self.storage
+    def run(self, label: str, width: int | None = None) -> Callable[[State], State]:
+        """What runs a block on the lanes whose counter is at it, or on `width` of them at most."""
+        run, here = self.blocks[label], self.index[label]
+        if width is not None:
+            return serve_some(run, self.program.graph.block(label), here, self.storage, width)
+        return lambda state: run(state, self.storage)
+
+    def _block(self, block: Block) -> Callable[[State, Storage], State]:
+        """What runs a block on a state of the lanes that a storage is of."""
+        backend, types = self.backend, self.program.var_defs
         live_at_end = self.live.at_end[block.label]
         if block.owner == "main" and isinstance(block.terminator, IndirectGotoOp):
             live_at_end |= set(self.program.vars_out)
@@ -135,7 +145,7 @@ class MachineCode:
             callee = self.program.graph.block(block.terminator.target_label).owner
             call_code = self._fault(Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}"))
 
-        def run(state: State) -> State:
+        def run(state: State, storage: Storage) -> State:
             state = state.copy()
             for variable, leader in followers.items():  # equal at the start, and again at the end
                 state[f"height:{variable}"] = state[f"height:{leader}"]
@@ -159,7 +169,7 @@ class MachineCode:
                     case WriteRowOp():
                         written = storage.write_row(state, mask, step, values, types, codes[id(step)])
                         values.set_all(step.var_out, written)
-            self._jump(state, mask, block, values, call_code)
+            self._jump(state, storage, mask, block, values, call_code)
             for variable in values.changed():
                 if f"value:{variable}" in state and variable in live_at_end:
                     state[f"value:{variable}"] = values.for_all_lanes(variable)
@@ -167,18 +177,18 @@ class MachineCode:
                 del state[f"height:{variable}"]
             self._note_dispatch(state, here, mask)
             if codes or call_code:  # a lane with a fault has no meaningful next step
-                halted = backend.full((self.lanes,), self.halted, "int32")
+                halted = backend.full((storage.lanes,), self.halted, "int32")
                 state["pc"] = backend.where(state["fault"] > 0, halted, state["pc"])
             return state
 
         return run
 
-    def _jump(self, state: State, mask: Array, block: Block, values: LaneValues, code: int) -> None:
+    def _jump(self, state: State, storage: Storage, mask: Array, block: Block, values: LaneValues, code: int) -> None:
         """Move the counters of the block's active lanes."""
         backend, index = self.backend, self.index
 
         def to(label: str) -> Array:
-            return backend.full((self.lanes,), index[label], "int32")
+            return backend.full((storage.lanes,), index[label], "int32")
 
         match block.terminator:
             case GotoOp(label):
@@ -186,13 +196,13 @@ class MachineCode:
             case BranchOp(condition, yes, no):
                 target = backend.where(values[condition], to(yes), to(no))
             case PushGotoOp(resume, entry):
-                self.storage.push(state, mask, RETURN_ADDRESS, to(resume), code)
+                storage.push(state, mask, RETURN_ADDRESS, to(resume), code)
                 self._note_height(state, RETURN_ADDRESS)
                 target = to(entry)
             case IndirectGotoOp():
                 at_bottom = state[f"height:{RETURN_ADDRESS}"] == 0
-                address = self.storage.pop(state, mask, RETURN_ADDRESS)
-                target = backend.where(at_bottom, backend.full((self.lanes,), self.halted, "int32"), address)
+                address = storage.pop(state, mask, RETURN_ADDRESS)
+                target = backend.where(at_bottom, backend.full((storage.lanes,), self.halted, "int32"), address)
         state["pc"] = backend.where(mask, target, state["pc"])
 
     def _note_height(self, state: State, variable: str) -> None:
@@ -218,9 +228,9 @@ def entries_touched(program: Program, labels: tuple[str, ...], timeline_rows: in
     state = code.start({})
     state["pc"] = np.full(1, code.halted, "int32")
     result = {}
-    for label, run in code.runs.items():
+    for label in labels:
         noting = _NotingState(state)
-        run(noting)
+        code.run(label)(noting)
         result[label] = tuple(sorted(noting.assigned & state.keys()))
     return result
 

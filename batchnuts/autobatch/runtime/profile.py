@@ -245,7 +245,7 @@ class MachineNotes:
     def profile(self, function: str, machine: VirtualMachine) -> RunProfile:
         """The profile of the last attempt, which the machine made."""
         backend, state, graph = machine.backend, self.state, machine.program.graph
-        executions, active = (backend.to_numpy(state[name]) for name in ("executions", "active"))
+        executions, active, computed = (backend.to_numpy(state[n]) for n in ("executions", "active", "computed"))
         blocks = [graph.block(label) for label in machine.schedule.order]
         gates = machine.schedule.gates
         pushes, pops = Counter[str](), Counter[str]()
@@ -268,8 +268,8 @@ class MachineNotes:
             compile_seconds=self.compile_seconds,
             run_seconds=self.run_seconds,
             blocks=tuple(
-                _block_profile(block, block.label in gates, int(n), int(lanes), machine.lanes)
-                for block, n, lanes in zip(blocks, executions, active)
+                _block_profile(block, block.label in gates, Count(int(n), int(served), int(lanes)))
+                for block, n, served, lanes in zip(blocks, executions, active, computed)
             ),
             stacks=tuple(
                 StackProfile(RETURN_ADDRESSES if v == RETURN_ADDRESS else v, pushes[v], pops[v], peak)
@@ -326,7 +326,9 @@ class StacklessNotes:
             compile_seconds=first - self.began,
             run_seconds=ended - first,
             blocks=tuple(
-                _block_profile(b, bool(b.gate), self.executions[b.label], self.active[b.label], lanes)
+                _block_profile(
+                    b, bool(b.gate), Count(runs := self.executions[b.label], self.active[b.label], runs * lanes)
+                )
                 for b in self.blocks
             ),
             stacks=(),
@@ -334,11 +336,10 @@ class StacklessNotes:
         )
 
 
-def _block_profile(block: Block, gated: bool, executions: int, active: int, lanes: int) -> BlockProfile:
+def _block_profile(block: Block, gated: bool, count: Count) -> BlockProfile:
     sources = [getattr(op, "source", None) for op in (*block.ops, block.terminator)]
     lines = dict.fromkeys((source.filename, source.line) for source in sources if source is not None)
     costly = tuple(op.function.text for op in block.ops if isinstance(op, PrimOp) and op.function.costly)
-    count = Count(executions, active, executions * lanes)
     return BlockProfile(block.label, _kind(block, gated, costly), tuple(sorted(lines)), costly, count)
 
 

@@ -68,10 +68,20 @@ class Storage:
         self.backend = backend
         self.lanes = lanes
         self.depth = depth
+        self._first = backend.asarray(np.arange(lanes, dtype="int32") * (depth + 1), "int32")
+        self._numbers = backend.asarray(np.arange(lanes, dtype="int32"), "int32")
+        self._whole: frozenset[str] = frozenset()
+        self._in_whole = self._numbers
+
+    def of(self, numbers: Array, count: int, whole: frozenset[str]) -> Storage:
+        """The storage of the lanes `numbers` [count] alone; the buffers `whole` are still those of all lanes."""
+        some = Storage(self.backend, count, self.depth)
+        some._first = self.backend.take_rows(self._first, numbers)
+        some._whole, some._in_whole = whole, numbers
+        return some
 
     def _slots(self, heights: Array) -> Array:
-        first = np.arange(self.lanes, dtype="int32") * (self.depth + 1)
-        return self.backend.asarray(first, "int32") + heights
+        return self._first + heights
 
     def record_fault(self, state: State, lanes: Array, code: int) -> None:
         """Mark lanes that have no fault yet."""
@@ -113,7 +123,8 @@ class Storage:
         inside = (index >= 0) & (index < buffer_type.shape[0])
         self.record_fault(state, mask & ~inside, code)
         value = backend.cast(values[op.value], buffer_type.dtype)
-        written = backend.write_rows(buffer, mask & inside, index, value)
+        numbers = self._in_whole if op.buffer in self._whole else self._numbers
+        written = backend.write_rows(buffer, numbers, mask & inside, index, value)
         if op.buffer == op.var_out:
             return written
         if op.var_out not in values:  # nothing to keep on other lanes yet

@@ -10,7 +10,10 @@ different calls of a recursion so share every evaluation of a block.
             height:v      int32 [lanes]           frames beneath the top; variables that always move together share one
             frames:@, height:@                    return addresses, the same way
             fault         int32 [lanes]           0, or 1 + index of the first thing that went wrong on the lane
-            executions, active   int64 [blocks]   how often each block ran, and on how many lanes in all
+            executions    int64 [blocks]          how often each block ran
+            active        int64 [blocks]          on how many lanes in all
+            computed      int64 [blocks]          and how many lanes it computed for that
+            turn          int32 [blocks]          the lane that a slot with a width has served last
             sweeps        int64                   sweeps made so far
 
 The whole machine is this dictionary of arrays: a run can stop after any block and go on later, bit for bit.
@@ -21,6 +24,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +44,7 @@ FIRST_STACK_BYTES = 1 << 28
 """Memory that stacks may take on a guess: an input may only look like a depth."""
 
 
-_COUNTERS = ("sweeps", "executions", "active")
+_COUNTERS = ("sweeps", "executions", "active", "computed", "turn")
 """Entries of the state that are not of lanes."""
 
 TIMELINE_ROWS = 4096
@@ -93,18 +97,21 @@ class VirtualMachine:
         self.halted = self.code.halted
         starts = self.schedule.group_starts
         touched = entries_touched(program, labels, timeline_rows)
-        steps = {
-            label: BlockStep(
+        gates = self.schedule.gates
+
+        @functools.cache
+        def step(label: str, width: int | None) -> BlockStep:
+            return BlockStep(
                 label,
                 self.index[label],
                 starts[label],
-                touched[label],
-                self.code.runs[label],
-                free=not one_choice and starts[label] == 0 and label not in self.schedule.gates,
+                touched[label] if width is None else (*touched[label], "turn"),
+                self.code.run(label, width),
+                lanes if width is None else width,
+                free=not one_choice and starts[label] == 0 and label not in gates,
             )
-            for label in labels
-        }
-        slots = tuple(steps[slot.label] for slot in self.schedule.slots)
+
+        slots = tuple(step(slot.label, slot.lanes_of(lanes)) for slot in self.schedule.slots)
         plan = SweepPlan(slots, self.halted, Rule(self.schedule, lanes), one_choice, self.schedule.patience)
 
         def advance(state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:
@@ -161,6 +168,31 @@ class VirtualMachine:
             rows[to] = self.backend.to_numpy(source[name]).reshape(self.lanes, -1)[lanes]
             moved[name] = self.backend.asarray(rows.reshape(there.shape), there.dtype.name)
         return moved
+
+    def begin_again(self, state: State, lanes: np.ndarray, inputs: dict[str, Array]) -> State:
+        """The state with the lanes `lanes` [k], which have halted, before their first block.
+
+        inputs: as for `start`, [lanes, ...] for all lanes of the machine; the others' rows are not read.
+        """
+        entry = self.index[self.program.graph.entry]
+        values: dict[str, Any] = {name: 0 for name in state if name.startswith("height:")} | {"pc": entry, "fault": 0}
+        for variable, array in inputs.items():
+            if f"value:{variable}" in state:
+                values[f"value:{variable}"] = np.asarray(array)[lanes]
+        again = dict(state)
+        for name, rows in values.items():
+            there = np.array(self.backend.to_numpy(state[name]))
+            there[lanes] = rows
+            again[name] = self.backend.asarray(there, there.dtype.name)
+        return again
+
+    def with_values(self, state: State, values: dict[str, Array]) -> State:
+        """The state in which the top frames of stored variables are `values` [lanes, ...]."""
+        types = self.program.var_defs
+        named = {f"value:{v}": self.backend.asarray(array, types[v].dtype) for v, array in values.items()}
+        if unknown := named.keys() - state.keys():
+            raise KeyError(f"the state has no {', '.join(sorted(unknown))}")
+        return {**state, **named}
 
     def run(self, inputs: dict[str, Array]) -> State:
         """From `start` until every lane has halted."""
