@@ -117,10 +117,10 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
     adaptation = start(np.full(chains, np.log(0.12), "float32"))
     inputs = (
         random.lane_keys(1, chains), position, log_density, gradient, np.ones((chains, dimension), "float32"),
-        *adaptation, np.zeros(chains, bool), np.zeros(chains, "int64"), np.full(chains, transitions),
+        *adaptation, np.zeros(chains, bool), *np.zeros((4, chains), "int64"), np.full(chains, transitions),
     )  # fmt: skip
     types = (TensorType("uint32", (2,)), vector, scalar, vector, vector, type(adaptation)(*[scalar] * len(adaptation)))
-    types += (TensorType("bool"), TensorType("int64"), TensorType("int64"))
+    types += (TensorType("bool"), *[TensorType("int64")] * 5)
     renamed = program.compiled(types, RecordingBackend()).lowered.renamed
     done = renamed.get("run_chain.done", "run_chain.done")
     backend = RecordingBackend(done)

@@ -125,12 +125,13 @@ def measure(task: Task) -> Iterator[str]:
 
     tf.config.threading.set_intra_op_parallelism_threads(1)  # one kernel after another
     from batchnuts.experiments.samplers.ours import make_task_chain
-    from batchnuts.mcmc.runner import MachineRunner
+    from batchnuts.mcmc.chunks import ChunkRunner, make_runner
     from batchnuts.models import REGISTRY
 
     problem = Problem(REGISTRY[task.problem["name"]].options.model_validate(task.problem))
     chain = make_task_chain(task, problem)
-    runner = MachineRunner(chain.program, chain.arguments(0), chain.execution, task.max_tree_depth + 1)
+    runner = make_runner(chain.program, chain.arguments(0), chain.execution, task.max_tree_depth)
+    assert isinstance(runner, ChunkRunner)
 
     def run(seed: int) -> tuple[float, Any]:
         arguments = chain.arguments(seed)
@@ -145,8 +146,8 @@ def measure(task: Task) -> Iterator[str]:
         run(1)
         tf.profiler.experimental.stop()
         trace = traced(Path(folder))
-    assert runner.state is not None
-    machine, state = runner.machine, runner.state
+    (chunk,) = runner.chunks.values()
+    machine, state = runner.machine.machine, chunk.state
     limits = [machine.backend.asarray(0, "int64")] * 2
     advance: Any = machine._advance
     text = advance.experimental_get_compiler_ir(state, *limits)(stage="optimized_hlo")

@@ -9,7 +9,7 @@ from mcmc_models import quartic, quartic_alone
 
 from batchnuts.autobatch import random
 from batchnuts.mcmc import adaptation
-from batchnuts.mcmc.chain_program import ChainResult, make_chain
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, make_chain
 from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.nuts import NutsOptions
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -17,19 +17,19 @@ from batchnuts.mcmc.settings import ExecutionSettings
 LANES, CAPACITY = 5, 12
 
 
-def inputs(transitions: int, step: float = 0.1, first: int = 0) -> tuple[Any, ...]:
+def inputs(transitions: int, step: float = 0.1, first: int = 0) -> ChainInputs:
     position = np.random.default_rng(0).normal(size=(LANES, 2))
     values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
-    return (
+    return ChainInputs.begin(
         random.lane_keys(4, LANES), position, values, gradients, np.ones((LANES, 2)),
-        adaptation.start(np.full(LANES, np.log(step))), np.full(LANES, False), np.full(LANES, first, "int64"),
-        np.full(LANES, transitions, "int64"),
+        adaptation.start(np.full(LANES, np.log(step))), np.full(LANES, False),
+        first=np.full(LANES, first, "int64"), transitions=np.full(LANES, transitions, "int64"),
     )  # fmt: skip
 
 
-def make_program() -> Any:
-    """NUTS on the quartic density, for up to CAPACITY transitions."""
-    return make_chain(quartic, NutsOptions(8, dtype="float64"), 0.8, CAPACITY, 2)
+def make_program(capacity: int = CAPACITY) -> Any:
+    """NUTS on the quartic density, with buffers of so many rows."""
+    return make_chain(quartic, NutsOptions(8, dtype="float64"), 0.8, capacity, 2)
 
 
 def drive(program: Any, transitions: int = CAPACITY, depth: int = 8, **execution: Any) -> tuple[Any, list[Any]]:

@@ -95,7 +95,7 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
     from batchnuts.autobatch import random
     from batchnuts.autobatch.compiler.ir import TensorType
     from batchnuts.mcmc import adaptation
-    from batchnuts.mcmc.chain_program import make_chain
+    from batchnuts.mcmc.chain_program import ChainInputs, make_chain
     from batchnuts.mcmc.hamiltonian import value_and_gradient
     from batchnuts.mcmc.nuts import NutsOptions
     from batchnuts.models.registry import REGISTRY, build
@@ -116,7 +116,8 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
     one = np.zeros(1, "float32")
     vector = np.zeros((1, model.dimension), "float32")
     count = np.zeros(1, "int64")
-    inputs = (random.lane_keys(0, 1), vector, one, vector, vector, adaptation.start(one), one > 0, count, count)
+    chain = (random.lane_keys(0, 1), vector, one, vector, vector, adaptation.start(one), one > 0)
+    inputs = ChainInputs.begin(*chain, first=count, transitions=count)
     known |= dumps(program, program.lane_types(inputs))
     assert [line for line in wanted if line not in known] == []
 

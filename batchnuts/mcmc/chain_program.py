@@ -27,17 +27,62 @@ class Record(NamedTuple):
     diverging: Array
 
 
+class ChainInputs(NamedTuple):
+    """The arguments of `run_chain`, in order; `begin` makes those of a chain that has made no transition yet."""
+
+    key: Array
+    position: Array
+    log_density: Array
+    gradient: Array
+    inverse_mass: Array
+    adaptation: DualAveraging
+    adapting: Array
+    first: Array
+    """The number of the run's transition that this stretch begins with."""
+    done: Array
+    """Transitions of the stretch made already."""
+    divergences: Array
+    """How many of these diverged."""
+    first_row: Array
+    """Transition i of the stretch goes to row i - first_row of the buffers."""
+    until: Array
+    """The chain stops when so many transitions of the stretch are done."""
+
+    @classmethod
+    def begin(
+        cls,
+        key: Array,
+        position: Array,
+        log_density: Array,
+        gradient: Array,
+        inverse_mass: Array,
+        adaptation: DualAveraging,
+        adapting: Array,
+        *,
+        first: Array,
+        transitions: Array,
+    ) -> ChainInputs:
+        """Of chains [chains, ...] that each make so many transitions (int64 [chains]) in this stretch."""
+        none = np.zeros_like(first)
+        chain = (key, position, log_density, gradient, inverse_mass, adaptation, adapting)
+        return cls(*chain, first, none, none, none, transitions)
+
+
 class ChainResult(NamedTuple):
-    """A chain after a stretch of transitions."""
+    """A chain after some transitions of a stretch."""
 
     position: Array
     log_density: Array
     gradient: Array
     adaptation: DualAveraging
     records: Record
-    """Arrays [capacity, ...]; the first `done` rows are this stretch's."""
+    """Arrays [capacity, ...]; rows 0 to `done` - first_row - 1 are those of the last transitions made."""
     done: Array
     divergences: Array
+
+
+CARRIED = ("position", "log_density", "gradient", "adaptation", "done", "divergences")
+"""Fields of a ChainResult that are inputs of the same name where the chain goes on."""
 
 
 def empty_records(capacity: int, dimension: int, dtype: str) -> Record:
@@ -51,11 +96,15 @@ def empty_records(capacity: int, dimension: int, dtype: str) -> Record:
 def make_chain(
     value_and_gradient: Any, options: NutsOptions, target_acceptance: float, capacity: int, dimension: int
 ) -> BatchedFunction:
-    """The program `run_chain`: `transitions` NUTS transitions from a state, each recorded.
+    """The program `run_chain`: NUTS transitions from a state, until `until` of a stretch are done, each recorded.
 
-    One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density scalar; adaptation a
-    DualAveraging; adapting bool; first, transitions int64, transitions <= capacity. Transition i uses the key folded
-    with first + i, so a chain's numbers do not depend on how a run is cut into stretches. Returns a ChainResult.
+    One chain takes a ChainInputs: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density scalar;
+    adaptation a DualAveraging; adapting bool; the others int64, with until - first_row <= capacity. Transition i uses
+    the key folded with first + i, so a chain's numbers do not depend on how a run is cut into stretches, nor on where
+    a stretch is broken off to go on from there. Returns a ChainResult.
+
+    A machine's owner may move `first_row` and `until` up while a chain is under way: rows that it has taken out of the
+    buffers so make room for more (mcmc/chunk.py).
     """
     nuts_transition = make_nuts(value_and_gradient, options)
     empty = empty_records(capacity, dimension, options.dtype)
@@ -70,13 +119,14 @@ def make_chain(
         adaptation: DualAveraging,
         adapting: Array,
         first: Array,
-        transitions: Array,
+        done: Array,
+        divergences: Array,
+        first_row: Array,
+        until: Array,
     ) -> ChainResult:
         """Transitions one after another; chains of a batch are out of step with each other all the time."""
         records = empty
-        done = 0
-        divergences = 0
-        while done < transitions:
+        while done < until:
             step_size = ops.exp(adaptation.log_step)
             transition_key = random.fold_in(key, first + done)
             new = nuts_transition(transition_key, position, log_density, gradient, step_size, inverse_mass)
@@ -84,7 +134,7 @@ def make_chain(
             position, log_density, gradient = new.position, new.log_density, new.gradient
             records = write(
                 records,
-                done,
+                done - first_row,
                 Record(
                     position,
                     log_density,

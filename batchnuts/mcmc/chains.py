@@ -14,7 +14,7 @@ import numpy as np
 
 from batchnuts.autobatch import random
 from batchnuts.mcmc import adaptation
-from batchnuts.mcmc.chain_program import ChainResult, Record, make_chain, make_first_step_size
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain, make_first_step_size
 from batchnuts.mcmc.check_model import check_density, evaluate_at
 from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.draws import Draws, Phase, Progress
@@ -22,6 +22,7 @@ from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.nuts import NutsOptions
 from batchnuts.mcmc.runner import Counts, Runner
+from batchnuts.mcmc.serving import buffer_rows
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError, split_settings
 from batchnuts.mcmc.warmup import Window, warmup_windows
 
@@ -130,7 +131,8 @@ class _Run:
         options = NutsOptions(
             sampler.max_tree_depth, sampler.leapfrogs_per_leaf, sampler.divergence_threshold, model.dtype
         )
-        capacity = max([sampler.draws, *(w.transitions for w in self.windows)])
+        longest = max([sampler.draws, *(w.transitions for w in self.windows)])
+        capacity = buffer_rows(longest, sampler.chains, model.dimension, model.dtype, self.execution)
         program = make_chain(self.density, options, sampler.target_acceptance, capacity, model.dimension)
         example = self.inputs(0, False)
         self.runner = self.timed(
@@ -156,11 +158,11 @@ class _Run:
         )
         state.step_size = adaptation.pooled_step_size(np.log(found))
 
-    def inputs(self, transitions: int, adapting: bool) -> tuple[Any, ...]:
+    def inputs(self, transitions: int, adapting: bool) -> ChainInputs:
         """The arguments of `run_chain` from the state of all chains."""
         state, n, dtype = self.state, self.sampler.chains, self.model.dtype
         log_step = np.full(n, np.log(state.step_size), dtype)
-        return (
+        return ChainInputs.begin(
             self.keys,
             state.position,
             state.log_density,
@@ -168,8 +170,8 @@ class _Run:
             np.tile(state.inverse_mass, (n, 1)),
             adaptation.start(log_step, settled=state.transitions_done > 0),
             np.full(n, adapting),
-            np.full(n, state.transitions_done, "int64"),
-            np.full(n, transitions, "int64"),
+            first=np.full(n, state.transitions_done, "int64"),
+            transitions=np.full(n, transitions, "int64"),
         )
 
     def stretch(self, transitions: int, adapting: bool, phase: Phase, total: int, before: int) -> ChainResult:

@@ -1,14 +1,19 @@
-"""One chunk: which chain each of a machine's lanes runs, and what is kept of chains that leave it.
+"""One chunk: which chain each of a machine's lanes runs, and what is kept of them on the host.
+
+Rows that chains record stand in buffers of the machine, which may have room for fewer than there will be. When one lane
+has filled its buffer it halts, and the machine is left: all rows go to the host (`Kept`), lanes under way get room for
+more, and those that have halted before their end begin again where they stopped.
 
 Chains of a chunk end at different times, and a sweep costs as much for few lanes as for many. So two chunks in which at
 most half of the lanes are left become one (`merge`): the lanes of one go on in free lanes of the other. Everything of a
-lane moves except the rows that it has recorded: those are kept on the host, and the chain goes on with the next row of
-the buffer that it finds. The machine is the same, so a chain computes what it would have computed.
+lane moves but its rows, which have gone to the host. The machine is the same, so a chain computes what it would have
+computed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,39 +21,52 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves
 from batchnuts.autobatch.runtime.backend import State
-from batchnuts.mcmc.chain_program import ChainResult, Record
-from batchnuts.mcmc.runner import Counts, MachineRunner
-from batchnuts.mcmc.serving import buffers
+from batchnuts.mcmc.chain_machine import ChainMachine
+from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
+from batchnuts.mcmc.runner import Counts
+
+SLICE_SECONDS = 0.5
+"""How long the machine runs between two looks at it; leaving it twice a second costs nothing measurable."""
+
+LEAST_SWEEPS = 5
+"""The same in sweeps, where these take longer."""
 
 NO_CHAIN = -1
 NOTHING = Counts()
 
 
 class Kept:
-    """What is known of all chains, on the host: a ChainResult of arrays [chains, ...]."""
+    """What is known of all chains, on the host: a ChainResult of arrays [chains, ...], records [chains, rows, ...]."""
 
-    def __init__(self, like: ChainResult, chains: int) -> None:
-        self.result: ChainResult = map_leaves(lambda array: np.zeros((chains, *array.shape[1:]), array.dtype), like)
+    def __init__(self, like: ChainResult, chains: int, rows: int) -> None:
+        def zeros(*shape: int, like: np.ndarray) -> np.ndarray:
+            return np.zeros(shape, like.dtype)
+
+        result: ChainResult = map_leaves(lambda array: zeros(chains, *array.shape[1:], like=array), like)
+        records = (zeros(chains, rows, *array.shape[2:], like=array) for array in like.records)
+        self.result = result._replace(records=Record(*records))
 
     def count(self, chunk: Chunk) -> None:
         """Note how many transitions its chains have made."""
         lanes, chains = chunk.occupied()
         for name in ("done", "divergences"):
-            getattr(self.result, name)[chains] = chunk.runner.working(chunk.state, name)[lanes]
+            getattr(self.result, name)[chains] = chunk.machine.working(chunk.state, name)[lanes]
 
-    def take(self, chunk: Chunk) -> None:
-        """Copy what its chains have come to, and the rows that they have recorded since they came into this chunk."""
+    def take(self, chunk: Chunk) -> ChainResult:
+        """Copy what its chains have come to, and the rows that stand in its buffers. Gives what was found there."""
         lanes, chains = chunk.occupied()
-        found = chunk.runner.so_far(chunk.state)
-        first, last = chunk.first_row[lanes], found.done[lanes]
+        found = chunk.machine.so_far(chunk.state)
+        first, last = chunk.machine.working(chunk.state, "first_row")[lanes], found.done[lanes]
         whole = first == 0
         for to, there in zip(self.result.records, found.records):
-            to[chains[whole]] = there[lanes[whole]]  # with rows behind the last, which nobody reads
-            for place in np.flatnonzero(~whole):
-                rows = slice(first[place], last[place])
-                to[chains[place], rows] = there[lanes[place], rows]
+            rows = min(to.shape[1], there.shape[1])
+            to[chains[whole], :rows] = there[lanes[whole], :rows]  # with rows behind the last, which nobody reads
+            for place in np.flatnonzero(~whole & (last > first)):
+                begin, end = first[place], last[place]
+                to[chains[place], begin:end] = there[lanes[place], : end - begin]
         for to, there in zip(_ends(self.result), _ends(found)):
             to[chains] = there[lanes]
+        return found
 
 
 def _ends(result: ChainResult) -> list[Any]:
@@ -60,19 +78,23 @@ def _ends(result: ChainResult) -> list[Any]:
 class Chunk:
     """A machine's lanes under way."""
 
-    runner: MachineRunner
+    machine: ChainMachine
     chains: NDArray[np.int64]
     """[lanes]: the chain that each runs, or NO_CHAIN."""
+    inputs: ChainInputs
+    """Of its lanes; `until` is where chains end, though the machine may stop them before."""
     state: State
-    first_row: NDArray[np.int64] = field(init=False)
-    """[lanes]: the first of the chain's records that is in this chunk's buffers."""
+    sweeps_per_second: float
     counts: Counts = NOTHING
     """Gradients so far, those of chunks that were merged into this one too."""
     merged: Counts = NOTHING
     """Of the latter."""
 
-    def __post_init__(self) -> None:
-        self.first_row = np.zeros(len(self.chains), "int64")
+    @classmethod
+    def begin(cls, machine: ChainMachine, chains: NDArray[np.int64], inputs: ChainInputs) -> Chunk:
+        """Before the first block of its lanes."""
+        first_stop = inputs._replace(until=np.minimum(inputs.until, machine.capacity))
+        return cls(machine, chains, inputs, machine.start(first_stop), machine.sweeps_per_second)
 
     def occupied(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The lanes that run a chain, and the chains."""
@@ -81,28 +103,65 @@ class Chunk:
 
     def live(self) -> int:
         """Lanes that have not halted."""
-        return self.runner.machine.count_live(self.state)
+        return self.machine.machine.count_live(self.state)
 
-    def slice(self, leave_at: int) -> bool:
-        """See MachineRunner.slice."""
-        self.state, finished = self.runner.slice(self.state, leave_at)
-        self.counts = self.merged + self.runner.gradients(self.state)
-        return finished
+    def slice(self, leave_at: int, kept: Kept) -> bool:
+        """Sweep for about SLICE_SECONDS, and tell whether at most `leave_at` lanes have not come to their end.
+
+        Raises StackOverflowError, and whatever else went wrong on a lane.
+        """
+        vm = self.machine.machine
+        sweeps = max(LEAST_SWEEPS, int(self.sweeps_per_second * SLICE_SECONDS))
+        may_stop = bool((self.machine.working(self.state, "until") < self.inputs.until).any())
+        limit = self.live() - 1 if may_stop else leave_at  # as soon as one lane halts: its buffer may be full
+        began = time.perf_counter()
+        self.state = vm.advance(self.state, sweeps, limit)
+        left = self.live() <= limit
+        if not left:  # else it made fewer sweeps than allowed, and the next slice would be far too long
+            self.sweeps_per_second = sweeps / max(time.perf_counter() - began, 1e-6)
+            self.machine.sweeps_per_second = self.sweeps_per_second
+        vm.check_faults(self.state)
+        self.counts = self.merged + self.machine.gradients(self.state)
+        if left and may_stop:
+            self.go_on(kept)
+        kept.count(self)
+        return self.live() <= leave_at
+
+    def go_on(self, kept: Kept) -> None:
+        """Move all rows to `kept`, and let lanes whose buffers are full begin again where they stopped."""
+        machine, state = self.machine, self.state
+        found = kept.take(self)
+        stopped = ~machine.machine.live(state) & (found.done < self.inputs.until)
+        if stopped.any():
+            inputs = self.inputs._replace(**{name: getattr(found, name) for name in CARRIED})
+            state = machine.begin_again(state, np.flatnonzero(stopped), inputs)
+        self.state = self.with_room(state, found.done)
+
+    def with_room(self, state: State, done: NDArray[np.int64]) -> State:
+        """The state with the buffers empty, when all chains have made `done` transitions."""
+        until = np.minimum(self.inputs.until, done + self.machine.capacity)
+        return self.machine.make_room(state, done, until)
 
 
 def merge(one: Chunk, other: Chunk, kept: Kept) -> Chunk:
     """A chunk with the live lanes of both, which must fit, in place of the two: those of `one` stay where they are.
 
-    What the others have come to goes to `kept`.
+    What both have recorded goes to `kept`.
     """
-    kept.take(one)
-    kept.take(other)
-    machine = one.runner.machine
-    stay, move = machine.live(one.state), np.flatnonzero(machine.live(other.state))
+    machine, vm = one.machine, one.machine.machine
+    done, done_other = kept.take(one).done.copy(), kept.take(other).done
+    stay, move = vm.live(one.state), np.flatnonzero(vm.live(other.state))
     to = np.flatnonzero(~stay)[: len(move)]
-    chains = np.where(stay, one.chains, NO_CHAIN)
-    chains[to] = other.chains[move]
-    state = machine.with_lanes(one.state, to, other.state, move, without=buffers(machine.program))
-    merged = Chunk(one.runner, chains, state, one.counts + other.counts, one.merged + other.counts)
-    merged.first_row = one.runner.working(state, "done").astype("int64")
-    return merged
+
+    def moved(array: np.ndarray, source: np.ndarray) -> np.ndarray:
+        rows = np.array(array)
+        rows[to] = source[move]
+        return rows
+
+    chains = moved(np.where(stay, one.chains, NO_CHAIN), other.chains)
+    inputs = map_leaves(moved, one.inputs, other.inputs)
+    state = vm.with_lanes(one.state, to, other.state, move, without=machine.buffers)
+    rate, merged = one.sweeps_per_second, one.merged + other.counts
+    both = Chunk(machine, chains, inputs, state, rate, one.counts + other.counts, merged)
+    both.state = both.with_room(state, moved(done, done_other))
+    return both

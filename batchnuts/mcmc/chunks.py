@@ -13,11 +13,9 @@ chain that have no transitions to make. They count as lanes that are executed in
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -25,29 +23,28 @@ from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.compiler.tree import map_leaves
 from batchnuts.autobatch.runtime.tensorflow_threads import on_shard, processors
-from batchnuts.mcmc.chain_program import ChainResult
-from batchnuts.mcmc.chunk import NO_CHAIN, Chunk, Kept, merge
+from batchnuts.mcmc.chain_machine import ChainMachine
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
+from batchnuts.mcmc.chunk import NO_CHAIN, SLICE_SECONDS, Chunk, Kept, merge
 from batchnuts.mcmc.draws import Arrangement
-from batchnuts.mcmc.runner import SLICE_SECONDS, Counts, MachineRunner, Runner, StretchRunner
+from batchnuts.mcmc.runner import Counts, Runner, StretchRunner
 from batchnuts.mcmc.serving import Chunking, divide, greatest_width, is_compiled
 from batchnuts.mcmc.settings import ExecutionSettings
 
 
 def make_runner(
-    program: BatchedFunction, example: tuple[Any, ...], execution: ExecutionSettings, max_tree_depth: int
+    program: BatchedFunction, example: ChainInputs, execution: ExecutionSettings, max_tree_depth: int
 ) -> Runner:
     """The runner for the executor asked for, compiled for inputs like the example."""
     if execution.executor != "virtual_machine":
         return StretchRunner(program, example, execution)
-    chains = len(example[0])
+    chains = len(example.key)
     most = chains
     if is_compiled(execution):
         backend = get_backend(execution.backend, execution.mode)
         most = greatest_width(program.compiled(program.lane_types(example), backend).lowered, backend)
     chunking = divide(chains, execution, most, processors())
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
-    if chunking.chunks == 1:
-        return MachineRunner(program, example, execution, depth)
     return ChunkRunner(program, example, execution, depth, chunking)
 
 
@@ -97,14 +94,14 @@ class ChunkRunner:
     def __init__(
         self,
         program: BatchedFunction,
-        example: tuple[Any, ...],
+        example: ChainInputs,
         execution: ExecutionSettings,
         first_depth: int,
         chunking: Chunking,
     ) -> None:
         self.chunking = chunking
         self.bracket = Bracket(chunking.chunks, chunking.lanes)
-        self.first = MachineRunner(program, self.part(example, 0), execution, first_depth)
+        self.machine = ChainMachine(program, self.part(example, 0), execution, first_depth)
         self.chunks: dict[Place, Chunk] = {}
         """Those that are not merged into others."""
         self.kept: Kept | None = None
@@ -122,38 +119,39 @@ class ChunkRunner:
     @property
     def arrangement(self) -> Arrangement:
         """See Runner."""
-        return replace(self.first.arrangement, chunks=self.chunking.chunks, shards=self.chunking.shards)
+        policy = self.machine.machine.schedule.policy
+        return Arrangement(self.chunking.lanes, policy, self.chunking.chunks, self.chunking.shards)
 
-    def part(self, inputs: tuple[Any, ...], number: int) -> tuple[Any, ...]:
+    def part(self, inputs: ChainInputs, number: int) -> ChainInputs:
         """The inputs of one chunk; lanes behind the last chain are its copies, with no transitions to make."""
-        chains = len(inputs[0])
+        chains = len(inputs.key)
         rows = self.rows(number)
-        *others, transitions = map_leaves(lambda array: np.asarray(array)[np.minimum(rows, chains - 1)], inputs)
-        return (*others, np.where(rows < chains, transitions, 0))
+        taken: ChainInputs = map_leaves(lambda array: np.asarray(array)[np.minimum(rows, chains - 1)], inputs)
+        return taken._replace(until=np.where(rows < chains, taken.until, 0))
 
     def rows(self, number: int) -> np.ndarray:
         """[lanes]: the chains of a chunk, beyond the last one too."""
         lanes = self.chunking.lanes
         return np.arange(number * lanes, (number + 1) * lanes)
 
-    def run(self, inputs: tuple[Any, ...], transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
+    def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.stop()
         self.chunks, self.kept = {}, None
-        return self.attempts(inputs)
+        return self.attempts(inputs, transitions)
 
-    def attempts(self, inputs: tuple[Any, ...]) -> Iterator[tuple[Counts, ChainResult | None]]:
+    def attempts(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """From the start, again until the stacks are deep enough."""
         while True:
             try:
-                yield from self.attempt(inputs)
+                yield from self.attempt(inputs, transitions)
                 return
             except StackOverflowError as error:
-                self.first.grow(error)
+                self.machine.grow(error)
 
-    def attempt(self, inputs: tuple[Any, ...]) -> Iterator[tuple[Counts, ChainResult | None]]:
+    def attempt(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Starts the threads, and tells what they have done a few times a second."""
-        kept = self.begin(inputs)
+        kept = self.begin(inputs, transitions)
         self.threads = [
             threading.Thread(target=self.serve, args=(n,), daemon=True) for n in range(self.chunking.shards)
         ]
@@ -175,16 +173,15 @@ class ChunkRunner:
         finally:
             self.stop()
 
-    def begin(self, inputs: tuple[Any, ...]) -> Kept:
+    def begin(self, inputs: ChainInputs, transitions: int) -> Kept:
         """All chunks before their first block: so there is something of each when the run is broken off."""
-        chains = len(inputs[0])
+        chains = len(inputs.key)
         self.chunks = {}
         for number in range(self.chunking.chunks):
             rows = self.rows(number)
-            state = self.first.start(self.part(inputs, number))
-            runner = copy.copy(self.first)  # the machine is the same, how long a slice takes is not
-            self.chunks[Place(0, number)] = Chunk(runner, np.where(rows < chains, rows, NO_CHAIN), state)
-        self.kept = Kept(self.first.so_far(state), chains)
+            chunk = Chunk.begin(self.machine, np.where(rows < chains, rows, NO_CHAIN), self.part(inputs, number))
+            self.chunks[Place(0, number)] = chunk
+        self.kept = Kept(self.machine.so_far(chunk.state), chains, transitions)
         self.waiting, self.ready = set(self.chunks), set()
         self.finished, self.failures = False, []
         self.stopping = threading.Event()
@@ -218,8 +215,7 @@ class ChunkRunner:
         """One slice of a chunk. After its last in a round it goes on to the next, merged with its partner if any."""
         assert self.kept is not None
         bracket, chunk = self.bracket, self.chunks[place]
-        waits = chunk.slice(bracket.leave_at(place))
-        self.kept.count(chunk)
+        waits = chunk.slice(bracket.leave_at(place), self.kept)
         while waits:
             if bracket.is_last(place):
                 self.kept.take(chunk)

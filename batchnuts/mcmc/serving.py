@@ -1,4 +1,4 @@
-"""How chains are divided into chunks, and how wide those are: from a gradient's work, and from what a chain keeps."""
+"""How chains are divided into chunks, how wide those are, and how many rows they record before these are taken out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from batchnuts.autobatch.compiler.schedule import costly_blocks
 from batchnuts.autobatch.runtime.backend import Backend
 from batchnuts.autobatch.runtime.block_costs import STORED
 from batchnuts.autobatch.runtime.tensorflow_threads import processors, use_own_threads
+from batchnuts.mcmc.chain_program import empty_records
+from batchnuts.mcmc.runner import STRETCH
 from batchnuts.mcmc.settings import ExecutionSettings
 
 COSTLY_WORK = 400_000
@@ -25,6 +27,13 @@ LEAST_WIDTH, GREATEST_WIDTH = 64, 256
 
 CACHE = 1_200_000
 """Bytes of variables that a chunk may have beyond LEAST_WIDTH: they stay in a core's cache."""
+
+BUFFER_BYTES = 16_000_000
+"""Of the rows that a chunk records before they are taken out: twice a second they go in and out of the compiled
+program, which for so many takes some ten milliseconds."""
+
+LEAST_ROWS = 8
+"""Rows of each chain at least, however large they are."""
 
 LEAST_LANES = 2
 """Chains of a chunk at least, where it is chosen automatically: a kernel costs as much for fewer."""
@@ -88,6 +97,15 @@ def buffers(program: Program) -> frozenset[str]:
     """The variables that rows are written to."""
     ops = (op for block in program.graph.blocks for op in block.ops if isinstance(op, WriteRowOp))
     return frozenset(v for op in ops for v in (op.buffer, op.var_out))
+
+
+def buffer_rows(transitions: int, chains: int, dimension: int, dtype: str, execution: ExecutionSettings) -> int:
+    """How many transitions of each chain a machine's buffers hold, at most the `transitions` that it makes in all."""
+    if execution.executor != "virtual_machine":
+        return min(STRETCH, transitions)
+    size: int = sum(array.nbytes for array in empty_records(1, dimension, dtype))
+    lanes = min(chains, execution.chunk_lanes or (GREATEST_WIDTH if is_compiled(execution) else chains))
+    return min(transitions, max(LEAST_ROWS, BUFFER_BYTES // (lanes * size)))
 
 
 def divide(chains: int, execution: ExecutionSettings, most: int, cores: int) -> Chunking:

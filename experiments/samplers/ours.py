@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -14,12 +13,12 @@ from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers import OursOptions
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 from batchnuts.mcmc import adaptation
-from batchnuts.mcmc.chain_program import make_chain
+from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.check_model import evaluate_at
 from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.serving import own_threads
+from batchnuts.mcmc.serving import buffer_rows, own_threads
 from batchnuts.mcmc.settings import ExecutionSettings
 
 
@@ -29,7 +28,7 @@ class Chain:
 
     program: BatchedFunction
     execution: ExecutionSettings
-    arguments: Callable[[int], tuple[Any, ...]]
+    arguments: Callable[[int], ChainInputs]
 
 
 def make_task_chain(task: Task, problem: Problem) -> Chain:
@@ -41,21 +40,22 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
         model = dataclasses.replace(model, batched_value_and_gradient=None)
     density = value_and_gradient(model)
     nuts = NutsOptions(task.max_tree_depth, task.leapfrogs_per_leaf, dtype=model.dtype)
-    program = make_chain(density, nuts, 0.8, task.transitions, model.dimension)  # nothing adapts to the 0.8
     chains = task.chains
+    rows = buffer_rows(task.transitions, chains, model.dimension, model.dtype, execution)
+    program = make_chain(density, nuts, 0.8, rows, model.dimension)  # nothing adapts to the 0.8
     log_step = np.full(chains, np.log(task.step_size), model.dtype)
 
-    def arguments(seed: int) -> tuple[Any, ...]:
+    def arguments(seed: int) -> ChainInputs:
         position = problem.starts(task.start, chains, seed)
-        return (
+        return ChainInputs.begin(
             random.lane_keys(seed, chains),
             position,
             *evaluate_at(model, density, position, execution),
             np.ones((chains, model.dimension), model.dtype),
             adaptation.start(log_step, settled=False),
             np.full(chains, False),
-            np.zeros(chains, "int64"),
-            np.full(chains, task.transitions, "int64"),
+            first=np.zeros(chains, "int64"),
+            transitions=np.full(chains, task.transitions, "int64"),
         )
 
     return Chain(program, execution, arguments)
@@ -75,7 +75,7 @@ def prepare(task: Task, problem: Problem) -> Prepared:
     def lay_out(seed: int) -> Callable[[], Outcome]:
         return partial(run, chain.arguments(seed))
 
-    def run(arguments: tuple[Any, ...]) -> Outcome:
+    def run(arguments: ChainInputs) -> Outcome:
         *_, (counts, result) = runner.run(arguments, task.transitions)
         assert result is not None
         leapfrogs = np.asarray(result.records.n_steps)[:, : task.transitions]

@@ -18,7 +18,7 @@ from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc import adaptation
-from batchnuts.mcmc.chain_program import make_chain
+from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
 
@@ -35,9 +35,9 @@ def make_machine(schedule: str = "sweep") -> tuple[VirtualMachine, dict[str, Any
     assert model.batched_value_and_gradient is not None
     log_density, gradient = (x.numpy() for x in model.batched_value_and_gradient(tf.constant(position)))
     state = adaptation.start(np.zeros(LANES), settled=False)
-    inputs = (
+    inputs = ChainInputs.begin(
         random.lane_keys(0, LANES), position, log_density, gradient, np.ones_like(position), state,
-        np.full(LANES, False), np.zeros(LANES, "int64"), np.full(LANES, 2, "int64"),
+        np.full(LANES, False), first=np.zeros(LANES, "int64"), transitions=np.full(LANES, 2, "int64"),
     )  # fmt: skip
     chain = make_chain(value_and_gradient(model), NutsOptions(4, dtype="float64"), 0.8, CAPACITY, DIMENSION)
     backend = get_backend("tensorflow", "xla")

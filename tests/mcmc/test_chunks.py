@@ -11,12 +11,11 @@ from chain_runs import CAPACITY, LANES, assert_same, drive, inputs, make_program
 from mcmc_models import gaussian
 
 from batchnuts.autobatch import StackOverflowError
-from batchnuts.mcmc import runner
-from batchnuts.mcmc.chain_program import ChainResult
+from batchnuts.mcmc import chunk, serving
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.chains import run_chains
 from batchnuts.mcmc.chunks import Bracket, ChunkRunner, Place, make_runner
 from batchnuts.mcmc.draws import Arrangement
-from batchnuts.mcmc.runner import MachineRunner
 from batchnuts.mcmc.serving import Chunking, divide
 from batchnuts.mcmc.settings import ExecutionSettings, split_settings
 
@@ -131,8 +130,8 @@ UNEVEN = np.array([1, CAPACITY, 2, 1, CAPACITY])
 """Transitions of each chain: most are soon done."""
 
 
-def uneven_inputs() -> tuple[Any, ...]:
-    return (*inputs(0)[:-1], UNEVEN.astype("int64"))
+def uneven_inputs() -> ChainInputs:
+    return inputs(0)._replace(until=UNEVEN.astype("int64"))
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -160,13 +159,60 @@ def test_chunks_that_are_half_done_merge(
     assert apart.executed_gradients > 1.2 * counts.executed_gradients
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize(("lanes", "shards"), [(5, 1), (2, 2), (3, 1)])
+def test_buffers_of_few_rows_change_no_draw(whole: Any, rows: int, lanes: int, shards: int) -> None:
+    """Chains stop when their buffers are full, and go on where they stopped; merged chunks too."""
+    made = make(make_program(rows), chunk_lanes=lanes, shards=shards)
+    counts, result = list(made.run(inputs(CAPACITY), CAPACITY))[-1]
+    assert result is not None
+    assert made.machine.capacity == rows < CAPACITY
+    assert_same(result, whole)
+    assert counts.transitions == LANES * CAPACITY
+    assert counts.useful_gradients == whole.records.n_steps.sum()
+    assert counts.divergences == whole.records.diverging.sum()
+    _, uneven = list(made.run(uneven_inputs(), CAPACITY))[-1]
+    assert uneven is not None
+    np.testing.assert_array_equal(uneven.done, UNEVEN)
+    for chain, done in enumerate(UNEVEN):
+        for name, array in uneven.records._asdict().items():
+            expected = getattr(whole.records, name)[chain, :done]
+            np.testing.assert_array_equal(array[chain, :done], expected, err_msg=name)
+
+
+def test_lanes_with_full_buffers_do_not_wait_for_the_others(whole: Any) -> None:
+    """The machine is left as soon as one lane is full, and all then have room: it needs hardly more sweeps."""
+    sweeps = []
+    for rows in (CAPACITY, 2):
+        made = make(make_program(rows), chunk_lanes=LANES, schedule="sweep")
+        list(made.run(inputs(CAPACITY), CAPACITY))
+        (last,) = made.chunks.values()
+        sweeps.append(int(last.state["sweeps"]))
+    assert sweeps[0] <= sweeps[1] <= 1.15 * sweeps[0]
+
+
+def test_what_a_run_broken_off_between_full_buffers_leaves(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk, "SLICE_SECONDS", 1e-6)
+    made = make(make_program(4), chunk_lanes=3)
+    for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
+        if counts.transitions >= 7 * LANES:
+            break
+    left = made.interrupted()
+    assert left is not None
+    assert counts.transitions <= left.done.sum() < LANES * CAPACITY
+    for lane, done in enumerate(left.done):
+        np.testing.assert_array_equal(left.records.position[lane, :done], whole.records.position[lane, :done])
+
+
 def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit under XLA too: what merges with what depends on the chains alone."""
     model = gaussian(3, covariance="ar1", correlation=0.6)
     settings: dict[str, Any] = {"chains": 14, "warmup": 0, "draws": 8, "step_size": 0.1, "seed": 7, "chunk_lanes": 2}
     runs = []
-    for shards, seconds in ((1, 0.5), (3, 1e-4), (2, 1e-6)):
-        monkeypatch.setattr(runner, "SLICE_SECONDS", seconds)
+    for shards, seconds, rows in ((1, 0.5, 8), (3, 1e-4, 8), (2, 1e-6, 8), (1, 0.5, 3), (2, 1e-5, 3)):
+        monkeypatch.setattr(chunk, "SLICE_SECONDS", seconds)
+        monkeypatch.setattr(serving, "LEAST_ROWS", rows)
+        monkeypatch.setattr(serving, "BUFFER_BYTES", 1)
         runs.append(run_chains(model, *split_settings(settings | {"shards": shards})))
     for other in runs[1:]:
         np.testing.assert_array_equal(other.position, runs[0].position)
@@ -183,13 +229,18 @@ def test_a_second_stretch_starts_anew(program: Any, whole: Any) -> None:
     assert counts.transitions == LANES * CAPACITY
 
 
-def test_one_chunk_needs_no_threads(program: Any) -> None:
-    assert isinstance(make_runner(program, inputs(0), ExecutionSettings(backend="numpy"), 8), MachineRunner)
+def test_one_chunk_is_served_by_one_thread(program: Any) -> None:
+    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy"), 8)
+    assert made.arrangement == Arrangement(LANES, "drain")
+    seen = []
+    for _ in made.run(inputs(CAPACITY), CAPACITY):
+        seen.append(len(made.threads))
+    assert set(seen) == {1}
 
 
 def test_what_a_broken_off_run_leaves(program: Any, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks take turns, so all have come about as far; the threads end; the next run knows nothing of it."""
-    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    monkeypatch.setattr(chunk, "SLICE_SECONDS", 1e-6)
     made = make(program)
     assert made.interrupted() is None
     for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
@@ -229,7 +280,7 @@ def test_stacks_grow_within_a_chunk(program: Any, whole: Any) -> None:
     _, result = list(made.run(inputs(CAPACITY), CAPACITY))[-1]
     assert result is not None
     assert_same(result, whole)
-    assert made.first.machine.stack_depth > 1
+    assert made.machine.machine.stack_depth > 1
 
 
 def test_compiled_chunks_on_threads_draw_the_same() -> None:

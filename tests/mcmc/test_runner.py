@@ -9,10 +9,10 @@ import pytest
 from chain_runs import CAPACITY, LANES, assert_same, drive, inputs, make_program
 
 from batchnuts.autobatch import StackOverflowError
-from batchnuts.mcmc import runner
+from batchnuts.mcmc import chunk, runner
 from batchnuts.mcmc.chain_program import ChainResult
-from batchnuts.mcmc.chunks import make_runner
-from batchnuts.mcmc.runner import Counts, MachineRunner
+from batchnuts.mcmc.chunks import ChunkRunner, make_runner
+from batchnuts.mcmc.runner import Counts
 from batchnuts.mcmc.settings import ExecutionSettings
 
 
@@ -49,11 +49,9 @@ def test_a_run_cut_in_two_gives_the_same(program: Any, whole: ChainResult) -> No
     """The second half goes on from the first's state, with the number of its first transition."""
     made, seen = drive(program, 5)
     half = seen[-1][1]
-    key, *_, inverse_mass, state, adapting, _, _ = inputs(0)
-    rest = (
-        key, half.position, half.log_density, half.gradient, inverse_mass, state, adapting, np.full(LANES, 5, "int64"),
-        np.full(LANES, CAPACITY - 5, "int64"),
-    )  # fmt: skip
+    rest = inputs(CAPACITY - 5, first=5)._replace(
+        position=half.position, log_density=half.log_density, gradient=half.gradient
+    )
     second = list(made.run(rest, CAPACITY - 5))[-1][1]
     np.testing.assert_array_equal(second.position, whole.position)
     np.testing.assert_array_equal(second.records.position[:, : CAPACITY - 5], whole.records.position[:, 5:])
@@ -62,8 +60,8 @@ def test_a_run_cut_in_two_gives_the_same(program: Any, whole: ChainResult) -> No
 def test_stacks_grow_until_they_suffice(program: Any, whole: ChainResult) -> None:
     """Starting with room for one frame; what the shallow attempts did is not counted twice."""
     made, seen = drive(program, depth=1)
-    assert isinstance(made, MachineRunner)
-    assert made.machine.stack_depth >= whole.records.tree_depth.max()
+    assert isinstance(made, ChunkRunner)
+    assert made.machine.machine.stack_depth >= whole.records.tree_depth.max()
     counts, result = seen[-1]
     assert_same(result, whole)
     assert counts == drive(program)[1][-1][0]
@@ -93,9 +91,10 @@ def test_draining_uses_gradients_better_than_recursion_on_the_host(program: Any)
 def test_a_stretch_that_ends_early_does_not_lengthen_the_slices_of_the_next(program: Any) -> None:
     """Its last slice makes fewer sweeps than it may; Ctrl-C and progress would wait for the next one for minutes."""
     made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy"), 8)
-    made.sweeps_per_second = 5000.0
+    assert isinstance(made, ChunkRunner)
+    made.machine.sweeps_per_second = 5000.0
     list(made.run(inputs(1), 1))
-    assert made.sweeps_per_second == 5000.0
+    assert made.machine.sweeps_per_second == 5000.0
 
 
 def test_counts_add_up() -> None:
@@ -109,7 +108,7 @@ def test_counts_add_up() -> None:
 def test_what_a_broken_off_stretch_leaves(
     program: Any, whole: ChainResult, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    monkeypatch.setattr(chunk, "SLICE_SECONDS", 1e-6)
     monkeypatch.setattr(runner, "STRETCH", 2)
     made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", executor=executor), 8)
     assert made.interrupted() is None

@@ -21,10 +21,12 @@ from batchnuts.mcmc.serving import (
     COSTLY_CHUNK_LANES,
     GREATEST_WIDTH,
     LEAST_WIDTH,
+    buffer_rows,
     bytes_of_a_chain,
     greatest_width,
     is_costly,
 )
+from batchnuts.mcmc.settings import ExecutionSettings
 
 COMPILED = get_backend("tensorflow", "xla")
 
@@ -32,7 +34,7 @@ COMPILED = get_backend("tensorflow", "xla")
 def lowered(model: Model) -> Any:
     scalar, vector = TensorType(model.dtype), TensorType(model.dtype, (model.dimension,))
     types = (TensorType("uint32", (2,)), vector, scalar, vector, vector, DualAveraging(*[scalar] * 6))
-    types += (TensorType("bool"), TensorType("int64"), TensorType("int64"))
+    types += (TensorType("bool"), *[TensorType("int64")] * 5)
     chain = make_chain(value_and_gradient(model), NutsOptions(dtype=model.dtype), 0.8, 5, model.dimension)
     return chain.compiled(types, COMPILED).lowered
 
@@ -118,3 +120,24 @@ def test_what_happens_once_per_doubling_or_transition_waits_for_company(cheap: A
     assert {"main.resume", "run_chain.body"} <= set(gates)
     assert not any(label.startswith("build_subtree.") for label in gates)
     assert max(gates.values()) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("transitions", "chains", "dimension", "execution", "expected"),
+    [
+        (100, 1024, 100, {}, 100),
+        (10_000, 1024, 100, {}, 16_000_000 // (256 * 425)),
+        (10_000, 1024, 100, {"chunk_lanes": 64}, 16_000_000 // (64 * 425)),
+        (10_000, 1, 100, {}, 10_000),
+        (1_000, 256, 100_000, {}, 8),
+        (10_000, 1024, 100, {"backend": "numpy"}, 16_000_000 // (1024 * 425)),
+        (10_000, 1024, 100, {"executor": "stackless"}, 5),
+        (3, 1024, 100, {"executor": "unbatched"}, 3),
+    ],
+)
+def test_rows_of_the_buffers(
+    transitions: int, chains: int, dimension: int, execution: dict[str, Any], expected: int
+) -> None:
+    """425 bytes: 100 coordinates, four scalars, two whole numbers, and a bit, in single precision."""
+    rows = buffer_rows(transitions, chains, dimension, "float32", ExecutionSettings(**execution))
+    assert rows == expected

@@ -11,7 +11,7 @@ import tensorflow as tf
 from batchnuts.autobatch import random
 from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
 from batchnuts.mcmc import adaptation
-from batchnuts.mcmc.chain_program import make_chain
+from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.nuts import NutsOptions
@@ -38,10 +38,10 @@ def draws(vectorizer: str, mode: str) -> Any:
         starts = tf.constant(position)
         tape.watch(starts)
         values = tf.map_fn(single, starts)
-    arguments = (
+    arguments = ChainInputs.begin(
         random.lane_keys(4, CHAINS), position, np.asarray(values), np.asarray(tape.gradient(values, starts)),
         np.ones((CHAINS, 3)), adaptation.start(np.full(CHAINS, np.log(0.3)), settled=False), np.full(CHAINS, False),
-        np.zeros(CHAINS, "int64"), np.full(CHAINS, TRANSITIONS, "int64"),
+        first=np.zeros(CHAINS, "int64"), transitions=np.full(CHAINS, TRANSITIONS, "int64"),
     )  # fmt: skip
     return program.run(*arguments, backend=TensorFlowBackend(mode, vectorizer=vectorizer))
 
