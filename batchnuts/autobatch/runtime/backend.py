@@ -86,7 +86,8 @@ class Work:
 class Backend(Evaluator, Protocol):
     """Arrays, rows of stacks, vectorization and control flow of one array library.
 
-    Arrays support `+`, `-`, comparisons, `&` and `~` elementwise, and have `shape`. `docs/add_a_backend.md` writes one.
+    Arrays support `+`, `-`, `*`, `//`, comparisons, `&` and `~` elementwise, and have `shape`. `docs/add_a_backend.md`
+    writes one.
     """
 
     name: str

@@ -28,6 +28,7 @@ from batchnuts.autobatch.runtime.compaction import serve_some
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
+from batchnuts.autobatch.runtime.return_addresses import return_addresses
 from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, LaneValues, Storage
 
 
@@ -61,6 +62,8 @@ class MachineCode:
         self.timeline_rows = timeline_rows
         self.faults: list[Fault] = []
         self.storage = Storage(backend, lanes, stack_depth)
+        # a profile reads how high the stack of addresses is
+        self.addresses = return_addresses(program, self.index, stack_depth, packed=not timeline_rows)
         # of a stack only the top frame is a value of the state, so one that is popped before it is read is not kept
         self.live = liveness(program.graph, frozenset(program.vars_out), through_calls=True, pop_exposes=False)
         kinds = program.var_alloc
@@ -96,8 +99,7 @@ class MachineCode:
             state[f"frames:{variable}"] = backend.full((slots, *type_.shape), 0, type_.dtype)
             if self.leader[variable] == variable:
                 state[f"height:{variable}"] = backend.full((lanes,), 0, "int32")
-        state[f"frames:{RETURN_ADDRESS}"] = backend.full((slots,), 0, "int32")
-        state[f"height:{RETURN_ADDRESS}"] = backend.full((lanes,), 0, "int32")
+        state |= self.addresses.start(backend, lanes)
         if rows := self.timeline_rows:
             for variable in self.stacks:
                 state[f"peak:{variable}"] = backend.full((lanes,), 0, "int32")
@@ -196,12 +198,11 @@ class MachineCode:
             case BranchOp(condition, yes, no):
                 target = backend.where(values[condition], to(yes), to(no))
             case PushGotoOp(resume, entry):
-                storage.push(state, mask, RETURN_ADDRESS, to(resume), code)
+                self.addresses.push(state, storage, mask, index[resume], code)
                 self._note_height(state, RETURN_ADDRESS)
                 target = to(entry)
             case IndirectGotoOp():
-                at_bottom = state[f"height:{RETURN_ADDRESS}"] == 0
-                address = storage.pop(state, mask, RETURN_ADDRESS)
+                at_bottom, address = self.addresses.pop(state, storage, mask)
                 target = backend.where(at_bottom, backend.full((storage.lanes,), self.halted, "int32"), address)
         state["pc"] = backend.where(mask, target, state["pc"])
 
@@ -219,12 +220,14 @@ class MachineCode:
             state["timeline:length"] = row + 1
 
 
-def entries_touched(program: Program, labels: tuple[str, ...], timeline_rows: int = 0) -> dict[str, tuple[str, ...]]:
+def entries_touched(
+    program: Program, labels: tuple[str, ...], stack_depth: int, timeline_rows: int = 0
+) -> dict[str, tuple[str, ...]]:
     """For each block, the entries of the state that running it may change.
 
     Found by running it, on NumPy, on one lane that is at no block and without calling a primitive.
     """
-    code = MachineCode(program, _NoPrimitives(), 1, 1, labels, timeline_rows)
+    code = MachineCode(program, _NoPrimitives(), 1, stack_depth, labels, timeline_rows)
     state = code.start({})
     state["pc"] = np.full(1, code.halted, "int32")
     result = {}

@@ -8,7 +8,8 @@ different calls of a recursion so share every evaluation of a block.
             value:v       [lanes, ...]            REGISTER or top frame of FULL variable v
             frames:v      [lanes * (depth+1), ...] frames beneath the top; the last slot of each lane is scratch
             height:v      int32 [lanes]           frames beneath the top; variables that always move together share one
-            frames:@, height:@                    return addresses, the same way
+            word:@        int64 [lanes]           return addresses, packed; where they do not fit,
+            frames:@, height:@                    the same as for a variable
             fault         int32 [lanes]           0, or 1 + index of the first thing that went wrong on the lane
             executions    int64 [blocks]          how often each block ran
             active        int64 [blocks]          on how many lanes in all
@@ -36,6 +37,7 @@ from batchnuts.autobatch.runtime.block_costs import block_work, costs_of
 from batchnuts.autobatch.runtime.dispatch import Rule
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
 from batchnuts.autobatch.runtime.machine_code import MachineCode, entries_touched
+from batchnuts.autobatch.runtime.return_addresses import WORD
 
 FIRST_STACK_DEPTH = 16
 """Where an automatic stack depth begins; it doubles up to LARGEST_STACK_DEPTH."""
@@ -96,7 +98,7 @@ class VirtualMachine:
         self.index = self.code.index
         self.halted = self.code.halted
         starts = self.schedule.group_starts
-        touched = entries_touched(program, labels, timeline_rows)
+        touched = entries_touched(program, labels, stack_depth, timeline_rows)
         gates = self.schedule.gates
 
         @functools.cache
@@ -176,6 +178,8 @@ class VirtualMachine:
         """
         entry = self.index[self.program.graph.entry]
         values: dict[str, Any] = {name: 0 for name in state if name.startswith("height:")} | {"pc": entry, "fault": 0}
+        if WORD in state:
+            values[WORD] = 1
         for variable, array in inputs.items():
             if f"value:{variable}" in state:
                 values[f"value:{variable}"] = np.asarray(array)[lanes]
