@@ -22,8 +22,8 @@ def log_density(problem: Problem) -> Callable[[Any], Any]:
 
     def logistic_regression(beta: Any) -> Any:
         logits = tf.matmul(beta, data["x"], transpose_b=True)  # [chains, rows]
-        likelihood = tf.reduce_sum(data["y"] * logits - tf.math.softplus(logits), axis=1)
-        return likelihood - 0.5 * tf.reduce_sum(beta * beta, axis=1)
+        softplus = tf.maximum(logits, 0) + tf.math.log(1 + tf.exp(-tf.abs(logits)))  # as the packaged model has it
+        return tf.reduce_sum(data["y"] * logits - softplus, axis=1) - 0.5 * tf.reduce_sum(beta * beta, axis=1)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]  # differentiated by TensorFlow, x P x costs two products more
     def correlated_gaussian(x: Any) -> Any:

@@ -57,9 +57,12 @@ def test_lanes_that_have_come_to_their_end_need_not_wait_for_all() -> None:
     assert early.groups[0][: len(drain.groups[0])] == drain.groups[0]
     assert early.groups[1] == drain.groups[1]
     assert early.gates == {slot.label: Fraction(1, 4) for slot in drain.groups[2]}
-    for policy in ("earliest", "most_active", "sweep"):
+    for policy in ("earliest", "most_active"):
         other = make_schedule(program, policy)
         assert ending_early(program, other) is other
+    gated = Schedule([[Slot(label, 0.2) for label in program.graph.labels]], policy="sweep")
+    once = {slot.label for slot in drain.groups[2]}
+    assert set(ending_early(program, gated).gates) == set(program.graph.labels) - once
 
 
 def test_how_often_the_end_runs() -> None:

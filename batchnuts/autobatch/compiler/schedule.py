@@ -241,15 +241,18 @@ def _drain(program: Program) -> Schedule:
 
 
 def ending_early(program: Program, schedule: Schedule) -> Schedule:
-    """A `drain` under which lanes halt soon after they have come to their end; any other schedule as it is.
+    """The schedule under which lanes begin and halt soon, for whoever does something with lanes that have halted.
 
-    `drain` lets them wait there for all others, which is best unless something is done with lanes that have halted.
-    Here what runs once stands with the control blocks, and runs when a share of ENDING of the live lanes waits for it:
-    of n lanes, about 1 + log(n) / ENDING times.
+    A `drain` lets them wait at the end for all others, which is best unless they are waited for. Here what runs once
+    stands with the control blocks, and runs when a share of ENDING of the live lanes waits for it: of n lanes, about
+    1 + log(n) / ENDING times. In a `sweep` it has no gate. Any other schedule stays as it is.
     """
+    cyclic = on_cycles(program.graph)
+    if schedule.policy == "sweep":
+        ungated = [[s if s.label in cyclic else replace(s, gate=0.0) for s in group] for group in schedule.groups]
+        return Schedule(ungated, schedule.choose, schedule.policy, schedule.patience)
     if schedule.policy != "drain":
         return schedule
-    cyclic = on_cycles(program.graph)
     ends = [replace(slot, gate=slot.gate or ENDING) for slot in schedule.slots if slot.label not in cyclic]
     groups = [[slot for slot in group if slot.label in cyclic] for group in schedule.groups]
     first, *rest = [group for group in groups if group] or [[]]
