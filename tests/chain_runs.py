@@ -17,13 +17,13 @@ from batchnuts.mcmc.settings import ExecutionSettings
 LANES, CAPACITY = 5, 12
 
 
-def inputs(transitions: int, step: float = 0.1, first: int = 0) -> ChainInputs:
-    position = np.random.default_rng(0).normal(size=(LANES, 2))
+def inputs(transitions: int, step: float = 0.1, first: int = 0, lanes: int = LANES) -> ChainInputs:
+    position = np.random.default_rng(0).normal(size=(lanes, 2))
     values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
     return ChainInputs.begin(
-        random.lane_keys(4, LANES), position, values, gradients, np.ones((LANES, 2)),
-        adaptation.start(np.full(LANES, np.log(step))), np.full(LANES, False),
-        first=np.full(LANES, first, "int64"), transitions=np.full(LANES, transitions, "int64"),
+        random.lane_keys(4, lanes), position, values, gradients, np.ones((lanes, 2)),
+        adaptation.start(np.full(lanes, np.log(step))), np.full(lanes, False),
+        first=np.full(lanes, first, "int64"), transitions=np.full(lanes, transitions, "int64"),
     )  # fmt: skip
 
 

@@ -138,9 +138,18 @@ class Chunk:
         self.state = self.with_room(state, found.done)
 
     def with_room(self, state: State, done: NDArray[np.int64]) -> State:
-        """The state with the buffers empty, when all chains have made `done` transitions."""
-        until = np.minimum(self.inputs.until, done + self.machine.capacity)
-        return self.machine.make_room(state, done, until)
+        """The state with the buffers empty, when chains have made `done` transitions.
+
+        Not for lanes that have come to where they stop, and are about to halt: they need another beginning first.
+        """
+        until = self.machine.working(state, "until")
+        room = np.minimum(self.inputs.until, done + self.machine.capacity)
+        return self.machine.make_room(state, done, np.where(done < until, room, until))
+
+    def is_short(self) -> bool:
+        """Whether some lane has halted before its chain's end."""
+        halted = ~self.machine.machine.live(self.state)
+        return bool((halted & (self.machine.working(self.state, "done") < self.inputs.until)).any())
 
 
 def merge(one: Chunk, other: Chunk, kept: Kept) -> Chunk:

@@ -176,7 +176,7 @@ class ChunkRunner:
     def begin(self, inputs: ChainInputs, transitions: int) -> Kept:
         """All chunks before their first block: so there is something of each when the run is broken off."""
         chains = len(inputs.key)
-        self.chunks = {}
+        self.chunks, self.kept = {}, None
         for number in range(self.chunking.chunks):
             rows = self.rows(number)
             chunk = Chunk.begin(self.machine, np.where(rows < chains, rows, NO_CHAIN), self.part(inputs, number))
@@ -218,6 +218,7 @@ class ChunkRunner:
         waits = chunk.slice(bracket.leave_at(place), self.kept)
         while waits:
             if bracket.is_last(place):
+                assert not chunk.is_short(), "a lane has halted with transitions still to make"
                 self.kept.take(chunk)
                 with self.lock:
                     self.finished = True
