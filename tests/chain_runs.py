@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from mcmc_models import quartic, quartic_alone
 
 from batchnuts.autobatch import random
-from batchnuts.mcmc import adaptation
+from batchnuts.mcmc import adaptation, chunk, chunks
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, make_chain
 from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.nuts import NutsOptions
@@ -30,6 +31,12 @@ def inputs(transitions: int, step: float = 0.1, first: int = 0, lanes: int = LAN
 def make_program(capacity: int = CAPACITY) -> Any:
     """NUTS on the quartic density, with buffers of so many rows."""
     return make_chain(quartic, NutsOptions(8, dtype="float64"), 0.8, capacity, 2)
+
+
+def slice_for(seconds: float, patch: pytest.MonkeyPatch) -> None:
+    """Machines are left, and runs report, after so long."""
+    for module in (chunk, chunks):
+        patch.setattr(module, "SLICE_SECONDS", seconds)
 
 
 def drive(program: Any, transitions: int = CAPACITY, depth: int = 8, **execution: Any) -> tuple[Any, list[Any]]:

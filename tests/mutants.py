@@ -439,8 +439,8 @@ def merge_not_masked(patch: pytest.MonkeyPatch) -> None:
 def jump_not_masked(patch: pytest.MonkeyPatch) -> None:
     """a block moves the counters of waiting lanes too"""
 
-    def change(true: Any, self: Any, state: Any, mask: Any, *rest: Any) -> None:
-        true(self, state, mask | (state["pc"] < self.halted), *rest)
+    def change(true: Any, self: Any, state: Any, lanes: Any, mask: Any, *rest: Any) -> None:
+        true(self, state, lanes, mask | (state["pc"] < self.halted), *rest)
 
     around(patch, machine_code.MachineCode, "_jump", change)
 

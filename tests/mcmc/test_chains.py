@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from chain_runs import slice_for
 from mcmc_models import gaussian
 
 from batchnuts import sample_chains
 from batchnuts.autobatch import StackOverflowError
-from batchnuts.mcmc import runner
 from batchnuts.mcmc.chains import run_chains
 from batchnuts.mcmc.draws import STATISTICS, Draws, Progress
 from batchnuts.mcmc.model import Model
@@ -106,7 +106,7 @@ def test_fewer_draws_are_a_prefix_of_more(plain: Draws, executor: str) -> None:
 
 
 def test_slices_do_not_change_the_results(plain: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    slice_for(1e-6, monkeypatch)
     seen: list[Progress] = []
     assert_same(run(progress=seen.append), plain)
     assert len([p for p in seen if p.phase == "sampling"]) > 10
@@ -183,7 +183,7 @@ def test_a_model_of_a_dict() -> None:
 
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
 def test_progress_is_monotone_and_its_phases_come_in_order(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "SLICE_SECONDS", 0.02)
+    slice_for(0.02, monkeypatch)
     seen: list[Progress] = []
     draws = run(warmup=22, draws=6, step_size=None, executor=executor, progress=seen.append)
     phases = list(dict.fromkeys(p.phase for p in seen))
@@ -216,7 +216,7 @@ def interrupting(phase: str, share: float) -> Callable[[Progress], None]:
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
 def test_interrupted_while_drawing(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was drawn is kept, and is what an uninterrupted run draws first."""
-    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    slice_for(1e-6, monkeypatch)
     settings = {"draws": 16, "executor": executor, "chains": 5}
     cut = run(progress=interrupting("sampling", 0.3), **settings)
     whole = run(**settings)
@@ -229,7 +229,7 @@ def test_interrupted_while_drawing(executor: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_interrupted_draws_are_saved_as_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    slice_for(1e-6, monkeypatch)
     cut = run(progress=interrupting("sampling", 0.4), draws=16, chains=5)
     groups = to_datasets(cut, MODEL)
     assert groups["posterior"].attrs["interrupted"] == 1
@@ -245,7 +245,7 @@ def test_interrupted_before_the_first_draw(
     phase: str, share: float, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the warmup is passed off as draws."""
-    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    slice_for(1e-6, monkeypatch)
     cut = run(progress=interrupting(phase, share), warmup=20, draws=3, executor=executor)
     assert cut.interrupted
     np.testing.assert_array_equal(cut.done, np.zeros(4))
@@ -253,7 +253,7 @@ def test_interrupted_before_the_first_draw(
 
 
 def test_interrupted_at_the_first_report_of_sampling_after_a_warmup(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "SLICE_SECONDS", 1e-6)
+    slice_for(1e-6, monkeypatch)
     settings = {"warmup": 20, "draws": 8}
     cut = run(progress=interrupting("sampling", 0.0), **settings)
     whole = run(**settings)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chain_runs import CAPACITY, LANES, assert_same, drive, inputs, make_program
+from chain_runs import CAPACITY, LANES, assert_same, drive, inputs, make_program, slice_for
 from mcmc_models import gaussian
 
 from batchnuts.autobatch import Schedule, StackOverflowError
 from batchnuts.autobatch.runtime import virtual_machine
-from batchnuts.mcmc import chunk, chunks, serving
+from batchnuts.mcmc import serving
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.chains import run_chains
 from batchnuts.mcmc.chunks import Bracket, ChunkRunner, Place, make_runner
@@ -217,8 +217,7 @@ def test_lanes_with_full_buffers_do_not_wait_for_the_others() -> None:
 
 
 def test_what_a_run_broken_off_between_full_buffers_leaves(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (chunk, chunks):
-        monkeypatch.setattr(module, "SLICE_SECONDS", 1e-6)
+    slice_for(1e-6, monkeypatch)
     made = make(make_program(4), chunk_lanes=3)
     for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
         if counts.transitions >= 7 * LANES:
@@ -237,7 +236,7 @@ def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pyte
     settings: dict[str, Any] = {"chains": 14, "warmup": 0, "draws": 8, "step_size": 0.1, "seed": 7, "chunk_lanes": 2}
     runs = []
     for shards, seconds, rows in ((1, 0.5, 8), (3, 1e-4, 8), (2, 1e-6, 8), (1, 0.5, 3), (2, 1e-5, 3)):
-        monkeypatch.setattr(chunk, "SLICE_SECONDS", seconds)
+        slice_for(seconds, monkeypatch)
         monkeypatch.setattr(serving, "LEAST_ROWS", rows)
         monkeypatch.setattr(serving, "BUFFER_BYTES", 1)
         runs.append(run_chains(model, *split_settings(settings | {"shards": shards})))
@@ -267,7 +266,7 @@ def test_one_chunk_is_served_by_one_thread(program: Any) -> None:
 
 def test_what_a_broken_off_run_leaves(program: Any, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks take turns, so all have come about as far; the threads end; the next run knows nothing of it."""
-    monkeypatch.setattr(chunk, "SLICE_SECONDS", 1e-6)
+    slice_for(1e-6, monkeypatch)
     made = make(program)
     assert made.interrupted() is None
     for counts, _ in made.run(inputs(CAPACITY), CAPACITY):

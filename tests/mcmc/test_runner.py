@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chain_runs import CAPACITY, LANES, assert_same, drive, inputs, make_program
+from chain_runs import CAPACITY, LANES, assert_same, drive, inputs, make_program, slice_for
 
 from batchnuts.autobatch import StackOverflowError
-from batchnuts.mcmc import chunk, runner
+from batchnuts.mcmc import runner
 from batchnuts.mcmc.chain_program import ChainResult
 from batchnuts.mcmc.chunks import ChunkRunner, make_runner
 from batchnuts.mcmc.runner import Counts
@@ -108,7 +108,7 @@ def test_counts_add_up() -> None:
 def test_what_a_broken_off_stretch_leaves(
     program: Any, whole: ChainResult, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk, "SLICE_SECONDS", 1e-6)
+    slice_for(1e-6, monkeypatch)
     monkeypatch.setattr(runner, "STRETCH", 2)
     made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", executor=executor), 8)
     assert made.interrupted() is None
