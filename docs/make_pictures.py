@@ -38,6 +38,7 @@ class RecordingBackend(NumpyBackend):
     """NumPy's backend that notes, for each block the machine executes, which block it was and on which lanes."""
 
     def __init__(self, *watched: str) -> None:
+        super().__init__()
         self.watched = watched
         self.blocks: list[int] = []
         self.masks: list[np.ndarray] = []
