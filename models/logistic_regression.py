@@ -81,7 +81,7 @@ def from_arrays(features: NDArray[Any], labels: NDArray[Any], names: list[str], 
     def log_density(beta: Any) -> Any:
         logits = tf.linalg.matvec(x, beta)
         # log Bernoulli(y | logits) = y logits - log(1 + exp(logits)). One exponential serves the gradient too, and
-        # log(1 + e) takes a third of what log1p takes: it is off by a rounding of 1, in a sum of thousands of such.
+        # log(1 + e) costs less than log1p(e): it is off by a rounding of 1, in a sum of thousands of such.
         # (z + |z|) / 2 is max(z, 0), and its derivative at zero is the 1/2 that the softplus has there.
         size = tf.abs(logits)
         softplus = 0.5 * (logits + size) + tf.math.log(1 + tf.exp(-size))

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from mcmc_models import gaussian
 
-from batchnuts.autobatch import random
+from batchnuts.autobatch import Schedule, Slot, random
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
@@ -29,7 +29,7 @@ DRAWS = (f"f64[{LANES},{CAPACITY},{DIMENSION}]", f"f64[{LANES * CAPACITY},{DIMEN
 """The buffer of draws, by chain and flat."""
 
 
-def make_machine(schedule: str = "sweep") -> tuple[VirtualMachine, dict[str, Any]]:
+def make_machine(schedule: str | Schedule = "sweep") -> tuple[VirtualMachine, dict[str, Any]]:
     model = gaussian(DIMENSION)
     position = np.ones((LANES, DIMENSION))
     assert model.batched_value_and_gradient is not None
@@ -77,6 +77,15 @@ def test_the_loop_copies_no_stack_and_no_draws(schedule: str) -> None:
     assert not any(ops(lines, "copy", shape) for shape in DRAWS)
     # one: the program's first block, which runs once, empties the buffer of the lanes at it
     assert sum(ops(lines, "select", shape) for shape in DRAWS) <= 1
+
+
+def test_blocks_that_serve_some_lanes_copy_no_stack_and_no_draws_either() -> None:
+    order = make_machine()[0].schedule.order
+    lines = within_the_loop(*make_machine(Schedule([[Slot(label, width=0.5) for label in order]])))
+    assert ops(lines, "scatter", STACK) >= 5
+    assert not ops(lines, "copy", STACK)
+    assert not ops(lines, "select", STACK)
+    assert not any(ops(lines, "copy", shape) for shape in DRAWS)
 
 
 def test_a_push_by_selection_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,11 +245,12 @@ def ending_early(program: Program, schedule: Schedule) -> Schedule:
 
     A `drain` lets them wait at the end for all others, which is best unless they are waited for. Here what runs once
     stands with the control blocks, and runs when a share of ENDING of the live lanes waits for it: of n lanes, about
-    1 + log(n) / ENDING times. In a `sweep` it has no gate. Any other schedule stays as it is.
+    1 + log(n) / ENDING times. In a `sweep` it has no gate but the program's own. Any other schedule stays as it is.
     """
     cyclic = on_cycles(program.graph)
     if schedule.policy == "sweep":
-        ungated = [[s if s.label in cyclic else replace(s, gate=0.0) for s in group] for group in schedule.groups]
+        own = {block.label: block.gate for block in program.graph.blocks if block.label not in cyclic}
+        ungated = [[replace(s, gate=own.get(s.label, s.gate)) for s in group] for group in schedule.groups]
         return Schedule(ungated, schedule.choose, schedule.policy, schedule.patience)
     if schedule.policy != "drain":
         return schedule
