@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.ir import PrimOp, Program, WriteRowOp
+from batchnuts.autobatch.compiler.ir import PrimOp, Program, VariableAllocation, WriteRowOp
 from batchnuts.autobatch.compiler.schedule import costly_blocks
 from batchnuts.autobatch.runtime.backend import Backend
-from batchnuts.autobatch.runtime.block_costs import STORED
 from batchnuts.autobatch.runtime.tensorflow_threads import processors, use_own_threads
 from batchnuts.mcmc.chain_program import empty_records
 from batchnuts.mcmc.runner import STRETCH
@@ -34,6 +33,9 @@ program, which for so many takes some ten milliseconds."""
 
 LEAST_ROWS = 8
 """Rows of each chain at least, however large they are."""
+
+STORED = (VariableAllocation.REGISTER, VariableAllocation.FULL)
+"""Where the variables are that live from one block to another."""
 
 LEAST_LANES = 2
 """Chains of a chunk at least, where it is chosen automatically: a kernel costs as much for fewer."""

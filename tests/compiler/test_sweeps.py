@@ -14,7 +14,17 @@ from batchnuts.autobatch import batch
 from batchnuts.autobatch.compiler.ir import Block, BranchOp, ControlFlowGraph, GotoOp, IndirectGotoOp, PushGotoOp
 from batchnuts.autobatch.compiler.lane_flow import STAYS, STAYS_RECURSIVE, LaneFlow, counted_flow, estimated_flow
 from batchnuts.autobatch.compiler.loops import innermost_loops
-from batchnuts.autobatch.compiler.sweeps import LANES, MOST_GATHERED, SKIP, Sweep, best_sweep, drain_price, forecast
+from batchnuts.autobatch.compiler.sweeps import (
+    GATE,
+    LANES,
+    MOST_GATHERED,
+    SKIP,
+    Sweep,
+    best_sweep,
+    drain_price,
+    forecast,
+    gates,
+)
 
 
 def graph(**edges: str) -> ControlFlowGraph:
@@ -208,6 +218,18 @@ def test_what_is_rare_and_costs_much_waits_for_company() -> None:
     sweep, _, gathered = best_sweep(rare, np.array([1.0, 50.0]))
     assert sweep.periods[0] == 1 < sweep.periods[1]
     assert 0.02 < gathered[1] <= MOST_GATHERED
+
+
+def test_dear_blocks_wait_for_a_third_of_the_lanes_and_rare_ones_for_as_many_as_come() -> None:
+    costs = np.array([1.0, 2.0, 2.1, 50.0, 50.0])
+    sweep = Sweep((0, 1, 2, 3, 4, 0), (1, 4, 1, 1, 8))
+    found = gates(sweep, costs, np.array([0.9, 0.123, 0.2, 0.2, 0.512]))
+    np.testing.assert_array_equal(found, [0.0, 0.12, GATE, GATE, 0.51])
+
+
+def test_where_all_blocks_cost_the_same_none_is_dear() -> None:
+    sweep, _, gathered = best_sweep(CYCLE, np.ones(3))
+    assert (gates(sweep, np.ones(3), gathered) < GATE).all()
 
 
 def test_draining_pays_where_one_block_costs_nearly_all() -> None:

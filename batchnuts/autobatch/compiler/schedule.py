@@ -43,7 +43,7 @@ import numpy as np
 from batchnuts.autobatch.compiler.ir import PrimOp, Program
 from batchnuts.autobatch.compiler.lane_flow import LaneFlow, Vector, counted_flow, estimated_flow
 from batchnuts.autobatch.compiler.loops import on_cycles
-from batchnuts.autobatch.compiler.sweeps import best_sweep, drain_price
+from batchnuts.autobatch.compiler.sweeps import best_sweep, drain_price, gates
 
 POLICIES = ("auto", "earliest", "most_active", "sweep", "drain")
 CHOICES = ("in_turn", "most_active")
@@ -267,14 +267,13 @@ def _flow(program: Program, served: Mapping[str, int] | None) -> LaneFlow:
 def _sweep(program: Program, costs: Costs, flow: LaneFlow) -> tuple[Schedule, float]:
     """What the model finds best, and its price."""
     labels = program.graph.labels
-    sweep, price, gathered = best_sweep(flow, _as_vector(program, costs))
+    vector = _as_vector(program, costs)
+    sweep, price, gathered = best_sweep(flow, vector)
     own = {block.label for block in program.graph.blocks if block.gate}  # `sync` has said when these shall run
-    gates = {
-        label: round(float(gathered[b]), 2)
-        for b, label in enumerate(labels)
-        if sweep.periods[b] > 1 and label not in own
+    gate_of = {
+        label: float(gate) for label, gate in zip(labels, gates(sweep, vector, gathered)) if gate and label not in own
     }
-    slots = [Slot(labels[b], gates.get(labels[b])) for b in sweep.slots]
+    slots = [Slot(labels[b], gate_of.get(labels[b])) for b in sweep.slots]
     return Schedule([slots], policy="sweep"), price
 
 

@@ -16,6 +16,11 @@ slot more of a block that lanes visit often, one less, two neighbours exchanged,
 GAIN. Nothing is timed, so a program has the same schedule on every machine. A program of more than MOST_BLOCKS blocks
 keeps each block once: the search would take longer than compiling.
 
+Dear blocks. The model's lanes forget where they were, so they come to a block evenly. Real ones keep together for long
+(after a tree of depth 3 all do the same), and the more so the longer each waits for others. So a dear block, which does
+more for its lanes than the least one costs, waits until GATE of the live lanes have gathered, or nothing else is left
+to do. In the model that gains nothing; runs say how much it does (docs/decisions/0019-gates-of-dear-blocks.md).
+
 `drain` in the same model: one run of the costly blocks for all lanes, then control until less than half a lane is left.
 """
 
@@ -30,9 +35,9 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.compiler.lane_flow import LaneFlow, Vector
 
-LANES = 64
-"""For how many lanes a schedule is made; a chunk of the sampler has as many."""
-SKIP = 0.3
+LANES = 128
+"""For how many lanes a schedule is made; a chunk of the sampler has 64 to 256."""
+SKIP = 0.5
 """What looking at a slot costs, in microseconds."""
 PERIODS = (1, 2, 3, 4, 6, 8, 12, 16)
 """The k of a gated slot."""
@@ -45,6 +50,10 @@ GAIN = 0.005
 """The least relative gain that a change must have."""
 MOST_GATHERED = 0.8
 """The largest gate: with larger shares, those who wait no longer come in evenly, as the model has it."""
+DEAR = 2.0
+"""A block is dear if it costs more than so many times what the cheapest one does."""
+GATE = 0.35
+"""The least share of the live lanes for which a dear block runs: two of them are open at a time."""
 DRAINED = 0.5 / LANES
 """The share of lanes that is nobody."""
 LONGEST_DRAIN = 1000
@@ -74,6 +83,13 @@ def best_sweep(flow: LaneFlow, costs: Vector) -> tuple[Sweep, float, Vector]:
             break
         best, (price,), (gathered,) = changed[k], *forecast(flow, costs, [changed[k]])
     return best, float(price), gathered
+
+
+def gates(sweep: Sweep, costs: Vector, gathered: Vector) -> Vector:
+    """The gate of each block, 0 for none; `gathered` is the share of lanes that it finds by the model."""
+    rare = np.where(np.array(sweep.periods) > 1, gathered, 0.0)
+    dear = np.where(costs > DEAR * costs.min(), GATE, 0.0)
+    return np.asarray(np.maximum(rare, dear).round(2))
 
 
 def _changes(sweep: Sweep, frequent: list[int], most: int) -> Iterator[Sweep]:

@@ -1,43 +1,32 @@
 """What a dispatch of each block costs, estimated without running it: what a schedule is made from.
 
-    cost = DISPATCH + LANES (PRODUCT products + ELEMENT elements + WRITTEN elements written to the state)
+    cost = DISPATCH + LANES (PRODUCT products + ELEMENT elements)
 
-in microseconds on one core. The factors were fitted to XLA on the processor (docs/decisions/0011-sweeps.md); on other
-hardware, and on backends where each operation costs more, only their ratios count, and these roughly.
+in microseconds on one core. The factors were fitted to runs of the sampler, compiled by XLA for the processor, under
+seven schedules (docs/decisions/0019-gates-of-dear-blocks.md); what is moved to and from stacks then costs nothing that
+could be told from the rest. On other hardware, and on backends where each operation costs more, only their ratios
+count, and these roughly.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from batchnuts.autobatch.compiler.ir import (
-    Block,
-    PopOp,
-    PrimOp,
-    Program,
-    PushOp,
-    VariableAllocation,
-    WriteRowOp,
-)
+from batchnuts.autobatch.compiler.ir import Block, PrimOp, Program
 from batchnuts.autobatch.compiler.sweeps import LANES
 from batchnuts.autobatch.runtime.backend import Backend, Work
 
-DISPATCH = 5.0
+DISPATCH = 1.7
 """Microseconds that a block costs however little it does."""
-PRODUCT = 4e-5
+PRODUCT = 1e-5
 """Microseconds of a multiplication within a product of matrices."""
-ELEMENT = 3e-5
+ELEMENT = 1.1e-4
 """Microseconds of an element that an operation computes."""
-WRITTEN = 1.5e-4
-"""Microseconds of an element moved to or from a stack, or written to a variable that outlives the block."""
-
-STORED = (VariableAllocation.REGISTER, VariableAllocation.FULL)
 
 
 def block_costs(program: Program, backend: Backend) -> dict[str, float]:
     """By label; see above. Empty where the backend cannot tell what primitives do."""
-    return costs_of(program, block_work(program, backend))
+    return costs_of(block_work(program, backend))
 
 
 def block_work(program: Program, backend: Backend) -> dict[str, Work]:
@@ -51,14 +40,9 @@ def block_work(program: Program, backend: Backend) -> dict[str, Work]:
     return found
 
 
-def costs_of(program: Program, work: Mapping[str, Work]) -> dict[str, float]:
+def costs_of(work: Mapping[str, Work]) -> dict[str, float]:
     """By label; see above."""
-    costs: dict[str, float] = {}
-    for label, done in work.items():
-        products, elements = PRODUCT * done.products, ELEMENT * done.elements
-        written = WRITTEN * _written(program, program.graph.block(label))
-        costs[label] = DISPATCH + LANES * (products + elements + written)
-    return costs
+    return {label: DISPATCH + LANES * (PRODUCT * w.products + ELEMENT * w.elements) for label, w in work.items()}
 
 
 def _work(program: Program, block: Block, backend: Backend) -> Work | None:
@@ -70,22 +54,3 @@ def _work(program: Program, block: Block, backend: Backend) -> Work | None:
                 return None
             total += found
     return total
-
-
-def _written(program: Program, block: Block) -> int:
-    """Elements that go to stacks or come from them, or to variables that outlive the block."""
-
-    def size(variable: str) -> int:
-        return math.prod(program.var_defs[variable].shape)
-
-    total = 0
-    outlive: set[str] = set()
-    for op in block.ops:
-        match op:
-            case PushOp(var) | PopOp(var):
-                total += size(var)
-            case WriteRowOp():
-                total += size(op.value)
-            case PrimOp():
-                outlive |= {v for v in op.vars_out if program.var_alloc.get(v) in STORED}
-    return total + sum(map(size, outlive))
