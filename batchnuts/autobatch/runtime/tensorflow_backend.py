@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -37,6 +38,9 @@ VECTORIZERS: dict[str, Callable[..., Any]] = {
 
 COMPARED = 512
 """So many lanes are put in order by comparing each with each, more by sorting."""
+
+FEW = 1 << 15
+"""So many elements are sooner copied from NumPy than filled by an operation, which takes 30 microseconds to call."""
 
 LONGEST_SUM = 32
 """Rows that XLA's compiler for processors sums in one plain loop."""
@@ -128,6 +132,8 @@ class TensorFlowBackend:
 
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> tf.Tensor:
         """See Backend."""
+        if tf.executing_eagerly() and math.prod(shape) <= FEW:
+            return tf.constant(np.full(tuple(shape), value, dtype))
         return tf.fill(tuple(shape), tf.constant(np.asarray(value, dtype)))
 
     def cast(self, array: Any, dtype: str) -> tf.Tensor:
