@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.ir import PrimOp, Program, VariableAllocation, WriteRowOp
+from batchnuts.autobatch.compiler.ir import STORED, PrimOp, Program, WriteRowOp
 from batchnuts.autobatch.compiler.schedule import costly_blocks
 from batchnuts.autobatch.runtime.backend import Backend
 from batchnuts.autobatch.runtime.tensorflow_threads import processors, use_own_threads
@@ -33,9 +33,6 @@ program, which for so many takes some ten milliseconds."""
 
 LEAST_ROWS = 8
 """Rows of each chain at least, however large they are."""
-
-STORED = (VariableAllocation.REGISTER, VariableAllocation.FULL)
-"""Where the variables are that live from one block to another."""
 
 LEAST_LANES = 2
 """Chains of a chunk at least, where it is chosen automatically: a kernel costs as much for fewer."""

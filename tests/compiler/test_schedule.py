@@ -12,6 +12,7 @@ from programs import declared_primitives, fibonacci
 
 from batchnuts.autobatch import Schedule, Slot, batch
 from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.compiler.loops import on_cycles
 from batchnuts.autobatch.compiler.schedule import ending_early, make_schedule
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 
@@ -91,6 +92,24 @@ def test_every_policy_takes_the_gates_of_the_program(policy: str) -> None:
     own = {"gated_fibonacci.sync": Fraction(3, 4), "gated_fibonacci.sync.2": Fraction(1, 2)}
     assert schedule.gates | own == schedule.gates
     assert schedule.gates == own or policy == "sweep"
+
+
+def test_a_dear_block_keeps_the_gate_that_the_program_gave_it() -> None:
+    program = gated_fibonacci.lowered("int64", backend="numpy")
+    dear = ("gated_fibonacci.sync", "gated_fibonacci.entry")
+    costs = {label: 9.0 if label in dear else 1.0 for label in program.graph.labels}
+    gates = make_schedule(program, "sweep", lambda: costs).gates
+    assert gates["gated_fibonacci.sync"] == Fraction(3, 4)
+    assert gates["gated_fibonacci.entry"] == Fraction(35, 100)
+
+
+def test_a_dear_block_that_runs_once_does_not_wait_where_lanes_are_waited_for() -> None:
+    program = uneven.lowered("int64", "int64", backend="numpy")
+    costs = dict.fromkeys(program.graph.labels, 1.0)
+    (once, *_) = sorted(set(program.graph.labels) - on_cycles(program.graph))
+    schedule = make_schedule(program, "sweep", lambda: costs | {once: 9.0})
+    assert schedule.gates[once] >= Fraction(35, 100)
+    assert once not in ending_early(program, schedule).gates
 
 
 def test_gates_are_the_fractions_that_were_meant() -> None:

@@ -23,7 +23,7 @@ from batchnuts.autobatch.compiler.sweeps import (
     best_sweep,
     drain_price,
     forecast,
-    gates,
+    sweep_gates,
 )
 
 
@@ -221,15 +221,17 @@ def test_what_is_rare_and_costs_much_waits_for_company() -> None:
 
 
 def test_dear_blocks_wait_for_a_third_of_the_lanes_and_rare_ones_for_as_many_as_come() -> None:
-    costs = np.array([1.0, 2.0, 2.1, 50.0, 50.0])
-    sweep = Sweep((0, 1, 2, 3, 4, 0), (1, 4, 1, 1, 8))
-    found = gates(sweep, costs, np.array([0.9, 0.123, 0.2, 0.2, 0.512]))
-    np.testing.assert_array_equal(found, [0.0, 0.12, GATE, GATE, 0.51])
+    """The dear ones are the last four: 2 stands twice, 4 and 5 are rare, of which 4 finds fewer lanes than the gate."""
+    costs = np.array([1.0, 2.0, 2.1, 50.0, 50.0, 50.0])
+    sweep = Sweep((0, 1, 2, 3, 4, 5, 0, 2), (1, 4, 1, 1, 8, 8))
+    found = sweep_gates(sweep, costs, np.array([0.9, 0.123, 0.2, 0.2, 0.1, 0.512]))
+    np.testing.assert_array_equal(found, [0.0, 0.12, GATE, GATE, GATE, 0.51])
 
 
 def test_where_all_blocks_cost_the_same_none_is_dear() -> None:
-    sweep, _, gathered = best_sweep(CYCLE, np.ones(3))
-    assert (gates(sweep, np.ones(3), gathered) < GATE).all()
+    for blocks in (1, 3):
+        sweep = Sweep(tuple(range(blocks)), (1,) * blocks)
+        assert not sweep_gates(sweep, np.ones(blocks), np.full(blocks, 0.9)).any()
 
 
 def test_draining_pays_where_one_block_costs_nearly_all() -> None:

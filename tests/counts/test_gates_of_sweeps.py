@@ -9,7 +9,7 @@ from sampler_tasks import SCHOOLS, make_problem, make_task
 
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.compiler.schedule import Schedule
-from batchnuts.autobatch.compiler.sweeps import GATE
+from batchnuts.autobatch.compiler.sweeps import DEAR
 from batchnuts.autobatch.compiler.tree import flatten
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
@@ -25,24 +25,24 @@ def test_lanes_that_wait_for_each_other_share_more_gradients() -> None:
     backend = get_backend("tensorflow", "xla")
     program = chain.program.compiled(chain.program.lane_types(arguments), backend).lowered
     costs = block_costs(program, backend)
-    dear = {label for label, cost in costs.items() if cost > 2 * min(costs.values())}
+    dear = {label for label, cost in costs.items() if cost > DEAR * min(costs.values())}
+    assert {"build_subtree.entry", "build_subtree.resume", "main.resume", "run_chain.body"} <= dear
 
-    gated = VirtualMachine(program, backend, CHAINS, 12, "auto")
+    gated = VirtualMachine(program, backend, CHAINS, 12, "auto", ends_early=True)
     assert gated.schedule.policy == "sweep"
-    assert {slot.label for slot in gated.schedule.slots if (slot.gate or 0) >= GATE} == dear
-    assert {"build_subtree.entry", "build_subtree.resume", "run_chain.body"} <= dear
-    slots = [replace(s, gate=0.0 if s.label in dear else s.gate) for s in gated.schedule.slots]
+    slots = [replace(slot, gate=0.0 if slot.label in dear else slot.gate) for slot in gated.schedule.slots]
     ungated = VirtualMachine(program, backend, CHAINS, 12, Schedule([slots]))
 
-    spent, shared, draws = [], [], []
+    runs, active, draws = [], [], []
     for machine in (gated, ungated):
-        inputs = dict(zip(program.vars_in, flatten(arguments)[0], strict=True))
-        state = machine.run(inputs)
-        executions = dict(zip(machine.schedule.order, np.asarray(state["executions"]).tolist(), strict=True))
-        active = dict(zip(machine.schedule.order, np.asarray(state["active"]).tolist(), strict=True))
-        spent.append(sum(costs[label] * count for label, count in executions.items()))
-        shared.append(active["build_subtree.entry"] / executions["build_subtree.entry"] / CHAINS)
-        draws.append(np.asarray(machine.results(state)[0]))
-    np.testing.assert_array_equal(*draws)
-    assert shared[0] > 1.1 * shared[1]
-    assert spent[0] < 0.8 * spent[1]
+        state = machine.run(dict(zip(program.vars_in, flatten(arguments)[0], strict=True)))
+        machine.check_faults(state)
+        for counts, name in ((runs, "executions"), (active, "active")):
+            counts.append(dict(zip(machine.schedule.order, np.asarray(state[name]).tolist(), strict=True)))
+        draws.append([np.asarray(array) for array in machine.results(state)])
+    for one, other in zip(*draws, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert active[0] == active[1]
+    for label in ("build_subtree.resume", "main.resume", "run_chain.body"):
+        assert runs[0][label] < 0.75 * runs[1][label], label
+    assert runs[0]["build_subtree.entry"] < 0.95 * runs[1]["build_subtree.entry"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ from gated_programs import GATED, Gated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchnuts.autobatch import Schedule, Slot, batch, sync
+from batchnuts.autobatch import Schedule, Slot, batch, primitive, sync
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.schedule import PATIENCE
+from batchnuts.autobatch.compiler.schedule import PATIENCE, costly_blocks, make_schedule
+from batchnuts.autobatch.compiler.sweeps import GATED_PATIENCE
 
 SWEEPS = 2000
 
@@ -118,6 +120,44 @@ def test_any_schedule_with_patience_starves_nobody(data: st.DataObject) -> None:
             groups.append([])
         groups[-1].append(Slot(label, data.draw(st.sampled_from([None, 0.0, 0.5, 1.0]))))
     assert longest_wait(case, Schedule(groups, patience=patience), get_backend("numpy", ""), 300) < patience
+
+
+@primitive(costly=True)
+def heavy(x: Any) -> Any:
+    """Stands for what is worth waiting for, so no branch around it becomes a select."""
+    return x + 1
+
+
+@batch
+def circle_or_work(n):
+    """Lanes with n = 0 go round a cheap loop; the others work, by the remainder of n in one of three places."""
+    i, total = 0, 0
+    if n == 0:
+        while i < 3000:
+            i += 1
+    while n > 0:
+        if n % 3 == 0:
+            total = heavy(total)
+        elif n % 3 == 1:
+            total = 2 * heavy(total)
+        else:
+            total = 3 * heavy(total)
+        n -= 3
+    return total
+
+
+def test_lanes_at_three_dear_blocks_do_not_wait_for_one_in_a_cheap_loop() -> None:
+    case = Gated(circle_or_work, (np.array([0, 39, 40, 41, 42, 43, 44]),))
+    program = circle_or_work.lowered("int64", backend="numpy")
+    dear = costly_blocks(program)
+    assert len(dear) == 3
+    costs = {label: 50.0 if label in dear else 1.0 for label in program.graph.labels}
+    swept = make_schedule(program, "sweep", lambda: costs)
+    assert all(swept.gates[label] >= Fraction(35, 100) for label in dear)
+    for patience in (GATED_PATIENCE, 7):
+        schedule = Schedule(swept.groups, patience=patience)
+        assert patience - 3 < longest_wait(case, schedule, get_backend("numpy", "")) < patience
+    assert swept.patience == GATED_PATIENCE
 
 
 def test_patience_changes_no_result() -> None:

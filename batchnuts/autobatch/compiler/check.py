@@ -13,6 +13,7 @@ from batchnuts.autobatch.compiler.cfg import predecessors, successors
 from batchnuts.autobatch.compiler.dataflow import Analysis, function_liveness, live_through_block, liveness, solve
 from batchnuts.autobatch.compiler.ir import (
     COPY,
+    STORED,
     Block,
     ControlFlowGraph,
     Function,
@@ -237,6 +238,6 @@ def check_allocation(program: Program) -> None:
             _require(stored, f"{block.label}: {variable} is read but not stored")
         for variable in (*live.at_start[block.label], *terminator_reads(block.terminator)):
             if variable in live.at_start[block.label]:
-                kept = allocation[variable] in (VariableAllocation.REGISTER, VariableAllocation.FULL)
+                kept = allocation[variable] in STORED
                 _require(kept, f"{block.label}: {variable} crosses blocks but is {allocation[variable].value}")
     _require(set(successors(program.graph)) == set(program.graph.labels), "edges to unknown blocks")

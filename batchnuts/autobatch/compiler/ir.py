@@ -59,6 +59,10 @@ class VariableAllocation(enum.Enum):
     """A stack per lane; the top frame is cached beside it."""
 
 
+STORED = (VariableAllocation.REGISTER, VariableAllocation.FULL)
+"""Where the variables are that live from one block to another."""
+
+
 @dataclass(frozen=True)
 class Primitive:
     """A traceable function of one lane's arrays, returning a tuple with one array for each output variable.

@@ -43,13 +43,13 @@ import numpy as np
 from batchnuts.autobatch.compiler.ir import PrimOp, Program
 from batchnuts.autobatch.compiler.lane_flow import LaneFlow, Vector, counted_flow, estimated_flow
 from batchnuts.autobatch.compiler.loops import on_cycles
-from batchnuts.autobatch.compiler.sweeps import best_sweep, drain_price, gates
+from batchnuts.autobatch.compiler.sweeps import GATED_PATIENCE, UNKNOWN, best_sweep, drain_price, sweep_gates
 
 POLICIES = ("auto", "earliest", "most_active", "sweep", "drain")
 CHOICES = ("in_turn", "most_active")
 PATIENCE = 4096
-"""Sweeps within which every live lane takes a step, where nobody says otherwise. So many cost nothing that can be
-measured: a sweep for all runs the costly blocks for few lanes."""
+"""Sweeps within which every live lane takes a step, where nobody says otherwise (the policy `sweep` does). So many cost
+nothing that can be measured: a sweep for all runs the costly blocks for few lanes."""
 
 ENDING = 0.25
 """See `ending_early`."""
@@ -197,8 +197,8 @@ def make_schedule(
 
         earliest     one group per block, in the program's order: always the earliest block, [R] Algorithm 2
         most_active  one group; always the block at which most lanes wait
-        sweep        one group; how often each block stands in it, where, and its gate are what a model of the lanes
-                     finds best (`compiler/sweeps.py`)
+        sweep        one group; how often each block stands in it, and where, are what a model of the lanes finds best;
+                     what costs much waits for a third of the lanes (`compiler/sweeps.py`)
         drain        control blocks; then blocks with a costly primitive; then blocks on no cycle (what runs once, at
                      the end): control drains until every live lane waits for the costly primitive
         auto         where a primitive is declared costly, `sweep` or `drain`, whichever the model finds better (without
@@ -245,7 +245,8 @@ def ending_early(program: Program, schedule: Schedule) -> Schedule:
 
     A `drain` lets them wait at the end for all others, which is best unless they are waited for. Here what runs once
     stands with the control blocks, and runs when a share of ENDING of the live lanes waits for it: of n lanes, about
-    1 + log(n) / ENDING times. In a `sweep` it has no gate but the program's own. Any other schedule stays as it is.
+    1 + log(n) / ENDING times. In a `sweep` it has no gate but the program's own; what is on a cycle, and they pass on
+    the way, keeps its gate. Any other schedule stays as it is.
     """
     cyclic = on_cycles(program.graph)
     if schedule.policy == "sweep":
@@ -265,16 +266,19 @@ def _flow(program: Program, served: Mapping[str, int] | None) -> LaneFlow:
 
 
 def _sweep(program: Program, costs: Costs, flow: LaneFlow) -> tuple[Schedule, float]:
-    """What the model finds best, and its price."""
+    """The model's best sweep, with gates for dear blocks, and the model's price of it without these."""
     labels = program.graph.labels
     vector = _as_vector(program, costs)
     sweep, price, gathered = best_sweep(flow, vector)
     own = {block.label for block in program.graph.blocks if block.gate}  # `sync` has said when these shall run
     gate_of = {
-        label: float(gate) for label, gate in zip(labels, gates(sweep, vector, gathered)) if gate and label not in own
+        label: float(gate)
+        for label, gate in zip(labels, sweep_gates(sweep, vector, gathered))
+        if gate and label not in own
     }
     slots = [Slot(labels[b], gate_of.get(labels[b])) for b in sweep.slots]
-    return Schedule([slots], policy="sweep"), price
+    patience = GATED_PATIENCE if gate_of else PATIENCE
+    return Schedule([slots], policy="sweep", patience=patience), price
 
 
 def _cheaper(program: Program, costs: Costs, flow: LaneFlow) -> Schedule:
@@ -288,7 +292,7 @@ def _cheaper(program: Program, costs: Costs, flow: LaneFlow) -> Schedule:
 
 
 def _as_vector(program: Program, costs: Costs) -> Vector:
-    return np.array([costs.get(label, 1.0) for label in program.graph.labels])
+    return np.array([costs.get(label, UNKNOWN) for label in program.graph.labels])
 
 
 def _fitted(program: Program, schedule: Schedule) -> Schedule:

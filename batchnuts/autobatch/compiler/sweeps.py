@@ -1,4 +1,4 @@
-"""How fast a schedule serves lanes, by a model; and the sweep that the model likes best.
+"""How fast a schedule serves lanes, by a model; the sweep that the model likes best, and the gates of dear blocks.
 
 The model. Lanes are many: what counts is the share x[b] of them that waits at each block. Running block b moves x[b] on
 by the chances of the program's flow (`lane_flow`). So a sweep is a linear map M of shares; in the long run those at its
@@ -17,9 +17,10 @@ GAIN. Nothing is timed, so a program has the same schedule on every machine. A p
 keeps each block once: the search would take longer than compiling.
 
 Dear blocks. The model's lanes forget where they were, so they come to a block evenly. Real ones keep together for long
-(after a tree of depth 3 all do the same), and the more so the longer each waits for others. So a dear block, which does
-more for its lanes than the least one costs, waits until GATE of the live lanes have gathered, or nothing else is left
-to do. In the model that gains nothing; runs say how much it does (docs/decisions/0019-gates-of-dear-blocks.md).
+(after a tree of depth 3 all do the same), and the more so the longer each waits for others. So a dear block, one that
+costs more than DEAR times the cheapest, waits until GATE of the live lanes have gathered, or nothing else is left to
+do. The model does not see what that gains; runs do (docs/decisions/0019-dear-blocks.md). What it costs: lanes at a
+closed gate wait for as long as another one circles in cheap blocks, though not beyond every GATED_PATIENCE-th sweep.
 
 `drain` in the same model: one run of the costly blocks for all lanes, then control until less than half a lane is left.
 """
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.compiler.lane_flow import LaneFlow, Vector
 
 LANES = 128
-"""For how many lanes a schedule is made; a chunk of the sampler has 64 to 256."""
+"""For how many lanes a schedule is made; a chunk of the sampler has 64 to 256 at most."""
 SKIP = 0.5
 """What looking at a slot costs, in microseconds."""
 PERIODS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -50,10 +51,14 @@ GAIN = 0.005
 """The least relative gain that a change must have."""
 MOST_GATHERED = 0.8
 """The largest gate: with larger shares, those who wait no longer come in evenly, as the model has it."""
+UNKNOWN = 1.7
+"""What a dispatch is taken to cost, in microseconds, where costs are not known: the same for all blocks."""
 DEAR = 2.0
 """A block is dear if it costs more than so many times what the cheapest one does."""
 GATE = 0.35
-"""The least share of the live lanes for which a dear block runs: two of them are open at a time."""
+"""The least gate of a dear block: of those, at most two can have their share of the live lanes at once."""
+GATED_PATIENCE = 512
+"""Of schedules with such gates: every so-manieth sweep is for all, which costs NUTS less than one per cent."""
 DRAINED = 0.5 / LANES
 """The share of lanes that is nobody."""
 LONGEST_DRAIN = 1000
@@ -85,7 +90,7 @@ def best_sweep(flow: LaneFlow, costs: Vector) -> tuple[Sweep, float, Vector]:
     return best, float(price), gathered
 
 
-def gates(sweep: Sweep, costs: Vector, gathered: Vector) -> Vector:
+def sweep_gates(sweep: Sweep, costs: Vector, gathered: Vector) -> Vector:
     """The gate of each block, 0 for none; `gathered` is the share of lanes that it finds by the model."""
     rare = np.where(np.array(sweep.periods) > 1, gathered, 0.0)
     dear = np.where(costs > DEAR * costs.min(), GATE, 0.0)
@@ -176,14 +181,14 @@ def drain_price(flow: LaneFlow, costs: Vector, costly: list[int]) -> float:
     spent, moved = 0.0, 0.0
     for b in costly:
         here, shares[b] = shares[b], 0.0
-        spent += costs[b]
+        spent += SKIP + costs[b]
         moved += here
         shares = shares + here * flow.chances[b]
     for _ in range(LONGEST_DRAIN):
         if shares[cheap].sum() <= DRAINED:
             return float(spent / (moved / flow.visits[costly].sum()))
         for b in cheap:
-            spent += costs[b] * -np.expm1(-LANES * shares[b])
+            spent += SKIP + costs[b] * -np.expm1(-LANES * shares[b])
             here, shares[b] = shares[b], 0.0
             shares += here * flow.chances[b]
     return math.inf

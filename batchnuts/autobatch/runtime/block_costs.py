@@ -1,18 +1,26 @@
 """What a dispatch of each block costs, estimated without running it: what a schedule is made from.
 
-    cost = DISPATCH + LANES (PRODUCT products + ELEMENT elements)
+    cost = DISPATCH + LANES (PRODUCT products + ELEMENT (elements computed + elements kept))
 
-in microseconds on one core. The factors were fitted to runs of the sampler, compiled by XLA for the processor, under
-seven schedules (docs/decisions/0019-gates-of-dear-blocks.md); what is moved to and from stacks then costs nothing that
-could be told from the rest. On other hardware, and on backends where each operation costs more, only their ratios
-count, and these roughly.
+in microseconds on one core. DISPATCH and ELEMENT are those of NUTS, compiled by XLA for the processor, on three cheap
+densities of 10 and 100 coordinates, PRODUCT is that of a logistic regression (docs/decisions/0019-dear-blocks.md). On
+other hardware, and on backends where each operation costs more, only their ratios count, and these roughly.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from batchnuts.autobatch.compiler.ir import Block, PrimOp, Program
+from batchnuts.autobatch.compiler.ir import (
+    STORED,
+    Block,
+    PopOp,
+    PrimOp,
+    Program,
+    PushOp,
+    WriteRowOp,
+)
 from batchnuts.autobatch.compiler.sweeps import LANES
 from batchnuts.autobatch.runtime.backend import Backend, Work
 
@@ -20,13 +28,13 @@ DISPATCH = 1.7
 """Microseconds that a block costs however little it does."""
 PRODUCT = 1e-5
 """Microseconds of a multiplication within a product of matrices."""
-ELEMENT = 1.1e-4
-"""Microseconds of an element that an operation computes."""
+ELEMENT = 7e-5
+"""Microseconds of an element that an operation computes, or that outlives the block: in a register, on a stack."""
 
 
 def block_costs(program: Program, backend: Backend) -> dict[str, float]:
     """By label; see above. Empty where the backend cannot tell what primitives do."""
-    return costs_of(block_work(program, backend))
+    return costs_of(program, block_work(program, backend))
 
 
 def block_work(program: Program, backend: Backend) -> dict[str, Work]:
@@ -40,9 +48,13 @@ def block_work(program: Program, backend: Backend) -> dict[str, Work]:
     return found
 
 
-def costs_of(work: Mapping[str, Work]) -> dict[str, float]:
+def costs_of(program: Program, work: Mapping[str, Work]) -> dict[str, float]:
     """By label; see above."""
-    return {label: DISPATCH + LANES * (PRODUCT * w.products + ELEMENT * w.elements) for label, w in work.items()}
+    costs: dict[str, float] = {}
+    for label, done in work.items():
+        elements = done.elements + _kept(program, program.graph.block(label))
+        costs[label] = DISPATCH + LANES * (PRODUCT * done.products + ELEMENT * elements)
+    return costs
 
 
 def _work(program: Program, block: Block, backend: Backend) -> Work | None:
@@ -54,3 +66,22 @@ def _work(program: Program, block: Block, backend: Backend) -> Work | None:
                 return None
             total += found
     return total
+
+
+def _kept(program: Program, block: Block) -> int:
+    """Elements that go to stacks and buffers or come from stacks, and of variables that outlive the block."""
+
+    def size(variable: str) -> int:
+        return math.prod(program.var_defs[variable].shape)
+
+    total = 0
+    outlive: set[str] = set()
+    for op in block.ops:
+        match op:
+            case PushOp(var) | PopOp(var):
+                total += size(var)
+            case WriteRowOp():
+                total += size(op.value)
+            case PrimOp():
+                outlive |= {v for v in op.vars_out if program.var_alloc.get(v) in STORED}
+    return total + sum(map(size, outlive))

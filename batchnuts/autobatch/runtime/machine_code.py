@@ -9,6 +9,7 @@ import numpy as np
 
 from batchnuts.autobatch.compiler.dataflow import liveness
 from batchnuts.autobatch.compiler.ir import (
+    STORED,
     AssertOp,
     Block,
     BranchOp,
@@ -70,7 +71,7 @@ class MachineCode:
         self.stacked = tuple(v for v in kinds if kinds[v] is VariableAllocation.FULL)
         self.stacks = (*self.stacked, RETURN_ADDRESS)
         self.leader = _leaders(program, self.stacked)
-        self.stored = tuple(v for v in kinds if kinds[v] in (VariableAllocation.REGISTER, VariableAllocation.FULL))
+        self.stored = tuple(v for v in kinds if kinds[v] in STORED)
         self.blocks = {label: self._block(program.graph.block(label)) for label in labels}
 
     def start(self, inputs: dict[str, Array]) -> State:

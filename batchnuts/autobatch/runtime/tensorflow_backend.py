@@ -40,7 +40,7 @@ COMPARED = 512
 """So many lanes are put in order by comparing each with each, more by sorting."""
 
 FEW = 1 << 15
-"""So many elements are sooner copied from NumPy than filled by an operation, which takes 30 microseconds to call."""
+"""So many elements are sooner copied from NumPy than filled by an operation: its call takes 30 microseconds."""
 
 LONGEST_SUM = 32
 """Rows that XLA's compiler for processors sums in one plain loop."""
@@ -132,9 +132,10 @@ class TensorFlowBackend:
 
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> tf.Tensor:
         """See Backend."""
+        one = np.asarray(value, dtype)
         if tf.executing_eagerly() and math.prod(shape) <= FEW:
-            return tf.constant(np.full(tuple(shape), value, dtype))
-        return tf.fill(tuple(shape), tf.constant(np.asarray(value, dtype)))
+            return tf.constant(np.full(tuple(shape), one))
+        return tf.fill(tuple(shape), tf.constant(one))
 
     def cast(self, array: Any, dtype: str) -> tf.Tensor:
         """See Backend."""

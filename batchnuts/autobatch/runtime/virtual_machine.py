@@ -86,7 +86,7 @@ class VirtualMachine:
         self.lanes = lanes
         self.stack_depth = stack_depth
         work = functools.cache(lambda: block_work(program, backend))
-        self.schedule = make_schedule(program, schedule, lambda: costs_of(work()))
+        self.schedule = make_schedule(program, schedule, lambda: costs_of(program, work()))
         if ends_early:
             self.schedule = ending_early(program, self.schedule)
         self.profiled = profiled
