@@ -11,6 +11,7 @@ from programs import fibonacci, is_even, recursion_in_loop
 from batchnuts.autobatch import BatchnutsError, StackOverflowError, batch, ops, write
 from batchnuts.autobatch.api import as_type, get_backend
 from batchnuts.autobatch.runtime import virtual_machine
+from batchnuts.autobatch.runtime.tensorflow_backend import FEW
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH
 
 MODES = [("numpy", "eager"), ("tensorflow", "eager"), ("tensorflow", "graph"), ("tensorflow", "xla")]
@@ -273,3 +274,18 @@ def test_a_recursion_that_never_ends_is_told_so(monkeypatch: pytest.MonkeyPatch)
 
     with pytest.raises(StackOverflowError, match=r"up to 64 frames.*never reaches its base case"):
         upwards.run(np.array([0, 1]), backend="numpy")
+
+
+# ---- the arrays that a state begins with ----------------------------------------------------------------------------
+
+
+@every_mode
+@pytest.mark.parametrize("shape", [(), (3,), (4, FEW)], ids=["a scalar", "few", "many"])
+@pytest.mark.parametrize(("value", "dtype"), [(7, "int32"), (0.5, "float32"), (True, "bool"), (3, "uint32")])
+def test_arrays_of_one_value(backend: str, mode: str, shape: tuple[int, ...], value: Any, dtype: str) -> None:
+    """However many elements there are, and within a compiled function too."""
+    target = get_backend(backend, mode)
+    for made in (target.full(shape, value, dtype), target.compile(lambda: target.full(shape, value, dtype))()):
+        found = np.asarray(target.to_numpy(made))
+        assert (found.shape, found.dtype.name) == (shape, dtype)
+        assert (found == value).all()

@@ -43,7 +43,7 @@ import numpy as np
 from batchnuts.autobatch.compiler.ir import PrimOp, Program
 from batchnuts.autobatch.compiler.lane_flow import LaneFlow, Vector, counted_flow, estimated_flow
 from batchnuts.autobatch.compiler.loops import on_cycles
-from batchnuts.autobatch.compiler.sweeps import GATED_PATIENCE, UNKNOWN, best_sweep, drain_price, sweep_gates
+from batchnuts.autobatch.compiler.sweeps import DISPATCH, GATED_PATIENCE, best_sweep, drain_price, sweep_gates
 
 POLICIES = ("auto", "earliest", "most_active", "sweep", "drain")
 CHOICES = ("in_turn", "most_active")
@@ -292,7 +292,7 @@ def _cheaper(program: Program, costs: Costs, flow: LaneFlow) -> Schedule:
 
 
 def _as_vector(program: Program, costs: Costs) -> Vector:
-    return np.array([costs.get(label, UNKNOWN) for label in program.graph.labels])
+    return np.array([costs.get(label, DISPATCH) for label in program.graph.labels])
 
 
 def _fitted(program: Program, schedule: Schedule) -> Schedule:

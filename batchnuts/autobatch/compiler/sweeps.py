@@ -40,6 +40,8 @@ LANES = 128
 """For how many lanes a schedule is made; a chunk of the sampler has 64 to 256 at most."""
 SKIP = 0.5
 """What looking at a slot costs, in microseconds."""
+DISPATCH = 1.7
+"""What running a block costs, in microseconds, however little it does; and all that it costs where no more is known."""
 PERIODS = (1, 2, 3, 4, 6, 8, 12, 16)
 """The k of a gated slot."""
 MORE_SLOTS = 10
@@ -51,8 +53,6 @@ GAIN = 0.005
 """The least relative gain that a change must have."""
 MOST_GATHERED = 0.8
 """The largest gate: with larger shares, those who wait no longer come in evenly, as the model has it."""
-UNKNOWN = 1.7
-"""What a dispatch is taken to cost, in microseconds, where costs are not known: the same for all blocks."""
 DEAR = 2.0
 """A block is dear if it costs more than so many times what the cheapest one does."""
 GATE = 0.35

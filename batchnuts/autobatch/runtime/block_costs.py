@@ -21,11 +21,9 @@ from batchnuts.autobatch.compiler.ir import (
     PushOp,
     WriteRowOp,
 )
-from batchnuts.autobatch.compiler.sweeps import LANES
+from batchnuts.autobatch.compiler.sweeps import DISPATCH, LANES
 from batchnuts.autobatch.runtime.backend import Backend, Work
 
-DISPATCH = 1.7
-"""Microseconds that a block costs however little it does."""
 PRODUCT = 1e-5
 """Microseconds of a multiplication within a product of matrices."""
 ELEMENT = 7e-5
