@@ -150,7 +150,7 @@ def measure(task: Task) -> Iterator[str]:
     machine, state = runner.machine.machine, chunk.state
     limits = [machine.backend.asarray(0, "int64")] * 2
     advance: Any = machine._advance
-    text = advance.experimental_get_compiler_ir(state, *limits)(stage="optimized_hlo")
+    text = advance.compiled_text(state, *limits)
     known = kernels(text, machine.schedule.order)
     yield from report(known, trace, untraced, int(state["sweeps"]), counts.useful_gradients)
 

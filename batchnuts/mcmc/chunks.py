@@ -13,9 +13,12 @@ chain that have no transitions to make. They count as lanes that are executed in
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -30,6 +33,7 @@ from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.runner import Counts, Runner, StretchRunner
 from batchnuts.mcmc.serving import Chunking, divide, greatest_width, is_compiled
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.workers import Workers
 
 
 def make_runner(
@@ -113,7 +117,8 @@ class ChunkRunner:
         self.failures: list[BaseException] = []
         self.lock = threading.Condition()
         """Guards the above; notified when the run is over."""
-        self.threads: list[threading.Thread] = []
+        self.workers = Workers(chunking.shards)
+        self.serving: list[Future[None]] = []
         self.stopping = threading.Event()
 
     @property
@@ -126,7 +131,8 @@ class ChunkRunner:
         """The inputs of one chunk; lanes behind the last chain are its copies, with no transitions to make."""
         chains = len(inputs.key)
         rows = self.rows(number)
-        taken: ChainInputs = map_leaves(lambda array: np.asarray(array)[np.minimum(rows, chains - 1)], inputs)
+        source = np.minimum(rows, chains - 1)
+        taken: ChainInputs = map_leaves(lambda array: np.asarray(array)[source], inputs)
         return taken._replace(until=np.where(rows < chains, taken.until, 0))
 
     def rows(self, number: int) -> np.ndarray:
@@ -152,11 +158,7 @@ class ChunkRunner:
     def attempt(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Starts the threads, and tells what they have done a few times a second."""
         kept = self.begin(inputs, transitions)
-        self.threads = [
-            threading.Thread(target=self.serve, args=(n,), daemon=True) for n in range(self.chunking.shards)
-        ]
-        for thread in self.threads:
-            thread.start()
+        self.serving = [self.workers.start(partial(self.serve, shard)) for shard in range(self.chunking.shards)]
         try:
             while True:
                 with self.lock:
@@ -246,9 +248,9 @@ class ChunkRunner:
     def stop(self) -> None:
         """Let the threads finish the slices they are at, and wait for them."""
         self.stopping.set()
-        for thread in self.threads:
-            thread.join()
-        self.threads = []
+        if not sys.is_finalizing():  # then they stand still for good
+            wait(self.serving)
+        self.serving = []
 
     def interrupted(self) -> ChainResult | None:
         """See Runner: what every chunk had at the end of its last slice."""

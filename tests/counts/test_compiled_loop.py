@@ -49,8 +49,8 @@ def make_machine(schedule: str | Schedule = "sweep") -> tuple[VirtualMachine, di
 
 def within_the_loop(machine: VirtualMachine, state: dict[str, Any]) -> list[str]:
     """The optimized instructions of all computations but the entry, which runs once for a call of the machine."""
-    one, none = tf.constant(1, tf.int64), tf.constant(0, tf.int64)
-    text = machine._advance.experimental_get_compiler_ir(state, one, none)(stage="optimized_hlo")
+    one, none = np.asarray(1), np.asarray(0)
+    text = machine._advance.compiled_text(state, one, none)
     lines: list[str] = []
     entry = False
     for line in text.splitlines():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
+import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -260,7 +265,7 @@ def test_one_chunk_is_served_by_one_thread(program: Any) -> None:
     assert made.arrangement == Arrangement(LANES, "drain")
     seen = []
     for _ in made.run(inputs(CAPACITY), CAPACITY):
-        seen.append(len(made.threads))
+        seen.append(len(made.serving))
     assert set(seen) == {1}
 
 
@@ -274,7 +279,7 @@ def test_what_a_broken_off_run_leaves(program: Any, whole: Any, monkeypatch: pyt
             break
     left = made.interrupted()
     assert left is not None
-    assert not made.threads
+    assert not made.serving
     assert counts.transitions <= left.done.sum() <= LANES * CAPACITY
     assert left.done.shape == (LANES,)
     for lane, done in enumerate(left.done):
@@ -297,7 +302,34 @@ def test_a_fault_in_a_thread_is_raised_here(program: Any) -> None:
     made = make(program, max_stack_depth=2)
     with pytest.raises(StackOverflowError, match=r"holds 2 frames.*larger max_stack_depth, or None"):
         list(made.run(inputs(CAPACITY), CAPACITY))
-    assert threading.active_count() == before
+    assert not made.serving
+    del made
+    gc.collect()
+    deadline = time.monotonic() + 30
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before, "threads go with their runner"
+
+
+UNDER_WAY = """
+from chain_runs import inputs, make_program
+from batchnuts.mcmc.chunks import make_runner
+from batchnuts.mcmc.settings import ExecutionSettings
+
+rows = 10_000
+runner = make_runner(make_program(rows), inputs(rows), ExecutionSettings(backend="numpy"), 8)
+under_way = runner.run(inputs(rows), rows)
+next(under_way)
+print("leaving")
+"""
+
+
+def test_a_process_ends_though_a_run_is_under_way() -> None:
+    """Hours of transitions are left to make."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", UNDER_WAY]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "leaving\n"), done.stderr
 
 
 def test_stacks_grow_within_a_chunk(program: Any, whole: Any) -> None:

@@ -94,12 +94,12 @@ def test_a_new_batch_of_the_same_shape_is_not_traced_again(triangle: Any, mode: 
     for n in (ints, ints + 1, ints[::-1], ints * 0):
         np.testing.assert_array_equal(triangle.run(n, mode=mode), n * (n + 1) // 2)
     (machine,) = triangle._machines.values()
-    assert machine._advance.experimental_get_tracing_count() == 1
+    assert machine._advance.traces == 1
     state = machine.start({machine.program.vars_in[0]: ints})
     for sweeps in (1, 2, 1000):
         state = machine.advance(state, sweeps)
     assert machine.is_finished(state)
-    assert machine._advance.experimental_get_tracing_count() == 1
+    assert machine._advance.traces == 1
 
 
 def test_a_primitive_is_traced_no_more_on_a_second_run() -> None:

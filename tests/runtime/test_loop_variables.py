@@ -138,8 +138,8 @@ def test_in_the_graph_too_what_is_not_assigned_passes_through() -> None:
     backend = TensorFlowBackend("graph")
     machine = power.machine((as_type("float64"), as_type("int64")), 3, backend, "earliest", 4)
     state = machine.start({"main.x": np.ones(3), "main.n": np.ones(3, "int64")})
-    limits = [tf.constant(n, tf.int64) for n in (5, 0)]
-    graph = machine._advance.get_concrete_function(state, *limits).graph
+    limits = [np.asarray(n) for n in (5, 0)]
+    graph = machine._advance.graph(state, *limits)
     (loop,) = [op for op in graph.get_operations() if op.type in ("While", "StatelessWhile")]
     body = graph._get_function(loop.get_attr("body").name).graph
     arguments = {id(tensor) for tensor in body.inputs}

@@ -44,8 +44,8 @@ def triangular(n):
 before = dict(os.environ)
 machine = triangular.machine((as_type("int64"),), 2, get_backend("tensorflow", "xla"), "sweep", 8)
 state = machine.start({"main.n": np.array([3, 5])})
-budget = [tf.constant(n, tf.int64) for n in (5, 0)]
-hlo = machine._advance.experimental_get_compiler_ir(state, *budget)(stage="optimized_hlo")
+budget = [np.asarray(n) for n in (5, 0)]
+hlo = machine._advance.compiled_text(state, *budget)
 assert dict(os.environ) == before, "the environment has changed"
 assert np.asarray(machine.results(machine.advance(state, 100))[0]).tolist() == [6, 15]
 print("whole:", "xla_cpu_small_call" in hlo)

@@ -163,10 +163,11 @@ class Backend(Evaluator, Protocol):
         Else the function itself.
         """
 
-    def compile(self, function: Callable[..., Any], plain: bool = False) -> Callable[..., Any]:
+    def compile(self, function: Callable[..., Any], plain: bool = False, packed: bool = False) -> Callable[..., Any]:
         """The function of States and scalars as the mode runs it.
 
-        plain: a compiler loses nothing if it makes plain loops of all operations.
+        plain: a compiler loses nothing if it makes plain loops of all operations. packed: the function is (State,
+        *scalars) -> (State, scalar), and small arrays of what it gives may be on the host.
         """
 
     def sweep(self, plan: SweepPlan, state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:

@@ -179,7 +179,7 @@ class NumpyBackend:
         """See Backend: the function itself."""
         return function
 
-    def compile(self, function: Callable[..., Any], plain: bool = False) -> Callable[..., Any]:
+    def compile(self, function: Callable[..., Any], plain: bool = False, packed: bool = False) -> Callable[..., Any]:
         """See Backend: nothing to do."""
         return function
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from batchnuts.autobatch.runtime.abstract import (
     without_lanes,
 )
 from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, SweepPlan, Work, sweep_on_host
+from batchnuts.autobatch.runtime.tensorflow_packing import PackedFunction, is_small
 from batchnuts.autobatch.runtime.tensorflow_work import primitive_work
 from batchnuts.autobatch.runtime.xla_flags import compile_small_loops_whole
 
@@ -123,8 +125,13 @@ class TensorFlowBackend:
     # ---- arrays -----------------------------------------------------------------------------------------------
 
     def asarray(self, value: Any, dtype: str) -> tf.Tensor:
-        """See Backend."""
+        """See Backend. What is packed when it goes into compiled code (tensorflow_packing.py) stays with NumPy."""
+        if not isinstance(value, tf.Tensor) and self._packs() and is_small(np.shape(value)):
+            return np.array(value, dtype)  # the caller keeps his own
         return tf.convert_to_tensor(value, dtype)
+
+    def _packs(self) -> bool:
+        return self.mode != "eager" and tf.executing_eagerly()
 
     def to_numpy(self, array: Any) -> np.ndarray:
         """See Backend."""
@@ -132,6 +139,8 @@ class TensorFlowBackend:
 
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> tf.Tensor:
         """See Backend."""
+        if self._packs() and is_small(shape):
+            return np.full(shape, value, dtype) if value else np.zeros(shape, dtype)
         one = np.asarray(value, dtype)
         if tf.executing_eagerly() and math.prod(shape) <= FEW:
             return tf.constant(np.full(tuple(shape), one))
@@ -251,13 +260,14 @@ class TensorFlowBackend:
         """See Backend: traced in eager mode; the other modes compile more than that at once."""
         return _traced(function) if self.mode == "eager" else function
 
-    def compile(self, function: Callable[..., Any], plain: bool = False) -> Callable[..., Any]:
+    def compile(self, function: Callable[..., Any], plain: bool = False, packed: bool = False) -> Callable[..., Any]:
         """See Backend."""
         if self.mode == "eager":
             return function
         if self.mode == "xla":
             compile_small_loops_whole(plain)
-        return _traced(function, jit_compile=self.mode == "xla")
+        traced = functools.partial(_traced, jit_compile=self.mode == "xla")
+        return PackedFunction(function, traced) if packed else traced(function)
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
         """See Backend: a host loop in eager mode, else one `tf.while_loop`.

@@ -121,7 +121,7 @@ class VirtualMachine:
             return {name: after[name] for name in plan.touches}, taken
 
         one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
-        self._advance = backend.compile(advance, plain=one_vector)
+        self._advance = backend.compile(advance, plain=one_vector, packed=True)
 
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
         """The same machine with stacks of another depth."""
