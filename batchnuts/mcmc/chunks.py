@@ -13,10 +13,8 @@ chain that have no transitions to make. They count as lanes that are executed in
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -118,7 +116,6 @@ class ChunkRunner:
         self.lock = threading.Condition()
         """Guards the above; notified when the run is over."""
         self.workers = Workers(chunking.shards)
-        self.serving: list[Future[None]] = []
         self.stopping = threading.Event()
 
     @property
@@ -156,10 +153,11 @@ class ChunkRunner:
                 self.machine.grow(error)
 
     def attempt(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Starts the threads, and tells what they have done a few times a second."""
+        """Sets the threads to work, and tells what they have done a few times a second."""
         kept = self.begin(inputs, transitions)
-        self.serving = [self.workers.start(partial(self.serve, shard)) for shard in range(self.chunking.shards)]
         try:
+            for shard in range(self.chunking.shards):
+                self.workers.start(partial(self.serve, shard))
             while True:
                 with self.lock:
                     if not self.failures and not self.finished:
@@ -192,12 +190,12 @@ class ChunkRunner:
     def serve(self, shard: int) -> None:
         """One thread: a slice of one chunk after another, until none is waiting."""
         while not self.stopping.is_set():
-            with self.lock:
-                if not self.waiting:
-                    return
-                place = min(self.waiting, key=self.progress)
-                self.waiting.discard(place)
             try:
+                with self.lock:
+                    if not self.waiting:
+                        return
+                    place = min(self.waiting, key=self.progress)
+                    self.waiting.discard(place)
                 with on_shard(shard):
                     self.step(place)
             except BaseException as error:
@@ -248,9 +246,7 @@ class ChunkRunner:
     def stop(self) -> None:
         """Let the threads finish the slices they are at, and wait for them."""
         self.stopping.set()
-        if not sys.is_finalizing():  # then they stand still for good
-            wait(self.serving)
-        self.serving = []
+        self.workers.wait()
 
     def interrupted(self) -> ChainResult | None:
         """See Runner: what every chunk had at the end of its last slice."""

@@ -6,10 +6,11 @@ run of hours that somebody left. These are daemons.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import TypeAlias
 
@@ -21,15 +22,27 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        for _ in range(count):
-            threading.Thread(target=_work, args=(self._jobs,), daemon=True).start()
         weakref.finalize(self, _dismiss, self._jobs, count)
+        self._threads = [threading.Thread(target=_work, args=(self._jobs,), daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+        self.given: list[Future[None]] = []
+        """What was started since the last `wait`."""
 
-    def start(self, job: Callable[[], None]) -> Future[None]:
-        """Have one of them do it; the future is done when it is."""
+    def start(self, job: Callable[[], None]) -> None:
+        """Have one of them do it."""
         future: Future[None] = Future()
+        self.given.append(future)  # first: who breaks off waits for all that may run
         self._jobs.put((future, job))
-        return future
+
+    def wait(self) -> None:
+        """Until all that they were given is done.
+
+        Not where that would never be: in one of the threads, and when the process ends and they stand still.
+        """
+        if threading.current_thread() not in self._threads and not sys.is_finalizing():
+            wait(self.given)
+        self.given = []
 
 
 def _work(jobs: SimpleQueue[Job | None]) -> None:

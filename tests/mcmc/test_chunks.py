@@ -265,7 +265,7 @@ def test_one_chunk_is_served_by_one_thread(program: Any) -> None:
     assert made.arrangement == Arrangement(LANES, "drain")
     seen = []
     for _ in made.run(inputs(CAPACITY), CAPACITY):
-        seen.append(len(made.serving))
+        seen.append(len(made.workers.given))
     assert set(seen) == {1}
 
 
@@ -279,7 +279,7 @@ def test_what_a_broken_off_run_leaves(program: Any, whole: Any, monkeypatch: pyt
             break
     left = made.interrupted()
     assert left is not None
-    assert not made.serving
+    assert not made.workers.given
     assert counts.transitions <= left.done.sum() <= LANES * CAPACITY
     assert left.done.shape == (LANES,)
     for lane, done in enumerate(left.done):
@@ -302,7 +302,7 @@ def test_a_fault_in_a_thread_is_raised_here(program: Any) -> None:
     made = make(program, max_stack_depth=2)
     with pytest.raises(StackOverflowError, match=r"holds 2 frames.*larger max_stack_depth, or None"):
         list(made.run(inputs(CAPACITY), CAPACITY))
-    assert not made.serving
+    assert not made.workers.given
     del made
     gc.collect()
     deadline = time.monotonic() + 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -95,6 +96,8 @@ class Backend(Evaluator, Protocol):
     """How programs run: "eager", and where the library has them "graph" and "xla"."""
     style: str
     """One of STYLES: how primitives run."""
+    on_host: int
+    """Arrays of a state with fewer elements are NumPy's between calls of compiled functions; 0: none are."""
 
     def asarray(self, value: Any, dtype: str) -> Array:
         """A value of the host as an array."""
@@ -179,6 +182,25 @@ class Backend(Evaluator, Protocol):
         that were `computed`. Gives the state, in which at most the entries `plan.touches` differ, and how many sweeps
         were made.
         """
+
+
+class StateArrays:
+    """Makes the arrays of a state, outside of compiled functions: small ones NumPy's, where the backend has it so."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def asarray(self, value: Any, dtype: str) -> Array:
+        """As the backend's; the array is the state's own."""
+        if math.prod(np.shape(value)) < self.backend.on_host:
+            return np.array(value, dtype)
+        return self.backend.asarray(value, dtype)
+
+    def full(self, shape: Sequence[int], value: Any, dtype: str) -> Array:
+        """As the backend's."""
+        if math.prod(shape) < self.backend.on_host:
+            return np.full(shape, value, dtype) if value else np.zeros(shape, dtype)
+        return self.backend.full(shape, value, dtype)
 
 
 def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, int]:

@@ -24,7 +24,7 @@ from batchnuts.autobatch.compiler.ir import (
     VariableAllocation,
     WriteRowOp,
 )
-from batchnuts.autobatch.runtime.backend import Array, Backend, RowFunction, State
+from batchnuts.autobatch.runtime.backend import Array, Backend, RowFunction, State, StateArrays
 from batchnuts.autobatch.runtime.compaction import serve_some
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
@@ -76,36 +76,36 @@ class MachineCode:
 
     def start(self, inputs: dict[str, Array]) -> State:
         """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...]."""
-        backend, lanes = self.backend, self.lanes
+        arrays, lanes = StateArrays(self.backend), self.lanes
         entry = self.index[self.program.graph.entry]
         state: State = {
-            "pc": backend.asarray(np.full(lanes, entry), "int32"),
-            "fault": backend.full((lanes,), 0, "int32"),
-            "sweeps": backend.asarray(0, "int64"),
-            "executions": backend.full((self.halted,), 0, "int64"),
-            "active": backend.full((self.halted,), 0, "int64"),
-            "computed": backend.full((self.halted,), 0, "int64"),
-            "turn": backend.full((self.halted,), lanes - 1, "int32"),
+            "pc": arrays.asarray(np.full(lanes, entry), "int32"),
+            "fault": arrays.full((lanes,), 0, "int32"),
+            "sweeps": arrays.asarray(0, "int64"),
+            "executions": arrays.full((self.halted,), 0, "int64"),
+            "active": arrays.full((self.halted,), 0, "int64"),
+            "computed": arrays.full((self.halted,), 0, "int64"),
+            "turn": arrays.full((self.halted,), lanes - 1, "int32"),
         }
         for variable in self.stored:
             type_ = self.program.var_defs[variable]
             given = inputs.get(variable)
             shape = (lanes, *type_.shape)
             state[f"value:{variable}"] = (
-                backend.full(shape, 0, type_.dtype) if given is None else backend.asarray(given, type_.dtype)
+                arrays.full(shape, 0, type_.dtype) if given is None else arrays.asarray(given, type_.dtype)
             )
         slots = lanes * (self.stack_depth + 1)
         for variable in self.stacked:
             type_ = self.program.var_defs[variable]
-            state[f"frames:{variable}"] = backend.full((slots, *type_.shape), 0, type_.dtype)
+            state[f"frames:{variable}"] = arrays.full((slots, *type_.shape), 0, type_.dtype)
             if self.leader[variable] == variable:
-                state[f"height:{variable}"] = backend.full((lanes,), 0, "int32")
-        state |= self.addresses.start(backend, lanes)
+                state[f"height:{variable}"] = arrays.full((lanes,), 0, "int32")
+        state |= self.addresses.start(arrays, lanes)
         if rows := self.timeline_rows:
             for variable in self.stacks:
-                state[f"peak:{variable}"] = backend.full((lanes,), 0, "int32")
+                state[f"peak:{variable}"] = arrays.full((lanes,), 0, "int32")
             for name, size in (("block", rows), ("active", rows), ("length", 1)):
-                state[f"timeline:{name}"] = backend.full((size,), 0, "int32")
+                state[f"timeline:{name}"] = arrays.full((size,), 0, "int32")
         return state
 
     def _fault(self, fault: Fault) -> int:

@@ -30,6 +30,7 @@ class NumpyBackend:
 
     name = "numpy"
     mode = "eager"
+    on_host = 0
 
     def __init__(self, style: str = "gather") -> None:
         self.style = style

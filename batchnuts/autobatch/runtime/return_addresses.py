@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from batchnuts.autobatch.compiler.ir import Program, PushGotoOp
-from batchnuts.autobatch.runtime.backend import Array, Backend, State
+from batchnuts.autobatch.runtime.backend import Array, State, StateArrays
 from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, Storage
 
 BITS = 62
@@ -23,7 +23,7 @@ WORD = f"word:{RETURN_ADDRESS}"
 class ReturnAddresses(Protocol):
     """Return addresses of all lanes, in a machine's state."""
 
-    def start(self, backend: Backend, lanes: int) -> State:
+    def start(self, arrays: StateArrays, lanes: int) -> State:
         """The entries before the first block."""
 
     def push(self, state: State, lanes: Storage, mask: Array, pc: int, code: int) -> None:
@@ -52,9 +52,9 @@ class Words:
         self.least_full = self.base**stack_depth if self.fit else 0
         """Words from here on have no room."""
 
-    def start(self, backend: Backend, lanes: int) -> State:
+    def start(self, arrays: StateArrays, lanes: int) -> State:
         """See ReturnAddresses."""
-        return {WORD: backend.full((lanes,), 1, "int64")}
+        return {WORD: arrays.full((lanes,), 1, "int64")}
 
     def push(self, state: State, lanes: Storage, mask: Array, pc: int, code: int) -> None:
         """See ReturnAddresses."""
@@ -82,9 +82,9 @@ class Stack:
     def __init__(self, stack_depth: int) -> None:
         self.rows = stack_depth + 1
 
-    def start(self, backend: Backend, lanes: int) -> State:
+    def start(self, arrays: StateArrays, lanes: int) -> State:
         """See ReturnAddresses."""
-        frames, height = backend.full((lanes * self.rows,), 0, "int32"), backend.full((lanes,), 0, "int32")
+        frames, height = arrays.full((lanes * self.rows,), 0, "int32"), arrays.full((lanes,), 0, "int32")
         return {f"frames:{RETURN_ADDRESS}": frames, f"height:{RETURN_ADDRESS}": height}
 
     def push(self, state: State, lanes: Storage, mask: Array, pc: int, code: int) -> None:

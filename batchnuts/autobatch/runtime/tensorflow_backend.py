@@ -26,7 +26,7 @@ from batchnuts.autobatch.runtime.abstract import (
     without_lanes,
 )
 from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, SweepPlan, Work, sweep_on_host
-from batchnuts.autobatch.runtime.tensorflow_packing import PackedFunction, is_small
+from batchnuts.autobatch.runtime.tensorflow_packing import SMALL, PackedFunction
 from batchnuts.autobatch.runtime.tensorflow_work import primitive_work
 from batchnuts.autobatch.runtime.xla_flags import compile_small_loops_whole
 
@@ -70,6 +70,7 @@ class TensorFlowBackend:
         if vectorizer not in VECTORIZERS:
             raise ValueError(f"vectorizer must be one of {', '.join(VECTORIZERS)}; found {vectorizer!r}")
         self.mode = mode
+        self.on_host = 0 if mode == "eager" else SMALL
         self.style = style
         self.vectorizer = vectorizer
 
@@ -125,13 +126,8 @@ class TensorFlowBackend:
     # ---- arrays -----------------------------------------------------------------------------------------------
 
     def asarray(self, value: Any, dtype: str) -> tf.Tensor:
-        """See Backend. What is packed when it goes into compiled code (tensorflow_packing.py) stays with NumPy."""
-        if not isinstance(value, tf.Tensor) and self._packs() and is_small(np.shape(value)):
-            return np.array(value, dtype)  # the caller keeps his own
+        """See Backend."""
         return tf.convert_to_tensor(value, dtype)
-
-    def _packs(self) -> bool:
-        return self.mode != "eager" and tf.executing_eagerly()
 
     def to_numpy(self, array: Any) -> np.ndarray:
         """See Backend."""
@@ -139,8 +135,6 @@ class TensorFlowBackend:
 
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> tf.Tensor:
         """See Backend."""
-        if self._packs() and is_small(shape):
-            return np.full(shape, value, dtype) if value else np.zeros(shape, dtype)
         one = np.asarray(value, dtype)
         if tf.executing_eagerly() and math.prod(shape) <= FEW:
             return tf.constant(np.full(tuple(shape), one))

@@ -5,13 +5,14 @@ types, makes handles, allocates. A machine's state has about ninety arrays, and 
 So the small ones cross the border together. On the far side they are slices, which the machine's loop would have copied
 in any case; on this side they are views of NumPy arrays.
 
-    {pc: int32 [4], fault: int32 [4], value:q: float32 [4, 900]}   ->   value:q, int32 [8]
+    {pc: int32 [4], fault: int32 [4], value:q: float32 [4, 9000]}   ->   value:q, int32 [8]
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,12 +25,12 @@ from batchnuts.autobatch.compiler.ir import TensorType
 from batchnuts.autobatch.runtime.backend import Array, State
 
 SMALL = 1 << 13
-"""Elements of the largest arrays that are packed: copying so many a few times takes as long as an array more."""
+"""Arrays with fewer elements are packed: copying so many a few times takes as long as an array more."""
 
 
 def is_small(shape: Sequence[int]) -> bool:
     """Whether an array of that shape is packed."""
-    return math.prod(shape) <= SMALL
+    return math.prod(shape) < SMALL
 
 
 class Library(NamedTuple):
@@ -121,7 +122,7 @@ class _Border:
 class PackedFunction:
     """(State, *scalars) -> (State, scalar) of small arrays on the host, run by a traced function of packed ones.
 
-    traced: makes a `tf.function` of a Python function. Traced once for each set of names, dtypes and shapes.
+    traced: makes a `tf.function` of a Python function. Traced once for each list of names, dtypes and shapes.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class PackedFunction:
         self._function = function
         self._trace = traced
         self._borders: dict[Any, _Border] = {}
+        self._making = threading.Lock()
 
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
         """What the function gives for them."""
@@ -159,10 +161,14 @@ class PackedFunction:
     def _border(self, state: State, scalars: tuple[Array, ...]) -> _Border:
         arrays = [*state.values(), *scalars]
         key = (tuple(state), tuple((_dtype(array), tuple(array.shape)) for array in arrays))
-        if key not in self._borders:
-            types = tuple(TensorType(dtype.name, shape) for dtype, shape in key[1])
-            self._borders[key] = self._make(tuple(state), Layout(types))
-        return self._borders[key]
+        border = self._borders.get(key)
+        if border is None:
+            with self._making:  # several threads may be the first
+                if key not in self._borders:
+                    types = tuple(TensorType(dtype.name, shape) for dtype, shape in key[1])
+                    self._borders[key] = self._make(tuple(state), Layout(types))
+                border = self._borders[key]
+        return border
 
     def _make(self, names: tuple[str, ...], into: Layout) -> _Border:
         found: dict[str, Any] = {}

@@ -32,7 +32,7 @@ import numpy as np
 from batchnuts.autobatch.compiler.ir import Program, VariableAllocation
 from batchnuts.autobatch.compiler.schedule import Schedule, ending_early, make_schedule
 from batchnuts.autobatch.errors import StackOverflowError
-from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State, SweepPlan
+from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State, StateArrays, SweepPlan
 from batchnuts.autobatch.runtime.block_costs import block_work, costs_of
 from batchnuts.autobatch.runtime.dispatch import Rule
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
@@ -140,9 +140,8 @@ class VirtualMachine:
 
     def counted_advance(self, state: State, sweeps: int, leave_at: int = 0) -> tuple[State, Array]:
         """As `advance`, with how many sweeps were made."""
-        changed, taken = self._advance(
-            state, self.backend.asarray(sweeps, "int64"), self.backend.asarray(leave_at, "int64")
-        )
+        arrays = StateArrays(self.backend)
+        changed, taken = self._advance(state, arrays.asarray(sweeps, "int64"), arrays.asarray(leave_at, "int64"))
         return {**state, **changed}, taken
 
     def live(self, state: State) -> np.ndarray:
