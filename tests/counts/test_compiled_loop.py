@@ -5,6 +5,7 @@ Such an op costs as much as the stack is large, in every sweep. Found by shape: 
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -111,3 +112,17 @@ def test_random_words_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None
     without = ciphers(within_the_loop(*make_machine()))
     assert with_mark <= 18
     assert without >= 2 * with_mark
+
+
+def test_the_state_crosses_as_few_arrays() -> None:
+    """Into the compiled machine and back: what is large by itself, and all else as one array of each dtype."""
+    machine, state = make_machine("sweep")
+    graph = machine._advance.graph(state, np.asarray(1), np.asarray(0))
+    small = machine.backend.on_host
+    large = sum(math.prod(array.shape) >= small for array in state.values())
+    dtypes = {np.asarray(array).dtype for array in state.values()}
+    assert len(state) > 80
+    assert len(dtypes) == 5
+    assert len(graph.inputs) - len(graph.captures) == large + len(dtypes)  # the model's own matrices are captured
+    assert len(graph.outputs) <= large + 5
+    assert not any(tf.is_tensor(array) for array in state.values() if math.prod(array.shape) < small)
