@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -70,6 +73,27 @@ def test_a_function_is_traced_once_for_each_set_of_types() -> None:
     packed({"a": np.zeros(4, "int32")}, np.asarray(1))
     packed({"b": np.zeros(4, "int32")}, np.asarray(1))
     assert packed.traces == 3
+
+
+def test_threads_that_come_first_at_once_trace_once() -> None:
+    threads, calls = 4, []
+    together = threading.Barrier(threads)
+
+    def step(state: dict[str, Any], by: Any) -> tuple[dict[str, Any], Any]:
+        calls.append(threading.get_ident())
+        time.sleep(0.05)  # for the others to come
+        return {"a": state["a"] + by}, by
+
+    packed = PackedFunction(step, lambda function: tf.function(function, autograph=False))
+
+    def first(by: int) -> Any:
+        together.wait(30)
+        return packed({"a": np.arange(3)}, np.asarray(by))[0]["a"]
+
+    with ThreadPoolExecutor(threads) as pool:
+        for by, found in enumerate(pool.map(first, range(threads))):
+            np.testing.assert_array_equal(found, np.arange(3) + by)
+    assert packed.traces == len(calls) == 1
 
 
 @batch
