@@ -25,7 +25,8 @@ already written over lanes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,44 +48,56 @@ _PARITY = 0x1BD11BDA
 # The cipher
 
 
-def _rotate_left(x: Any, distance: int) -> Any:
-    if not ops.uses_tensorflow(x):
-        return (x << np.uint32(distance)) | (x >> np.uint32(32 - distance))
-    return ops.bitwise_or(ops.left_shift(x, distance), ops.right_shift(x, 32 - distance))
-
-
-def _xor(x: Any, y: Any) -> Any:
-    return ops.bitwise_xor(x, y) if ops.uses_tensorflow(x, y) else x ^ y
-
-
 def threefry2x32(key: tuple[Array, Array], counter: tuple[Array, Array], rounds: int = 20) -> tuple[Array, Array]:
     """The Threefry-2x32 cipher: two uint32 words for each counter, elementwise with broadcasting.
 
     key, counter: pairs of uint32 arrays. rounds: 20 is the authors' default, with a margin over the fewest that show no
     statistical flaw.
     """
-    tensors = ops.uses_tensorflow(*key, *counter)
-    k0, k1 = key
-    schedule = (k0, k1, _xor(_xor(k0, k1), np.uint32(_PARITY)))
-    with np.errstate(over="ignore"):  # addition modulo 2**32 is meant; NumPy warns about it where a scalar is involved
-        x0, x1 = counter[0] + schedule[0], counter[1] + schedule[1]
-        for number in range(rounds):
-            x0 = x0 + x1
-            x1 = _xor(_rotate_left(x1, _ROTATIONS[number % 8]), x0)
-            if number % 4 == 3:
-                injection = number // 4 + 1
-                x0 = x0 + schedule[injection % 3]
-                x1 = x1 + (schedule[(injection + 1) % 3] + (injection if tensors else np.uint32(injection)))
+    words = (*key, *counter)
+    if not ops.uses_tensorflow(*words):
+        return _cipher(np, *words, rounds=rounds)
+    import tensorflow as tf
+
+    x0, x1 = _one_op(rounds)(*map(tf.convert_to_tensor, words))
     return _once(x0), _once(x1)
 
 
 def _once(words: Any) -> Any:
     """The same words: marked for `pfor`, so that XLA does not compute them again for each that makes use of them."""
-    if not ops.uses_tensorflow(words):
-        return words
     import tensorflow as tf
 
     return tf.raw_ops.Snapshot(input=words)
+
+
+@functools.cache
+def _one_op(rounds: int) -> Callable[..., tuple[Any, Any]]:
+    """The cipher on tensors: a hundred ops and as many constants, traced once."""
+    import tensorflow as tf
+
+    from batchnuts.autobatch.pfor.calls import ElementwiseFunction
+
+    return ElementwiseFunction(functools.partial(_cipher, tf.bitwise, rounds=rounds))
+
+
+def _cipher(library: Any, k0: Any, k1: Any, c0: Any, c1: Any, *, rounds: int) -> tuple[Any, Any]:
+    """library: where left_shift, right_shift, bitwise_or and bitwise_xor are."""
+
+    def rotate_left(x: Any, distance: int) -> Any:
+        left, right = np.uint32(distance), np.uint32(32 - distance)
+        return library.bitwise_or(library.left_shift(x, left), library.right_shift(x, right))
+
+    schedule = (k0, k1, library.bitwise_xor(library.bitwise_xor(k0, k1), np.uint32(_PARITY)))
+    with np.errstate(over="ignore"):  # addition modulo 2**32 is meant; NumPy warns about it where a scalar is involved
+        x0, x1 = c0 + schedule[0], c1 + schedule[1]
+        for number in range(rounds):
+            x0 = x0 + x1
+            x1 = library.bitwise_xor(rotate_left(x1, _ROTATIONS[number % 8]), x0)
+            if number % 4 == 3:
+                injection = number // 4 + 1
+                x0 = x0 + schedule[injection % 3]
+                x1 = x1 + (schedule[(injection + 1) % 3] + np.uint32(injection))
+    return x0, x1
 
 
 def _key_words(key: Array) -> tuple[Any, Any]:

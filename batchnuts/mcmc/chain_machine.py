@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,11 @@ class ChainMachine:
         state = self.start(example)
         self.capacity = self.working(state, "records.lp").shape[1]
         """Rows of the buffers that transitions are recorded in."""
-        self.machine.advance(state, 0)  # compiles
+        self.machine.trace(state)
+        thread = ThreadPoolExecutor(1)
+        self.compiled = thread.submit(self.machine.advance, state, 0)
+        """Ready as soon as the machine is compiled. XLA does that while Python goes on."""
+        thread.shutdown(wait=False)
 
     def start(self, inputs: ChainInputs) -> State:
         """The machine's state before the first block."""

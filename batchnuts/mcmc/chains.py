@@ -141,6 +141,7 @@ class _Run:
         self.first_step_size = make_first_step_size(self.density, model.dtype)
         if sampler.step_size is None:
             self.timed("compile", self.find_step_size)
+        self.timed("compile", self.runner.wait_until_compiled)
         self.progress(Progress("compile", 1, 1, self.timings["compile"]))
 
     def find_step_size(self) -> None:

@@ -137,6 +137,10 @@ class ChunkRunner:
         lanes = self.chunking.lanes
         return np.arange(number * lanes, (number + 1) * lanes)
 
+    def wait_until_compiled(self) -> None:
+        """See Runner."""
+        self.machine.compiled.result()
+
     def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.stop()

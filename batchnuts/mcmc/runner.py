@@ -56,6 +56,9 @@ class Runner(Protocol):
     def arrangement(self) -> Arrangement:
         """How the chains are served."""
 
+    def wait_until_compiled(self) -> None:
+        """Until it can run: it may still be compiled when it is made."""
+
     def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Counts so far, and the result where there is one already; the last one is that of the finished stretch.
 
@@ -78,6 +81,9 @@ class StretchRunner:
         if execution.executor == "stackless":
             backend = get_backend(execution.backend, execution.mode)
             self.costly = costly_blocks(program.compiled(program.lane_types(example), backend).with_calls)
+
+    def wait_until_compiled(self) -> None:
+        """See Runner: it compiles as it runs."""
 
     def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""

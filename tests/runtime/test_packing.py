@@ -38,11 +38,12 @@ def assert_same(found: list[Any], expected: list[np.ndarray]) -> None:
 
 @given(types)
 def test_arrays_come_back_as_they_were(types: tuple[TensorType, ...]) -> None:
-    layout, arrays = Layout(types), some(types)
+    layout, arrays = Layout(types, 1 << 30), some(types)
     crossed = layout.pack(arrays, HOST)
     assert [TensorType(c.dtype.name, c.shape) for c in crossed] == list(layout.crossing)
     assert_same(layout.unpack(crossed, HOST), arrays)
     assert_same(layout.unpack([tf.constant(c) for c in crossed], GRAPH), arrays)
+    assert_same(layout.unpack_in_a_loop([tf.constant(c) for c in crossed], tf.constant(True)), arrays)
     assert_same(layout.pack([tf.constant(a) for a in arrays], GRAPH), crossed)
 
 
@@ -50,17 +51,28 @@ def test_arrays_come_back_as_they_were(types: tuple[TensorType, ...]) -> None:
 def test_small_ones_cross_together(types: tuple[TensorType, ...]) -> None:
     large = [t for t in types if np.prod(t.shape) >= SMALL]
     dtypes = {t.dtype for t in types if np.prod(t.shape) < SMALL}
-    crossing = Layout(types).crossing
+    crossing = Layout(types, 1 << 30).crossing
     assert list(crossing[: len(large)]) == large
     assert {t.dtype for t in crossing[len(large) :]} == dtypes
     assert len(crossing) == len(large) + len(dtypes)
+
+
+@given(types, st.integers(0, 200))
+def test_many_bytes_cross_by_themselves(types: tuple[TensorType, ...], most: int) -> None:
+    small = [t for t in types if np.prod(t.shape) < SMALL]
+    size = sum(int(np.prod(t.shape)) * np.dtype(t.dtype).itemsize for t in small)
+    layout = Layout(types, most)
+    assert layout.together == (tuple(i for i, t in enumerate(types) if t in small) if size <= most else ())
+    if size > most:
+        assert layout.crossing == types
+    assert_same(layout.unpack(layout.pack(some(types), HOST), HOST), some(types))
 
 
 def test_a_function_is_traced_once_for_each_set_of_types() -> None:
     def step(state: dict[str, Any], by: Any) -> tuple[dict[str, Any], Any]:
         return {name: array + tf.cast(by, array.dtype) for name, array in state.items()}, by + 1
 
-    packed = PackedFunction(step, lambda function: tf.function(function, autograph=False))
+    packed = PackedFunction(step, lambda function: tf.function(function, autograph=False), most=1000)
     state: dict[str, Any] = {"a": np.zeros(3, "int32"), "b": np.ones((2, SMALL)), "c": np.ones(2)}
     for by in (1, 2):
         state, scalar = packed(state, np.asarray(by))
@@ -84,7 +96,7 @@ def test_threads_that_come_first_at_once_trace_once() -> None:
         time.sleep(0.05)  # for the others to come
         return {"a": state["a"] + by}, by
 
-    packed = PackedFunction(step, lambda function: tf.function(function, autograph=False))
+    packed = PackedFunction(step, lambda function: tf.function(function, autograph=False), most=1000)
 
     def first(by: int) -> Any:
         together.wait(30)
@@ -114,7 +126,7 @@ def test_a_machine_crosses_with_few_arrays(mode: str) -> None:
     graph = machine._advance.graph(state, *limits)
     dtypes = {array.dtype for array in state.values()}
     assert len(state) > 10
-    assert len(graph.inputs) == len(dtypes) == 3
+    assert len(graph.inputs) - 1 == len(dtypes) == 3  # and one that says that it is to be cut
     assert len(graph.outputs) <= 3
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -34,8 +35,25 @@ for shard in range(3):
 assert seen == (["0", "1", "0"] if own else ["0"] * 3)
 import os
 assert "TF_OVERRIDE_GLOBAL_THREADPOOL" not in os.environ
+assert "TF_XLA_FLAGS" not in os.environ
 model = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
 data = batchnuts.sample_chains(model, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, shards=2)
+if own:
+    from batchnuts.autobatch.runtime.tensorflow_threads import _programs
+    (kept,) = _programs
+    def programs():
+        return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(kept.name)}
+    twice = tf.function(lambda x: 2 * x, jit_compile=True)
+    before = programs()
+    assert len(before) >= 3, "the machine, the first step size, the density"
+    for shard in (0, 1):
+        with on_shard(shard):
+            twice(tf.constant(1.0))
+        if shard == 0:
+            first = programs()
+    assert len(first) == len(before) + 1
+    assert programs() == first, "loaded, not compiled again"
+    print(kept.name)
 np.save(sys.argv[2], data.posterior["position"].values)
 """
 
@@ -58,6 +76,7 @@ def test_chains_on_devices_of_their_own_draw_the_same(tmp_path) -> None:
             [sys.executable, "-c", SAMPLED, how, str(file)], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
+        assert how == "shared" or not Path(done.stdout.splitlines()[-1]).exists()
         drawn.append(np.load(file))
     assert drawn[0].shape == (12, 10, 3)
     np.testing.assert_allclose(drawn[0], drawn[1], rtol=1e-4, atol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -53,6 +54,32 @@ def traced_in(graph: Any, function: Callable[..., Any], specs: Sequence[tf.Tenso
     """A function of such tensors, traced as if the graph had called it: tensors of the graph become its captures."""
     with graph.as_default():
         return tf.function(lambda *given: function(*given), autograph=False).get_concrete_function(*specs)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a function did to a graph that was made for it."""
+
+    graph: Any
+    inputs: list[Any]
+    """The tensors that it was called with."""
+    result: Any
+    """What it returned."""
+
+
+def trace_of(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Trace:
+    """A call of the function, to look at: a third of what it costs to make a `tf.function` that can be run.
+
+    Raises ValueError where it makes a variable, and whatever it raises itself.
+    """
+
+    def refuse(_: Any, **options: Any) -> Any:
+        raise ValueError(f"a variable {options.get('name')!r} is made in it. Make variables outside")
+
+    graph = tf.__internal__.FuncGraph("traced")
+    with graph.as_default(), tf.variable_creator_scope(refuse):
+        inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
+        return Trace(graph, inputs, function(*inputs))
 
 
 def is_visible(tensor: Any) -> bool:

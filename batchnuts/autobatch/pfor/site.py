@@ -41,8 +41,9 @@ class Loop:
 
     def rows(self, tensor: Tensor) -> Tensor:
         """A tensor repeated for every row."""
-        shape = tf.concat([self.count[None], tf.shape(tensor)], 0)
-        return with_shape(tf.broadcast_to(tensor, shape), (self.known, *static_shape(tensor)))
+        known = (self.known, *static_shape(tensor))
+        shape = known if None not in known else tf.concat([self.count[None], tf.shape(tensor)], 0)
+        return with_shape(tf.broadcast_to(tensor, shape), known)
 
     def masked(self, mask: Tensor) -> Loop:
         """The same rows where only some of them count."""

@@ -22,6 +22,17 @@ State = dict[str, Array]
 RowFunction = Callable[..., tuple[Array, ...]]
 """(*inputs [rows, ...]) -> outputs [rows, ...], row by row; for any number of rows from one on."""
 
+
+class CompiledMachine(Protocol):
+    """A function (State, *scalars) -> (State, scalar), compiled when it is first called."""
+
+    def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
+        """Run it."""
+
+    def trace(self, state: State, *scalars: Array) -> None:
+        """Do, for such arguments, what compiling takes of Python, so that other threads can run Python meanwhile."""
+
+
 STYLES = ("masking", "gather")
 """How a primitive runs on the active lanes only: masking computes all rows and selects, so that shapes stay static;
 gather computes the active lanes' rows and scatters the results back, so that nothing is computed in vain."""
@@ -166,17 +177,19 @@ class Backend(Evaluator, Protocol):
         Else the function itself.
         """
 
-    def compile(self, function: Callable[..., Any], plain: bool = False, packed: bool = False) -> Callable[..., Any]:
-        """The function of States and scalars as the mode runs it.
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of States and scalars as the mode runs it."""
 
-        plain: a compiler loses nothing if it makes plain loops of all operations. packed: the function is (State,
-        *scalars) -> (State, scalar), and small arrays of what it gives may be on the host.
+    def compile_machine(self, function: Callable[..., tuple[State, Array]], plain: bool) -> CompiledMachine:
+        """The same for a whole machine; small arrays of what it gives may be on the host.
+
+        plain: a compiler loses nothing if it makes plain loops of all operations.
         """
 
     def sweep(self, plan: SweepPlan, state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:
         """Sweep until at most `leave_at` lanes live on (their pc is not `plan.halted`) or `budget` sweeps were made.
 
-        Both are int64 scalars. Called inside `compile`.
+        Both are int64 scalars. Called inside `compile_machine`.
 
         The sweep counts for itself: `sweeps`, and for each block `executions`, the lanes served, `active`, and those
         that were `computed`. Gives the state, in which at most the entries `plan.touches` differ, and how many sweeps
@@ -201,6 +214,20 @@ class StateArrays:
         if math.prod(shape) < self.backend.on_host:
             return np.full(shape, value, dtype) if value else np.zeros(shape, dtype)
         return self.backend.full(shape, value, dtype)
+
+
+@dataclass(frozen=True)
+class Interpreted:
+    """A machine that Python runs: nothing is compiled."""
+
+    function: Callable[..., tuple[State, Array]]
+
+    def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
+        """Run it."""
+        return self.function(state, *scalars)
+
+    def trace(self, state: State, *scalars: Array) -> None:
+        """There is nothing to do."""
 
 
 def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, int]:

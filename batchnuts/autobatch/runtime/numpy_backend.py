@@ -22,7 +22,16 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import RowFunction, State, SweepPlan, Work, sweep_on_host
+from batchnuts.autobatch.runtime.backend import (
+    Array,
+    CompiledMachine,
+    Interpreted,
+    RowFunction,
+    State,
+    SweepPlan,
+    Work,
+    sweep_on_host,
+)
 
 
 class NumpyBackend:
@@ -180,9 +189,13 @@ class NumpyBackend:
         """See Backend: the function itself."""
         return function
 
-    def compile(self, function: Callable[..., Any], plain: bool = False, packed: bool = False) -> Callable[..., Any]:
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend: nothing to do."""
         return function
+
+    def compile_machine(self, function: Callable[..., tuple[State, Array]], plain: bool) -> CompiledMachine:
+        """See Backend: nothing to do."""
+        return Interpreted(function)
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
         """See Backend: a host loop, on its own copy of what `put_rows` changes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -13,8 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from batchnuts.autobatch.compiler.infer_types import AbstractResult
-from batchnuts.autobatch.compiler.ir import Primitive, TensorType
+from batchnuts.autobatch.compiler.ir import COPY, Primitive, TensorType
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.pfor.graphs import trace_of
 from batchnuts.autobatch.pfor.loop import over_rows
 from batchnuts.autobatch.runtime.abstract import (
     TRACED_LANES,
@@ -25,10 +25,19 @@ from batchnuts.autobatch.runtime.abstract import (
     type_of_value,
     without_lanes,
 )
-from batchnuts.autobatch.runtime.backend import BlockStep, RowFunction, State, SweepPlan, Work, sweep_on_host
+from batchnuts.autobatch.runtime.backend import (
+    BlockStep,
+    CompiledMachine,
+    Interpreted,
+    RowFunction,
+    State,
+    SweepPlan,
+    Work,
+    sweep_on_host,
+)
 from batchnuts.autobatch.runtime.tensorflow_packing import SMALL, PackedFunction
 from batchnuts.autobatch.runtime.tensorflow_work import primitive_work
-from batchnuts.autobatch.runtime.xla_flags import compile_small_loops_whole
+from batchnuts.autobatch.runtime.xla_flags import PLAIN_LOOP_BYTES, compile_small_loops_whole
 
 MODES = ("xla", "graph", "eager")
 VECTORIZERS: dict[str, Callable[..., Any]] = {
@@ -43,6 +52,9 @@ COMPARED = 512
 
 FEW = 1 << 15
 """So many elements are sooner copied from NumPy than filled by an operation: its call takes 30 microseconds."""
+
+LOOP_SHARE = 4
+"""Of the bytes that a small loop may move, so large a part may be packed: cutting it apart reads and writes it."""
 
 LONGEST_SUM = 32
 """Rows that XLA's compiler for processors sums in one plain loop."""
@@ -92,30 +104,25 @@ class TensorFlowBackend:
     def _trace(self, function: Primitive, arguments: tuple[Any, ...], literals: StandIns) -> tuple[AbstractResult, ...]:
         lanes = (TRACED_LANES,) if function.batched else ()
         types = [leaf for t in arguments for leaf in flatten(t)[0]]
-        traced = [i for i, t in enumerate(types) if not (t.weak and not lanes)]
-        found: dict[str, Any] = {}
+        places = [i for i, t in enumerate(types) if not (t.weak and not lanes)]
 
-        def trace(*tensors: Any) -> list[Any]:
-            by_index = dict(zip(traced, tensors))
+        def call(*tensors: Any) -> tuple[Any, ...]:
+            by_index = dict(zip(places, tensors))
             leaves = iter([by_index[i] if i in by_index else stand_in(t, literals) for i, t in enumerate(types)])
-            values = [map_leaves(lambda _: next(leaves), t) for t in arguments]
-            results = [flatten(value) for value in function.call(*values)]
-            position = {id(tensor): i for i, tensor in by_index.items()}
-            found["results"] = [
-                ([(_type(leaf), position.get(id(leaf))) for leaf in flat], tree) for flat, tree in results
-            ]
-            computed = [leaf for flat, _ in results for leaf in flat if id(leaf) not in position]
-            return [tf.identity(leaf) for leaf in computed if tf.is_tensor(leaf)]
+            return function.call(*[map_leaves(lambda _: next(leaves), t) for t in arguments])
 
-        specs = [tf.TensorSpec(lanes + types[i].shape, types[i].dtype) for i in traced]
-        graph = tf.function(trace, autograph=False).get_concrete_function(*specs).graph
-        reached = _placeholders_used(graph)
-        used = frozenset(i for k, i in enumerate(traced) if graph.inputs[k].name in reached)
-        used |= {i for i in range(len(types)) if i not in traced}
+        trace = trace_of(call, [tf.TensorSpec(lanes + types[i].shape, types[i].dtype) for i in places])
+        position = {id(tensor): i for i, tensor in zip(places, trace.inputs)}
+        results = [flatten(value) for value in trace.result]
+        computed = [leaf for flat, _ in results for leaf in flat if tf.is_tensor(leaf) and id(leaf) not in position]
+        reached = _reached(trace.graph, computed)
+        used = frozenset(position[id(tensor)] for tensor in trace.inputs if tensor.op in reached)
+        used |= {i for i in range(len(types)) if i not in places}
         abstract = []
-        for flat, tree in found["results"]:
-            leaf_types = [without_lanes(t, *lanes) if lanes else t for t, _ in flat]
-            sources = tuple(source for _, source in flat)
+        for flat, tree in results:
+            leaf_types = [_type(leaf) for leaf in flat]
+            leaf_types = [without_lanes(t, *lanes) for t in leaf_types] if lanes else leaf_types
+            sources = tuple(position.get(id(leaf)) for leaf in flat)
             abstract.append(AbstractResult(unflatten(tree, leaf_types), sources, used))
         return tuple(abstract)
 
@@ -136,7 +143,7 @@ class TensorFlowBackend:
     def full(self, shape: Sequence[int], value: Any, dtype: str) -> tf.Tensor:
         """See Backend."""
         one = np.asarray(value, dtype)
-        if tf.executing_eagerly() and math.prod(shape) <= FEW:
+        if math.prod(shape) <= FEW:
             return tf.constant(np.full(tuple(shape), one))
         return tf.fill(tuple(shape), tf.constant(one))
 
@@ -148,7 +155,8 @@ class TensorFlowBackend:
         """See Backend."""
         rank = max(len(new.shape), len(old.shape))
         with self._scope("mask"):
-            return tf.where(tf.reshape(mask, [mask.shape[0]] + [1] * (rank - 1)), new, old)
+            mask = tf.reshape(mask, [mask.shape[0]] + [1] * (rank - 1)) if rank > 1 else mask
+            return tf.where(mask, new, old)
 
     def count(self, mask: Any) -> tf.Tensor:
         """See Backend."""
@@ -213,7 +221,9 @@ class TensorFlowBackend:
 
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
         """See Backend: by tracing it. In the other modes a dispatch costs what TensorFlow takes to start its ops."""
-        return primitive_work(function, inputs) if self.mode == "xla" else None
+        if self.mode != "xla":
+            return None
+        return Work() if function is COPY else primitive_work(function, inputs)
 
     def rows_to_compute(self, mask: Any) -> tf.Tensor | None:
         """See Backend."""
@@ -254,14 +264,20 @@ class TensorFlowBackend:
         """See Backend: traced in eager mode; the other modes compile more than that at once."""
         return _traced(function) if self.mode == "eager" else function
 
-    def compile(self, function: Callable[..., Any], plain: bool = False, packed: bool = False) -> Callable[..., Any]:
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend."""
         if self.mode == "eager":
             return function
         if self.mode == "xla":
-            compile_small_loops_whole(plain)
-        traced = functools.partial(_traced, jit_compile=self.mode == "xla")
-        return PackedFunction(function, traced) if packed else traced(function)
+            compile_small_loops_whole(plain=False)  # unless a machine has said what is best
+        return _traced(function, jit_compile=self.mode == "xla")
+
+    def compile_machine(self, function: Callable[..., tuple[State, Any]], plain: bool) -> CompiledMachine:
+        """See Backend: small arrays cross together where they are few bytes."""
+        if self.mode == "eager":
+            return Interpreted(function)
+        bound = compile_small_loops_whole(plain) if self.mode == "xla" else PLAIN_LOOP_BYTES
+        return PackedFunction(function, self.compile, bound // LOOP_SHARE)
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
         """See Backend: a host loop in eager mode, else one `tf.while_loop`.
@@ -362,22 +378,13 @@ def _as_type(value: Any, type_: TensorType) -> tf.Tensor:
     return tf.cast(value, type_.dtype) if tf.is_tensor(value) else tf.constant(value, type_.dtype)
 
 
-def _placeholders_used(graph: Any) -> set[str]:
-    """Names of the graph's inputs that its outputs depend on."""
-    inputs = {tensor.name for tensor in graph.inputs}
-    todo = [tensor.op for tensor in graph.outputs]
-    used = {tensor.name for tensor in graph.outputs} & inputs
+def _reached(graph: Any, tensors: Sequence[Any]) -> set[Any]:
+    """The ops of the graph that the tensors depend on."""
+    todo = [tensor.op for tensor in tensors if tf.is_symbolic_tensor(tensor) and tensor.graph is graph]
     seen = set(todo)
     while todo:
         op = todo.pop()
-        for tensor in op.inputs:
-            if tensor.name in inputs:
-                used.add(tensor.name)
-            elif tensor.op not in seen:
-                seen.add(tensor.op)
-                todo.append(tensor.op)
-        for control in op.control_inputs:
-            if control not in seen:
-                seen.add(control)
-                todo.append(control)
-    return used
+        before = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - seen
+        seen |= before
+        todo.extend(before)
+    return seen

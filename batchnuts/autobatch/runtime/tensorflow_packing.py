@@ -2,8 +2,12 @@
 
 A call of TensorFlow takes some ten microseconds for every array that goes in or comes out, however small: it looks at
 types, makes handles, allocates. A machine's state has about ninety arrays, and most of them are a number for each lane.
-So the small ones cross the border together. On the far side they are slices, which the machine's loop would have copied
-in any case; on this side they are views of NumPy arrays.
+So where lanes are few the small ones cross the border together. On the far side they are cut apart, and the machine's
+loop would have copied them in any case; on this side they are views of NumPy arrays. Where lanes are many a call takes
+far longer than that, and all arrays cross by themselves.
+
+XLA makes a function of its own of each slice of an array, and takes twenty milliseconds over it, unless the slices are
+the body of a small loop: that it compiles whole (xla_flags.py). So they are cut in a loop that makes one trip.
 
     {pc: int32 [4], fault: int32 [4], value:q: float32 [4, 9000]}   ->   value:q, int32 [8]
 """
@@ -29,7 +33,7 @@ SMALL = 1 << 13
 
 
 def is_small(shape: Sequence[int]) -> bool:
-    """Whether an array of that shape is packed."""
+    """Whether an array of that shape may be packed."""
     return math.prod(shape) < SMALL
 
 
@@ -38,56 +42,64 @@ class Library(NamedTuple):
 
     join: Callable[[list[Array]], Array]
     """Arrays as one vector."""
-    cut: Callable[[Array, int, int, tuple[int, ...]], Array]
-    """From a vector, from here to there, as an array of that shape."""
+    cut: Callable[[Array, list[int]], list[Array]]
+    """A vector in parts of these sizes."""
+    shaped: Callable[[Array, tuple[int, ...]], Array]
+    """A vector as an array of that shape."""
 
 
 HOST = Library(
     lambda arrays: np.concatenate(arrays, axis=None),
-    lambda vector, begin, end, shape: vector[begin:end].reshape(shape),
+    lambda vector, sizes: [vector[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes))],
+    np.reshape,
 )
 GRAPH = Library(
-    lambda arrays: tf.concat([tf.reshape(array, [-1]) for array in arrays], 0),
-    lambda vector, begin, end, shape: tf.reshape(vector[begin:end], shape),
+    lambda arrays: tf.concat([array if len(array.shape) == 1 else tf.reshape(array, [-1]) for array in arrays], 0),
+    lambda vector, sizes: tf.split(vector, sizes) if len(sizes) > 1 else [vector],
+    lambda vector, shape: vector if len(shape) == 1 else tf.reshape(vector, shape),
 )
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How some arrays cross: the large ones by themselves, then all small ones of each dtype as one."""
+    """How some arrays cross: the large ones by themselves, then all small ones of each dtype as one.
+
+    If the small ones have more than `most` bytes in all, they are by themselves too.
+    """
 
     types: tuple[TensorType, ...]
+    most: int
+
+    @cached_property
+    def together(self) -> tuple[int, ...]:
+        """Which arrays are packed."""
+        small = tuple(i for i, t in enumerate(self.types) if is_small(t.shape))
+        size = sum(self.sizes[i] * np.dtype(self.types[i].dtype).itemsize for i in small)
+        return small if size <= self.most else ()
 
     @cached_property
     def alone(self) -> tuple[int, ...]:
-        """Which arrays are large."""
-        return tuple(i for i, t in enumerate(self.types) if not is_small(t.shape))
+        """Which are not."""
+        return tuple(i for i in range(len(self.types)) if i not in self.together)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each array."""
+        return tuple(math.prod(t.shape) for t in self.types)
 
     @cached_property
     def packs(self) -> tuple[tuple[int, ...], ...]:
-        """Which small ones go together."""
+        """Which arrays go together."""
         by_dtype: dict[str, list[int]] = {}
-        for i, t in enumerate(self.types):
-            if is_small(t.shape):
-                by_dtype.setdefault(t.dtype, []).append(i)
+        for i in self.together:
+            by_dtype.setdefault(self.types[i].dtype, []).append(i)
         return tuple(map(tuple, by_dtype.values()))
 
     @cached_property
     def crossing(self) -> tuple[TensorType, ...]:
         """The types of what crosses."""
-        sums = (sum(math.prod(self.types[i].shape) for i in pack) for pack in self.packs)
-        together = (TensorType(self.types[pack[0]].dtype, (size,)) for pack, size in zip(self.packs, sums))
-        return (*(self.types[i] for i in self.alone), *together)
-
-    @cached_property
-    def places(self) -> tuple[tuple[tuple[int, int, int, tuple[int, ...]], ...], ...]:
-        """For each pack: (array, where it begins, where it ends, its shape)."""
-        found = []
-        for pack in self.packs:
-            shapes = [self.types[i].shape for i in pack]
-            ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
-            found.append(tuple(zip(pack, [0, *ends], ends, shapes)))
-        return tuple(found)
+        vectors = (TensorType(self.types[pack[0]].dtype, (sum(self.sizes[i] for i in pack),)) for pack in self.packs)
+        return (*(self.types[i] for i in self.alone), *vectors)
 
     def pack(self, arrays: Sequence[Array], library: Library) -> list[Array]:
         """What crosses, of the arrays."""
@@ -95,15 +107,32 @@ class Layout:
         return [*(arrays[i] for i in self.alone), *packs]
 
     def unpack(self, crossed: Sequence[Array], library: Library) -> list[Array]:
-        """The arrays, of what crossed; on the host, small ones are views."""
-        large = len(self.alone)
-        arrays: list[Array] = [None] * len(self.types)
-        for i, array in zip(self.alone, crossed):
-            arrays[i] = array
-        for places, together in zip(self.places, crossed[large:]):
-            for i, begin, end, shape in places:
-                arrays[i] = library.cut(together, begin, end, shape)
-        return arrays
+        """The arrays, of what crossed; on the host, those that were packed are views."""
+        return self._in_place(crossed, self._cut(crossed, library))
+
+    def unpack_in_a_loop(self, crossed: Sequence[Array], once: Array) -> list[Array]:
+        """The arrays, in a graph: cut apart in a loop of one trip. `once` is true, which nobody knows before."""
+        if not self.packs:
+            return list(crossed)
+        types = [self.types[i] for pack in self.packs for i in pack]
+        nothing = [tf.zeros(t.shape, t.dtype) for t in types]
+        _, *parts = tf.while_loop(
+            lambda again, *_: again, lambda *_: (False, *self._cut(crossed, GRAPH)), (once, *nothing), name="unpack"
+        )
+        return self._in_place(crossed, parts)
+
+    def _cut(self, crossed: Sequence[Array], library: Library) -> list[Array]:
+        """What was packed, pack by pack."""
+        parts: list[Array] = []
+        for pack, vector in zip(self.packs, crossed[len(self.alone) :]):
+            pieces = library.cut(vector, [self.sizes[i] for i in pack])
+            parts.extend(library.shaped(piece, self.types[i].shape) for i, piece in zip(pack, pieces))
+        return parts
+
+    def _in_place(self, crossed: Sequence[Array], parts: list[Array]) -> list[Array]:
+        order = (*self.alone, *(i for pack in self.packs for i in pack))
+        found = dict(zip(order, (*crossed[: len(self.alone)], *parts)))
+        return [found[i] for i in range(len(self.types))]
 
 
 @dataclass(frozen=True)
@@ -118,29 +147,38 @@ class _Border:
     """Of the state that results."""
     back: Layout
 
+    def arguments(self, state: State, scalars: tuple[Array, ...]) -> list[Array]:
+        """What crosses: whether to cut, which is always so, and what is cut."""
+        return [np.True_, *self.into.pack([*state.values(), *scalars], HOST)]
+
 
 class PackedFunction:
     """(State, *scalars) -> (State, scalar) of small arrays on the host, run by a traced function of packed ones.
 
-    traced: makes a `tf.function` of a Python function. Traced once for each list of names, dtypes and shapes.
+    traced: makes a `tf.function` of a Python function. Traced once for each list of names, dtypes and shapes. most: see
+    Layout.
     """
 
     def __init__(
-        self, function: Callable[..., tuple[State, Array]], traced: Callable[[Callable[..., Any]], Any]
+        self, function: Callable[..., tuple[State, Array]], traced: Callable[[Callable[..., Any]], Any], most: int
     ) -> None:
         self._function = function
         self._trace = traced
+        self._most = most
         self._borders: dict[Any, _Border] = {}
         self._making = threading.Lock()
 
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
         """What the function gives for them."""
         border = self._border(state, scalars)
-        packed = border.into.pack([*state.values(), *scalars], HOST)
-        crossed = border.run(*map(tf.convert_to_tensor, packed))  # which would take its time over it
+        crossed = border.run(*map(tf.convert_to_tensor, border.arguments(state, scalars)))  # which would take its time
         large = len(border.back.alone)
         *values, scalar = border.back.unpack([*crossed[:large], *map(np.asarray, crossed[large:])], HOST)
         return dict(zip(border.names, values)), scalar
+
+    def trace(self, state: State, *scalars: Array) -> None:
+        """Trace it for such arguments, if it was not yet."""
+        self._border(state, scalars)
 
     @property
     def traces(self) -> int:
@@ -154,8 +192,7 @@ class PackedFunction:
     def compiled_text(self, state: State, *scalars: Array) -> str:
         """What XLA makes of it for these: its optimized instructions."""
         border = self._border(state, scalars)
-        packed = border.into.pack([*state.values(), *scalars], HOST)
-        text: str = border.traced.experimental_get_compiler_ir(*packed)(stage="optimized_hlo")
+        text: str = border.traced.experimental_get_compiler_ir(*border.arguments(state, scalars))(stage="optimized_hlo")
         return text
 
     def _border(self, state: State, scalars: tuple[Array, ...]) -> _Border:
@@ -166,23 +203,25 @@ class PackedFunction:
             with self._making:  # several threads may be the first
                 if key not in self._borders:
                     types = tuple(TensorType(dtype.name, shape) for dtype, shape in key[1])
-                    self._borders[key] = self._make(tuple(state), Layout(types))
+                    self._borders[key] = self._make(tuple(state), Layout(types, self._most))
                 border = self._borders[key]
         return border
 
     def _make(self, names: tuple[str, ...], into: Layout) -> _Border:
         found: dict[str, Any] = {}
 
-        def crossing(*crossed: Any) -> list[Any]:
-            arrays = into.unpack(crossed, GRAPH)
+        def crossing(once: Any, *crossed: Any) -> list[Any]:
+            arrays = into.unpack_in_a_loop(crossed, once)
             after, scalar = self._function(dict(zip(names, arrays)), *arrays[len(names) :])
             results = [*after.values(), scalar]
             found["names"] = tuple(after)
-            back = found["back"] = Layout(tuple(TensorType(r.dtype.name, tuple(r.shape)) for r in results))
+            back = Layout(tuple(TensorType(r.dtype.name, tuple(r.shape)) for r in results), self._most)
+            found["back"] = back
             return back.pack(results, GRAPH)
 
         traced = self._trace(crossing)
-        run = traced.get_concrete_function(*(tf.TensorSpec(t.shape, t.dtype) for t in into.crossing))
+        specs = (tf.TensorSpec(t.shape, t.dtype) for t in (TensorType("bool"), *into.crossing))
+        run = traced.get_concrete_function(*specs)
         return _Border(into, traced, run, found["names"], found["back"])
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from batchnuts.autobatch.compiler.ir import Primitive, TensorType
+from batchnuts.autobatch.pfor.calls import ELEMENTWISE
+from batchnuts.autobatch.pfor.graphs import trace_of
 from batchnuts.autobatch.runtime.abstract import TRACED_LANES
 from batchnuts.autobatch.runtime.backend import Work
 
@@ -23,8 +25,7 @@ def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
     """
     lanes = TRACED_LANES if function.batched else 1
     specs = [tf.TensorSpec((lanes, *t.shape) if function.batched else t.shape, t.dtype) for t in inputs]
-    traced = tf.function(lambda *values: function.call(*values), autograph=False).get_concrete_function(*specs)
-    found = _graph_work(traced.graph)
+    found = _graph_work(trace_of(function.call, specs).graph)
     return Work(found.products / lanes, found.elements / lanes)
 
 
@@ -33,6 +34,11 @@ def _graph_work(graph: Any) -> Work:
     total = Work()
     for op in graph.get_operations():
         size = float(sum(s for tensor in op.outputs if (s := tensor.shape.num_elements()) is not None))
+        if op.type == "PartitionedCall" and op.get_attr("f").name in ELEMENTWISE:
+            inside = graph._get_function(op.get_attr("f").name).graph.get_operations()
+            computing = sum(part.type not in FREE for part in inside)
+            total += Work(elements=computing * size / len(op.outputs))
+            continue
         if op.type in PRODUCTS:
             extent = op.inputs[0].shape[-2 if op.get_attr(PRODUCTS[op.type]) else -1]
             total += Work(products=size * (int(extent) if extent is not None else 1))

@@ -121,7 +121,7 @@ class VirtualMachine:
             return {name: after[name] for name in plan.touches}, taken
 
         one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
-        self._advance = backend.compile(advance, plain=one_vector, packed=True)
+        self._advance = backend.compile_machine(advance, plain=one_vector)
 
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
         """The same machine with stacks of another depth."""
@@ -140,9 +140,16 @@ class VirtualMachine:
 
     def counted_advance(self, state: State, sweeps: int, leave_at: int = 0) -> tuple[State, Array]:
         """As `advance`, with how many sweeps were made."""
-        arrays = StateArrays(self.backend)
-        changed, taken = self._advance(state, arrays.asarray(sweeps, "int64"), arrays.asarray(leave_at, "int64"))
+        changed, taken = self._advance(state, *self._scalars(sweeps, leave_at))
         return {**state, **changed}, taken
+
+    def trace(self, state: State) -> None:
+        """Do now what `advance` does in Python the first time; what a compiler does is left to the first call."""
+        self._advance.trace(state, *self._scalars(0, 0))
+
+    def _scalars(self, *numbers: int) -> tuple[Array, ...]:
+        arrays = StateArrays(self.backend)
+        return tuple(arrays.asarray(number, "int64") for number in numbers)
 
     def live(self, state: State) -> np.ndarray:
         """Which lanes have not halted yet: bool [lanes], on the host."""

@@ -6,6 +6,8 @@ import os
 
 import tensorflow as tf
 
+from batchnuts.autobatch.runtime.environment import variable_set, with_flag
+
 SMALL_LOOP_BYTES = 30_000
 """A loop that moves fewer bytes in a trip becomes one function of machine code, instead of one for each operation and a
 list of them to go through: the blocks of a machine of a few lanes. Not more, since XLA compiles what is in such a
@@ -17,32 +19,27 @@ PLAIN_LOOP_BYTES = 300_000
 _FLAG = "--xla_backend_extra_options"
 
 
-def compile_small_loops_whole(plain: bool) -> None:
-    """Set the bound, once in a process: the first program decides, which is `plain` if plain loops suit it.
+def compile_small_loops_whole(plain: bool) -> int:
+    """Set the bound, once in a process: the first program decides, which is `plain` if plain loops suit it. Gives it,
+    or 0 where it is not ours.
 
     Nothing happens where the user's XLA_FLAGS set such options, or XLA was used before. The environment is afterwards
     as it was: other libraries in the process read the same variable.
     """
-    _set_bound(PLAIN_LOOP_BYTES if plain else SMALL_LOOP_BYTES)
+    return _set_bound(PLAIN_LOOP_BYTES if plain else SMALL_LOOP_BYTES)
 
 
 _done: list[int] = []
-"""The bound that was set."""
+"""The bound that was set; 0 where it is the user's."""
 
 
-def _set_bound(bound: int) -> None:
+def _set_bound(bound: int) -> int:
     if _done:
-        return
-    _done.append(bound)
-    given = os.environ.get("XLA_FLAGS")
-    if given is not None and _FLAG in given:
-        return
-    ours = f"{_FLAG}=xla_cpu_small_while_loop_byte_threshold={bound}"
-    os.environ["XLA_FLAGS"] = f"{given} {ours}" if given else ours
-    try:
-        tf.function(lambda x: x, jit_compile=True, autograph=False)(tf.constant(0.0))  # XLA reads its flags now
-    finally:
-        if given is None:
-            del os.environ["XLA_FLAGS"]
-        else:
-            os.environ["XLA_FLAGS"] = given
+        return _done[0]
+    ours = _FLAG not in os.environ.get("XLA_FLAGS", "")
+    _done.append(bound if ours else 0)
+    if ours:
+        flags = with_flag("XLA_FLAGS", f"{_FLAG}=xla_cpu_small_while_loop_byte_threshold={bound}")
+        with variable_set("XLA_FLAGS", flags):
+            tf.function(lambda x: x, jit_compile=True, autograph=False)(tf.constant(0.0))  # XLA reads its flags now
+    return _done[0]

@@ -12,22 +12,33 @@ of a row that does take it, as constants.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
+from batchnuts.autobatch.pfor.calls import ELEMENTWISE
+from batchnuts.autobatch.pfor.converters.elementwise import aligned
 from batchnuts.autobatch.pfor.converters.lists import unpacked
 from batchnuts.autobatch.pfor.errors import Refused
 from batchnuts.autobatch.pfor.flows import branches_of, outputs_vary
 from batchnuts.autobatch.pfor.graphs import called
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
-from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Value, varies
+from batchnuts.autobatch.pfor.values import Box, Handle, Later, Rows, Same, Tensor, Value, varies
 
 
 @converts("PartitionedCall StatefulPartitionedCall", always=True)
 def call(site: Site) -> list[Value]:
-    """The function's ops in its place. A gradient that was taken of it later may have added outputs behind its own."""
+    """The function's ops in its place, or a call for the rows where it works element by element.
+
+    A gradient that was taken of it later may have added outputs behind its own.
+    """
+    elementwise = ELEMENTWISE.get(site.attr("f").name)
+    if elementwise is not None:
+        inputs = tuple(value.rows() if isinstance(value, Later) else value for value in site.inputs)
+        of_rows = Rows if any(map(varies, inputs)) else Same
+        return [of_rows(tensor) for tensor in elementwise(*aligned(replace(site, inputs=inputs)))]
     return site.convert_graph(called(site.op, "f"), site.inputs, site.loop)[: len(site.op.outputs)]
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
 from batchnuts.autobatch.pfor.registry import converts
-from batchnuts.autobatch.pfor.site import Site, reshape, unsplit, with_axes
+from batchnuts.autobatch.pfor.site import Site, reshape, shape_of, unsplit, with_axes
 from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Value
 
 UNARY = """
@@ -49,7 +49,7 @@ def computed_once(site: Site) -> list[Value]:
     is indexed: that must be there first. It takes this op itself for nothing.
     """
     rows = site.tensor(0)
-    return [Rows(tf.gather(rows, tf.range(tf.shape(rows)[0])))]
+    return [Rows(tf.gather(rows, tf.range(shape_of(rows)[0])))]
 
 
 @converts("ZerosLike")
