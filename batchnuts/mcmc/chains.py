@@ -148,6 +148,8 @@ class _Run:
         """Set the step size to the median of what each chain finds reasonable where it stands."""
         state, n = self.state, self.sampler.chains
         options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
+        if options["schedule"] == "auto":
+            options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
         found = self.first_step_size.run(
             random.lane_keys(self.sampler.seed, n, first=n * (1 + state.transitions_done)),
             state.position,
