@@ -143,6 +143,7 @@ class ChunkRunner:
 
     def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
+        self.wait_until_compiled()
         self.stop()
         self.chunks, self.kept = {}, None
         return self.attempts(inputs, transitions)

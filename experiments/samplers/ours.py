@@ -71,6 +71,7 @@ def prepare(task: Task, problem: Problem) -> Prepared:
     own_threads(task.chains, _execution(task))  # as the command line does
     chain = make_task_chain(task, problem)
     runner = make_runner(chain.program, chain.arguments(0), chain.execution, task.max_tree_depth)
+    runner.wait_until_compiled()
 
     def lay_out(seed: int) -> Callable[[], Outcome]:
         return partial(run, chain.arguments(seed))
