@@ -17,7 +17,7 @@ from mcmc_models import gaussian
 
 from batchnuts.autobatch import Schedule, Slot, random
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.runtime import xla_flags
+from batchnuts.autobatch.runtime import tensorflow_backend, tensorflow_work, xla_flags
 from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc import adaptation
@@ -112,6 +112,32 @@ def test_the_graph_is_small() -> None:
     assert nodes["PartitionedCall"] >= 5
     assert nodes["BitwiseXor"] <= 50
     assert nodes.total() <= 3500
+
+
+def test_primitives_are_looked_at_in_bare_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For types and for costs: a `tf.function` of each would take three times as long."""
+    looked = Counter[str]()
+
+    def noting(place: Any) -> None:
+        original = place.trace_of
+
+        def trace_of(function: Any, specs: Any) -> Any:
+            looked[place.__name__.rsplit(".", 1)[-1]] += 1
+            return original(function, specs)
+
+        monkeypatch.setattr(place, "trace_of", trace_of)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a tf.function is made before the machine is traced")
+
+    random.normal(tf.constant([1, 2], "uint32"))  # the cipher is traced
+    noting(tensorflow_backend)
+    noting(tensorflow_work)
+    monkeypatch.setattr(tf, "function", refuse)
+    monkeypatch.setattr(xla_flags, "_done", [xla_flags.PLAIN_LOOP_BYTES])
+    make_machine()
+    assert 50 < looked["tensorflow_backend"] <= 160
+    assert 20 < looked["tensorflow_work"] <= 60
 
 
 def ciphers(lines: list[str]) -> float:

@@ -17,6 +17,7 @@ from mcmc_models import gaussian
 
 from batchnuts.autobatch import Schedule, StackOverflowError
 from batchnuts.autobatch.runtime import virtual_machine
+from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc import serving
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.chains import run_chains
@@ -105,6 +106,34 @@ def test_chunks_change_no_draw(program: Any, whole: Any, lanes: int, shards: int
     assert counts.useful_gradients == whole.records.n_steps.sum()
     assert counts.divergences == whole.records.diverging.sum()
     assert counts.executed_gradients >= counts.useful_gradients
+
+
+def test_python_goes_on_while_the_machine_is_compiled(
+    program: Any, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, advance = threading.Event(), VirtualMachine.advance
+
+    def slow(self: VirtualMachine, state: Any, sweeps: int, leave_at: int = 0) -> Any:
+        assert go_on.wait(60)
+        return advance(self, state, sweeps, leave_at)
+
+    monkeypatch.setattr(VirtualMachine, "advance", slow)
+    made = make(program)
+    assert not made.machine.compiled.done()
+    go_on.set()
+    *_, (_, result) = made.run(inputs(CAPACITY), CAPACITY)
+    assert_same(result, whole)
+
+
+def test_what_goes_wrong_while_compiling_is_raised(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(VirtualMachine, "advance", fail)
+    made = make(program)
+    for wait in (made.wait_until_compiled, lambda: made.run(inputs(CAPACITY), CAPACITY)):
+        with pytest.raises(RuntimeError, match="no such instruction"):
+            wait()
 
 
 def test_lanes_that_fill_up_a_chunk_are_counted_as_executed(program: Any, whole: Any) -> None:
