@@ -59,7 +59,9 @@ def threefry2x32(key: tuple[Array, Array], counter: tuple[Array, Array], rounds:
         return _cipher(np, *words, rounds=rounds)
     import tensorflow as tf
 
-    x0, x1 = _one_op(rounds)(*map(tf.convert_to_tensor, words))
+    tensors = [tf.convert_to_tensor(word, tf.uint32) for word in words]
+    known = all(tensor.shape.rank is not None for tensor in tensors)
+    x0, x1 = _one_op(rounds)(*tensors) if known else _cipher(tf.bitwise, *tensors, rounds=rounds)
     return _once(x0), _once(x1)
 
 

@@ -43,9 +43,12 @@ class ChainMachine:
         """Rows of the buffers that transitions are recorded in."""
         self.machine.trace(state)
         thread = ThreadPoolExecutor(1)
-        self.compiled = thread.submit(self.machine.advance, state, 0)
+        self.compiled = thread.submit(self._compile, state)
         """Ready as soon as the machine is compiled. XLA does that while Python goes on."""
         thread.shutdown(wait=False)
+
+    def _compile(self, state: State) -> None:
+        self.machine.advance(state, 0)
 
     def start(self, inputs: ChainInputs) -> State:
         """The machine's state before the first block."""

@@ -123,6 +123,7 @@ def test_python_goes_on_while_the_machine_is_compiled(
     go_on.set()
     *_, (_, result) = made.run(inputs(CAPACITY), CAPACITY)
     assert_same(result, whole)
+    assert made.machine.compiled.result() is None, "else a state would be kept"
 
 
 def test_what_goes_wrong_while_compiling_is_raised(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:

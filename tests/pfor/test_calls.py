@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from batchnuts.autobatch import random
 from batchnuts.autobatch.compiler.ir import Primitive, TensorType
-from batchnuts.autobatch.pfor import pfor
+from batchnuts.autobatch.pfor import PforError, pfor
 from batchnuts.autobatch.pfor.calls import ElementwiseFunction
 from batchnuts.autobatch.pfor.graphs import trace_of
 from batchnuts.autobatch.runtime.tensorflow_work import primitive_work
@@ -78,6 +78,40 @@ def test_a_cipher_costs_what_its_rounds_do() -> None:
     assert 20 * 5 * words < work.elements < 20 * 7 * words + 5 * 1000
 
 
-def test_what_is_traced_to_look_at_may_not_make_variables() -> None:
-    with pytest.raises(ValueError, match="a variable 'mine' is made in it"):
-        trace_of(lambda x: tf.Variable(x, name="mine") + 1.0, [tf.TensorSpec([])])
+def test_rows_of_different_lengths_are_refused_at_the_line() -> None:
+    words, keep = tf.range(6), tf.constant([[True, False, True], [False, False, True]])
+
+    def body(i: Any) -> Any:
+        some = tf.boolean_mask(tf.cast(words[:3], tf.uint32), keep[i])
+        return tf.reduce_sum(random.threefry2x32((some, some), (some, some))[0])
+
+    with pytest.raises(PforError, match=r"random\.threefry2x32"):
+        pfor(body, 2)
+
+
+def test_a_cipher_takes_numbers_and_unknown_ranks() -> None:
+    key, counter = tf.constant([1], "uint32"), np.arange(3, dtype="uint32")
+    expected = random.threefry2x32((np.asarray(key),) * 2, (counter, np.uint32(2)))
+    of_numbers = random.threefry2x32((key, key), (counter, 2))
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.uint32)], autograph=False)
+    def of_unknown(words: Any) -> Any:
+        return random.threefry2x32((key, key), (words, tf.constant(2, tf.uint32)))
+
+    for found in (of_numbers, of_unknown(counter)):
+        for here, there in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(here, there)
+
+
+def test_what_is_traced_to_look_at_may_make_a_variable_that_it_keeps() -> None:
+    kept: list[Any] = []
+
+    def keeping(x: Any) -> Any:
+        if not kept:
+            kept.append(tf.Variable(2.0))
+        return kept[0] * x
+
+    trace = trace_of(keeping, [tf.TensorSpec([])])
+    assert trace.result.graph is trace.graph is trace.inputs[0].graph
+    with pytest.raises(ValueError, match="singleton"):
+        trace_of(lambda x: tf.Variable(1.0) + x, [tf.TensorSpec([])])

@@ -67,19 +67,36 @@ class Trace:
     """What it returned."""
 
 
+class _MakesVariable(Exception):
+    """A function that is traced makes a variable."""
+
+
 def trace_of(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Trace:
     """A call of the function, to look at: a third of what it costs to make a `tf.function` that can be run.
 
-    Raises ValueError where it makes a variable, and whatever it raises itself.
+    Raises what the function raises, and what TensorFlow does where it makes another variable each time.
     """
 
-    def refuse(_: Any, **options: Any) -> Any:
-        raise ValueError(f"a variable {options.get('name')!r} is made in it. Make variables outside")
+    def notice(_: Any, **options: Any) -> Any:
+        raise _MakesVariable
 
     graph = tf.__internal__.FuncGraph("traced")
-    with graph.as_default(), tf.variable_creator_scope(refuse):
-        inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
-        return Trace(graph, inputs, function(*inputs))
+    try:
+        with graph.as_default(), tf.variable_creator_scope(notice):
+            inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
+            return Trace(graph, inputs, function(*inputs))
+    except _MakesVariable:  # perhaps one that it keeps, which `tf.function` makes outside
+        return _trace_of_function(function, specs)
+
+
+def _trace_of_function(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Trace:
+    found: list[Trace] = []
+
+    def call(*inputs: Any) -> None:
+        found.append(Trace(tf.compat.v1.get_default_graph(), list(inputs), function(*inputs)))
+
+    graph = tf.function(call, autograph=False).get_concrete_function(*specs).graph
+    return next(trace for trace in found if trace.graph is graph)
 
 
 def is_visible(tensor: Any) -> bool:

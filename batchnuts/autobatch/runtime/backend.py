@@ -108,7 +108,7 @@ class Backend(Evaluator, Protocol):
     style: str
     """One of STYLES: how primitives run."""
     on_host: int
-    """Arrays of a state with fewer elements are NumPy's between calls of compiled functions; 0: none are."""
+    """Arrays of a state with fewer elements begin as NumPy's, and may come back so from a compiled machine; 0: none."""
 
     def asarray(self, value: Any, dtype: str) -> Array:
         """A value of the host as an array."""

@@ -21,6 +21,13 @@ def variable_set(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def with_flag(name: str, flag: str) -> str:
-    """What the variable, a list of flags, says, and one more."""
-    return f"{os.environ.get(name, '')} {flag}".strip()
+def with_flag(name: str, flag: str, value: object) -> str | None:
+    """What the variable, a list of flags, says, and one more: flag=value.
+
+    None where it says that one already, or is no such list (XLA's may name a file of flags), or the value has blanks,
+    at which it would be cut.
+    """
+    given = os.environ.get(name, "").strip()
+    if flag in given or (given and not given.startswith("--")) or len(str(value).split()) != 1:
+        return None
+    return f"{given} {flag}={value}".strip()

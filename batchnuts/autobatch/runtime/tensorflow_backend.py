@@ -37,7 +37,7 @@ from batchnuts.autobatch.runtime.backend import (
 )
 from batchnuts.autobatch.runtime.tensorflow_packing import SMALL, PackedFunction
 from batchnuts.autobatch.runtime.tensorflow_work import primitive_work
-from batchnuts.autobatch.runtime.xla_flags import PLAIN_LOOP_BYTES, compile_small_loops_whole
+from batchnuts.autobatch.runtime.xla_flags import compile_small_loops_whole
 
 MODES = ("xla", "graph", "eager")
 VECTORIZERS: dict[str, Callable[..., Any]] = {
@@ -273,11 +273,12 @@ class TensorFlowBackend:
         return _traced(function, jit_compile=self.mode == "xla")
 
     def compile_machine(self, function: Callable[..., tuple[State, Any]], plain: bool) -> CompiledMachine:
-        """See Backend: small arrays cross together where they are few bytes."""
+        """See Backend: small arrays cross together, under XLA where they are few bytes."""
         if self.mode == "eager":
             return Interpreted(function)
-        bound = compile_small_loops_whole(plain) if self.mode == "xla" else PLAIN_LOOP_BYTES
-        return PackedFunction(function, self.compile, bound // LOOP_SHARE)
+        if self.mode == "graph":
+            return PackedFunction(function, self.compile, None)
+        return PackedFunction(function, self.compile, compile_small_loops_whole(plain) // LOOP_SHARE)
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
         """See Backend: a host loop in eager mode, else one `tf.while_loop`.
@@ -379,8 +380,9 @@ def _as_type(value: Any, type_: TensorType) -> tf.Tensor:
 
 
 def _reached(graph: Any, tensors: Sequence[Any]) -> set[Any]:
-    """The ops of the graph that the tensors depend on."""
+    """The ops of the graph that the tensors depend on, or that have effects."""
     todo = [tensor.op for tensor in tensors if tf.is_symbolic_tensor(tensor) and tensor.graph is graph]
+    todo += [op for op in graph.get_operations() if op.op_def.is_stateful]
     seen = set(todo)
     while todo:
         op = todo.pop()

@@ -64,18 +64,19 @@ GRAPH = Library(
 class Layout:
     """How some arrays cross: the large ones by themselves, then all small ones of each dtype as one.
 
-    If the small ones have more than `most` bytes in all, they are by themselves too.
+    If the small ones have more than `most` bytes in all, they are by themselves too. None: however many they have, and
+    they are cut apart without a loop, for there is no XLA.
     """
 
     types: tuple[TensorType, ...]
-    most: int
+    most: int | None
 
     @cached_property
     def together(self) -> tuple[int, ...]:
         """Which arrays are packed."""
         small = tuple(i for i, t in enumerate(self.types) if is_small(t.shape))
         size = sum(self.sizes[i] * np.dtype(self.types[i].dtype).itemsize for i in small)
-        return small if size <= self.most else ()
+        return small if self.most is None or size <= self.most else ()
 
     @cached_property
     def alone(self) -> tuple[int, ...]:
@@ -110,10 +111,10 @@ class Layout:
         """The arrays, of what crossed; on the host, those that were packed are views."""
         return self._in_place(crossed, self._cut(crossed, library))
 
-    def unpack_in_a_loop(self, crossed: Sequence[Array], once: Array) -> list[Array]:
-        """The arrays, in a graph: cut apart in a loop of one trip. `once` is true, which nobody knows before."""
-        if not self.packs:
-            return list(crossed)
+    def unpack_in_graph(self, crossed: Sequence[Array], once: Array) -> list[Array]:
+        """The arrays; for XLA cut apart in a loop of one trip. `once` is true, which nobody knows before."""
+        if not self.packs or self.most is None:
+            return self.unpack(crossed, GRAPH)
         types = [self.types[i] for pack in self.packs for i in pack]
         nothing = [tf.zeros(t.shape, t.dtype) for t in types]
         _, *parts = tf.while_loop(
@@ -160,7 +161,10 @@ class PackedFunction:
     """
 
     def __init__(
-        self, function: Callable[..., tuple[State, Array]], traced: Callable[[Callable[..., Any]], Any], most: int
+        self,
+        function: Callable[..., tuple[State, Array]],
+        traced: Callable[[Callable[..., Any]], Any],
+        most: int | None,
     ) -> None:
         self._function = function
         self._trace = traced
@@ -211,7 +215,7 @@ class PackedFunction:
         found: dict[str, Any] = {}
 
         def crossing(once: Any, *crossed: Any) -> list[Any]:
-            arrays = into.unpack_in_a_loop(crossed, once)
+            arrays = into.unpack_in_graph(crossed, once)
             after, scalar = self._function(dict(zip(names, arrays)), *arrays[len(names) :])
             results = [*after.values(), scalar]
             found["names"] = tuple(after)

@@ -9,9 +9,10 @@ program for each device; it loads it for the others from a file, which takes a t
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from tempfile import TemporaryDirectory
 
 from batchnuts.autobatch.runtime.environment import variable_set, with_flag
 
@@ -22,8 +23,11 @@ _KEEP = "--tf_xla_persistent_cache_directory"
 """A flag of the variable TF_XLA_FLAGS: where TensorFlow keeps the programs that XLA has compiled. Read when it first
 looks for devices."""
 
-_programs: list[TemporaryDirectory[str]] = []
-"""That directory; deleted when the process ends."""
+_programs: list[tempfile.TemporaryDirectory[str]] = []
+"""That directory, if there is one; deleted when the process ends."""
+
+LEAST_ROOM = 1 << 30
+"""Bytes that must be free where temporary files are. A program takes some 5 MB."""
 
 _devices: list[str] = []
 """Those made by `use_own_threads`."""
@@ -38,8 +42,10 @@ def use_own_threads(shards: int | None = None) -> bool:
     """Divide the processor into `shards` devices of one thread each (default: one for each core that may be used).
 
     For a process that samples and does little else with TensorFlow: whatever runs outside of the sampler has one thread
-    afterwards. To be called before TensorFlow makes its devices, which it does at the first tensor. False, and nothing
-    has changed, where that was before, where there is a graphics card, or for fewer than two shards.
+    afterwards. To be called before TensorFlow makes its devices, which it does at the first tensor. False, and no
+    devices were made, where that was before, where there is a graphics card, or for fewer than two shards.
+
+    Programs that XLA compiles are kept in a directory for temporary files until the process ends.
     """
     import tensorflow as tf
 
@@ -56,6 +62,7 @@ def use_own_threads(shards: int | None = None) -> bool:
     try:
         tf.config.threading.set_intra_op_parallelism_threads(1)
     except RuntimeError:  # the devices are there
+        _keep_no_programs()
         return False
     with variable_set(_OWN_POOLS, "1"):
         tf.config.set_logical_device_configuration(whole[0], [tf.config.LogicalDeviceConfiguration()] * shards)
@@ -65,13 +72,28 @@ def use_own_threads(shards: int | None = None) -> bool:
 
 @contextmanager
 def _programs_kept() -> Iterator[None]:
-    """TensorFlow's first look for devices, unless the user's flags say where programs are kept."""
-    if _KEEP in os.environ.get("TF_XLA_FLAGS", ""):
+    """TensorFlow's first look for devices, told where to keep programs; not where there is little room, since what
+    cannot be kept is an error to it, or where the user's own flags say something else."""
+    flags = None
+    try:
+        if not _programs and shutil.disk_usage(tempfile.gettempdir()).free >= LEAST_ROOM:
+            directory = tempfile.TemporaryDirectory(prefix="batchnuts-")
+            flags = with_flag("TF_XLA_FLAGS", _KEEP, directory.name)
+            if flags is not None:
+                _programs.append(directory)
+    except OSError:  # no such place: then programs are compiled for each device
+        pass
+    if flags is None:
         yield
         return
-    _programs.append(TemporaryDirectory(prefix="batchnuts-"))
-    with variable_set("TF_XLA_FLAGS", with_flag("TF_XLA_FLAGS", f"{_KEEP}={_programs[-1].name}")):
+    with variable_set("TF_XLA_FLAGS", flags):
         yield
+
+
+def _keep_no_programs() -> None:
+    """TensorFlow had looked before, and does not know of the directory."""
+    while _programs:
+        _programs.pop().cleanup()
 
 
 @contextmanager

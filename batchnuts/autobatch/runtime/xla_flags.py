@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import tensorflow as tf
 
 from batchnuts.autobatch.runtime.environment import variable_set, with_flag
@@ -36,10 +34,9 @@ _done: list[int] = []
 def _set_bound(bound: int) -> int:
     if _done:
         return _done[0]
-    ours = _FLAG not in os.environ.get("XLA_FLAGS", "")
-    _done.append(bound if ours else 0)
-    if ours:
-        flags = with_flag("XLA_FLAGS", f"{_FLAG}=xla_cpu_small_while_loop_byte_threshold={bound}")
+    flags = with_flag("XLA_FLAGS", _FLAG, f"xla_cpu_small_while_loop_byte_threshold={bound}")
+    _done.append(bound if flags is not None else 0)
+    if flags is not None:
         with variable_set("XLA_FLAGS", flags):
             tf.function(lambda x: x, jit_compile=True, autograph=False)(tf.constant(0.0))  # XLA reads its flags now
     return _done[0]

@@ -35,7 +35,7 @@ def call(site: Site) -> list[Value]:
     A gradient that was taken of it later may have added outputs behind its own.
     """
     elementwise = ELEMENTWISE.get(site.attr("f").name)
-    if elementwise is not None:
+    if elementwise is not None and all(isinstance(value, (Same, Rows, Later)) for value in site.inputs):
         inputs = tuple(value.rows() if isinstance(value, Later) else value for value in site.inputs)
         of_rows = Rows if any(map(varies, inputs)) else Same
         return [of_rows(tensor) for tensor in elementwise(*aligned(replace(site, inputs=inputs)))]
