@@ -17,7 +17,7 @@ from chain_runs import slice_for
 from mcmc_models import gaussian
 
 from batchnuts import sample_chains
-from batchnuts.autobatch import StackOverflowError
+from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.mcmc.chains import run_chains
 from batchnuts.mcmc.draws import STATISTICS, Draws, Progress
 from batchnuts.mcmc.model import Model
@@ -298,3 +298,21 @@ def test_sample_chains_gives_what_the_command_line_saves(plain: Draws) -> None:
 def _groups(result: Any) -> list[str]:
     groups = result.groups
     return list(groups() if callable(groups) else groups)
+
+
+@pytest.mark.parametrize(("asked", "used"), [("auto", "earliest"), ("drain", "drain")])
+def test_the_first_step_size_is_found_by_the_shortest_program(
+    asked: str, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a schedule is asked for: one that repeats a block compiles it again each time."""
+    schedules: list[str] = []
+    as_written = BatchedFunction.run
+
+    def noting(self: BatchedFunction, *inputs: Any, **options: Any) -> Any:
+        if self.python_function.__name__ == "first_step_size":
+            schedules.append(options["schedule"])
+        return as_written(self, *inputs, **options)
+
+    monkeypatch.setattr(BatchedFunction, "run", noting)
+    run(step_size=None, draws=1, schedule=asked)
+    assert schedules == [used]

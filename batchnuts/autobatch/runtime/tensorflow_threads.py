@@ -81,6 +81,8 @@ def _programs_kept() -> Iterator[None]:
             flags = with_flag("TF_XLA_FLAGS", _KEEP, directory.name)
             if flags is not None:
                 _programs.append(directory)
+            else:
+                directory.cleanup()
     except OSError:  # no such place: then programs are compiled for each device
         pass
     if flags is None:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from batchnuts.autobatch.compiler.ir import Primitive, TensorType
 from batchnuts.autobatch.pfor.calls import ELEMENTWISE
-from batchnuts.autobatch.pfor.graphs import trace_of
+from batchnuts.autobatch.pfor.graphs import called, function_graph, trace_of
 from batchnuts.autobatch.runtime.abstract import TRACED_LANES
 from batchnuts.autobatch.runtime.backend import Work
 
@@ -35,8 +35,7 @@ def _graph_work(graph: Any) -> Work:
     for op in graph.get_operations():
         size = float(sum(s for tensor in op.outputs if (s := tensor.shape.num_elements()) is not None))
         if op.type == "PartitionedCall" and op.get_attr("f").name in ELEMENTWISE:
-            inside = graph._get_function(op.get_attr("f").name).graph.get_operations()
-            computing = sum(part.type not in FREE for part in inside)
+            computing = sum(part.type not in FREE for part in called(op, "f").get_operations())
             total += Work(elements=computing * size / len(op.outputs))
             continue
         if op.type in PRODUCTS:
@@ -44,7 +43,7 @@ def _graph_work(graph: Any) -> Work:
             total += Work(products=size * (int(extent) if extent is not None else 1))
         elif op.type not in FREE:
             total += Work(elements=size)
-        called = [attribute.func.name for attribute in op.node_def.attr.values() if attribute.HasField("func")]
-        for name in called:
-            total += _graph_work(graph._get_function(name).graph)
+        for attribute in op.node_def.attr.values():
+            if attribute.HasField("func"):
+                total += _graph_work(function_graph(graph, attribute.func.name))
     return total
