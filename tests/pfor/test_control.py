@@ -139,6 +139,18 @@ def arrays_written_and_read(i: Any) -> Any:
 
 
 @body
+def arrays_only_read_in_a_loop_of_own_length(i: Any) -> Any:
+    array = tf.TensorArray(tf.float64, 4, clear_after_read=False).unstack(X[i])
+
+    def trip(k: Any, s: Any) -> Any:
+        inner = tf.while_loop(lambda n, t: n < k, lambda n, t: (n + 1, t * array.read((n + i) % 4)), (0, s))[1]
+        taken = tf.cond(s > 0.0, lambda: array.read((k + i) % 4), lambda: -array.read(k % 4))
+        return k + 1, s + inner + taken + tf.reduce_sum(array.gather([0, 2]))
+
+    return tf.while_loop(lambda k, s: k < TRIPS[i], trip, (0, V[1]), maximum_iterations=4)[1]
+
+
+@body
 def arrays_by_own_index(i: Any) -> Any:
     array = tf.TensorArray(tf.float64, N, element_shape=(4,), clear_after_read=False).unstack(X)
     array = array.write(TRIPS[i], V + tf.cast(i, tf.float64))

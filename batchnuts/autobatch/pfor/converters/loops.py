@@ -73,7 +73,8 @@ def loop(site: Site) -> list[Value]:
         Later(value.tensor, site.loop.count, tf.identity) if variable.only_read and isinstance(value, Rows) else value
         for value, variable in zip(start, variables)
     ]
-    if site.loop.static or site.loop.mask is not None or any(v.is_list and not v.kept for v in variables):
+    # A list has the rows of all iterations in each of its elements, also one that is only read: its rows cannot leave.
+    if site.loop.static or site.loop.mask is not None or any(v.is_list and v.vary for v in variables):
         return _masked(site, variables, start)
     return _shrinking(site, variables, start)
 
@@ -377,6 +378,7 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
         return tf.reshape(to_tensor(where, value, True), [-1])
 
     def kept_rows(values: Sequence[Value], rows: Tensor) -> list[Value]:
+        assert not any(isinstance(value, (Handle, Box)) for value in values)  # see `loop`: these take every trip
         return [Rows(tf.gather(value.tensor, rows)) if isinstance(value, Rows) else value for value in values]
 
     alive = tf.cast(tf.where(still_in(start, site.loop))[:, 0], tf.int32)
