@@ -361,7 +361,7 @@ class BatchedFunction(LaneFunction):
         given = {p: map_leaves(as_type, t) for p, t in bound.items()}
         for parameter in signature.parameters.values():
             if parameter.name not in given:
-                default = functools.partial(_lane_type, parameter.name)
+                default = functools.partial(_default_type, parameter.name)
                 given[parameter.name] = map_leaves(default, parameter.default)
         return tuple(given[parameter] for parameter in signature.parameters)
 
@@ -370,9 +370,10 @@ class BatchedFunction(LaneFunction):
             bound = inspect.signature(self.python_function).bind(*args, **kwargs)
         except TypeError as error:
             raise LaneInputError(f"{self.__name__}: {error}.") from None  # type: ignore[attr-defined]
+        given = dict(bound.arguments)
         bound.apply_defaults()
         lane_counts: dict[int, str] = {}
-        for name, value in bound.arguments.items():
+        for name, value in given.items():
             if isinstance(value, list) and value and all(type(leaf) in WEAK_DTYPES for leaf in value):
                 raise LaneInputError(
                     f"argument {name!r} is a list of numbers, which is a structure of {len(value)} numbers here, not "
@@ -395,8 +396,10 @@ class BatchedFunction(LaneFunction):
         lanes = many[0] if many else 1
         values, types = [], []
         for name, value in bound.arguments.items():
-            types.append(map_leaves(functools.partial(_lane_type, name), value))
-            values.append(map_leaves(functools.partial(_on_lanes, lanes, name), value))
+            # a default is what one lane has: the same on all
+            type_, array = (_lane_type, _on_lanes) if name in given else (_default_type, _default_on_lanes)
+            types.append(map_leaves(functools.partial(type_, name), value))
+            values.append(map_leaves(functools.partial(array, lanes, name), value))
         return _Inputs(tuple(values), tuple(types), lanes)
 
     def _run_unbatched(self, inputs: _Inputs) -> Any:
@@ -447,6 +450,18 @@ def _lane_type(name: str, leaf: Any) -> TensorType:
         return TensorType(WEAK_DTYPES[type(leaf)], (), weak=True)
     array = _as_array(name, leaf)
     return TensorType(array.dtype.name, array.shape[1:])
+
+
+def _default_type(name: str, leaf: Any) -> TensorType:
+    if type(leaf) in WEAK_DTYPES:
+        return _lane_type(name, leaf)
+    array = _as_array(name, leaf)
+    return TensorType(array.dtype.name, array.shape)
+
+
+def _default_on_lanes(lanes: int, name: str, leaf: Any) -> np.ndarray:
+    array = _as_array(name, leaf)
+    return np.broadcast_to(array, (lanes, *array.shape))
 
 
 def _on_lanes(lanes: int, name: str, leaf: Any) -> np.ndarray:

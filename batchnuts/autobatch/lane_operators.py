@@ -293,9 +293,14 @@ def _tensor_remainder_floats(x: Any, y: Any) -> Any:
 
 
 def _tensor_floor_divide_floats(x: Any, y: Any) -> Any:
-    """(x - remainder) / y to the nearest integer: floor(x / y) would round 1.0 // 0.1 up to 10."""
+    """(x - remainder) / y to the nearest integer: floor(x / y) would round 1.0 // 0.1 up to 10.
+
+    With C's remainder, and one less where Python's has the other sign: x - (x % y) would be infinite for an infinite y.
+    """
     tf = tensorflow()
-    quotient = (x - _tensor_remainder_floats(x, y)) / y
+    remainder = tf.truncatemod(x, y)
+    quotient = (x - remainder) / y
+    quotient = tf.where((remainder != 0) & ((y < 0) != (remainder < 0)), quotient - 1, quotient)
     below = tf.floor(quotient)
     nearest = tf.where(quotient - below > 0.5, below + 1, below)
     plain = x / y

@@ -59,8 +59,8 @@ def touched(function: Any, *types: str) -> dict[str, set[str]]:
 
 def test_each_block_touches_what_it_assigns() -> None:
     assert touched(power, "float64", "int64") == {
-        "main.entry": {"value:main.result"},
-        "power.body": {"value:main.result", "value:main.n"},
+        "main.entry": {"value:main.return"},
+        "power.body": {"value:main.return", "value:main.n"},
         "power.endwhile": {"word:@"},
     }
 
@@ -70,7 +70,7 @@ def test_a_pop_leaves_the_frames_alone_and_a_push_the_value() -> None:
     stack = {"frames:keeps.kept", "height:keeps.kept"}
     assert found["keeps.endif"] == stack | {"word:@", "fault", "value:main.n"}
     # the frame that the pop uncovers is read at once and by nobody else: it is no value of the state
-    assert found["keeps.resume"] == {"height:keeps.kept", "value:main.result", "word:@"}
+    assert found["keeps.resume"] == {"height:keeps.kept", "value:main.return", "word:@"}
 
 
 def test_stacks_that_always_move_together_share_a_height() -> None:
@@ -123,11 +123,11 @@ def test_the_loops_of_tensorflow_carry_no_more(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_array_equal(machine.results(state)[0], x**n)
     np.testing.assert_array_equal(state["value:main.x"], x)
     (outer, _), *inner = carried
-    carried_by_all = ALWAYS | COUNTERS | {"value:main.result", "value:main.n", "word:@"}
+    carried_by_all = ALWAYS | COUNTERS | {"value:main.return", "value:main.n", "word:@"}
     assert set(outer) == carried_by_all
     assert [set(names) - ALWAYS for _, names in inner] == [
-        {"value:main.result"},
-        {"value:main.result", "value:main.n"},
+        {"value:main.return"},
+        {"value:main.return", "value:main.n"},
         {"word:@"},
     ]
     assert {"value:main.x", "fault", "computed", "turn"} == set(state) - carried_by_all
@@ -145,5 +145,5 @@ def test_in_the_graph_too_what_is_not_assigned_passes_through() -> None:
     arguments = {id(tensor) for tensor in body.inputs}
     computed = [tensor for tensor in body.outputs if id(tensor) not in arguments]
     # TensorFlow's own counter and its bound, the sweeps taken, the counters, and what some block changes
-    assert len(computed) == 3 + len(ALWAYS | COUNTERS | {"value:main.result", "value:main.n", "word:@"})
+    assert len(computed) == 3 + len(ALWAYS | COUNTERS | {"value:main.return", "value:main.n", "word:@"})
     assert len(body.outputs) > len(computed)  # what is only read is handed through

@@ -67,6 +67,8 @@ class ExpressionBuilder:
         self.parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         self.locals = set(self.parameters) | expressions.assigned_names(source.tree)
         self.namespace = expressions.namespace_of(source.namespace)
+        self.taken = {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name)} | self.locals
+        """Identifiers of the user's, global ones too: none of ours may hide them."""
         self.blocks: list[OpenBlock] = []
         self.label_counts: dict[str, int] = {}
         self.temporaries = 0
@@ -104,7 +106,7 @@ class ExpressionBuilder:
     def temporary(self) -> str:
         """A fresh local variable."""
         self.temporaries += 1
-        while f"_{self.temporaries}" in self.locals:
+        while f"_{self.temporaries}" in self.taken:
             self.temporaries += 1
         identifier = f"_{self.temporaries}"
         self.locals.add(identifier)
@@ -113,7 +115,7 @@ class ExpressionBuilder:
     def check(self) -> str:
         """A fresh local variable for a check."""
         self.checks += 1
-        while check_name(self.checks) in self.locals:
+        while check_name(self.checks) in self.taken:
             self.checks += 1
         return check_name(self.checks)
 

@@ -7,26 +7,31 @@ the user's file.
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchnuts.autobatch import ops
-from batchnuts.autobatch.compiler.on_lanes import CHECKS, TRUTH, Check, on_lanes, with_lane_functions
+import numpy as np
+
+from batchnuts.autobatch import lane_operators, ops
+from batchnuts.autobatch.arrays import is_python_scalar
+from batchnuts.autobatch.compiler.on_lanes import CHECKS, CONSTANT, PREFIX, TRUTH, Check, on_lanes, with_lane_functions
 from batchnuts.autobatch.lane_builtins import python_len
 
 UNKNOWN = object()
 """Not known at compile time."""
 
-_BOUND = "__autobatch_bound"
+_BOUND = PREFIX + "bound"
+_NEXT = PREFIX + "next"
 
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def namespace_of(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The namespace in which a function's expressions are evaluated."""
-    return with_lane_functions(namespace) | {_BOUND: signed}
+    return with_lane_functions(namespace) | {_BOUND: signed, _NEXT: next_of_range}
 
 
 def assigned_names(function: ast.FunctionDef | ast.For) -> set[str]:
@@ -91,12 +96,17 @@ def static_value(node: ast.AST, local_names: set[str], namespace: Mapping[str, A
     if isinstance(node, ast.Attribute):
         value = static_value(node.value, local_names, namespace)
         return UNKNOWN if value is UNKNOWN else getattr(value, node.attr, UNKNOWN)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        container: Any = static_value(node.value, local_names, namespace)
+        if isinstance(container, (list, tuple, dict)):
+            with contextlib.suppress(LookupError, TypeError):
+                return container[node.slice.value]  # type: ignore[index]
     return UNKNOWN
 
 
 def text_of(node: ast.expr) -> str:
     """The expression as the user wrote it, on one line."""
-    text = ast.unparse(node).replace(TRUTH, "bool").replace(_BOUND, "int")
+    text = ast.unparse(node).replace(TRUTH, "bool").replace(_BOUND, "int").replace(_NEXT, "next")
     return " ".join(text.split())
 
 
@@ -152,6 +162,27 @@ def signed(bound: Any) -> Any:
 def as_bound(node: ast.expr) -> ast.expr:
     """The bound of a range, made signed."""
     return node if is_literal_integer(node) else located(ast.Call(ast.Name(_BOUND, ast.Load()), [node], []), node)
+
+
+def next_of_range(counter: Any, stop: Any, step: Any) -> Any:
+    """counter + step, or `stop` where that would leave the dtype and wrap around to the front."""
+    after = lane_operators.add(counter, step)
+    if is_python_scalar(after):
+        return after
+    on = lane_operators.greater(after, counter)
+    goes_on = ops.logical_or(
+        ops.logical_and(lane_operators.greater(step, 0), on),
+        ops.logical_and(lane_operators.less(step, 0), lane_operators.less(after, counter)),
+    )
+    return ops.where(goes_on, after, lane_operators.add(lane_operators.subtract(after, after), stop))
+
+
+def range_next(counter: str, stop: str, step: ast.expr, like: ast.AST) -> ast.expr:
+    """The counter of a range after a round. A step of 1 from before the end comes to the end at most: nothing wraps."""
+    if is_literal_integer(step) and abs(ast.literal_eval(step)) == 1:
+        return formula("counter + step", like, counter=counter, step=step)
+    names = [ast.Name(counter, ast.Load()), ast.Name(stop, ast.Load()), step]
+    return located(ast.Call(ast.Name(_NEXT, ast.Load()), copy.deepcopy(names), []), like)
 
 
 def range_bounds(call: ast.Call) -> tuple[ast.expr, ast.expr, ast.expr]:
@@ -221,6 +252,51 @@ def purify(
     return pure
 
 
+def frozen(value: Any) -> Any:
+    """A copy of numbers and arrays, in containers too, that nobody else can change; any other object as it is."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        value = value.copy()
+        value.flags.writeable = False
+        return value
+    if isinstance(value, tuple):
+        parts = [frozen(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if type(value) is list:
+        return [frozen(part) for part in value]
+    if type(value) is dict:
+        return {key: frozen(part) for key, part in value.items()}
+    return value
+
+
+_DATA = (bool, int, float, complex, np.generic, np.ndarray, list, tuple, dict)
+
+
+def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any]) -> ast.expr:
+    """A copy of the expression in which numbers, arrays and containers from around the function are what they are now.
+
+    A backend that traces reads them once, and one that does not must not see later changes either. Such a value is
+    named by a name, attributes and constant indices; copies go into the namespace, one for each text.
+    """
+    bound = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    bound |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+    local_names = bound | set(names)
+
+    class Constants(ast.NodeTransformer):
+        def visit(self, inner: ast.AST) -> ast.AST:
+            if not isinstance(inner, (ast.Name, ast.Attribute, ast.Subscript)) or not isinstance(inner.ctx, ast.Load):
+                return self.generic_visit(inner)
+            value = static_value(inner, local_names, namespace)
+            if not isinstance(value, _DATA):
+                return self.generic_visit(inner)
+            name = CONSTANT + ast.unparse(inner)
+            if name not in namespace:
+                namespace[name] = frozen(value)
+            return ast.copy_location(ast.Name(name, ast.Load()), inner)
+
+    constant: ast.expr = Constants().visit(copy.deepcopy(node))  # type: ignore[assignment]
+    return constant
+
+
 @dataclass(frozen=True)
 class Compiled:
     """An expression as a function of its variables' values and, last, of the `Checks` it notes into."""
@@ -230,7 +306,8 @@ class Compiled:
 
 
 def compile_expression(node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any], filename: str) -> Compiled:
-    """The function of the values of `names` that evaluates the expression on lanes."""
+    """The function of the values of `names` that evaluates the expression on lanes; constants are those of now."""
+    node = with_constants(node, names, namespace)
     parameters = [ast.arg(name) for name in (*names, CHECKS)]
     body, checks = on_lanes(node, names, namespace)
     arguments = ast.arguments([], parameters, None, [], [], None, [])

@@ -215,7 +215,9 @@ class _FunctionBuilder(ExpressionBuilder):
         inside = expressions.range_test(counter, stop, step, node.iter)
         self.branch(inside, body, done)
         self.start(body)
-        pair = expressions.formula("(counter, counter + step)", node.iter, counter=counter, step=step)
+        following = expressions.range_next(counter, stop, step, node.iter)
+        pair = ast.copy_location(ast.Tuple([ast.Name(counter, ast.Load()), following], ast.Load()), node.iter)
+        ast.fix_missing_locations(pair)
         both = ast.copy_location(ast.Tuple([node.target, ast.Name(counter, ast.Store())], ast.Store()), node.target)
         self.assign_target(both, pair)
         self.loop_body(node, _Loop(again, after), None, done)
@@ -279,9 +281,9 @@ def build_program(root: LaneFunction) -> Program:
         functions.append(_FunctionBuilder(names[callee], read_function(callee.python_function), callee_name).build())
     parameters = functions[0].vars_in
     inputs = tuple("main." + p.split(".", 1)[1] for p in parameters)
-    call = FunctionCallOp(("main.result",), root_name, inputs, functions[0].source)
+    call = FunctionCallOp(("main.return",), root_name, inputs, functions[0].source)
     main = ControlFlowGraph((Block("main.entry", (call,), IndirectGotoOp()),))
-    program = Program(main, tuple(functions), inputs, ("main.result",))
+    program = Program(main, tuple(functions), inputs, ("main.return",))
     return without_dead_functions(simplify(program))
 
 

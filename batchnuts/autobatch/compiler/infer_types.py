@@ -384,6 +384,9 @@ def infer_types(program: Program, input_types: tuple[Any, ...], evaluator: Evalu
     for variable, type_ in types.items():
         if isinstance(type_, TensorType):
             inference.check_literals(variable, type_.dtype)
+    for op in (op for f in program.all_functions() for block in f.graph.blocks for op in block.ops):
+        if isinstance(op, WriteRowOp) and isinstance(types.get(op.buffer), TensorType):
+            inference.check_literals(op.value, types[op.buffer].dtype)
     return program.with_functions(settled).replace(var_defs=types)
 
 

@@ -18,10 +18,11 @@ from typing import Any
 from batchnuts.autobatch import lane_builtins, lane_operators, ops
 from batchnuts.autobatch.lane_indexing import item
 
-PREFIX = "__autobatch_"
+PREFIX = "@"  # no identifier of a user can hold it
 TRUTH = PREFIX + "truth"
 NOT = PREFIX + "not"
 CHECKS = PREFIX + "checks"
+CONSTANT = PREFIX + "constant "
 
 _BUILTINS: dict[Any, Any] = {
     builtins.min: lane_builtins.python_min,
@@ -125,7 +126,7 @@ class _OnLanes(ast.NodeTransformer):
 
     def check(self, node: ast.expr, problem: str) -> list[ast.expr]:
         """The arguments that tell a lane function which check it makes; equal parts share one."""
-        text = ast.unparse(node)
+        text = ast.unparse(node).replace(CONSTANT, "")
         number, _ = self.checks.setdefault(text, (len(self.checks), Check(node, f"{problem} in `{text}`")))
         return [ast.Name(CHECKS, ast.Load()), ast.Constant(number)]
 

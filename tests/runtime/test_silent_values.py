@@ -1,0 +1,177 @@
+"""What used to give a wrong value without a word: defaults, ends of ranges, values written, infinities, constants that
+change, names that meet ours. Against plain Python, on every executor."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchnuts import autobatch
+from batchnuts.autobatch import TypeConflictError, ops
+
+WAYS = [
+    {"backend": "numpy"},
+    {"backend": "numpy", "executor": "stackless"},
+    {"executor": "reference"},
+    {"backend": "tensorflow", "mode": "eager"},
+    {"backend": "tensorflow", "mode": "graph"},
+]
+IDS = ["numpy", "numpy-stackless", "reference", "eager", "graph"]
+every_way = pytest.mark.parametrize("way", WAYS, ids=IDS)
+INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+TWO = np.array([10.0, 20.0])
+SCALAR = np.float32(2.0)
+
+
+@autobatch.batch
+def array_default(n, buffer=TWO, *, more=(TWO, 1.0), scalar=SCALAR):
+    return n + ops.sum(buffer) + more[0][1] * more[1] + scalar
+
+
+@pytest.mark.parametrize("way", [*WAYS, {"executor": "unbatched"}], ids=[*IDS, "unbatched"])
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_a_default_is_one_lanes_value(lanes: int, way: dict[str, Any]) -> None:
+    n = np.arange(float(lanes))
+    wanted = [array_default.function(x) for x in n]
+    np.testing.assert_array_equal(array_default.run(n, **way), wanted)
+
+
+def test_dumps_know_the_type_of_a_default() -> None:
+    assert "float64[2]" in array_default.dump("float64", after="infer_types", backend="numpy")
+
+
+@autobatch.batch
+def rounds(start, stop, step):
+    count = 0
+    for _ in range(start, stop, step):
+        count += 1
+        if count > 20:
+            break
+    return count
+
+
+@autobatch.batch
+def rounds_by_three(start, stop):
+    up = 0
+    for _ in range(start, stop, 3):
+        up += 1
+        if up > 20:
+            break
+    down = 0
+    for _ in range(stop, start, -3):
+        down += 1
+        if down > 20:
+            break
+    return up, down
+
+
+@every_way
+@pytest.mark.parametrize("dtype", [d for d in INTEGERS if d != np.uint64], ids=str)
+def test_a_range_ends_where_pythons_does(dtype: np.dtype, way: dict[str, Any]) -> None:
+    limits = np.iinfo(dtype)
+    signed = dtype.kind == "i"
+    ends = [limits.max, limits.max - 1, limits.max - 4, limits.min, limits.min + 1, limits.min + 4]
+    steps = [1, 2, 3, 100, *([-1, -2, -3, -100] if signed else [])]
+    near = [(a, b) for a, b in itertools.product(ends, ends) if abs(a - b) < 10]
+    start, stop, step = (np.array(c, dtype) for c in zip(*((a, b, s) for a, b in near for s in steps)))
+    wanted = [len(range(int(a), int(b), int(s))) for a, b, s in zip(start, stop, step)]
+    assert rounds.run(start, stop, step, **way).tolist() == wanted
+    first, last = (np.array(c, dtype) for c in zip(*near))
+    found = np.stack(rounds_by_three.run(first, last, **way), -1).tolist()
+    assert found == [[len(range(int(a), int(b), 3)), len(range(int(b), int(a), -3))] for a, b in near]
+
+
+@pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
+@pytest.mark.parametrize(("dtype", "value"), [("uint8", 300), ("uint8", -1), ("int8", 128), ("uint32", -5)])
+def test_a_number_that_a_buffer_cannot_hold_is_refused(dtype: str, value: int, backend: str) -> None:
+    buffer = np.zeros(2, dtype)
+
+    @autobatch.batch
+    def directly(i):
+        return autobatch.write(buffer, i, value)
+
+    @autobatch.batch
+    def by_a_variable(i):
+        rows = buffer
+        new = value
+        return autobatch.write(rows, i, new)
+
+    for function in (directly, by_a_variable):
+        with pytest.raises(TypeConflictError, match=f"the integer {value} meets {dtype} arrays"):
+            function.run(np.array([0]), backend=backend, mode="eager")
+
+
+@autobatch.batch
+def divided(x, y):
+    return x // y, x % y, x / y, x * y, x - y, x + y, x < y, x == y
+
+
+@every_way
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_arithmetic_of_special_values(dtype: str, way: dict[str, Any]) -> None:
+    limits = np.finfo(dtype)
+    one_way = [0.0, 0.5, 1.0, 3.0, np.inf, float(limits.max), float(limits.tiny)]
+    special = [*one_way, *(-v for v in one_way), np.nan]
+    x, y = (np.array(c, dtype) for c in zip(*itertools.product(special, special)))
+    with np.errstate(all="ignore"):
+        wanted = (x // y, x % y, x / y, x * y, x - y, x + y, x < y, x == y)
+    if way.get("backend") == "tensorflow":  # docs/language.md: below the smallest normal number it gives a signed zero
+        wanted = tuple(w if w.dtype == bool else np.where(np.abs(w) < limits.tiny, w * 0, w) for w in wanted)
+    for name, found, expected in zip(["//", "%", "/", "*", "-", "+", "<", "=="], divided.run(x, y, **way), wanted):
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+        zero = expected == 0
+        np.testing.assert_array_equal(np.signbit(found)[zero], np.signbit(expected)[zero], err_msg=f"zeros of {name}")
+
+
+@every_way
+def test_constants_are_those_of_the_first_compilation(way: dict[str, Any]) -> None:
+    array, listed, keyed = np.array([1.0, 2.0]), [np.array([5.0])], {"a": np.array([7.0])}
+    thing = SimpleNamespace(array=np.array([3.0]), number=4.0)
+    things = [thing]
+
+    @autobatch.batch
+    def total(n):
+        picked = array[int(n) % 2]
+        parts = sum([a[0] for a in listed])
+        return n + picked + listed[0][0] + keyed["a"][0] + thing.array[0] + thing.number + things[0].number + parts
+
+    first = total.run(np.array([0.0, 1.0]), **way)
+    assert first.tolist() == [total.function(np.float64(n)) for n in (0.0, 1.0)] == [29.0, 31.0]
+    array[:], listed[0][:], keyed["a"][:], thing.array[:], thing.number = 100.0, 100.0, 100.0, 100.0, 100.0
+    listed.append(np.array([1000.0]))
+    assert total.run(np.array([0.0, 1.0]), **way).tolist() == first.tolist()
+
+
+_1 = 100.0
+_check1 = 1000.0
+
+
+@autobatch.batch
+def result(result, _2, main):
+    if result > _2:
+        return result_of(result - 1, main) + result // main
+    return _1 + _check1 + result * 0.5
+
+
+@autobatch.batch
+def result_of(result, entry):
+    _3 = result + entry
+    return _3 + result // (entry + 1) + _1
+
+
+@autobatch.batch
+def main(result):
+    return result * 0.5
+
+
+@every_way
+def test_names_of_users_do_not_meet_ours(way: dict[str, Any]) -> None:
+    arguments = np.array([1, 5, 3]), np.array([2, 2, 2]), np.array([1, 2, 3])
+    wanted = [result.function(*lane) for lane in zip(*(a.tolist() for a in arguments))]
+    assert result.run(*arguments, **way).tolist() == wanted
+    assert main.run(np.array([1, 2]), **way).tolist() == [0.5, 1.0]
