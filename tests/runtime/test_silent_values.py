@@ -121,7 +121,9 @@ def test_arithmetic_of_special_values(dtype: str, way: dict[str, Any]) -> None:
     with np.errstate(all="ignore"):
         wanted = (x // y, x % y, x / y, x * y, x - y, x + y, x < y, x == y)
     if way.get("backend") == "tensorflow":  # docs/language.md: below the smallest normal number it gives a signed zero
-        wanted = tuple(w if w.dtype == bool else np.where(np.abs(w) < limits.tiny, w * 0, w) for w in wanted)
+        wanted = tuple(
+            w if w.dtype == bool else np.where(np.abs(w) < limits.tiny, np.copysign(0, w), w) for w in wanted
+        )
     for name, found, expected in zip(["//", "%", "/", "*", "-", "+", "<", "=="], divided.run(x, y, **way), wanted):
         np.testing.assert_array_equal(found, expected, err_msg=name)
         zero = expected == 0
