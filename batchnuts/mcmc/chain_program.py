@@ -176,7 +176,9 @@ def make_first_step_size(value_and_gradient: Any, dtype: str) -> BatchedFunction
             there = drift(position, half, inverse_mass, step)
             log_density_there, gradient_there = value_and_gradient(there)
             energy_there = kinetic_energy(kick(half, gradient_there, step), inverse_mass) - log_density_there
-            accepted = energy - energy_there > -0.2231435513142097  # log 0.8; False for NaN
+            gain = energy - energy_there
+            # log 0.8; False for NaN, and for a density without bound, which no step may aim at
+            accepted = (gain > -0.2231435513142097) & (gain < float("inf"))
             if tries == 0:
                 larger = accepted
             searching = (accepted == larger) & (tries < 50)

@@ -100,9 +100,9 @@ class _Run:
     def run(self) -> Draws:
         """Warmup, then draws."""
         model, sampler = self.model, self.sampler
-        check_density(model)
         rng = np.random.default_rng(sampler.seed)
         position = model.initial_positions(rng, sampler.chains)
+        check_density(model, position)
         log_density, gradient = self.timed(
             "compile", lambda: evaluate_at(model, self.density, position, self.execution)
         )

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchnuts.autobatch import batch
-from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
 
 
-def check_density(model: Model) -> None:
-    """Evaluate the one-chain density once, with its gradient; raise ModelError for what no sampler could use."""
+def check_density(model: Model, positions: NDArray[Any]) -> None:
+    """Evaluate the one-chain density once, with its gradient; raise ModelError for what no sampler could use.
+
+    positions [chains, dimension]: where the chains start; the first one is tried.
+    """
     import tensorflow as tf
 
-    position = tf.convert_to_tensor(model.initial_positions(np.random.default_rng(0), 1)[0])
+    position = tf.convert_to_tensor(positions[0])
     here = f"Model {model.name!r}: its log-density, given one chain's position"
     try:
         with tf.GradientTape() as tape:
@@ -37,9 +41,10 @@ def check_density(model: Model) -> None:
             f"{here}, returned shape {tuple(value.shape)}; expected a scalar. Sum over observations and coordinates."
         )
     if value.dtype.name != model.dtype:
+        declare = f", or declare the model's dtype as {value.dtype.name}" if value.dtype.name in get_args(DType) else ""
         raise ModelError(
-            f"{here} of dtype {model.dtype}, returned {value.dtype.name}. Convert data and constants to {model.dtype}, "
-            f"or declare the model's dtype as {value.dtype.name}."
+            f"{here} of dtype {model.dtype}, returned {value.dtype.name}. Convert data and constants to "
+            f"{model.dtype}{declare}."
         )
     gradient = tape.gradient(value, position)
     if gradient is None:
@@ -50,15 +55,15 @@ def check_density(model: Model) -> None:
     if tuple(gradient.shape) != (model.dimension,):
         raise ModelError(f"{here}, has a gradient of shape {tuple(gradient.shape)}; expected ({model.dimension},).")
     if model.batched_value_and_gradient is not None:
-        _check_twin(model)
+        _check_twin(model, positions)
 
 
-def _check_twin(model: Model) -> None:
+def _check_twin(model: Model, starts: NDArray[Any]) -> None:
     """The hand-batched density against the one-chain one: shapes and dtypes (agreement is the model's own test)."""
     import tensorflow as tf
 
     lanes = 3
-    positions = tf.convert_to_tensor(model.initial_positions(np.random.default_rng(0), lanes))
+    positions = tf.convert_to_tensor(np.resize(starts, (lanes, model.dimension)))
     assert model.batched_value_and_gradient is not None
     try:
         values, gradients = (tf.convert_to_tensor(x) for x in model.batched_value_and_gradient(positions))
@@ -113,10 +118,10 @@ def evaluate_at(
     except Exception as error:
         cause = error.__cause__ or error
         raise ModelError(
-            f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)} "
-            f"({type(cause).__name__}: {_first_line(cause)}). TensorFlow traces it: write branches on values "
-            "with tf.where or tf.cond, and loops over values with tensor operations. An operation that XLA lacks may "
-            "run with execution.mode=graph."
+            f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
+            "TensorFlow traces it: write branches on values with tf.where or tf.cond, and loops over values with "
+            "tensor operations. An operation that XLA lacks may run with execution.mode=graph. What TensorFlow said: "
+            f"{type(cause).__name__}: {_first_line(cause)}"
         ) from error
     for what, finite in (
         ("log-density", np.isfinite(log_density)),
@@ -125,9 +130,14 @@ def evaluate_at(
         if not finite.all():
             bad = np.flatnonzero(~finite)
             value = log_density[bad[0]] if what == "log-density" else "NaN or infinity"
+            # NaN comes of arithmetic that went wrong (a Cholesky decomposition in float32), -inf of a support
+            remedy = "transform constrained parameters, or give the model an initializer"
+            if what == "log-density" and np.isnan(value):
+                wider = "compute in float64 (the model's dtype)" if model.dtype == "float32" else "look for 0/0"
+                remedy = f"{wider}, add jitter to a matrix before its Cholesky decomposition, or {remedy}"
             raise ModelError(
                 f"Model {model.name!r}: its {what} is not finite at the initial position of {len(bad)} of "
                 f"{len(finite)} chains (first: chain {bad[0]}, {value}). A chain can only start where the density is "
-                "positive and smooth: transform constrained parameters, or give the model an initializer."
+                f"positive and smooth: {remedy}."
             )
     return log_density, gradient

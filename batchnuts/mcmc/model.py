@@ -18,6 +18,17 @@ Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
 _RESERVED = frozenset({"chain", "draw"})
 
 
+def _how_to_wrap(model: Any) -> str:
+    """For a distribution in place of a function."""
+    if not callable(getattr(model.log_density, "log_prob", None)):
+        return ""
+    return (
+        " A distribution has one: pass `distribution.log_prob` for a flat position, or "
+        "`lambda p: distribution.log_prob(**p)` with `variables` for one with named parts; parts with a support need "
+        "their bijector and its log-Jacobian."
+    )
+
+
 class ModelError(BatchnutsError):
     """A model that contradicts itself, or that cannot be sampled as it is declared."""
 
@@ -100,7 +111,9 @@ class Model:
 
     def __post_init__(self) -> None:
         if not callable(self.log_density):
-            raise ModelError(f"Model {self.name!r}: log_density is {self.log_density!r}; expected a function.")
+            raise ModelError(
+                f"Model {self.name!r}: log_density is {self.log_density!r}; expected a function.{_how_to_wrap(self)}"
+            )
         if isinstance(self.dimension, bool) or not isinstance(self.dimension, int) or self.dimension < 1:
             raise ModelError(
                 f"Model {self.name!r}: dimension is {self.dimension!r}; expected an integer of at least 1."
@@ -147,8 +160,8 @@ class Model:
     ) -> Model:
         """Make a model from a user's function: of a flat vector (give `dimension`), or of a dict (give `variables`).
 
-        `variables` maps names to shapes, e.g. `{"mu": [], "theta": "
-        "[8]}`. Raises ModelError unless exactly one is given.
+        `variables` maps names to shapes, e.g. `{"mu": [], "theta": [8]}`. Raises ModelError unless exactly one of
+        `dimension` and `variables` is given.
         """
         if (dimension is None) == (variables is None):
             raise ModelError(

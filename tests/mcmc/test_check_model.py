@@ -57,6 +57,10 @@ def cast_up(q: Any) -> Any:
     return -tf.reduce_sum(tf.cast(q, tf.float64) ** 2)
 
 
+def counted(q: Any) -> Any:
+    return tf.reduce_sum(tf.cast(q, tf.int32))
+
+
 def wrong_shape(q: Any) -> Any:
     return -tf.reduce_sum(tf.linalg.matvec(tf.ones([2, 4]), q))
 
@@ -76,6 +80,7 @@ def users_mistake(q: Any) -> Any:
         (python_number, "returned float; expected a TensorFlow scalar", "Write it with tf operations"),
         (mixed, "float32.*failed with InvalidArgumentError.*double", "float32"),
         (cast_up, "of dtype float32, returned float64", "Convert data and constants to float32, or declare"),
+        (counted, "of dtype float32, returned int32", "Convert data and constants to float32."),
         (wrong_shape, "of 3 numbers.*failed with InvalidArgumentError", "3 numbers"),
         (users_mistake, "failed with KeyError: 'sigma'", "given one chain's position"),
     ],
@@ -110,6 +115,31 @@ def test_a_density_that_is_not_finite_at_the_start(value: float) -> None:
     assert "log-density is not finite at the initial position of 2 of 4 chains (first: chain 2, " in message
     assert str(value) in message
     assert "transform constrained parameters, or give the model an initializer" in message
+    assert ("float64" in message and "jitter" in message) == np.isnan(value)
+
+
+def test_starts_that_are_given_as_one_array() -> None:
+    starts = np.linspace(-1, 1, 8).reshape(4, 2)
+    run(Model(name="given", log_density=good, dimension=2, initializer=lambda rng, chains: starts))
+
+
+def test_a_python_branch_on_values_is_told_the_remedy_first() -> None:
+    def branches(q: Any) -> Any:
+        return good(q) if q[0] > 0 else 2.0 * good(q)
+
+    with pytest.raises(
+        ModelError, match=r"at .*test_check_model.py:\d+. TensorFlow traces it.*tf.where.*said: Operator"
+    ):
+        run_chains(Model.from_function(branches, dimension=2), SamplerSettings(chains=2, draws=1), ExecutionSettings())
+
+
+def test_a_distribution_in_place_of_a_density_is_told_how_to_wrap_it() -> None:
+    class Joint:
+        def log_prob(self, **parts: Any) -> Any:
+            return parts
+
+    with pytest.raises(ModelError, match=r"pass `distribution.log_prob`.*`lambda p: distribution.log_prob\(\*\*p\)`"):
+        Model.from_function(Joint(), variables={"mu": []})  # type: ignore[arg-type]
 
 
 def test_a_gradient_that_is_not_finite_at_the_start() -> None:
