@@ -25,6 +25,7 @@ from batchnuts.autobatch.compiler.text import show_program
 from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.explain import explain_passes
+from batchnuts.autobatch.plain_python import plain_python
 from batchnuts.autobatch.runtime import reference, stackless
 from batchnuts.autobatch.runtime.backend import STYLES, Backend
 from batchnuts.autobatch.runtime.block_costs import block_costs
@@ -139,8 +140,13 @@ class BatchedFunction(LaneFunction):
                 "batched function, or make the helper that calls it one with @batch"
             )
         if single_lane.get():
-            return self.python_function(*args, **kwargs)
+            return self.plain_function(*args, **kwargs)
         return self._run(args, kwargs, _Options())
+
+    @functools.cached_property
+    def plain_function(self) -> Callable[..., Any]:
+        """The Python function, without changes of arrays in place (`plain_python`)."""
+        return plain_python(self.python_function)
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -150,7 +156,7 @@ class BatchedFunction(LaneFunction):
         def one_lane(*args: Any, **kwargs: Any) -> Any:
             token = single_lane.set(True)
             try:
-                return self.python_function(*args, **kwargs)
+                return self.plain_function(*args, **kwargs)
             finally:
                 single_lane.reset(token)
 

@@ -100,3 +100,26 @@ def _gathered(x: Any, parts: list[Any]) -> Any:
         if is_array(axes[axis]):
             sliced = tf.gather(sliced, axes[axis], axis=axis)
     return sliced
+
+
+def row(x: Any, index: Any) -> Any:
+    """The index of `x[index] = value` counted from the front. Raises TypeError for what is not an array's element."""
+    if not is_array(x):
+        kind = type(x).__name__
+        raise TypeError(
+            f"an element of an array can be assigned, not one of a {kind}; make it an array, or build a new {kind}"
+        )
+    shape = static_shape(x)
+    if not shape:
+        raise TypeError("a number has no elements to assign; assign the variable itself")
+    extent = shape[0]
+    if extent is None:
+        raise ValueError("indexing an axis of unknown extent")
+    if dtype_of(index).kind not in "iu" or static_shape(index):
+        raise TypeError(
+            "the index of an assigned element is an integer; assign one element at a time, or use ops.where(mask, ...)"
+        )
+    if not is_array(index):
+        return index + extent if index < 0 else index
+    index = ops.cast(index, "int64")
+    return ops.where(index < 0, index + extent, index)

@@ -43,7 +43,8 @@ class Mistake:
 def statement(name: str, lines: str, message: str) -> Mistake:
     """An unsupported statement in the middle of a function."""
     body = "".join(f"    {line}\n" for line in lines.splitlines())
-    return Mistake(name, f"@batch\ndef f(n):\n    x = n\n{body}    return x\n", message)
+    behind = "import itertools\nTABLE = np.zeros(3)\nENDLESS = itertools.count()\n"
+    return Mistake(name, f"@batch\ndef f(n):\n    x = n\n{body}    return x\n{behind}", message)
 
 
 UNSUPPORTED = (
@@ -60,12 +61,9 @@ UNSUPPORTED = (
     statement("import", "import math  # error", "Instead, import at the top of the module"),
     statement("match", "match n:  # error\n    case 1:\n        x = 2", "a `match` .* Instead, use if/elif/else"),
     statement("walrus", "x = (y := n) + 1  # error", "`.*y := n.*` .* Instead, assign the value in a statement"),
-    statement("element", "y = np.zeros(3)\ny[0] = 1.0  # error", r"Instead, x = autobatch.write\(x, index, value\)"),
-    statement("augmented element", "y = np.zeros(3)\ny[0] += 1.0  # error", r"Instead, x = autobatch.write"),
     statement("field", "n.real = 1  # error", r"assignment to a field .* Instead, x = x._replace"),
     statement("starred target", "x, *y = n, n, n  # error", r"assignment to `\*y` .* Instead, assign to plain names"),
     statement("bare expression", "print(x)  # error", r"the statement `print\(x\)`, whose value .* drop or assign it"),
-    statement("for over a list", "for y in [1, 2]:  # error\n    x += y", r"Instead, loop over range\(n\) and index"),
     statement("range of nothing", "for y in range():  # error\n    x += y", "Instead, write range"),
     statement("loop target", "for x, y in range(3):  # error\n    pass", "Instead, take it apart in the loop's body"),
     statement("bare return", "if n > 1:\n    return  # error", "Instead, return what the caller needs"),
@@ -91,6 +89,88 @@ UNSUPPORTED = (
         "keywords of a primitive",
         "@primitive(batched=True)\ndef p(n):\n    return n + 1\n@batch\ndef f(n):\n    return p(n=n)  # error\n",
         "keyword or star arguments of a declared primitive .* Instead, pass them by position",
+    ),
+)
+
+ELEMENTS = (
+    statement(
+        "element of a list",
+        "y = [n, n]\ny[0] = 1  # error",
+        r"an element of an array can be assigned, not one of a list",
+    ),
+    statement("element of a number", "x[0] = 1  # error", "a number has no elements to assign"),
+    statement(
+        "element of a global",
+        "TABLE[0] = 1  # error",
+        r"no variable of the function, .* copy it into one first: x = TABLE",
+    ),
+    statement("element of a field", "n.real[0] = 1  # error", r"Instead, write x = x._replace\(real=autobatch.write\("),
+    statement("element of a call", "abs(n)[0] = 1  # error", r"Instead, give the array a name first"),
+    statement("slice", "y = np.zeros(3)\ny[0:2] = 1.0  # error", "whose index is no integer, .* one element at a time"),
+    statement("augmented slice", "y = np.zeros(3)\ny[:] += 1.0  # error", "whose index is no integer, .* one element"),
+    statement("key", "y = {'a': n}\ny['a'] = 1  # error", "whose index is no integer"),
+    statement("mask", "y = np.zeros(3)\ny[y > 0.0] = 1.0  # error", "the index of an assigned element is an integer"),
+    statement(
+        "star among elements", "y = np.zeros(3)\ny[0], *x = n, n  # error", r"assignment to `\*x` .* Instead, assign"
+    ),
+)
+
+LOOPS = (
+    statement(
+        "for over a number", "for y in n:  # error\n    x += y", r"`n`: one number has no elements; .* over range\(n\)"
+    ),
+    statement("for over a constant", "for y in 3:  # error\n    x += y", r"a loop cannot run over int"),
+    statement(
+        "for over a dict",
+        "for y in {'a': n}:  # error\n    x += y",
+        r"the elements of a dict are texts, .* its values\(\)",
+    ),
+    statement("for over what has no end", "for y in ENDLESS:  # error\n    x += y", "has no end"),
+    statement(
+        "strict zip", "for y, z in zip((n, n), (1, 2, 3), strict=True):  # error\n    x += y", "of the lengths 2, 3"
+    ),
+    statement(
+        "strict zip of a range", "for y in zip(range(n), (1, 2), strict=True):  # error\n    x += 1", "drop `strict`"
+    ),
+    statement(
+        "zip with a range from n",
+        "for y in zip(range(n, 9), (1, 2)):  # error\n    x += 1",
+        "add the start in the body",
+    ),
+    statement(
+        "zip with steps", "for y in zip(range(0, n, 2), (1, 2)):  # error\n    x += 1", "compute the number in the body"
+    ),
+    statement("zip of what", "for y in zip((1, 2), (1, 2), strictly=True):  # error\n    x += 1", "Instead, write zip"),
+    statement(
+        "enumerate of what", "for y in enumerate((1, 2), begin=2):  # error\n    x += 1", "Instead, write enumerate"
+    ),
+    statement(
+        "reversed zip", "for y in reversed(zip((n, 1), (1, 2))):  # error\n    x += 1", "reverse each sequence inside"
+    ),
+    statement(
+        "reversed steps",
+        "for y in reversed(range(0, n, 2)):  # error\n    x += 1",
+        "Instead, write range.last, first - 1, -1",
+    ),
+    statement(
+        "too few targets",
+        "for y, z in ((n, 1, 2), (n, 3, 4)):  # error\n    x += y",
+        "cannot unpack 3 values into 2 names",
+    ),
+    statement(
+        "element as a loop's target",
+        "y = np.zeros(3)\nfor y[0] in (1.0, 2.0):  # error\n    x += 1",
+        "assign to plain names",
+    ),
+    statement(
+        "too many copies",
+        "for y in ((n, 0.5),) * 40 + ((1, 2, 3),) * 40:  # error\n    x += 1",
+        "written out for each of 80 elements",
+    ),
+    statement(
+        "a text after its loop",
+        "for y in ('a', 'b'):  # error\n    x += 1\nx = y",
+        "holds str and is read after the loop",
     ),
 )
 
@@ -160,6 +240,15 @@ PATHS = (
     ),
     ("if n > 1 and x < 3:\n    y = 1\nx = y  # error", "when `n > 1` (line 8) is false, no assignment"),
     ("for i in range(n):\n    y = i\nx = y  # error", "when the `for` loop of line 8 has no round left, no assignment"),
+    ("for i in ():\n    y = i\nx = y  # error", "when the `for` loop of line 8 has no round left, no assignment"),
+    (
+        "for i, k in enumerate(range(n)):\n    y = i\nx = i  # error",
+        "when the `for` loop of line 8 has no round left, no",
+    ),
+    (
+        "for i in (n, n):\n    if i > 1:\n        break\n    y = i\nx = y  # error",
+        "when `i > 1` (line 9) is true, no assignment",
+    ),
     ("while n > 1:\n    n -= 1\n    y = n\nx = y  # error", "when `n > 1` (line 8) is false, no assignment"),
     ("if n > 1:\n    return 0\nx = y  # error\ny = 1", "when `n > 1` (line 8) is false, no assignment"),
     ("x = y  # error\ny = 1", "before it is assigned: always, no assignment"),
@@ -218,6 +307,8 @@ RETURNS = (
 
 MISTAKES = (
     *UNSUPPORTED,
+    *of_kind(CompileError, ELEMENTS),
+    *of_kind(CompileError, LOOPS),
     *of_kind(UndefinedVariableError, NAMES),
     *of_kind(CompileError, TYPES),
     *of_kind(CompileError, RETURNS),

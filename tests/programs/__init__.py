@@ -15,6 +15,7 @@ from programs import (
     numerics,
     randomness,
     recursion,
+    sequences,
     structures,
 )
 from programs.assignment import with_defaults
@@ -59,5 +60,6 @@ CASES: tuple[Case, ...] = (
     *closures.CASES,
     *dtypes.CASES,
     *buffers.CASES,
+    *sequences.CASES,
     *randomness.CASES,
 )

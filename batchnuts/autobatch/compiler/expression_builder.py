@@ -112,6 +112,13 @@ class ExpressionBuilder:
         self.locals.add(identifier)
         return identifier
 
+    def fresh(self, base: str, number: int | None = None) -> str:
+        """A name like `base` (with that number, if it is free) that means nothing yet."""
+        number = number or 1
+        while (name := f"{base}_{number}") in self.taken or name in self.locals or name in self.namespace:
+            number += 1
+        return name
+
     def check(self) -> str:
         """A fresh local variable for a check."""
         self.checks += 1

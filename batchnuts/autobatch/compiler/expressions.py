@@ -17,13 +17,17 @@ import numpy as np
 
 from batchnuts.autobatch import lane_operators, ops
 from batchnuts.autobatch.arrays import is_python_scalar
+from batchnuts.autobatch.compiler.callables import write
+from batchnuts.autobatch.compiler.in_place import ROW, WRITE
 from batchnuts.autobatch.compiler.on_lanes import CHECKS, CONSTANT, PREFIX, TRUTH, Check, on_lanes, with_lane_functions
-from batchnuts.autobatch.lane_builtins import python_len
+from batchnuts.autobatch.lane_builtins import python_len, python_max
+from batchnuts.autobatch.lane_indexing import row
 
 UNKNOWN = object()
 """Not known at compile time."""
 
 _BOUND = PREFIX + "bound"
+_LAST = PREFIX + "last"
 _NEXT = PREFIX + "next"
 
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -31,7 +35,8 @@ _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 
 def namespace_of(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The namespace in which a function's expressions are evaluated."""
-    return with_lane_functions(namespace) | {_BOUND: signed, _NEXT: next_of_range}
+    hidden = {_BOUND: signed, _LAST: last, _NEXT: next_of_range, ROW: row, WRITE: write}
+    return with_lane_functions(namespace) | hidden
 
 
 def assigned_names(function: ast.FunctionDef | ast.For) -> set[str]:
@@ -106,7 +111,7 @@ def static_value(node: ast.AST, local_names: set[str], namespace: Mapping[str, A
 
 def text_of(node: ast.expr) -> str:
     """The expression as the user wrote it, on one line."""
-    text = ast.unparse(node).replace(TRUTH, "bool").replace(_BOUND, "int").replace(_NEXT, "next")
+    text = ast.unparse(node).replace(TRUTH, "bool").replace(_BOUND, "int").replace(PREFIX, "")
     return " ".join(text.split())
 
 
@@ -196,6 +201,22 @@ def range_bounds(call: ast.Call) -> tuple[ast.expr, ast.expr, ast.expr]:
         case [start, stop, step]:
             return start, stop, step
     raise ValueError("range takes one to three arguments")
+
+
+def last(stop: Any, start: int) -> Any:
+    """The last number of range(start, stop), or start - 1 of an empty one."""
+    return lane_operators.subtract(python_max(signed(stop), start), 1)
+
+
+def counted_down(call: ast.Call) -> ast.Call:
+    """reversed(call), of a range(...) with one or two arguments whose start is a literal, as a range(...)."""
+    start, stop, _ = range_bounds(call)
+    first = formula(f"last(stop, {ast.unparse(start)})", call, last=_LAST, stop=stop)
+    before = located(ast.Constant(ast.literal_eval(start) - 1), call)
+    down = located(ast.UnaryOp(ast.USub(), ast.Constant(1)), call)
+    made = located(ast.Call(call.func, [first, before, down], []), call)
+    assert isinstance(made, ast.Call)
+    return made
 
 
 def range_test(counter: str, stop: str, step: ast.expr, like: ast.AST) -> ast.expr:

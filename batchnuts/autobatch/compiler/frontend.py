@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from batchnuts.autobatch.compiler import expressions
 from batchnuts.autobatch.compiler.callables import LaneFunction, is_share, sync
 from batchnuts.autobatch.compiler.cfg import call_graph, simplify
-from batchnuts.autobatch.compiler.expression_builder import ExpressionBuilder
+from batchnuts.autobatch.compiler.for_loops import ForLoopBuilder, Loop, Reading
+from batchnuts.autobatch.compiler.in_place import Rewriter
 from batchnuts.autobatch.compiler.ir import (
     AssertOp,
     Block,
@@ -39,20 +39,23 @@ from batchnuts.autobatch.compiler.source import FunctionSource, read_function
 from batchnuts.autobatch.errors import CompileError, Source
 
 
-@dataclass(frozen=True)
-class _Loop:
-    again: str
-    """Where `continue` goes."""
-    after: str
-    """Where `break` goes."""
-
-
-class _FunctionBuilder(ExpressionBuilder):
+class _FunctionBuilder(ForLoopBuilder):
     """The statements of one function."""
 
-    def __init__(self, name: str, source: FunctionSource, callee_name: Callable[[LaneFunction], str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: FunctionSource,
+        callee_name: Callable[[LaneFunction], str],
+        key: Hashable,
+        reading: Reading,
+    ) -> None:
         super().__init__(name, source, callee_name)
-        self.loops: list[_Loop] = []
+        self.key = key
+        self.reading = reading
+        self.loops: list[Loop] = []
+        self.bodies: list[list[ast.stmt]] = []
+        self.in_place = Rewriter(self.temporary, self.locals.__contains__, self.refuse)
 
     # ---- statements -------------------------------------------------------------------------------------------
 
@@ -61,6 +64,10 @@ class _FunctionBuilder(ExpressionBuilder):
             self.statement(statement)
 
     def statement(self, node: ast.stmt) -> None:
+        simpler = self.in_place.simpler(node)
+        if simpler is not None:
+            self.body(simpler)
+            return
         match node:
             case ast.Return(value=None):
                 self.refuse(node, "a return without a value", "return what the caller needs")
@@ -77,9 +84,6 @@ class _FunctionBuilder(ExpressionBuilder):
             case ast.AnnAssign(target=target, value=value):
                 if value is not None:
                     self.assign_target(target, value)
-            case ast.AugAssign(target=ast.Name() as target, op=op, value=value):
-                left = ast.copy_location(ast.Name(target.id, ast.Load()), target)
-                self.assign_target(target, ast.copy_location(ast.BinOp(left, op, value), node))
             case ast.AugAssign(target=target):
                 self.refuse_target(target)
             case ast.If():
@@ -126,29 +130,6 @@ class _FunctionBuilder(ExpressionBuilder):
         self.end(GotoOp(label))
         self.start(label).gate = float(fraction)
 
-    def refuse_target(self, target: ast.expr) -> NoReturn:
-        match target:
-            case ast.Subscript():
-                self.refuse(target, "assignment to an element", "x = autobatch.write(x, index, value)")
-            case ast.Attribute():
-                self.refuse(target, "assignment to a field", "x = x._replace(field=value) or dataclasses.replace")
-            case _:
-                self.refuse(target, f"assignment to `{ast.unparse(target)}`", "assign to plain names")
-
-    def assign_target(self, target: ast.expr, value: ast.expr) -> None:
-        match target:
-            case ast.Name(id=identifier):
-                self.assign(identifier, value)
-            case ast.Tuple() | ast.List():
-                pattern = expressions.Pattern.of(target, self.refuse_target)
-                pure = self.purify(value)
-                # of a name that is there twice the last one counts
-                last = {name: i for i, name in enumerate(pattern.names)}
-                kept = [n if last[n] == i else self.temporary() for i, n in enumerate(pattern.names)]
-                self.compute(tuple(map(self.variable, kept)), pure, pattern.take_apart, self.source.at(target))
-            case _:
-                self.refuse_target(target)
-
     def assert_statement(self, node: ast.Assert) -> None:
         message = f"assertion failed: {expressions.text_of(node.test)}"
         if node.msg is not None:
@@ -179,13 +160,14 @@ class _FunctionBuilder(ExpressionBuilder):
         self.end(GotoOp(again))
         self.start(again)
         self.branch(node.test, body, done)
-        self.loop_body(node, _Loop(again, after), body, done)
+        self.loop_body(node, Loop(again, after), body, done)
 
     def for_statement(self, node: ast.For) -> None:
+        if not (isinstance(node.iter, ast.Call) and self.static(node.iter.func) is range and not node.iter.keywords):
+            self.over_sequence(node)
+            return
         if not isinstance(node.target, ast.Name):
             self.refuse(node.target, "a loop target other than a plain name", "take it apart in the loop's body")
-        if not (isinstance(node.iter, ast.Call) and self.static(node.iter.func) is range and not node.iter.keywords):
-            self.refuse(node.iter, "a for loop over anything but range(...)", "loop over range(n) and index")
         if not 1 <= len(node.iter.args) <= 3 or any(isinstance(a, ast.Starred) for a in node.iter.args):
             self.refuse(node.iter, "range with other than one to three arguments", "write range(start, stop, step)")
         start, stop_bound, step = expressions.range_bounds(node.iter)
@@ -194,7 +176,7 @@ class _FunctionBuilder(ExpressionBuilder):
         if not node.orelse and self.has_one_element(node.iter):
             self.assign(node.target.id, start)
             once = self.new_label("endfor")
-            self.loops.append(_Loop(again=once, after=once))
+            self.loops.append(Loop(again=once, after=once))
             self.body(node.body)
             self.loops.pop()
             self.end(GotoOp(once))
@@ -210,7 +192,7 @@ class _FunctionBuilder(ExpressionBuilder):
         counter = self.temporary()
         # the counter takes the dtype of the bound it is compared with
         self.assign(counter, expressions.formula("start + (stop - stop)", node.iter, start=start, stop=stop))
-        self.end(GotoOp(again))
+        self.end(GotoOp(body if self.certainly_runs(node) else again))
         self.start(again)
         inside = expressions.range_test(counter, stop, step, node.iter)
         self.branch(inside, body, done)
@@ -220,7 +202,7 @@ class _FunctionBuilder(ExpressionBuilder):
         ast.fix_missing_locations(pair)
         both = ast.copy_location(ast.Tuple([node.target, ast.Name(counter, ast.Store())], ast.Store()), node.target)
         self.assign_target(both, pair)
-        self.loop_body(node, _Loop(again, after), None, done)
+        self.loop_body(node, Loop(again, after), None, done)
 
     def has_one_element(self, call: ast.Call) -> bool:
         """Whether a range(...) is known at compile time to have one element."""
@@ -229,7 +211,7 @@ class _FunctionBuilder(ExpressionBuilder):
         bounds = [self.evaluate(a) for a in call.args]
         return all(type(b) is int for b in bounds) and len(range(*bounds)) == 1
 
-    def loop_body(self, node: ast.While | ast.For, loop: _Loop, body: str | None, done: str) -> None:
+    def loop_body(self, node: ast.While | ast.For, loop: Loop, body: str | None, done: str) -> None:
         if body is not None:
             self.start(body)
         self.loops.append(loop)
@@ -258,11 +240,14 @@ class _FunctionBuilder(ExpressionBuilder):
         )
 
 
-def build_program(root: LaneFunction) -> Program:
+def build_program(root: LaneFunction, reading: Reading | None = None) -> Program:
     """The Program whose main graph calls `root` once; every batched function it can reach is in `functions`.
+
+    reading: what is known of its loops, and where what is found out about them is noted.
 
     Variables have no types yet. Raises UnsupportedSyntaxError, UndefinedVariableError or CompileError at the line.
     """
+    reading = reading or Reading()
     names: dict[LaneFunction, str] = {}
     todo: list[LaneFunction] = []
 
@@ -278,7 +263,8 @@ def build_program(root: LaneFunction) -> Program:
     functions = []
     while todo:
         callee = todo.pop(0)
-        functions.append(_FunctionBuilder(names[callee], read_function(callee.python_function), callee_name).build())
+        source = read_function(callee.python_function)
+        functions.append(_FunctionBuilder(names[callee], source, callee_name, callee, reading).build())
     parameters = functions[0].vars_in
     inputs = tuple("main." + p.split(".", 1)[1] for p in parameters)
     call = FunctionCallOp(("main.return",), root_name, inputs, functions[0].source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from batchnuts.autobatch.compiler.depth import DepthBound, depth_bound
 from batchnuts.autobatch.compiler.drop_copies import drop_copies
 from batchnuts.autobatch.compiler.eliminate import eliminate
 from batchnuts.autobatch.compiler.flatten_structures import flatten_structures
+from batchnuts.autobatch.compiler.for_loops import Reading
 from batchnuts.autobatch.compiler.frontend import build_program
 from batchnuts.autobatch.compiler.if_convert import if_convert
 from batchnuts.autobatch.compiler.infer_types import Evaluator, Remembering, infer_types
@@ -27,8 +28,10 @@ from batchnuts.autobatch.compiler.lower import lower_function_calls
 from batchnuts.autobatch.compiler.merge_blocks import fold_branches, merge_blocks
 from batchnuts.autobatch.compiler.pop_early import pop_early
 from batchnuts.autobatch.compiler.rematerialize import rematerialize
+from batchnuts.autobatch.compiler.sequences import Learned, LearnedMore, length_of_type
 from batchnuts.autobatch.compiler.tail_jumps import tail_jumps
 from batchnuts.autobatch.compiler.tail_loops import tail_loops
+from batchnuts.autobatch.errors import CompileError, UndefinedVariableError
 
 Observer = Callable[[str, Program], None]
 
@@ -52,12 +55,44 @@ def compile_function(
 
     `observe` is called with each pass's name and result: frontend, and then those of `compile_program`.
     """
-    program = build_program(function)
-    check.check_structure(program)
-    if observe is not None:
-        observe("frontend", program)
-    check_assigned(program)
-    return compile_program(program, input_types, evaluator, observe)
+    learned: dict[Hashable, Learned] = {}
+    while True:
+        reading = Reading(learned)
+        program = build_program(function, reading)
+        check.check_structure(program)
+        if observe is not None:
+            observe("frontend", program)
+        try:
+            check_assigned(program)
+            return compile_program(program, input_types, evaluator, observe)
+        except LearnedMore as error:
+            learned = {**learned, error.loop: error.learned}
+        except UndefinedVariableError:
+            more = _learn(reading, program, input_types, evaluator)
+            if more.items() <= learned.items():
+                raise
+            learned = {**learned, **more}
+
+
+def _learn(
+    reading: Reading, program: Program, input_types: tuple[Any, ...], evaluator: Evaluator
+) -> dict[Hashable, Learned]:
+    """How many rounds loops make, as far as types tell; nothing where there is no such loop, or types conflict."""
+    if not reading.loops:
+        return {}
+    try:
+        types = infer_types(program, input_types, evaluator).var_defs
+    except LearnedMore as error:
+        return {error.loop: error.learned}
+    except CompileError:
+        return {}
+    more = {}
+    for loop, (function, sequence) in reading.loops.items():
+        lengths = {v: length_of_type(types[f"{function}.{v}"]) for v in sequence.held() if f"{function}.{v}" in types}
+        known = {v: n for v, n in lengths.items() if n is not None}
+        if len(known) == len(sequence.held()) and (rounds := sequence.length(known.__getitem__)) is not None:
+            more[loop] = Learned(rounds, alike=True)
+    return more
 
 
 def compile_program(
