@@ -60,7 +60,19 @@ UNSUPPORTED = (
     statement("del", "del x  # error\nx = 1", "Instead, let the variable go out of use"),
     statement("import", "import math  # error", "Instead, import at the top of the module"),
     statement("match", "match n:  # error\n    case 1:\n        x = 2", "a `match` .* Instead, use if/elif/else"),
-    statement("walrus", "x = (y := n) + 1  # error", "`.*y := n.*` .* Instead, assign the value in a statement"),
+    statement(
+        "walrus in a comprehension",
+        "x = sum([(y := k) for k in range(2)])  # error",
+        r"`\(y := k\)` within .* Instead, use a for",
+    ),
+    statement(
+        "walrus in a lambda",
+        "x = (lambda k: (y := k))(n)  # error",
+        r"`\(y := k\)` within a lambda .* Instead, use a for",
+    ),
+    statement(
+        "walrus twice", "x = (y := n) * 2 + (y := 3)  # error", "needs an earlier value of 'y'.* a statement of its own"
+    ),
     statement("field", "n.real = 1  # error", r"assignment to a field .* Instead, x = x._replace"),
     statement("starred target", "x, *y = n, n, n  # error", r"assignment to `\*y` .* Instead, assign to plain names"),
     statement("bare expression", "print(x)  # error", r"the statement `print\(x\)`, whose value .* drop or assign it"),
@@ -250,6 +262,7 @@ PATHS = (
         "when `i > 1` (line 9) is true, no assignment",
     ),
     ("while n > 1:\n    n -= 1\n    y = n\nx = y  # error", "when `n > 1` (line 8) is false, no assignment"),
+    ("if n > 1 and (y := x) > 2:\n    x = 0\nx = y  # error", "when `n > 1` (line 8) is false, no assignment"),
     ("if n > 1:\n    return 0\nx = y  # error\ny = 1", "when `n > 1` (line 8) is false, no assignment"),
     ("x = y  # error\ny = 1", "before it is assigned: always, no assignment"),
     ("if f(n) > 1:\n    y = 1\nx = y  # error", "when the condition of line 8 is false, no assignment"),

@@ -17,6 +17,7 @@ from programs import (
     recursion,
     sequences,
     structures,
+    walrus,
 )
 from programs.assignment import with_defaults
 from programs.case import Case, floats, ints
@@ -61,5 +62,6 @@ CASES: tuple[Case, ...] = (
     *dtypes.CASES,
     *buffers.CASES,
     *sequences.CASES,
+    *walrus.CASES,
     *randomness.CASES,
 )

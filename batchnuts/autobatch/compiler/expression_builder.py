@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from batchnuts.autobatch.compiler import expressions, facts
+from batchnuts.autobatch.compiler import expressions, facts, walrus
 from batchnuts.autobatch.compiler.callables import LaneFunction, PrimitiveFunction, in_one_lane_code, sync, write
 from batchnuts.autobatch.compiler.checks import check_name
 from batchnuts.autobatch.compiler.ir import (
@@ -195,11 +195,16 @@ class ExpressionBuilder:
 
     def assign(self, identifier: str, node: ast.expr) -> None:
         """identifier = node."""
+        node = self.in_order(node)
         out = self.variable(identifier)
         where = self.source.at(node)
         match node:
             case ast.Name(id=name) if name in self.locals:
                 self.emit(PrimOp((out,), COPY, (self.variable(name),), where))
+            case ast.NamedExpr(target=target, value=value):
+                self.assign(target.id, value)
+                if target.id != identifier:
+                    self.emit(PrimOp((out,), COPY, (self.variable(target.id),), where))
             case ast.Call() if isinstance(self.static(node.func), LaneFunction):
                 self.call(out, node, self.static(node.func))
             case ast.Call() if self.static(node.func) is write:
@@ -246,12 +251,16 @@ class ExpressionBuilder:
         """The identifier of a local holding the expression's value."""
         if isinstance(node, ast.Name) and node.id in self.locals:
             return node.id
+        if isinstance(node, ast.NamedExpr):
+            self.assign(node.target.id, node.value)
+            return node.target.id
         identifier = self.temporary()
         self.assign(identifier, node)
         return identifier
 
     def purify(self, node: ast.expr) -> ast.expr:
         """The expression with all that is more than a pure array expression replaced by temporaries."""
+        node = self.in_order(node)
         needs_variable = self.needs_variable
 
         def take_out(inner: ast.expr) -> ast.expr | None:
@@ -274,6 +283,23 @@ class ExpressionBuilder:
 
         return expressions.purify(node, take_out, in_nested_scope)
 
+    def in_order(self, node: ast.expr) -> ast.expr:
+        """The expression reading variables as they are now, where it does so before it assigns them by `:=`."""
+        if not walrus.has_walrus(node):
+            return node
+        if (hidden := walrus.hidden_walrus(node)) is not None:
+            what = f"`{ast.unparse(hidden)}` within a lambda or comprehension"
+            self.refuse(hidden, what, "use a for loop, or assign in a statement of its own")
+        if (again := walrus.assigned_twice(node)) is not None:
+            what = f"`{ast.unparse(again)}`, where the same expression needs an earlier value of {again.target.id!r},"
+            self.refuse(again, what, "assign in a statement of its own")
+        saved: dict[str, str] = {}
+        places = {place: name for place, name in walrus.reads_before(node).items() if name in self.locals}
+        for name in dict.fromkeys(places.values()):
+            saved[name] = self.temporary()
+            self.assign(saved[name], ast.copy_location(ast.Name(name, ast.Load()), node))
+        return walrus.with_names(node, {place: saved[name] for place, name in places.items()})
+
     def refuse_hidden_random(self, node: ast.expr) -> None:
         """Raise for a call of a random number generator that all lanes would share."""
         generator = getattr(self.static(node.func), "__self__", None) if isinstance(node, ast.Call) else None
@@ -288,8 +314,10 @@ class ExpressionBuilder:
 
     def needs_variable(self, node: ast.expr) -> bool:
         """Whether an expression must be taken out of the one around it."""
+        if isinstance(node, ast.NamedExpr):
+            return True
         if isinstance(node, (ast.IfExp, ast.BoolOp)) or expressions.must_stop_early(node):
-            return bool(expressions.names_read(node, self.locals))
+            return bool(expressions.names_read(node, self.locals)) or walrus.has_walrus(node)
         if not isinstance(node, ast.Call):
             return False
         callee = self.static(node.func)
@@ -351,6 +379,7 @@ class ExpressionBuilder:
 
     def branch(self, test: ast.expr, yes: str, no: str) -> None:
         """End the current block by going to `yes` where the test holds and to `no` elsewhere."""
+        test = self.in_order(test)
         match test:
             case ast.BoolOp(op=op, values=values):
                 for value in values[:-1]:

@@ -8,7 +8,7 @@
                                      ...
 
 Types are not known yet. Where they turn out to tell something that the program's shape depends on, `LearnedMore` is
-raised while they are inferred, and the program is read again: a tuple whose elements have different types needs the body
+raised while they are inferred, and the program is read again: a tuple whose elements differ in type needs the body
 once for each of them.
 """
 

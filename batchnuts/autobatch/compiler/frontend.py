@@ -102,6 +102,8 @@ class _FunctionBuilder(ForLoopBuilder):
                 pass
             case ast.Expr(value=ast.Call() as call) if self.static(call.func) is sync:
                 self.gather(call)
+            case ast.Expr(value=ast.NamedExpr(target=target, value=value)):
+                self.assign(target.id, value)
             case ast.Expr(value=value) if type(value) in REWRITES:
                 self.refuse(node, f"`{ast.unparse(value)}`", REWRITES[type(value)])
             case ast.Expr(value=value):

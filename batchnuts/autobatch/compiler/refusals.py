@@ -22,7 +22,6 @@ REWRITES: dict[type[ast.AST], str] = {
     ast.AsyncFunctionDef: "use a plain def",
     ast.AsyncFor: "use `for ... in range(...)`",
     ast.AsyncWith: "do the set-up outside the batched function",
-    ast.NamedExpr: "assign the value in a statement of its own",
 }
 """What to write instead of what the language leaves out; it completes the sentence `Instead, ...`."""
 
