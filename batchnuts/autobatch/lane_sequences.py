@@ -55,6 +55,12 @@ def as_sequence(x: Any) -> Any:
     return elements
 
 
+def elements(x: Any) -> tuple[Any, ...]:
+    """The elements of an array (by its first axis) or structure, as a tuple."""
+    x = as_sequence(x)
+    return tuple(_row(x, k) for k in range(length(x))) if is_array(x) else tuple(x)
+
+
 def length(x: Any) -> int:
     """How many elements `x` has: the extent of an array's first axis. Raises TypeError as `as_sequence`."""
     x = as_sequence(x)

@@ -53,7 +53,6 @@ UNSUPPORTED = (
     statement("yield", "yield x  # error", "`.*yield x.*` cannot be batched .* Instead, write each value"),
     statement("yield value", "x = yield n  # error", "`.*yield n.*` cannot be batched .* Instead, write each value"),
     statement("global", "global y  # error\ny = 1", "a `global` .* Instead, pass the value in and return it"),
-    statement("def", "def g():  # error\n    return 1", "Instead, define the function outside"),
     statement("class", "class C:  # error\n    pass", "Instead, define the class outside"),
     statement("an assertion's text", "assert n > 0, f'{n}'  # error", "an assertion's text .* write a constant text"),
     statement("raise", "raise ValueError  # error", "a `raise` .* Instead, assert what must hold"),
@@ -82,25 +81,9 @@ UNSUPPORTED = (
     Mistake("star parameters", "@batch\ndef f(*n):  # error\n    return n\n", "Instead, name each parameter"),
     Mistake("lambda", "f = batch(lambda n: n + 1)  # error\n", "is not a plain function: .* Write it with `def`"),
     Mistake(
-        "star arguments",
-        "@batch\ndef g(a, b):\n    return a + b\n@batch\ndef f(n):\n    p = (n, n)\n    return g(*p)  # error\n",
-        "star arguments in a call of a batched function .* Instead, write the arguments out",
-    ),
-    Mistake(
-        "call in a comprehension",
-        "@batch\ndef f(n):\n    return sum([f(n - k) for k in range(2)])  # error\n",
-        "a call of `f` inside a lambda or comprehension .* Instead, use a for loop",
-    ),
-    Mistake(
-        "batched primitive in a comprehension",
-        "@primitive(batched=True)\ndef p(n):\n    return n + 1\n"
-        "@batch\ndef f(n):\n    return sum([p(n) for k in range(2)])  # error\n",
-        "a call of `p` inside a lambda or comprehension .* Instead, use a for loop",
-    ),
-    Mistake(
         "keywords of a primitive",
         "@primitive(batched=True)\ndef p(n):\n    return n + 1\n@batch\ndef f(n):\n    return p(n=n)  # error\n",
-        "keyword or star arguments of a declared primitive .* Instead, pass them by position",
+        "keyword arguments of a declared primitive .* Instead, pass them by position",
     ),
 )
 
@@ -124,6 +107,158 @@ ELEMENTS = (
     statement("mask", "y = np.zeros(3)\ny[y > 0.0] = 1.0  # error", "the index of an assigned element is an integer"),
     statement(
         "star among elements", "y = np.zeros(3)\ny[0], *x = n, n  # error", r"assignment to `\*x` .* Instead, assign"
+    ),
+)
+
+HELPERS = """
+@batch
+def g(a, b=2):
+    return a + b
+@batch
+def apply(h, x):
+    return h(x) if x > 0 else x
+@primitive(batched=True)
+def p(n):
+    return n + 1
+PAIRS = ((1, g), (2, g))
+TABLE = {"g": g}
+"""
+
+
+def functions(name: str, lines: str, message: str) -> Mistake:
+    """A mistake with functions as values; `g(a, b=2)` and `apply(h, x)` are batched, `p(n)` a primitive."""
+    body = "".join(f"    {line}\n" for line in lines.splitlines())
+    return Mistake(name, f"{HELPERS}@batch\ndef f(n):\n    x = n\n{body}    return x\n", message)
+
+
+FUNCTIONS = (
+    Mistake(
+        "ever another function",
+        "@batch\ndef g(h, n):\n    return n if n < 0 else g(lambda y: h(y) + 1, n - 1)  # error\n"
+        "@batch\ndef f(n):\n    return g(abs, n)\n",
+        "the call of 'g' gives it yet another function .* more than 64 times. Pass on the function that was given",
+    ),
+    functions(
+        "star: too many", "t = (n, n, n)\nx = g(*t)  # error", "call of 'g' does not fit its parameters .*too many pos"
+    ),
+    functions(
+        "star: too few", "t = ()\nx = g(*t)  # error", "call of 'g' does not fit .* missing a required argument: 'a'"
+    ),
+    functions(
+        "star: twice", "x = g(*(n, n), b=n)  # error", "call of 'g' does not fit .* multiple values for argument 'b'"
+    ),
+    functions("star: a number", "x = g(*n)  # error", "one number has no elements"),
+    functions(
+        "dict: unknown",
+        "d = {'c': n}\nx = g(n, **d)  # error",
+        "call of 'g' does not fit .* unexpected keyword argument 'c'",
+    ),
+    functions("dict: twice", "d = {'a': n}\nx = g(n, **d)  # error", "call of 'g' does not fit .* multiple values"),
+    functions(
+        "dict: a tuple", "d = (n, n)\nx = g(**d)  # error", "behind \\*\\* stands a dict with the parameters' names"
+    ),
+    functions(
+        "star: an array for all lanes",
+        "v = np.zeros(1) + n\nx = int(p(*v))  # error",
+        "which takes all lanes: index it",
+    ),
+    functions(
+        "a function by a star",
+        "x = apply(*(g, n))  # error",
+        "a variable holds arrays and numbers, found BatchedFunction",
+    ),
+    functions(
+        "a function on one path",
+        "if n > 1:\n    h = g\nx = h(n)  # error",
+        "'h', which stands for a function within a block",
+    ),
+    functions(
+        "in a loop", "for i in range(n):\n    h = g\nx = h(n)  # error", "choose the function before the `if` or loop"
+    ),
+    functions(
+        "another in the next round",
+        "h = g\nfor i in range(n):\n    x = h(x)\n    h = p  # error",
+        "use a name of its own in the loop",
+    ),
+    functions("a function and a number", "h = g\nh = 3  # error", "'h', which stands for a function, as a variable"),
+    functions(
+        "chosen by the lane", "h = g if n > 1 else p  # error\nx = h(n)", "a variable holds arrays and numbers, found B"
+    ),
+    functions(
+        "a table by the lane", "x = PAIRS[n][1](n)  # error", "the index of a tuple must be known at compile time"
+    ),
+    functions("a key that is not there", "x = TABLE['k'](n)  # error", "KeyError: 'k'"),
+    functions("a function returned", "return g  # error", "a variable holds arrays and numbers, found BatchedFunction"),
+    functions(
+        "over lanes in a comprehension",
+        "x = sum([g(v) for v in (n, n)])  # error",
+        "a call of `g` inside .* a for loop, or a r",
+    ),
+    functions(
+        "a test of the lane in a comprehension",
+        "x = sum([g(1) for k in range(2) if k > n])  # error",
+        "a call of `g` inside",
+    ),
+    functions(
+        "a long comprehension", "x = sum([g(k) for k in range(65)])  # error", "more than 64 elements .* and a buffer"
+    ),
+    functions("a set", "x = {g(k) for k in range(2)}  # error", "a set of values of the lane .* Instead, write a list"),
+    functions(
+        "in a mapped lambda",
+        "x = sum(map(lambda k: g(k), range(2)))  # error",
+        "a call of `g` inside a lambda .* a for loop",
+    ),
+    functions(
+        "lambda: default",
+        "h = lambda k=n: k  # error\nx = h()",
+        "a lambda whose defaults are values .* read them in its body",
+    ),
+    functions(
+        "lambda: endless",
+        "h = lambda k: h(k - 1) if k > 0 else 0  # error\nx = h(n)",
+        "a lambda that calls itself, 'h'",
+    ),
+    functions(
+        "lambda: shadowed",
+        "h = lambda k: k + n\nx = sum([h(n) for n in range(2)])  # error",
+        "which reads 'n', where that na",
+    ),
+    functions(
+        "lambda: too few", "h = lambda k, m: k if n > 1 else m\nx = h(n)  # error", "missing a required argument: 'm'"
+    ),
+    functions(
+        "def: default",
+        "def h(k=n):  # error\n    return k\nx = h()",
+        "a default that is a value of the lane .* pass it with each",
+    ),
+    functions(
+        "def: decorated", "@np.vectorize  # error\ndef h(k):\n    return k\nx = h(n)", "a decorator within .* outside"
+    ),
+    functions("def: star", "def h(*k):  # error\n    return k\nx = h(n)", "Instead, name each parameter"),
+    functions(
+        "def: nonlocal",
+        "def h(k):\n    nonlocal x  # error\n    x = k\n    return k\nx = h(n)",
+        "pass the value in and return",
+    ),
+    functions(
+        "def: mistakes inside",
+        "def h(k):\n    del k  # error\n    return n\nx = h(n)",
+        "let the variable go out of use",
+    ),
+    functions(
+        "def: argument",
+        "def h(k):\n    return k + n\nx = apply(h, n)  # error",
+        "'h', which reads n of the lane, as an arg",
+    ),
+    functions(
+        "def: in another",
+        "def h(k):\n    return k + n\ndef i(k):\n    return h(k)  # error\nx = i(n)",
+        "'h', which reads n of the f",
+    ),
+    functions(
+        "def: element of a variable around",
+        "v = np.zeros(2)\ndef h(k):\n    v[0] = 1.0  # error\n    return k\nx = h(n)",
+        "no var",
     ),
 )
 
@@ -322,6 +457,7 @@ MISTAKES = (
     *UNSUPPORTED,
     *of_kind(CompileError, ELEMENTS),
     *of_kind(CompileError, LOOPS),
+    *of_kind(CompileError, FUNCTIONS),
     *of_kind(UndefinedVariableError, NAMES),
     *of_kind(CompileError, TYPES),
     *of_kind(CompileError, RETURNS),

@@ -11,6 +11,7 @@ from programs import (
     closures,
     control_flow,
     dtypes,
+    functions,
     integers,
     numerics,
     randomness,
@@ -63,5 +64,6 @@ CASES: tuple[Case, ...] = (
     *buffers.CASES,
     *sequences.CASES,
     *walrus.CASES,
+    *functions.CASES,
     *randomness.CASES,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch.compiler.source import FunctionSource, read_function
 from batchnuts.autobatch.compiler.tree import map_leaves
 from batchnuts.autobatch.errors import Source, UnsupportedSyntaxError
 
@@ -30,6 +32,15 @@ class LaneFunction:
         self.python_function = python_function
         functools.update_wrapper(self, python_function)  # type: ignore[arg-type]
 
+    @property
+    def signature(self) -> inspect.Signature:
+        """Its parameters, with defaults."""
+        return inspect.signature(self.python_function)
+
+    def read(self) -> FunctionSource:
+        """Its syntax tree and what its names mean."""
+        return read_function(self.python_function)
+
     def __set_name__(self, owner: type, name: str) -> None:
         """Called where a class has the function for an attribute: a method would get no `self`."""
         if getattr(self, "__qualname__", "") == f"{owner.__qualname__}.{name}":
@@ -41,6 +52,55 @@ class LaneFunction:
                 "without @batch can be called in batched functions.",
                 Source(code.co_filename, code.co_firstlineno, len(line) - len(line.lstrip()), line),
             )
+
+
+class InnerFunction(LaneFunction):
+    """A `def` or lambda inside a batched function; equal to itself when the program is read again.
+
+    identity: what it is known by: first the function around it, then its name and place. settle: tells its source and
+        which variables of the function around it it reads, as things stand at the first call.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signature: inspect.Signature,
+        settle: Callable[[], tuple[FunctionSource, tuple[str, ...]]],
+        identity: tuple[Any, ...],
+    ) -> None:
+        self.__name__ = name
+        self.identity = identity
+        self._signature = signature
+        self._settle = settle
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, InnerFunction) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    @property
+    def home(self) -> Any:
+        """The function around it."""
+        return self.identity[0]
+
+    @functools.cached_property
+    def _settled(self) -> tuple[FunctionSource, tuple[str, ...]]:
+        return self._settle()
+
+    @property
+    def captured(self) -> tuple[str, ...]:
+        """The variables of the function around it that it reads; each call passes them on."""
+        return self._settled[1]
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """See LaneFunction."""
+        return self._signature
+
+    def read(self) -> FunctionSource:
+        """See LaneFunction."""
+        return self._settled[0]
 
 
 class PrimitiveFunction:

@@ -12,9 +12,8 @@ divided by zero) give a check, which is asserted right behind the op.
 from __future__ import annotations
 
 import ast
-import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -27,7 +26,6 @@ from batchnuts.autobatch.compiler.ir import (
     COPY,
     AssertOp,
     BranchOp,
-    FunctionCallOp,
     GotoOp,
     Op,
     Primitive,
@@ -57,16 +55,23 @@ class OpenBlock:
 class ExpressionBuilder:
     """The blocks of one function under construction; `self.current` is the one that receives the next op."""
 
-    def __init__(self, name: str, source: FunctionSource, callee_name: Callable[[LaneFunction], str]) -> None:
+    def __init__(
+        self, name: str, source: FunctionSource, functions: Mapping[str, Any], captured: Sequence[str]
+    ) -> None:
+        """functions: what parameters stand for that are functions. captured: parameters beside those of the `def`."""
         self.name = name
         self.source = source
-        self.callee_name = callee_name
         arguments = source.tree.args
         if arguments.vararg or arguments.kwarg:
             self.refuse(source.tree, "*args and **kwargs", "name each parameter")
         self.parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-        self.locals = set(self.parameters) | expressions.assigned_names(source.tree)
-        self.namespace = expressions.namespace_of(source.namespace)
+        assigned = expressions.assigned_names(source.tree)
+        for name in functions.keys() & assigned:
+            self.refuse(source.tree, f"a parameter {name!r} that is given a function and assigned", "use another name")
+        self.parameters = [p for p in self.parameters if p not in functions] + list(captured)
+        self.locals = set(self.parameters) | assigned
+        self.around = {**source.namespace, **functions}
+        self.namespace = expressions.namespace_of(self.around)
         self.taken = {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name)} | self.locals
         """Identifiers of the user's, global ones too: none of ours may hide them."""
         self.blocks: list[OpenBlock] = []
@@ -325,48 +330,11 @@ class ExpressionBuilder:
 
     def call(self, out: str, node: ast.Call, callee: LaneFunction) -> None:
         """out = a call of a batched function."""
-        arguments = self.bind(node, callee)
-        name = self.callee_name(callee)
-        inputs = tuple(self.variable(self.atom(a)) for a in arguments)
-        where = self.source.at(node)
-        if name == self.name and out == self.variable("return"):
-            # its own result goes through a temporary, so that no frame of `return` beneath the top is ever read
-            held = self.variable(self.temporary())
-            self.emit(FunctionCallOp((held,), name, inputs, where))
-            self.emit(PrimOp((out,), COPY, (held,), where))
-        else:
-            self.emit(FunctionCallOp((out,), name, inputs, where))
-
-    def bind(self, node: ast.Call, callee: LaneFunction) -> list[ast.expr]:
-        """The argument expressions in the order of the callee's parameters, defaults filled in."""
-        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
-            self.refuse(node, "star arguments in a call of a batched function", "write the arguments out")
-        signature = inspect.signature(callee.python_function)
-        try:
-            given = signature.bind(*node.args, **{str(k.arg): k.value for k in node.keywords}).arguments
-        except TypeError as error:
-            name = getattr(callee, "__name__", "function")
-            raise CompileError(
-                f"the call of {name!r} does not fit its parameters {signature}: {error}.", self.source.at(node)
-            ) from None
-        arguments = []
-        for parameter in signature.parameters.values():
-            if parameter.name in given:
-                arguments.append(given[parameter.name])
-            else:
-                hidden = f"__default_{self.callee_name(callee)}_{parameter.name}"
-                self.namespace[hidden] = parameter.default
-                arguments.append(ast.copy_location(ast.Name(hidden, ast.Load()), node))
-        return arguments
+        raise NotImplementedError
 
     def declared_primitive(self, out: str, node: ast.Call, callee: PrimitiveFunction) -> None:
         """out = a call of a function declared with `primitive`."""
-        if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
-            self.refuse(node, "keyword or star arguments of a declared primitive", "pass them by position")
-        inputs = tuple(self.variable(self.atom(a)) for a in node.args)
-        name = getattr(callee, "__name__", "primitive")
-        function = Primitive(name, lambda *args: (callee.function(*args),), callee.batched, callee.costly)
-        self.emit(PrimOp((out,), function, inputs, self.source.at(node)))
+        raise NotImplementedError
 
     def write_row(self, out: str, node: ast.Call) -> None:
         """out = write(buffer, index, value)."""

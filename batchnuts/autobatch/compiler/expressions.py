@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from batchnuts.autobatch.compiler.in_place import ROW, WRITE
 from batchnuts.autobatch.compiler.on_lanes import CHECKS, CONSTANT, PREFIX, TRUTH, Check, on_lanes, with_lane_functions
 from batchnuts.autobatch.lane_builtins import python_len, python_max
 from batchnuts.autobatch.lane_indexing import row
+from batchnuts.autobatch.lane_sequences import elements
 
 UNKNOWN = object()
 """Not known at compile time."""
@@ -29,14 +31,16 @@ UNKNOWN = object()
 _BOUND = PREFIX + "bound"
 _LAST = PREFIX + "last"
 _NEXT = PREFIX + "next"
+ELEMENTS = PREFIX + "elements"
+"""The name of `lane_sequences.elements` in expressions."""
 
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def namespace_of(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The namespace in which a function's expressions are evaluated."""
-    hidden = {_BOUND: signed, _LAST: last, _NEXT: next_of_range, ROW: row, WRITE: write}
-    return with_lane_functions(namespace) | hidden
+    ours = {_BOUND: signed, _LAST: last, _NEXT: next_of_range, ROW: row, WRITE: write, ELEMENTS: elements}
+    return with_lane_functions(namespace) | ours
 
 
 def assigned_names(function: ast.FunctionDef | ast.For) -> set[str]:
@@ -44,7 +48,10 @@ def assigned_names(function: ast.FunctionDef | ast.For) -> set[str]:
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
-        if isinstance(node, (*_SCOPES, ast.FunctionDef, ast.ClassDef)) and node is not function:
+        if isinstance(node, ast.FunctionDef) and node is not function:
+            found.add(node.name)
+            return
+        if isinstance(node, (*_SCOPES, ast.ClassDef)):
             return
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
@@ -56,7 +63,7 @@ def assigned_names(function: ast.FunctionDef | ast.For) -> set[str]:
     return found
 
 
-def _free_loads(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
+def free_loads(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
     """Names read in `node` that no scope inside it binds."""
     if isinstance(node, ast.Name):
         if isinstance(node.ctx, ast.Load) and node.id not in bound:
@@ -67,51 +74,72 @@ def _free_loads(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[
         names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         names += [a.arg for a in (arguments.vararg, arguments.kwarg) if a]
         for default in (*arguments.defaults, *(d for d in arguments.kw_defaults if d)):
-            yield from _free_loads(default, bound)
-        yield from _free_loads(node.body, bound | set(names))
+            yield from free_loads(default, bound)
+        yield from free_loads(node.body, bound | set(names))
         return
     if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
         for generator in node.generators:
-            yield from _free_loads(generator.iter, bound)
+            yield from free_loads(generator.iter, bound)
             bound |= {n.id for n in ast.walk(generator.target) if isinstance(n, ast.Name)}
             for condition in generator.ifs:
-                yield from _free_loads(condition, bound)
+                yield from free_loads(condition, bound)
         parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         for part in parts:
-            yield from _free_loads(part, bound)
+            yield from free_loads(part, bound)
         return
     for child in ast.iter_child_nodes(node):
-        yield from _free_loads(child, bound)
+        yield from free_loads(child, bound)
+
+
+def free_names(function: ast.FunctionDef) -> Iterator[str]:
+    """Names that a function reads, itself or in functions inside it, and does not bind."""
+    arguments = function.args
+    own = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)} | assigned_names(function)
+    for statement in function.body:
+        yield from (name for name in _free_of(statement) if name not in own)
+
+
+def _free_of(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef):
+        yield from free_names(node)
+    elif isinstance(node, ast.expr):
+        yield from (load.id for load in free_loads(node))
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _free_of(child)
 
 
 def names_read(node: ast.AST, local_names: set[str]) -> tuple[str, ...]:
     """The local variables an expression reads, in order of appearance, each once."""
-    return tuple(dict.fromkeys(name.id for name in _free_loads(node) if name.id in local_names))
+    return tuple(dict.fromkeys(name.id for name in free_loads(node) if name.id in local_names))
 
 
 def unknown_names(node: ast.AST, local_names: set[str], namespace: Mapping[str, Any]) -> Iterator[ast.Name]:
     """Names that are neither local nor defined around the function."""
-    return (name for name in _free_loads(node) if name.id not in local_names and name.id not in namespace)
+    return (name for name in free_loads(node) if name.id not in local_names and name.id not in namespace)
 
 
 def static_value(node: ast.AST, local_names: set[str], namespace: Mapping[str, Any]) -> Any:
-    """The object that a name or a chain of attributes denotes outside the function's locals, else UNKNOWN."""
+    """The object that a name, or attributes and constant indices of one, denote outside the locals, else UNKNOWN."""
     if isinstance(node, ast.Name):
         return UNKNOWN if node.id in local_names else namespace.get(node.id, UNKNOWN)
     if isinstance(node, ast.Attribute):
         value = static_value(node.value, local_names, namespace)
         return UNKNOWN if value is UNKNOWN else getattr(value, node.attr, UNKNOWN)
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        container: Any = static_value(node.value, local_names, namespace)
-        if isinstance(container, (list, tuple, dict)):
-            with contextlib.suppress(LookupError, TypeError):
-                return container[node.slice.value]  # type: ignore[index]
+    if isinstance(node, ast.Subscript):
+        table = static_value(node.value, local_names, namespace)
+        index = node.slice
+        key: Any = index.value if isinstance(index, ast.Constant) else static_value(index, local_names, namespace)
+        if isinstance(table, (dict, list, tuple)) and key is not UNKNOWN:
+            with contextlib.suppress(LookupError, TypeError):  # evaluated later, which says what is wrong
+                return table[key]
     return UNKNOWN
 
 
 def text_of(node: ast.expr) -> str:
     """The expression as the user wrote it, on one line."""
-    text = ast.unparse(node).replace(TRUTH, "bool").replace(_BOUND, "int").replace(PREFIX, "")
+    text = ast.unparse(node).replace(TRUTH, "bool").replace(_BOUND, "int").replace(CONSTANT, "")
+    text = re.sub(f"{PREFIX}(?=\\w)", "", text)
     return " ".join(text.split())
 
 

@@ -68,7 +68,6 @@ class Reading:
 class ForLoopBuilder(TargetBuilder):
     """The `for` loops of one function; its statements are the subclass's."""
 
-    key: Hashable
     reading: Reading
     loops: list[Loop]
     copies: tuple[Any, ...] = ()
@@ -92,7 +91,7 @@ class ForLoopBuilder(TargetBuilder):
 
     def loop_key(self, node: ast.For) -> tuple[Hashable, ...]:
         """What a loop of the user's text is known by."""
-        return (self.key, node.iter.lineno, node.iter.col_offset)
+        return (self.callee, node.iter.lineno, node.iter.col_offset)
 
     def certainly_runs(self, node: ast.For) -> bool:
         """Whether a loop over range(...) makes a round on every lane."""
@@ -236,7 +235,8 @@ class ForLoopBuilder(TargetBuilder):
         text = f"{sequence.text(counter)}, {counter} + 1"
         self.round_op((*outs, self.variable(counter)), text, step, node, sequence, learned, counter)
         self.loops.append(Loop(again, after))
-        self.body(node.body)
+        with self.block():
+            self.body(node.body)
         self.loops.pop()
         self.end(GotoOp(again))
         self.close(node, done, after)
@@ -311,7 +311,8 @@ class ForLoopBuilder(TargetBuilder):
     def close(self, node: ast.For, done: str, after: str) -> None:
         """The `else` of a loop, and what follows it."""
         self.start(done)
-        self.body(node.orelse)
+        with self.block():
+            self.body(node.orelse)
         self.end(GotoOp(after))
         self.start(after)
 
@@ -364,7 +365,8 @@ class ForLoopBuilder(TargetBuilder):
             following = [*starts, done][k + 1]
             self.loops.append(Loop(following, after))
             self.bodies.append([renamed(statement, new_names) for statement in node.body])
-            self.body(self.bodies[-1])
+            with self.block():
+                self.body(self.bodies[-1])
             self.bodies.pop()
             self.loops.pop()
             self.end(GotoOp(following))
@@ -391,14 +393,6 @@ class ForLoopBuilder(TargetBuilder):
             return
         self.locals |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
         self.assign_target(target, item)
-
-    def hidden(self, value: Any) -> ast.expr:
-        """An expression that denotes a constant."""
-        if type(value) in (int, float, bool):
-            return ast.Constant(value)
-        name = self.fresh("constant")
-        self.namespace[name] = value
-        return ast.Name(name, ast.Load())
 
 
 def _no_length(variable: str) -> int:

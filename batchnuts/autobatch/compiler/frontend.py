@@ -15,12 +15,14 @@ One `def` becomes one Function: statements become blocks here, expressions becom
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from batchnuts.autobatch.compiler import expressions
-from batchnuts.autobatch.compiler.callables import LaneFunction, is_share, sync
+from batchnuts.autobatch.compiler.callables import InnerFunction, LaneFunction, is_share, sync
+from batchnuts.autobatch.compiler.calls import Callee
 from batchnuts.autobatch.compiler.cfg import call_graph, simplify
 from batchnuts.autobatch.compiler.for_loops import ForLoopBuilder, Loop, Reading
 from batchnuts.autobatch.compiler.in_place import Rewriter
@@ -35,8 +37,11 @@ from batchnuts.autobatch.compiler.ir import (
     Program,
 )
 from batchnuts.autobatch.compiler.refusals import KEYWORDS, REWRITES
-from batchnuts.autobatch.compiler.source import FunctionSource, read_function
+from batchnuts.autobatch.compiler.source import FunctionSource
 from batchnuts.autobatch.errors import CompileError, Source
+
+MOST_VERSIONS = 64
+"""How often a function may be compiled for the functions that it is given."""
 
 
 class _FunctionBuilder(ForLoopBuilder):
@@ -45,17 +50,23 @@ class _FunctionBuilder(ForLoopBuilder):
     def __init__(
         self,
         name: str,
-        source: FunctionSource,
-        callee_name: Callable[[LaneFunction], str],
-        key: Hashable,
+        callee: Callee,
+        name_of: Callable[[Callee, ast.AST, FunctionSource], str],
         reading: Reading,
     ) -> None:
-        super().__init__(name, source, callee_name)
-        self.key = key
+        function = callee.function
+        captured = function.captured if isinstance(function, InnerFunction) else ()
+        super().__init__(name, function.read(), dict(callee.given), captured)
+        self.callee = callee
+        self.name_of = name_of
         self.reading = reading
+        self.defaults = {}
+        self.visible = {}
+        self.unsettled = set()
         self.loops: list[Loop] = []
         self.bodies: list[list[ast.stmt]] = []
-        self.in_place = Rewriter(self.temporary, self.locals.__contains__, self.refuse)
+        own = lambda name: name in self.locals and name not in captured  # noqa: E731
+        self.in_place = Rewriter(self.temporary, own, self.refuse)
 
     # ---- statements -------------------------------------------------------------------------------------------
 
@@ -98,6 +109,8 @@ class _FunctionBuilder(ForLoopBuilder):
                 self.end(GotoOp(self.loops[-1].again))
             case ast.Assert():
                 self.assert_statement(node)
+            case ast.FunctionDef():
+                self.define(node)
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 pass
             case ast.Expr(value=ast.Call() as call) if self.static(call.func) is sync:
@@ -151,9 +164,11 @@ class _FunctionBuilder(ForLoopBuilder):
     def if_statement(self, node: ast.If) -> None:
         yes, no, after = (self.new_label(kind) for kind in ("then", "else", "endif"))
         self.branch(node.test, yes, no)
-        for label, statements in ((yes, node.body), (no, node.orelse)):
+        taken = bool(self.evaluate(node.test)) if self.is_static(node.test) else None
+        for label, statements, always in ((yes, node.body, taken is True), (no, node.orelse, taken is False)):
             self.start(label)
-            self.body(statements)
+            with contextlib.nullcontext() if always else self.block():
+                self.body(statements)
             self.end(GotoOp(after))
         self.start(after)
 
@@ -217,11 +232,13 @@ class _FunctionBuilder(ForLoopBuilder):
         if body is not None:
             self.start(body)
         self.loops.append(loop)
-        self.body(node.body)
+        with self.block():
+            self.body(node.body)
         self.loops.pop()
         self.end(GotoOp(loop.again))
         self.start(done)
-        self.body(node.orelse)
+        with self.block():
+            self.body(node.orelse)
         self.end(GotoOp(loop.after))
         self.start(loop.after)
 
@@ -250,23 +267,28 @@ def build_program(root: LaneFunction, reading: Reading | None = None) -> Program
     Variables have no types yet. Raises UnsupportedSyntaxError, UndefinedVariableError or CompileError at the line.
     """
     reading = reading or Reading()
-    names: dict[LaneFunction, str] = {}
-    todo: list[LaneFunction] = []
+    names: dict[Callee, str] = {}
+    todo: list[Callee] = []
 
-    def callee_name(callee: LaneFunction) -> str:
+    def name_of(callee: Callee, node: ast.AST | None = None, source: FunctionSource | None = None) -> str:
         if callee not in names:
-            base = getattr(callee, "__name__", "function")
+            base = getattr(callee.function, "__name__", "function")
+            if source is not None and sum(other.function == callee.function for other in names) >= MOST_VERSIONS:
+                raise CompileError(
+                    f"the call of {base!r} gives it yet another function as argument: it would be compiled more than "
+                    f"{MOST_VERSIONS} times. Pass on the function that was given, not a new one in each call.",
+                    source.at(node) if node is not None else None,
+                )
             same = sum(1 for name in ("main", *names.values()) if name.split("#")[0] == base)
             names[callee] = base if same == 0 else f"{base}#{same + 1}"
             todo.append(callee)
         return names[callee]
 
-    root_name = callee_name(root)
+    root_name = name_of(Callee(root))
     functions = []
     while todo:
         callee = todo.pop(0)
-        source = read_function(callee.python_function)
-        functions.append(_FunctionBuilder(names[callee], source, callee_name, callee, reading).build())
+        functions.append(_FunctionBuilder(names[callee], callee, name_of, reading).build())
     parameters = functions[0].vars_in
     inputs = tuple("main." + p.split(".", 1)[1] for p in parameters)
     call = FunctionCallOp(("main.return",), root_name, inputs, functions[0].source)

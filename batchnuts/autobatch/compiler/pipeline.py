@@ -66,6 +66,8 @@ def compile_function(
             check_assigned(program)
             return compile_program(program, input_types, evaluator, observe)
         except LearnedMore as error:
+            if learned.get(error.loop) == error.learned:  # reading the program again would change nothing
+                raise
             learned = {**learned, error.loop: error.learned}
         except UndefinedVariableError:
             more = _learn(reading, program, input_types, evaluator)

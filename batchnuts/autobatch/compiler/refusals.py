@@ -12,7 +12,6 @@ REWRITES: dict[type[ast.AST], str] = {
     ast.Delete: "let the variable go out of use",
     ast.Import: "import at the top of the module",
     ast.ImportFrom: "import at the top of the module",
-    ast.FunctionDef: "define the function outside and pass what it closes over",
     ast.ClassDef: "define the class outside the batched function",
     ast.Raise: "assert what must hold, or return a flag that the caller tests",
     ast.Match: "use if/elif/else",
@@ -26,7 +25,6 @@ REWRITES: dict[type[ast.AST], str] = {
 """What to write instead of what the language leaves out; it completes the sentence `Instead, ...`."""
 
 KEYWORDS: dict[type[ast.AST], str] = {
-    ast.FunctionDef: "def",
     ast.AsyncFunctionDef: "async def",
     ast.ClassDef: "class",
     ast.Delete: "del",

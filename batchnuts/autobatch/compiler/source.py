@@ -7,7 +7,7 @@ import builtins
 import inspect
 import linecache
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ class FunctionSource:
 
     tree: ast.FunctionDef
     filename: str
-    namespace: dict[str, Any]
+    namespace: Mapping[str, Any]
     """Globals and closure variables at compile time, builtins included."""
     unset: frozenset[str] = frozenset()
     """Closure variables that the enclosing function has not assigned yet."""

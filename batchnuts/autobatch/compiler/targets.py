@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from batchnuts.autobatch.compiler import expressions
-from batchnuts.autobatch.compiler.expression_builder import ExpressionBuilder
+from batchnuts.autobatch.compiler.function_values import FunctionValueBuilder
 
 
-class TargetBuilder(ExpressionBuilder):
+class TargetBuilder(FunctionValueBuilder):
     """Assignments of one function."""
 
     def refuse_target(self, target: ast.expr) -> NoReturn:
@@ -37,6 +37,13 @@ class TargetBuilder(ExpressionBuilder):
         """target = value."""
         match target:
             case ast.Name(id=identifier):
+                function = self.held_function(value)
+                if function is not expressions.UNKNOWN:
+                    self.hold(identifier, function, target)
+                    return
+                if identifier in self.visible:
+                    what = f"{identifier!r}, which stands for a function, as a variable"
+                    self.refuse(target, what, "use another name")
                 self.assign(identifier, value)
             case ast.Tuple() | ast.List():
                 pure = self.purify(value)

@@ -1,0 +1,154 @@
+"""Functions as values: by other names, in tables, as arguments, inside other functions; star arguments."""
+
+from __future__ import annotations
+
+import functools
+
+from batchnuts.autobatch import batch, ops, primitive
+from programs.case import Case, floats, ints
+
+
+@batch
+def square(x):
+    return x * x
+
+
+@batch
+def halve(x, by=2.0):
+    return x / by
+
+
+@primitive(batched=True)
+def plus_one(x):
+    return x + 1.0
+
+
+@batch
+def halvings(x):
+    """A recursion."""
+    return 0 if abs(x) < 1.0 else 1 + halvings(x * 0.5)
+
+
+TABLE = {"square": square, "halve": halve, "one": plus_one, "down": ops.floor}
+STEPS = (square, halve)
+KIND = "down"
+AT_LEAST_ONE = functools.partial(ops.maximum, 1.0)
+
+
+@batch
+def by_name(x, n):
+    f = square
+    g = TABLE["halve"] if KIND == "down" else TABLE["square"]
+    h = ops.exp
+    total = f(x) + TABLE[KIND](g(x)) + STEPS[1](x) + (g if KIND == "up" else f)(x) + plus_one(x)
+    for _ in range(n):
+        inner = g
+        total = inner(total) + h(-abs(x))
+    return total, TABLE["one"](x)
+
+
+@batch
+def applied(function, x, n):
+    """A function among the parameters, through a recursion."""
+    if n <= 0:
+        return x
+    return applied(function, function(x), n - 1)
+
+
+@batch
+def with_default(x, function=halve, *, scale=1.0):
+    return function(x) * scale
+
+
+@batch
+def composed(f, g, x):
+    return f(g(x))
+
+
+@batch
+def passes_functions(x, n):
+    a = applied(halve, x, n)
+    b = applied(function=square, x=x * 0.5, n=n % 3)
+    c = applied(ops.sin, x, n) + composed(square, plus_one, x) + composed(plus_one, square, x)
+    d = composed(lambda y: y * 0.5, AT_LEAST_ONE, x)
+    return a, b, c, d, with_default(x), with_default(x, square, scale=2.0)
+
+
+@batch
+def in_comprehensions(x, n):
+    """Batched calls in comprehensions over what is known, nested, with conditions, over functions and pairs."""
+    values = [halvings(x * k) for k in (1, 2, 4) if k != 2]
+    pairs = [[i * 10 + halvings(x + j) for j in range(i)] for i in range(3)]
+    named = {name: f(x) for name, f in (("a", square), ("b", halve))}
+    total = sum(n * a * halvings(b * x) for a, b in ((1, 2.0), (2, 3.0)))
+    return values[0] + values[1] * 2, pairs[2][0] + pairs[1][0], named["a"] - named["b"], total
+
+
+@batch
+def point(x, y, scale=1.0, *, shift=0.0):
+    return (x - y) * scale + shift
+
+
+@batch
+def star_arguments(x, v, n):
+    """Arguments from tuples, arrays and dicts, beside others, with defaults left."""
+    t = (x, 2.0)
+    first = point(*t) + point(x, *(v[0], 3.0)) + point(*v) + point(*t, *[0.5], shift=x)
+    named = {"y": x * 2.0, "shift": v[1]}
+    second = point(x, **named) + point(**{"x": 1.0, "y": x}, scale=2.0) + point(*t, **{"scale": v[0]})
+    third = plus_one(*(x,)) + composed(square, halve, *(x,)) if n > 1 else applied(square, *(x, n))
+    return first, second, third
+
+
+@batch
+def lambdas(x, n):
+    """Lambdas in variables: late values, conditions of the lane, calls, within each other and in a comprehension."""
+    double = lambda y: y * 2.0  # noqa: E731
+    choose = lambda y, k=3: halve(y) if n > k else double(y) + n  # noqa: E731
+    a = choose(x)
+    n += 4
+    b = choose(x, k=2) + sum([double(x + k) for k in range(2)])
+    c = sum(map(double, (x, 1.0))) + (lambda p, q: square(p) if q > x else q)(x, 0.25)
+    return a, b, c, applied(double, x, 2)
+
+
+@batch
+def inner_functions(x, n):
+    """`def` inside: variables of the function around it as they are at the call, recursion, defaults, loops."""
+    scale = 1.0
+
+    def down(k, step=1):
+        if k <= 0:
+            return scale * x
+        return down(k - step) + n
+
+    def both(k):
+        doubled = down_twice(k) if k > 2 else k
+        return doubled + 1
+
+    def down_twice(k):
+        while k > 3:
+            k -= 2
+        return k
+
+    a = down(n)
+    scale = 0.5
+    b = down(n, step=2) + down(k=1)
+    total = 0
+    for i in range(n):
+
+        def plus(k):
+            return k + i  # noqa: B023
+
+        total += plus(both(i))
+    return a, b, total, applied(both, n, 2)
+
+
+CASES = (
+    Case(by_name, (floats(0.5, -2.0), ints(0, 3))),
+    Case(passes_functions, (floats(0.5, -2.0, 3.0), ints(0, 2, 4))),
+    Case(in_comprehensions, (floats(0.5, -7.0), ints(2, 3))),
+    Case(star_arguments, (floats(0.5, -2.0), floats([1, 2], [0.5, -1]), ints(1, 2))),
+    Case(lambdas, (floats(0.5, -2.0), ints(0, 5))),
+    Case(inner_functions, (floats(0.5, -2.0, 1.0), ints(0, 5, 3))),
+)
