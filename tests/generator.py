@@ -179,7 +179,8 @@ class _Body:
 
     def statement(self, depth: int) -> list[str]:
         kinds = ["int", "int", "float", "vector", "augmented", "swap", "structure", "write", "call", "call", "return"]
-        kinds += ["if", "if", "for", "while", "self-loop"] if depth else []
+        kinds += ["element", "element", "walrus"]
+        kinds += ["if", "if", "for", "while", "each", "each", "self-loop"] if depth else []
         kinds += ["leave", "leave"] if self.loops else []
         target = self.pick(*INTEGERS)
         match self.random.choice(kinds):
@@ -197,6 +198,10 @@ class _Body:
                 return [self.structure()]
             case "write":
                 return [f"w = write(w, {self.integer(1)} % 3, {self.integer(1)})"]
+            case "element":
+                return [self.element()]
+            case "walrus":
+                return self.walrus(target, depth)
             case "call":
                 return self.call_statement(target)
             case "return":
@@ -212,6 +217,8 @@ class _Body:
                 return lines
             case "self-loop":
                 return self.pick(*SELF_LOOPS)
+            case "each":
+                return self.each(depth, target)
             case loop:
                 return self.loop(loop, depth, target)
 
@@ -224,6 +231,48 @@ class _Body:
         else:
             test = self.pick(f"{counter} < 3 and {self.condition(0)}", f"{counter} < {target} % 3")
             lines = [f"{counter} = 0", f"while {test}:", f"    {counter} += 1", *self.loop_body(depth)]
+        if self.pick(True, False, False):
+            lines += ["else:", *self.indented(depth)]
+        return lines
+
+    def element(self) -> str:
+        """An element assigned, or an array that gets a second name."""
+        return self.pick(
+            f"w[{self.integer(1)} % 3] = {self.integer(1)}",
+            f"w[{self.integer(0)} % 3] += {self.integer(0)} % 13",
+            "w[-1], w[b % 2] = w[b % 2], w[-1]",
+            f"u[a % 2] = {self.float(1)}",
+            f"v[{self.pick('0', '-1', 'b % 2')}] = grid(v[0] - {self.float(0)})",
+            "v[0], v[1] = v[1], v[0]",
+            "u = v",
+            "v += u - u",
+        )
+
+    def walrus(self, target: str, depth: int) -> list[str]:
+        """An assignment within an expression, whose variable stands before and behind it."""
+        other = self.pick(*INTEGERS)
+        if not depth:
+            return [f"{target} = ({other} * 2 + ({other} := {self.integer(0)} % 53) * {other}) % 97"]
+        test = f"{self.condition(0)} {self.pick('and', 'or')} ({other} := {self.integer(1)} % 53) > {self.integer(0)}"
+        return [f"if {test}:", *self.indented(depth)]
+
+    def each(self, depth: int, target: str) -> list[str]:
+        """A loop over arrays or structures."""
+        self.counters += 1
+        e, k = f"e{self.counters}", f"k{self.counters}"
+        head, use = self.pick(
+            (f"for {e} in v:", f"y = grid(y + {e})"),
+            (f"for {e} in w:", f"{target} = ({target} + {e}) % 97"),
+            (f"for {k}, ({e}, y) in enumerate(zip(v, u), {target} % 3):", f"x = grid(x + {k} * {e} - y)"),
+            (f"for {k}, {e} in zip(range({target} % 5), w):", f"{target} = ({target} + {k} * {e}) % 97"),
+            (f"for {e} in ({target}, 3, b):", f"c = (c + {e}) % 97"),
+            (f"for {e} in (b, {target}):", f"c = (c * 2 + {e}) % 97"),
+            (f"for {k}, {e} in enumerate((a, x, v)):", f"y = grid(y - ops.sum({e} * 0.25) + {k})"),
+            (f"for {e}, {k} in ((x, v), (y, u)):", f"x = grid(ops.sum({k}) - {e})"),
+            (f"for {k} in reversed(range({target} % 4)):", f"c = (c * 3 + {k}) % 97"),
+            (f"for {k} in range(len(u)):", f"u[{k}] = grid(u[{k}] + {k})"),
+        )
+        lines = [head, f"    {use}", *self.loop_body(depth)]
         if self.pick(True, False, False):
             lines += ["else:", *self.indented(depth)]
         return lines

@@ -112,7 +112,8 @@ def test_the_generator_writes_what_it_promises() -> None:
     """Among a hundred programs each feature is common, so that what is tested does not quietly shrink."""
     texts = [program(Random(seed)) for seed in range(100)]
     common = ("while ", "for ", "else:\n", "elif ", "left - 1)", "left - 2)", "return ", "write(", "_replace", "def f1")
-    rare = ("break", "continue", " and ", " or ", "not ", ".i", "(f0(", "f1(f", "if f")
+    new = ("w[", "] = ", " += ", ":= ", "for e", "enumerate(", "zip(", "reversed(", "range(len(", "in (", "u = v\n")
+    rare = (*new, "break", "continue", " and ", " or ", "not ", ".i", "(f0(", "f1(f", "if f")
     for features, least in ((common, 15), (rare, 3)):
         for feature in features:
             assert sum(feature in text for text in texts) >= least, feature
