@@ -29,7 +29,7 @@ _MOST = 1_000_000
 
 
 class NotAlike(Exception):
-    """The elements of a structure have different types, so that no number chooses between them."""
+    """The elements of a structure have different types, or there are none: no number chooses one."""
 
 
 def as_sequence(x: Any) -> Any:
@@ -82,7 +82,7 @@ def element(x: Any, k: Any) -> Any:
         return _row(x, k)
     if isinstance(x, range):
         return x.start + k * x.step
-    if len({_type(part) for part in x}) > 1:
+    if len({_type(part) for part in x}) != 1:
         raise NotAlike
     if not is_array(k):
         return x[min(max(k, 0), len(x) - 1)]

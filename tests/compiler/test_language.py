@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from batchnuts.autobatch import batch, ops
+from batchnuts.autobatch import BatchnutsError, LaneAssertionError, UnsupportedSyntaxError, batch, ops
 from batchnuts.autobatch.compiler.tree import flatten
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -259,3 +259,146 @@ def test_a_partial_batched_function_is_refused() -> None:
 
     with pytest.raises(Exception, match="call it directly in a batched function"):
         program.run(N, backend="numpy")
+
+
+# ---- assignment makes new values ------------------------------------------------------------------------------------
+
+
+@batch
+def changed_by_callee(x, *, by=1.0):
+    x[0] = by
+    x += by
+    return x
+
+
+def make_aliases(offset: Any) -> Any:
+    """Names and structures of an array that is then changed in each way there is."""
+
+    @batch
+    def aliases(x, i, more=2.0):
+        y = x
+        pair = (x, {"x": x})
+        x[i] = more
+        z = x
+        x[-1] += offset[0]
+        called = changed_by_callee(x, by=more)
+
+        def inside(v):
+            v[0] = 9.0
+            v *= 2.0
+            return v
+
+        held = inside(x)
+        x **= 2.0
+        x[0], x[1] = x[1], x[0]
+        return y, pair, z, x, called, held
+
+    return aliases
+
+
+def test_no_other_name_sees_an_assignment() -> None:
+    aliases = make_aliases(np.array([0.5]))
+    x, i = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0, -1])
+    given = x.copy()
+    agrees(aliases, x, i, ways=(*WAYS, {"mode": "xla"}, {"executor": "reference"}))
+    for executor in ("unbatched", "virtual_machine"):
+        y, pair, z, changed, called, held = aliases.run(x, i, executor=executor, backend="numpy")
+        np.testing.assert_array_equal(y, given)
+        np.testing.assert_array_equal(pair[1]["x"], given)
+        assert z.tolist() == [[2.0, 2.0], [3.0, 2.0]]
+        assert changed.tolist() == [[6.25, 4.0], [6.25, 9.0]]
+        assert called.tolist() == [[4.0, 4.5], [4.0, 4.5]]
+        assert held.tolist() == [[18.0, 5.0], [18.0, 5.0]]
+    np.testing.assert_array_equal(x, given)
+
+
+def test_the_plain_function_leaves_its_arguments_alone() -> None:
+    offset = np.array([0.5])
+    aliases = make_aliases(offset)
+    x = np.array([1.0, 2.0])
+    y, _, z, *_ = aliases.function(x, 0, more=5.0)
+    assert x.tolist() == y.tolist() == [1.0, 2.0]
+    assert z.tolist() == [5.0, 2.0]
+    offset[0] = 10.0  # a closure's variables are read when it runs
+    assert aliases.function(x, 0)[3].tolist() == [144.0, 4.0]
+    assert aliases.function.__name__ == "aliases"
+
+
+def test_the_plain_function_is_the_users_own_where_nothing_changes_in_place() -> None:
+    assert make_aliases(1).plain_function is not make_aliases(1).python_function
+    program = factory(1)
+    assert program.plain_function is program.python_function
+
+
+def test_what_cannot_be_assigned_is_refused_by_plain_python_too() -> None:
+    table = np.zeros(2)
+
+    @batch
+    def program(n):
+        table[0] = n
+        return n
+
+    for options in ({"executor": "unbatched"}, {"backend": "numpy"}):
+        with pytest.raises(UnsupportedSyntaxError, match="copy it into one first: x = table"):
+            program.run(N, **options)
+    assert table.tolist() == [0.0, 0.0]
+
+
+def test_a_plain_function_that_was_read_again_fails_at_its_own_line() -> None:
+    @batch
+    def program(x):
+        x[0] += 1.0
+        assert x[0] < 3.0, "too large"
+        return x
+
+    with pytest.raises(LaneAssertionError, match=r'assert x\[0\] < 3.0, "too large"') as caught:
+        program.run(np.array([[1.0], [2.0]]), executor="unbatched")
+    assert "test_language.py" in str(caught.value)
+    assert "lane 1" in str(caught.value)
+
+
+def test_an_element_outside_the_array_is_an_error_in_all_ways() -> None:
+    @batch
+    def program(x, i):
+        x[i] = 1.0
+        return x
+
+    for i in (2, -3):
+        for way in (*WAYS, {"mode": "xla"}, {"executor": "reference"}):
+            with pytest.raises(BatchnutsError, match=r"(?s)x\[i\] = 1.0.*lane 1 wrote outside its buffer"):
+                program.run(np.zeros((2, 2)), np.array([1, i]), **way)
+        with pytest.raises(ValueError, match="outside the buffer's 2 rows"):
+            program.function(np.zeros(2), i)
+
+
+# ---- loops that types decide ----------------------------------------------------------------------------------------
+
+
+def test_a_loop_takes_the_length_that_its_types_have() -> None:
+    """One program, of lengths zero to three, of alike and of different elements."""
+
+    @batch
+    def program(x, values):
+        last = x * 0.0
+        for i, value in enumerate(values):
+            last = ops.sum(value) + i * x
+        return last
+
+    numpy, _, eager = WAYS
+    for count in range(4):
+        agrees(program, X, np.ones((4, count)), ways=(numpy,))
+        agrees(program, X, (X,) * count, ways=(numpy,))
+        agrees(program, X, tuple(np.ones((4, k + 1)) for k in range(count)), ways=(numpy,))
+    for values in (np.ones((4, 0)), (), (X, np.ones((4, 2)))):
+        agrees(program, X, values, ways=(eager,))
+
+
+def test_what_a_loop_runs_over_is_the_value_at_its_beginning() -> None:
+    @batch
+    def program(v):
+        for i, x in enumerate(v):
+            v[1] = x + i
+            v = v * 2.0
+        return v, x
+
+    agrees(program, np.arange(8.0).reshape(4, 2))

@@ -45,6 +45,7 @@ class TargetBuilder(FunctionValueBuilder):
                     what = f"{identifier!r}, which stands for a function, as a variable"
                     self.refuse(target, what, "use another name")
                 self.assign(identifier, value)
+                self.unsettled.discard(identifier)
             case ast.Tuple() | ast.List():
                 pure = self.purify(value)
                 outs, take_apart = self.outputs(target)
