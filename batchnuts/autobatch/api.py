@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.compiler.callables import LaneFunction, in_one_lane_code, single_lane
+from batchnuts.autobatch.compiler.expressions import frozen
 from batchnuts.autobatch.compiler.infer_types import WEAK_DTYPES
 from batchnuts.autobatch.compiler.ir import Program, TensorType
 from batchnuts.autobatch.compiler.parse_types import parse_type
@@ -142,6 +143,13 @@ class BatchedFunction(LaneFunction):
         if single_lane.get():
             return self.plain_function(*args, **kwargs)
         return self._run(args, kwargs, _Options())
+
+    @functools.cached_property
+    def _signature(self) -> inspect.Signature:
+        """The function's, with copies of the defaults: like all values around a function, they are read once."""
+        signature = inspect.signature(self.python_function)
+        parameters = [p.replace(default=frozen(p.default)) for p in signature.parameters.values()]
+        return signature.replace(parameters=parameters)
 
     @functools.cached_property
     def plain_function(self) -> Callable[..., Any]:
@@ -355,7 +363,7 @@ class BatchedFunction(LaneFunction):
 
     def _given_types(self, types: tuple[Any, ...]) -> tuple[Any, ...]:
         """One type per parameter, from what `dump` takes."""
-        name, signature = self.__name__, inspect.signature(self.python_function)  # type: ignore[attr-defined]
+        name, signature = self.__name__, self._signature  # type: ignore[attr-defined]
         try:
             bound = signature.bind(*types).arguments
         except TypeError:
@@ -373,7 +381,7 @@ class BatchedFunction(LaneFunction):
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Inputs:
         try:
-            bound = inspect.signature(self.python_function).bind(*args, **kwargs)
+            bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise LaneInputError(f"{self.__name__}: {error}.") from None  # type: ignore[attr-defined]
         given = dict(bound.arguments)
@@ -409,7 +417,7 @@ class BatchedFunction(LaneFunction):
         return _Inputs(tuple(values), tuple(types), lanes)
 
     def _run_unbatched(self, inputs: _Inputs) -> Any:
-        parameters = inspect.signature(self.python_function).parameters.values()
+        parameters = self._signature.parameters.values()
         results = []
         for lane in range(inputs.lanes):
             arguments = {

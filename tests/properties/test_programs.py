@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import generator_of_numbers
 import numpy as np
 import pytest
 from from_source import load
@@ -24,6 +25,7 @@ from batchnuts.autobatch.compiler.lane_flow import estimated_flow
 from batchnuts.autobatch.compiler.schedule import POLICIES, make_schedule
 from batchnuts.autobatch.compiler.sweeps import drain_price
 from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.errors import BatchnutsError
 
 LANES = 4
 
@@ -56,10 +58,62 @@ def check(random: Random, *ways: Way) -> None:
                 np.testing.assert_array_equal(a, b, err_msg=message)
 
 
+def same_number(a: Any, b: Any) -> bool:
+    """Whether two scalars are one number, of whatever dtype; zeros have a sign."""
+    a, b = np.asarray(a).item(), np.asarray(b).item()
+    return (a != a and b != b) or (a == b and bool(np.signbit(a) == np.signbit(b)))
+
+
+def check_numbers(random: Random, *ways: Way) -> str:
+    """Run a program of `generator_of_numbers` twice, around a change of its constants; how it ended.
+
+    What Python computes is found, or the program is refused. What Python refuses is refused.
+    """
+    text = generator_of_numbers.program(random)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # NumPy's scalars warn where arrays wrap in silence
+        module = load(Path(folder), text)
+        function = module.main_program
+        inputs = generator_of_numbers.lanes(random, module.DTYPE, LANES)
+        expected: list[Any] | None
+        try:
+            expected = [flatten(function.function(*lane))[0] for lane in zip(*inputs)]
+        except OverflowError:
+            expected = None
+        ended = "ran"
+        for way in ways:
+            message = f"{way}\n{text}\ninputs = {inputs}"
+            for _ in range(2):
+                try:
+                    found = flatten(function.run(*inputs, **way.options))[0]
+                except BatchnutsError:
+                    ended = "refused"
+                    break
+                assert expected is not None, f"Python refuses what ran: {message}"
+                for k, leaves in enumerate(expected):
+                    for a, b in zip(found, leaves, strict=True):
+                        numbers = list(zip(np.ravel(a[k]), np.ravel(b), strict=True))
+                        assert all(same_number(*pair) for pair in numbers), f"{a[k]}, Python has {b}: {message}"
+                module.change()
+    return ended
+
+
 @settings(max_examples=120, **SETTINGS)
 @given(randoms)
 def test_numpy_agrees_with_plain_python(random: Random) -> None:
     check(random, *ON_NUMPY)
+
+
+@settings(max_examples=100, **SETTINGS)
+@given(randoms)
+def test_numpy_agrees_with_plain_python_at_the_edges_of_dtypes(random: Random) -> None:
+    check_numbers(random, ON_NUMPY[0])
+
+
+@settings(max_examples=15, **SETTINGS)
+@given(randoms)
+def test_tensorflow_agrees_with_plain_python_at_the_edges_of_dtypes(random: Random) -> None:
+    check_numbers(random, EAGER[0])
 
 
 @settings(max_examples=4, **SETTINGS)
@@ -94,6 +148,20 @@ def test_numpy_agrees_with_plain_python_on_many_programs(random: Random) -> None
 
 
 @pytest.mark.slow
+@settings(max_examples=3000, **SETTINGS)
+@given(randoms)
+def test_numpy_agrees_with_plain_python_at_the_edges_of_dtypes_in_many_programs(random: Random) -> None:
+    check_numbers(random, *ON_NUMPY)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, **SETTINGS)
+@given(randoms)
+def test_tensorflow_agrees_with_plain_python_at_the_edges_of_dtypes_in_many_programs(random: Random) -> None:
+    check_numbers(random, *EAGER)
+
+
+@pytest.mark.slow
 @settings(max_examples=60, **SETTINGS)
 @given(randoms)
 def test_tensorflow_agrees_with_plain_python_on_many_programs(random: Random) -> None:
@@ -117,6 +185,14 @@ def test_the_generator_writes_what_it_promises() -> None:
     for features, least in ((common, 15), (rare, 3)):
         for feature in features:
             assert sum(feature in text for text in texts) >= least, feature
+
+
+def test_the_generator_of_numbers_writes_what_it_promises() -> None:
+    texts = [generator_of_numbers.program(Random(seed)) for seed in range(100)]
+    for feature in ("range(", "write(", " // ", " % ", " << ", "TABLE", "SETTINGS", "ops.sum(", " in (1", "result"):
+        assert sum(feature in text for text in texts) >= 15, feature
+    ended = [check_numbers(Random(seed), ON_NUMPY[0]) for seed in range(30)]
+    assert ended.count("ran") >= 8
 
 
 def test_the_generator_repeats_itself() -> None:

@@ -86,6 +86,46 @@ def test_a_range_ends_where_pythons_does(dtype: np.dtype, way: dict[str, Any]) -
     assert found == [[len(range(int(a), int(b), 3)), len(range(int(b), int(a), -3))] for a, b in near]
 
 
+@autobatch.batch
+def products(n, x):
+    squares, last, joined, listed, counted = 0, 0, x[0] - x[0], 0, 0
+    for i in range(n - 2, n):
+        squares += i * i
+        last = i - 5
+        joined = joined + x[i % 3] * (i > 1)
+    for i, v in enumerate(x, n):
+        listed += i * i + (v > 1)
+    for i, _ in zip(range(n), (1, 2)):
+        counted += i * 1000
+    down = 0
+    for i in reversed(range(-1, n)):
+        counted += i * 1000
+        down += 1  # noqa: SIM113
+        if down == 3:
+            break
+    return squares, last, joined, listed, counted
+
+
+@every_way
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_the_variable_of_a_range_is_pythons_integer(dtype: np.dtype, way: dict[str, Any]) -> None:
+    """It neither wraps where the bounds' dtype would, nor takes an array's dtype with it."""
+    n = np.array([v for v in (2, 7, 100, 60_000, 1_200_000_000) if v <= np.iinfo(dtype).max], dtype)
+    x = np.array([[1, 2, 3]] * len(n), "int8")
+    found = products.run(n, x, **way)
+    assert [str(r.dtype) for r in found] == ["int64", "int64", "int8", "int64", "int64"]
+    assert np.stack(found, -1).tolist() == [[int(v) for v in products.function(*lane)] for lane in zip(n, x)]
+
+
+@every_way
+def test_a_bound_beyond_int64_is_refused(way: dict[str, Any]) -> None:
+    stop = np.array([5, 2**63 - 1, 2**63], "uint64")
+    assert rounds.run(np.uint64([3, 2**63 - 4]), stop[:2], 1, **way).tolist() == [2, 3]
+    with pytest.raises(autobatch.LaneAssertionError, match="the bound of a range beyond int64 in `stop`") as caught:
+        rounds.run(stop, stop, 1, **way)
+    assert "lane 2" in str(caught.value)
+
+
 @pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
 @pytest.mark.parametrize(("dtype", "value"), [("uint8", 300), ("uint8", -1), ("int8", 128), ("uint32", -5)])
 def test_a_number_that_a_buffer_cannot_hold_is_refused(dtype: str, value: int, backend: str) -> None:

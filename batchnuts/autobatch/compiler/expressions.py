@@ -20,7 +20,16 @@ from batchnuts.autobatch import lane_operators, ops
 from batchnuts.autobatch.arrays import is_python_scalar
 from batchnuts.autobatch.compiler.callables import write
 from batchnuts.autobatch.compiler.in_place import ROW, WRITE
-from batchnuts.autobatch.compiler.on_lanes import CHECKS, CONSTANT, PREFIX, TRUTH, Check, on_lanes, with_lane_functions
+from batchnuts.autobatch.compiler.on_lanes import (
+    BOUND,
+    CHECKS,
+    CONSTANT,
+    PREFIX,
+    TRUTH,
+    Check,
+    on_lanes,
+    with_lane_functions,
+)
 from batchnuts.autobatch.lane_builtins import python_len, python_max
 from batchnuts.autobatch.lane_indexing import row
 from batchnuts.autobatch.lane_sequences import elements
@@ -28,7 +37,6 @@ from batchnuts.autobatch.lane_sequences import elements
 UNKNOWN = object()
 """Not known at compile time."""
 
-_BOUND = PREFIX + "bound"
 _LAST = PREFIX + "last"
 _NEXT = PREFIX + "next"
 ELEMENTS = PREFIX + "elements"
@@ -39,7 +47,7 @@ _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 
 def namespace_of(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The namespace in which a function's expressions are evaluated."""
-    ours = {_BOUND: signed, _LAST: last, _NEXT: next_of_range, ROW: row, WRITE: write, ELEMENTS: elements}
+    ours = {_LAST: last, _NEXT: next_of_range, ROW: row, WRITE: write, ELEMENTS: elements}
     return with_lane_functions(namespace) | ours
 
 
@@ -138,7 +146,7 @@ def static_value(node: ast.AST, local_names: set[str], namespace: Mapping[str, A
 
 def text_of(node: ast.expr) -> str:
     """The expression as the user wrote it, on one line."""
-    text = ast.unparse(node).replace(TRUTH, "bool").replace(_BOUND, "int").replace(CONSTANT, "")
+    text = ast.unparse(node).replace(TRUTH, "bool").replace(BOUND, "int").replace(CONSTANT, "")
     text = re.sub(f"{PREFIX}(?=\\w)", "", text)
     return " ".join(text.split())
 
@@ -184,17 +192,14 @@ def is_literal_integer(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int
 
 
-def signed(bound: Any) -> Any:
-    """A range's bound as an integer that can go below zero: unsigned arrays as int64. Raises TypeError for floats."""
-    kind = ops.dtype_of(bound).kind
-    if kind not in "biu":
-        raise TypeError(f"range() takes integers, not {ops.dtype_of(bound)}")
-    return ops.cast(bound, "int64") if kind in "ub" and not ops.is_python_scalar(bound) else bound
-
-
 def as_bound(node: ast.expr) -> ast.expr:
-    """The bound of a range, made signed."""
-    return node if is_literal_integer(node) else located(ast.Call(ast.Name(_BOUND, ast.Load()), [node], []), node)
+    """The bound of a range, made Python's integer."""
+    return node if is_literal_integer(node) else located(ast.Call(ast.Name(BOUND, ast.Load()), [node], []), node)
+
+
+def is_bound(node: ast.expr) -> bool:
+    """Whether the expression is what `as_bound` made."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == BOUND
 
 
 def next_of_range(counter: Any, stop: Any, step: Any) -> Any:
@@ -233,13 +238,13 @@ def range_bounds(call: ast.Call) -> tuple[ast.expr, ast.expr, ast.expr]:
 
 def last(stop: Any, start: int) -> Any:
     """The last number of range(start, stop), or start - 1 of an empty one."""
-    return lane_operators.subtract(python_max(signed(stop), start), 1)
+    return lane_operators.subtract(python_max(stop, start), 1)
 
 
 def counted_down(call: ast.Call) -> ast.Call:
     """reversed(call), of a range(...) with one or two arguments whose start is a literal, as a range(...)."""
     start, stop, _ = range_bounds(call)
-    first = formula(f"last(stop, {ast.unparse(start)})", call, last=_LAST, stop=stop)
+    first = formula(f"last(stop, {ast.unparse(start)})", call, last=_LAST, stop=as_bound(stop))
     before = located(ast.Constant(ast.literal_eval(start) - 1), call)
     down = located(ast.UnaryOp(ast.USub(), ast.Constant(1)), call)
     made = located(ast.Call(call.func, [first, before, down], []), call)

@@ -153,7 +153,7 @@ class ForLoopBuilder(TargetBuilder):
                 start = static
             else:
                 start = self.temporary()
-                self.assign(start, given["start"])
+                self.assign(start, expressions.as_bound(given["start"]))
         return Enumerate(inner, start)
 
     def zipped(self, node: ast.Call) -> Sequence:

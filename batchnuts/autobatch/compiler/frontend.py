@@ -201,14 +201,13 @@ class _FunctionBuilder(ForLoopBuilder):
             return
         again, body, done, after = (self.new_label(kind) for kind in ("for", "body", "done", "endfor"))
         # temporaries, since the body may assign what a bound was computed from
-        start, stop = expressions.as_bound(start), self.atom(expressions.as_bound(stop_bound))
+        stop = self.atom(expressions.as_bound(stop_bound))
         if not expressions.is_literal_integer(step):
             step = ast.copy_location(ast.Name(self.atom(expressions.as_bound(step)), ast.Load()), step)
             nonzero = expressions.formula("step != zero", node.iter, step=step, zero=ast.Constant(0))
             self.assert_that(nonzero, "range() with a step of 0", self.source.at(step))
         counter = self.temporary()
-        # the counter takes the dtype of the bound it is compared with
-        self.assign(counter, expressions.formula("start + (stop - stop)", node.iter, start=start, stop=stop))
+        self.assign(counter, expressions.as_bound(start))
         self.end(GotoOp(body if self.certainly_runs(node) else again))
         self.start(again)
         inside = expressions.range_test(counter, stop, step, node.iter)

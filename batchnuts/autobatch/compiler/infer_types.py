@@ -89,6 +89,10 @@ class Remembering:
         return self._known[key]
 
 
+def _weakened(result: AbstractResult) -> AbstractResult:
+    return replace(result, type=map_leaves(lambda leaf: replace(leaf, weak=not leaf.shape), result.type))
+
+
 class _Conflict(Exception):
     """Two leaf types that do not join."""
 
@@ -213,7 +217,8 @@ class _Inference:
         arguments = tuple(self.types[v] for v in op.vars_in)
         self.check_operands(op, arguments)
         try:
-            return self.evaluator.evaluate(op.function, arguments)
+            results = self.evaluator.evaluate(op.function, arguments)
+            return tuple(map(_weakened, results)) if op.function.weak else results
         except BatchnutsError:
             raise
         except Exception as error:

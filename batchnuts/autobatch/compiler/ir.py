@@ -83,6 +83,8 @@ class Primitive:
     """Cheap, and harmless on lanes that do not need it: a branch around it may be taken out."""
     offset: int | None = field(default=None, compare=False)
     """c if the function is x -> x + c of one integer (or float) variable and an integer literal."""
+    weak: bool = field(default=False, compare=False)
+    """Its results are Python's integers, although it computes them from arrays: they join dtypes as literals do."""
     rearranges: bool = field(default=False, compare=False)
     """Which inputs it passes on unchanged, if any, does not depend on their values."""
 

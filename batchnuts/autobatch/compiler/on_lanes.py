@@ -23,6 +23,7 @@ TRUTH = PREFIX + "truth"
 NOT = PREFIX + "not"
 CHECKS = PREFIX + "checks"
 CONSTANT = PREFIX + "constant "
+BOUND = PREFIX + "bound"
 
 _BUILTINS: dict[Any, Any] = {
     builtins.min: lane_builtins.python_min,
@@ -85,6 +86,7 @@ _FUNCTIONS: dict[str, Any] = {
     PREFIX + "StaticDiv": lane_operators.static_divide,
     PREFIX + "item": item,
     PREFIX + "slice": slice,
+    BOUND: lane_builtins.range_bound,
     TRUTH: lane_builtins.truth,
     NOT: lambda value: ops.logical_not(lane_builtins.truth(value)),
 }
@@ -171,6 +173,11 @@ class _OnLanes(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         called = node.func
+        if isinstance(called, ast.Name) and called.id == BOUND and self.varies(node):
+            extra = self.check(copy.deepcopy(node.args[0]), "the bound of a range beyond int64")
+            self.generic_visit(node)
+            node.args += [ast.fix_missing_locations(ast.copy_location(e, node)) for e in extra]
+            return node
         builtin: Any = None
         if isinstance(called, ast.Name) and called.id not in self.names:
             value = self.namespace.get(called.id)
@@ -183,7 +190,7 @@ class _OnLanes(ast.NodeTransformer):
             self.generic_visit(node)
             return node
         plain = len(node.args) == 2 and not node.keywords
-        extra: list[ast.expr] = []
+        extra = []
         if builtin in _CHECKED_BUILTINS:
             if not plain:  # pow(a, b, modulus): of Python's own numbers only
                 self.generic_visit(node)
