@@ -70,6 +70,8 @@ class _Body:
     """The name in the program, by what it holds."""
     short: bool
     """Whether the product of two inputs fits int64, in which Python's integers are computed."""
+    divides: bool
+    """Whether floats are divided, which backends round differently."""
     loops: int = 0
 
     def pick(self, *options: Any) -> Any:
@@ -118,10 +120,10 @@ class _Body:
             return str(name)
         left, right = self.real(depth - 1), self.pick(self.real(depth - 1), "2.0", "0.0", "-1.5", "3")
         match self.pick("binary", "binary", "divided", "unary", "choice"):
-            case "binary":
-                return f"({left} {self.pick('+', '-', '*')} {right})"
-            case "divided":
+            case "divided" if self.divides:
                 return f"({left} {self.pick('//', '%', '/')} {right})"
+            case "binary" | "divided":
+                return f"({left} {self.pick('+', '-', '*')} {right})"
             case "unary":
                 return f"{self.pick('-', 'abs')}({left})"
         return f"({left} if {self.condition()} else {self.real(0)})"
@@ -187,12 +189,12 @@ class _Body:
         ]
 
 
-def program(random: Random) -> str:
+def program(random: Random, divides: bool = True) -> str:
     """The text of a module: `main_program(n, m, x, y)` and `change()`, which changes the values around it."""
     dtype = random.choice(INTEGERS)
     roles = ("n", "m", "x", "y", "given", "t", "s", "p", "q", "z", "buffer")
     names = dict(zip(roles, random.sample(NAMES, len(roles))))
-    body = _Body(random, names, short=np.dtype(dtype).itemsize < 4 or dtype == "int32")
+    body = _Body(random, names, short=np.dtype(dtype).itemsize < 4 or dtype == "int32", divides=divides)
     starts = ["{t} = {n}", "{s} = {m}", "{p} = 1", "{q} = 0", "{z} = {x}", f'{{buffer}} = np.zeros(3, dtype="{dtype}")']
     lines = [*starts, *body.statements(2), *body.statements(2), "return {t}, {s}, {p}, {q}, {y}, {z}, {buffer}"]
     text = "".join(f"    {line.format_map(names)}\n" for line in lines)

@@ -6,6 +6,7 @@ The one place that tells NumPy from TensorFlow. TensorFlow is not imported befor
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,9 +50,11 @@ def tensorflow() -> Any:
 
 
 def dtype_of(value: Any) -> Any:
-    """The NumPy dtype of an array of either library, or the one that NumPy gives to another value."""
+    """The NumPy dtype of an array of either library, or the one that NumPy gives to another value, such as a list."""
     if is_tensor(value):
         return np.dtype(value.dtype.as_numpy_dtype)
+    if uses_tensorflow(value):
+        return np.result_type(*map(dtype_of, value))
     return np.asarray(value).dtype
 
 
@@ -65,6 +68,9 @@ def static_shape(x: Any) -> tuple[int | None, ...] | None:
     """The static shape; None if TensorFlow does not know the rank."""
     if is_tensor(x):
         return None if x.shape.rank is None else tuple(x.shape)
+    if uses_tensorflow(x):
+        first = static_shape(x[0])
+        return None if first is None else (len(x), *first)
     return tuple(np.shape(x))
 
 
@@ -74,13 +80,43 @@ def common_dtype(values: Sequence[Any], real: bool = False) -> Any:
     return np.dtype(np.float64) if real and dtype.kind in "biu" else dtype
 
 
+def require_fits(number: Any, dtype: Any) -> None:
+    """Raise OverflowError for a Python number that the dtype does not hold: NumPy's rule, for floats too.
+
+    Of floats this is a finite number that would become infinite; that one is rounded is no mistake.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu" and isinstance(number, int):
+        limits = np.iinfo(dtype)
+        if not limits.min <= number <= limits.max:
+            raise OverflowError(f"the integer {number} does not fit {dtype}, which holds {limits.min} to {limits.max}")
+    elif dtype.kind == "f" and isinstance(number, (int, float)) and not isinstance(number, bool):
+        try:
+            finite = math.isfinite(number)
+            with np.errstate(all="ignore"):
+                fits = not finite or bool(np.isfinite(dtype.type(number)))
+        except OverflowError:
+            fits = False
+        if not fits:
+            kind = "integer" if isinstance(number, int) else "float"
+            raise OverflowError(f"the {kind} {number} does not fit {dtype}, which holds up to {np.finfo(dtype).max}")
+
+
 def convert(value: Any, dtype: Any, tensors: bool) -> Any:
-    """`value` as an array of `dtype`; a Python integer that does not fit raises OverflowError on both backends."""
+    """`value`, a list of arrays and numbers too, as an array of `dtype`.
+
+    A Python number that does not fit raises OverflowError on both backends.
+    """
+    if is_python_scalar(value):
+        require_fits(value, dtype)
     if not tensors:
         return np.asarray(value, dtype=dtype)
     tf = tensorflow()
-    symbolic = is_tensor(value) or uses_tensorflow(value)
-    return tf.cast(tf.convert_to_tensor(value) if symbolic else np.asarray(value, dtype=dtype), dtype)
+    if not uses_tensorflow(value):
+        return tf.cast(np.asarray(value, dtype=dtype), dtype)
+    if isinstance(value, (list, tuple)):
+        return tf.stack([convert(part, dtype, True) for part in value])
+    return tf.cast(tf.convert_to_tensor(value), dtype)
 
 
 def require_scalar(x: Any, use: str) -> None:

@@ -112,8 +112,13 @@ def python_abs(x: Any) -> Any:
     return ops.abs(x) if is_array(x) else builtins.abs(x)
 
 
+def _integer_of(x: Any) -> str:
+    """The dtype of a Python integer made of `x`: int64 does not hold every uint64."""
+    return "uint64" if is_array(x) and dtype_of(x) == "uint64" else "int64"
+
+
 def python_round(x: Any, ndigits: int | None = None) -> Any:
-    """`round`, halves to even: without `ndigits` an int64 scalar, with it (a Python integer) the dtype of `x`.
+    """`round`, halves to even: without `ndigits` an int64 (or uint64), with it (a Python integer) the dtype of `x`.
 
     Decimal places are found as NumPy does it, by scaling, and may differ from Python's in the last place.
     """
@@ -121,7 +126,7 @@ def python_round(x: Any, ndigits: int | None = None) -> Any:
         return builtins.round(x, ndigits)
     require_scalar(x, "round()")
     if ndigits is None:
-        return ops.cast(ops.round(x), "int64")
+        return ops.cast(ops.round(x), _integer_of(x))
     dtype, scale = dtype_of(x), ops.full_like(x, 10 ** builtins.abs(ndigits))
     if ndigits >= 0:
         return x if dtype.kind in "biu" else ops.round(lane_operators.multiply(x, scale)) / scale
@@ -148,8 +153,8 @@ def _converted(builtin: _Function, x: Any, dtype: str) -> Any:
 
 
 def python_int(x: Any) -> Any:
-    """`int` of a scalar: an int64, the fraction dropped; `ops.cast` says what NaN gives."""
-    return _converted(int, x, "int64")
+    """`int` of a scalar: an int64, the fraction dropped; `ops.cast` says what NaN gives. A uint64 stays one."""
+    return _converted(int, x, _integer_of(x))
 
 
 def python_float(x: Any) -> Any:

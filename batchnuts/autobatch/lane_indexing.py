@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.arrays import convert, dtype_of, is_array, static_shape, tensorflow, uses_tensorflow
 from batchnuts.autobatch.lane_operators import Checks
@@ -29,6 +27,7 @@ def item(x: Any, index: Any, checks: Checks, check: int) -> Any:
                 "Make it an array first: ops.stack(values)[i], or numpy.array for constants"
             )
         return x[index]
+    parts = tuple(convert(p, dtype_of(p), uses_tensorflow(p)) if isinstance(p, list) else p for p in parts)
     shape = static_shape(x)
     if shape is None:
         raise ValueError("indexing an array of unknown rank")
@@ -81,8 +80,6 @@ def _inside(index: Any, extent: int | None, checks: Checks, check: int) -> Any:
         raise ValueError("indexing an axis of unknown extent")
     if not extent:
         raise IndexError("the array is empty")
-    if isinstance(index, list):
-        index = np.asarray(index)
     if not is_array(index):
         checks.note(check, -extent <= index < extent)
         return min(max(index + extent if index < 0 else index, 0), extent - 1)

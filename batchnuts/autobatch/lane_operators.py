@@ -25,6 +25,7 @@ from batchnuts.autobatch.arrays import (
     is_array,
     is_python_scalar,
     is_tensor,
+    require_fits,
     static_shape,
     tensorflow,
     uses_tensorflow,
@@ -73,18 +74,28 @@ def _refuse_bools(symbol: str, x: Any, y: Any) -> None:
         )
 
 
+def _as_arrays(x: Any, y: Any) -> tuple[Any, Any]:
+    """Both operands; beside an array, a list as the array that NumPy would make of it."""
+    if is_array(x) and isinstance(y, (list, tuple)):
+        y = convert(y, dtype_of(y), uses_tensorflow(y))
+    elif is_array(y) and isinstance(x, (list, tuple)):
+        x = convert(x, dtype_of(x), uses_tensorflow(x))
+    return x, y
+
+
 def _operands(x: Any, y: Any) -> tuple[Any, Any] | None:
-    """Both operands if at least one is a tensor and both are numeric, lists as arrays; else None."""
+    """Both operands if at least one is a tensor and both are numeric; else None."""
     if not (is_tensor(x) or is_tensor(y)):
         return None
-    pair = []
-    for value in (x, y):
-        if isinstance(value, (list, tuple)):
-            value = ops.stack(value) if uses_tensorflow(value) else np.asarray(value)
-        if not (is_array(value) or isinstance(value, (bool, int, float, complex))):
-            return None
-        pair.append(value)
-    return pair[0], pair[1]
+    numeric = all(is_array(value) or isinstance(value, (bool, int, float, complex)) for value in (x, y))
+    return (x, y) if numeric else None
+
+
+def _require_fits(x: Any, y: Any) -> None:
+    """NumPy raises for integers that do not fit, but makes floats infinite."""
+    for number, array in ((x, y), (y, x)):
+        if is_python_scalar(number) and is_array(array) and dtype_of(array).kind == "f":
+            require_fits(number, dtype_of(array))
 
 
 def _promoted(x: Any, y: Any, real: bool = False) -> tuple[Any, Any]:
@@ -102,10 +113,13 @@ def _arithmetic(name: str, symbol: str, python: _Binary, tensor: _Binary, real: 
     """The operator as it is, on tensors `tensor` of the promoted operands."""
 
     def on_lanes(x: Any, y: Any) -> Any:
+        x, y = _as_arrays(x, y)
         operands = _operands(x, y)
         if operands is None:
-            if not real and (is_array(x) or is_array(y)):
-                _refuse_bools(symbol, x, y)
+            if is_array(x) or is_array(y):
+                if not real:
+                    _refuse_bools(symbol, x, y)
+                _require_fits(x, y)
             return python(x, y)
         if not real:
             _refuse_bools(symbol, *operands)
@@ -115,8 +129,13 @@ def _arithmetic(name: str, symbol: str, python: _Binary, tensor: _Binary, real: 
     return on_lanes
 
 
+def _tensor_subtract(x: Any, y: Any) -> Any:
+    """Of unsigned integers x - y is not(not(x) + y): TensorFlow makes `0 - y` a negation, which it lacks for them."""
+    return ~(~x + y) if x.dtype.is_unsigned else x - y
+
+
 add = _arithmetic("add", "+", operator.add, operator.add)
-subtract = _arithmetic("subtract", "-", operator.sub, operator.sub)
+subtract = _arithmetic("subtract", "-", operator.sub, _tensor_subtract)
 _times = _arithmetic("multiply", "*", operator.mul, operator.mul)
 
 
@@ -142,12 +161,44 @@ def divide(x: Any, y: Any) -> Any:
     return static_divide(x, y)
 
 
+def _against_outside(name: str, x: Any, y: Any) -> bool | None:
+    """What comparing integers of an array with a Python integer outside their dtype gives everywhere; else None."""
+    for number, array, swapped in ((y, x, False), (x, y, True)):
+        if type(number) is int and is_array(array) and dtype_of(array).kind in "iu":
+            limits = np.iinfo(dtype_of(array))
+            if not limits.min <= number <= limits.max:
+                holds = ("less", "less_equal") if (number > limits.max) != swapped else ("greater", "greater_equal")
+                return name in ("not_equal", *holds)
+    return None
+
+
+def _as_one_sign(a: Any, b: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """int64 and uint64 meet in float64, which rounds both. In its place, order by sign and then by bits: int64."""
+    tf = tensorflow()
+    kinds = {dtype_of(v) for v in (x, y) if is_array(v)}
+    if not (a.dtype == tf.float64 and len(kinds) == 2 and all(kind.kind in "iu" for kind in kinds)):
+        return a, b
+    signs, bits = [], []
+    for value in (x, y):
+        signed = convert(value, "int64", True)
+        signs.append(tf.cast(signed < 0, tf.int64) * (1 if dtype_of(value).kind == "u" else -1))
+        bits.append(signed)
+    # the differing sign decides; alike, the 64 bits compare as they stand
+    return tf.where(signs[0] == signs[1], bits[0], signs[0]), tf.where(signs[0] == signs[1], bits[1], signs[1])
+
+
 def _comparison(name: str, python: _Binary, tensor: str, ordered: bool) -> _Binary:
     def on_lanes(x: Any, y: Any) -> Any:
+        x, y = _as_arrays(x, y)
         operands = _operands(x, y)
         if operands is None:
+            _require_fits(x, y)
             return python(x, y)
-        a, b = _promoted(*operands)
+        everywhere = _against_outside(name, *operands)
+        if everywhere is not None:
+            array = operands[0] if is_array(operands[0]) else operands[1]
+            return tensorflow().fill(array.shape, everywhere)
+        a, b = _as_one_sign(*_promoted(*operands), *operands)
         if ordered and a.dtype.is_bool:
             a, b = convert(a, "uint8", True), convert(b, "uint8", True)
         return getattr(tensorflow(), tensor)(a, b)
@@ -179,6 +230,7 @@ def not_contains(x: Any, values: Any) -> Any:
 
 def _delegated(name: str, python: _Binary, function: _Binary) -> _Binary:
     def on_lanes(x: Any, y: Any) -> Any:
+        x, y = _as_arrays(x, y)
         operands = _operands(x, y)
         return python(x, y) if operands is None else function(*operands)
 
@@ -197,12 +249,14 @@ def negative(x: Any) -> Any:
     if is_array(x) and _is_bool(x):
         raise TypeError("`-` of a boolean: write -int(a), or `not`")
     if is_tensor(x) and x.dtype.is_unsigned:
-        return tensorflow().zeros_like(x) - x
+        return ~x + tensorflow().ones_like(x)
     return -x
 
 
 def positive(x: Any) -> Any:
     """`+x`: the value itself."""
+    if is_array(x) and _is_bool(x):
+        raise TypeError("`+` of a boolean: write int(a)")
     return x if is_array(x) else +x
 
 
@@ -249,14 +303,20 @@ def _division(name: str, symbol: str, python: _Binary, integers: _Binary, floats
                 return python(x, 1)
             with np.errstate(all="ignore"):
                 return float(python(np.float64(x), np.float64(y)))
+        x, y = _as_arrays(x, y)
         operands = _operands(x, y)
         if operands is None:
             if not ((is_array(x) or is_python_scalar(x)) and (is_array(y) or is_python_scalar(y))):
                 return python(x, y)
+            _require_fits(x, y)
             return python(x, _safe_divisor(x, y, symbol, checks, check))
         y = _safe_divisor(*operands, symbol, checks, check)
         a, b = _promoted(operands[0], y)
-        return (integers if a.dtype.is_integer else floats)(a, b)
+        if a.dtype.is_integer:
+            return integers(a, b)
+        if a.dtype.size == 2:  # for which TensorFlow has no remainder; NumPy computes it in float32 too
+            return convert(floats(convert(a, "float32", True), convert(b, "float32", True)), dtype_of(a), True)
+        return floats(a, b)
 
     on_lanes.__name__ = on_lanes.__qualname__ = name
     return on_lanes
@@ -322,21 +382,48 @@ def divmod_(x: Any, y: Any, checks: Checks | None = None, check: int = 0) -> tup
 # Powers and shifts
 
 
+_XLA_EXPONENTS = 64
+"""XLA reads an integer exponent modulo 64."""
+
+
+def _is_half(y: Any) -> bool:
+    static = tensorflow().get_static_value(y)
+    return static is not None and bool((np.abs(static) == 0.5).any())
+
+
 def _tensor_power(x: Any, y: Any) -> Any:
     tf = tensorflow()
-    if x.dtype.is_floating or x.dtype.is_complex or x.dtype in (tf.int32, tf.int64):
+    if x.dtype.is_floating:
+        power = tf.pow(x, y)
+        # TensorFlow makes a root of it, which has another value for -0.0 and -inf
+        return tf.where((x == 0) | (x == -np.inf), tf.pow(tf.abs(x), y), power) if _is_half(y) else power
+    if x.dtype.is_complex:
         return tf.pow(x, y)
     # the wrapped product of the low bits is the same in every wider dtype, signed or not
-    return tf.cast(tf.pow(tf.cast(x, tf.int64), tf.cast(y, tf.int64)), x.dtype)
+    static = tf.get_static_value(y)
+    base, dtype = tf.cast(x, tf.int64), x.dtype
+    if static is not None and (static < _XLA_EXPONENTS).all():
+        return tf.cast(tf.pow(base, tf.cast(y, tf.int64)), dtype)
+    exponent, result = tf.cast(y, tf.uint64), tf.ones_like(base)
+    for digit in range(0, dtype.size * 8 - (not dtype.is_unsigned), 6):
+        if digit:
+            half = tf.pow(base, tf.constant(_XLA_EXPONENTS // 2, tf.int64))
+            base = half * half
+        shifted = tf.bitwise.right_shift(exponent, tf.constant(digit, tf.uint64))
+        low = tf.bitwise.bitwise_and(shifted, tf.constant(_XLA_EXPONENTS - 1, tf.uint64))
+        result *= tf.pow(base, tf.cast(low, tf.int64))
+    return tf.cast(result, dtype)
 
 
 def power(x: Any, y: Any, checks: Checks | None = None, check: int = 0) -> Any:
     """`x ** y`. An integer to a negative integer has no integer value: it is noted, or raises without `checks`."""
+    x, y = _as_arrays(x, y)
     operands = _operands(x, y)
     numeric = all(is_array(v) or is_python_scalar(v) for v in (x, y))
     if not numeric or (is_python_scalar(x, y) and checks is None):
         return x**y
     _refuse_bools("**", x, y)
+    _require_fits(x, y)
     if common_dtype((x, y)).kind in "iu" and (is_python_scalar(y) or dtype_of(y).kind == "i"):
         if is_tensor(y):
             assert checks is not None
@@ -368,6 +455,7 @@ def _shift(name: str, python: _Binary, function: _Binary, beyond: Callable[[Any]
     """A shift; by the width of the dtype or more, what shifting bit by bit would leave (NumPy's rule)."""
 
     def on_lanes(x: Any, y: Any, checks: Checks | None = None, check: int = 0) -> Any:
+        x, y = _as_arrays(x, y)
         operands = _operands(x, y)
         if not all(is_array(v) or is_python_scalar(v) for v in (x, y)):
             return python(x, y)

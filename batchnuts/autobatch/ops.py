@@ -30,6 +30,7 @@ from batchnuts.autobatch.arrays import convert as _convert
 from batchnuts.autobatch.arrays import dtype_named as dtype_named
 from batchnuts.autobatch.arrays import dtype_of as dtype_of
 from batchnuts.autobatch.arrays import is_python_scalar as is_python_scalar
+from batchnuts.autobatch.arrays import require_fits as _require_fits
 from batchnuts.autobatch.arrays import static_shape as static_shape
 from batchnuts.autobatch.arrays import tensorflow as _tensorflow
 from batchnuts.autobatch.arrays import uses_tensorflow as uses_tensorflow
@@ -331,8 +332,23 @@ def norm(x: Array, axis: int | tuple[int, ...] | None = None, keepdims: bool = F
     return tf.where(zero, tf.zeros_like(squares), tf.sqrt(safe))
 
 
+def _require_holds(dtype: Any, value: Any) -> None:
+    weak = is_python_scalar(value)
+    given = np.result_type(value, dtype) if weak else dtype_of(value)
+    if given != dtype and not np.can_cast(given, dtype, "same_kind" if dtype.kind in "fc" else "safe"):
+        shown = f"the {type(value).__name__} {value}" if weak else f"a value of {given}"
+        raise TypeError(f"an array of {dtype} cannot hold {shown}. Cast it with autobatch.ops.cast")
+    if weak:
+        _require_fits(value, dtype)
+
+
 def full_like(x: Array, value: Array) -> Array:
-    """An array of the shape and dtype of `x` that holds `value` (anything that broadcasts to that shape)."""
+    """An array of the shape and dtype of `x` that holds `value` (anything that broadcasts to that shape).
+
+    TypeError for a value whose dtype that of `x` does not hold (floats, or integers of more bits, for integers);
+    OverflowError for a Python number outside it. Floats are rounded.
+    """
+    _require_holds(_common_dtype((x,)), value)
     if uses_tensorflow(x, value):
         tf, dtype, shape = _tensorflow(), _common_dtype((x,)), static_shape(x)
         known = shape is not None and None not in shape
@@ -395,4 +411,6 @@ def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
 def reshape(x: Array, shape: int | Sequence[int]) -> Array:
     """`x` with another shape of the same size, row-major; one extent may be -1."""
     extents = [shape] if isinstance(shape, (int, np.integer)) else list(shape)
-    return _tensorflow().reshape(x, extents) if uses_tensorflow(x) else np.reshape(x, extents)
+    if not uses_tensorflow(x):
+        return np.reshape(x, extents)
+    return _tensorflow().reshape(_convert(x, dtype_of(x), True), extents)

@@ -69,7 +69,7 @@ def check_numbers(random: Random, *ways: Way) -> str:
 
     What Python computes is found, or the program is refused. What Python refuses is refused.
     """
-    text = generator_of_numbers.program(random)
+    text = generator_of_numbers.program(random, divides=all(way.exact for way in ways))
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # NumPy's scalars warn where arrays wrap in silence
         module = load(Path(folder), text)

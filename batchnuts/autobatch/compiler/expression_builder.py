@@ -165,7 +165,6 @@ class ExpressionBuilder:
         function = Primitive(
             expressions.text_of(node),
             call,
-            operands=expressions.integer_operands(node),
             weak=expressions.is_bound(node),
             speculable=not count and facts.is_speculable(node, self.static),
             offset=facts.offset_of(node) if len(names) == 1 else None,

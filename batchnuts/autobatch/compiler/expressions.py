@@ -168,23 +168,6 @@ def formula(text: str, like: ast.AST, **parts: Any) -> ast.expr:
     return located(Fill().visit(ast.parse(text, mode="eval").body), like)
 
 
-def integer_operands(node: ast.expr) -> tuple[int, ...]:
-    """Integer literals that stand directly beside an operator or comparison (not those used as indices)."""
-    found: list[int] = []
-    for part in ast.walk(node):
-        sides: list[ast.expr] = []
-        if isinstance(part, ast.BinOp):
-            sides = [part.left, part.right]
-        elif isinstance(part, ast.Compare):
-            sides = [part.left, *part.comparators]
-        for side in sides:
-            negative = isinstance(side, ast.UnaryOp) and isinstance(side.op, ast.USub)
-            literal = side.operand if isinstance(side, ast.UnaryOp) and negative else side
-            if isinstance(literal, ast.Constant) and type(literal.value) is int:
-                found.append(-literal.value if negative else literal.value)
-    return tuple(dict.fromkeys(found))
-
-
 def is_literal_integer(node: ast.AST | None) -> bool:
     """True for `3` and `-3`."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -16,11 +16,10 @@ start: these are tried before the conflict is reported.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
-
-import numpy as np
 
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.compiler.blame import deepest_frame, hint
@@ -41,6 +40,7 @@ from batchnuts.autobatch.compiler.ir import (
     WriteRowOp,
     reads,
 )
+from batchnuts.autobatch.compiler.narrowing import ADVICE, Narrowing
 from batchnuts.autobatch.compiler.text import show_type as show
 from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves
 from batchnuts.autobatch.errors import BatchnutsError, CompileError, Source, TypeConflictError
@@ -163,8 +163,6 @@ class _Inference:
         """For each variable, the dtypes of the arrays that what it is assigned was computed from."""
         self.changed = False
         self.only_upwards = False
-        self.literals: dict[str, dict[int, Source | None]] = {}
-        """Integer literals that a variable may hold, and where they were assigned."""
 
     def assign(self, variable: str, place: Hashable, new: Any, where: Source | None) -> None:
         """Note what a place of the program assigns, and find the variable's type anew."""
@@ -215,12 +213,15 @@ class _Inference:
 
     def evaluate(self, op: PrimOp) -> tuple[AbstractResult, ...]:
         arguments = tuple(self.types[v] for v in op.vars_in)
-        self.check_operands(op, arguments)
         try:
             results = self.evaluator.evaluate(op.function, arguments)
             return tuple(map(_weakened, results)) if op.function.weak else results
         except BatchnutsError:
             raise
+        except OverflowError as error:
+            raise TypeConflictError(
+                f"`{op.function.text}`: {error}. {ADVICE}{deepest_frame(error, op.source)}", op.source
+            ) from error
         except Exception as error:
             shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
             raise CompileError(
@@ -239,7 +240,6 @@ class _Inference:
                 for variable, result in zip(op.vars_out, self.evaluate(op)):
                     self.met.setdefault(variable, {}).update(dict.fromkeys(strong))
                     self.assign(variable, place, result.type, op.source)
-                self.note_literals(op)
             case WriteRowOp():
                 self.write(place, op)
             case FunctionCallOp():
@@ -275,71 +275,32 @@ class _Inference:
                 op.source,
             ) from None
 
-    def note_literals(self, op: PrimOp) -> None:
-        """Remember integers that the op assigns, so that none is cast to a dtype that cannot hold it."""
-        if op.function is COPY:
-            for out, source in zip(op.vars_out, op.vars_in):
-                self.literals.setdefault(out, {}).update(self.literals.get(source, {}))
-        elif not op.vars_in:
-            for out, value in zip(op.vars_out, op.function.call()):
-                if type(value) is int:
-                    self.literals.setdefault(out, {}).setdefault(value, op.source)
+    def settle_block(self, block: Block, narrowing: Narrowing) -> Block:
+        ops = [checked for op in block.ops for checked in narrowing.checked(*self.settle_weak(op))]
+        return replace(block, ops=tuple(ops))
 
-    def check_operands(self, op: PrimOp, arguments: tuple[Any, ...]) -> None:
-        """Raise if an integer operand written in the expression fits none of the integer dtypes it may meet."""
-        leaves = [leaf for t in arguments for leaf in flatten(t)[0]]
-        integers = [np.iinfo(leaf.dtype) for leaf in leaves if _kind(leaf.dtype) in "iu"]
-        if not integers or any(_kind(leaf.dtype) in "fc" for leaf in leaves):
-            return
-        for value in op.function.operands:
-            if not any(limits.min <= value <= limits.max for limits in integers):
-                raise TypeConflictError(
-                    f"`{op.function.text}`: the integer {value} does not fit {integers[0].dtype}. Cast the arrays to a "
-                    "wider dtype with autobatch.ops.cast, or give the inputs one.",
-                    op.source,
-                )
-
-    def check_literals(self, variable: str, dtype: str) -> None:
-        """Raise if the variable may hold an integer literal outside the dtype's range."""
-        if _kind(dtype) not in "iu":
-            return
-        limits = np.iinfo(dtype)
-        for value, where in self.literals.get(variable, {}).items():
-            if not limits.min <= value <= limits.max:
-                raise TypeConflictError(
-                    f"the integer {value} meets {dtype} arrays, which hold {limits.min} to {limits.max}. "
-                    "Cast the arrays to a wider dtype with autobatch.ops.cast, or give the inputs one.",
-                    where,
-                )
-
-    def settle_block(self, block: Block) -> Block:
-        return replace(block, ops=tuple(map(self.settle_weak, block.ops)))
-
-    def settle_weak(self, op: Op) -> Op:
-        """The op as it must run once its weak inputs are arrays of Python's dtypes.
+    def settle_weak(self, op: Op) -> tuple[Op, list[tuple[str, str]]]:
+        """The op as it must run once its weak inputs are arrays of Python's dtypes; what it casts to which dtype.
 
         While types were found a weak input stood for a Python number. As an array it may meet another dtype: where
         the op then fails or gives another type, its weak inputs are cast to the dtype of its strong ones first.
         """
         if not isinstance(op, PrimOp) or any(v not in self.types for v in op.vars_in):
-            return op
+            return op, []
         arguments = tuple(self.types[v] for v in op.vars_in)
         leaves = [leaf for t in arguments for leaf in flatten(t)[0]]
         if op.function is COPY or not any(leaf.weak for leaf in leaves):
-            return op
+            return op, []
         wanted = [r.type for r in self.evaluate(op)]
         as_arrays = tuple(map_leaves(strengthen, t) for t in arguments)
         if self.gives(op.function, as_arrays, wanted):
-            return op
+            return op, []
         strong = [leaf.dtype for leaf in leaves if not leaf.weak]
         results = [leaf.dtype for t in wanted for leaf in flatten(t)[0]]
         for dtype in dict.fromkeys([*strong, *results]):
             function = _casting(op.function, arguments, dtype)
             if self.gives(function, as_arrays, wanted):
-                for variable, type_ in zip(op.vars_in, arguments):
-                    if isinstance(type_, TensorType) and type_.weak:
-                        self.check_literals(variable, dtype)
-                return replace(op, function=function)
+                return replace(op, function=function), [(v, dtype) for v in op.vars_in]
         shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, as_arrays))
         raise TypeConflictError(
             f"`{op.function.text}` mixes dtypes that do not go together: {shown}. Cast with autobatch.ops.cast.",
@@ -383,15 +344,11 @@ def infer_types(program: Program, input_types: tuple[Any, ...], evaluator: Evalu
     for function in (*program.functions, program.main_function()):  # the user's own lines first
         _check_settled(function, inference)
         _check_conditions(function, inference)
-    settled = {f.name: _map_blocks(f, inference.settle_block) for f in program.all_functions()}
-    types = {variable: map_leaves(strengthen, t) for variable, t in inference.types.items()}
+    narrowing = Narrowing(program, inference.types, evaluator)
+    settle = functools.partial(inference.settle_block, narrowing=narrowing)
+    settled = {f.name: _map_blocks(f, settle) for f in program.all_functions()}
+    types = {variable: map_leaves(strengthen, t) for variable, t in (inference.types | narrowing.made).items()}
     settled = {name: _map_blocks(f, lambda b: drop_settled_checks(b, types, evaluator)) for name, f in settled.items()}
-    for variable, type_ in types.items():
-        if isinstance(type_, TensorType):
-            inference.check_literals(variable, type_.dtype)
-    for op in (op for f in program.all_functions() for block in f.graph.blocks for op in block.ops):
-        if isinstance(op, WriteRowOp) and isinstance(types.get(op.buffer), TensorType):
-            inference.check_literals(op.value, types[op.buffer].dtype)
     return program.with_functions(settled).replace(var_defs=types)
 
 

@@ -77,8 +77,6 @@ class Primitive:
     call: Callable[..., tuple[Any, ...]] = field(compare=False)
     batched: bool = False
     costly: bool = False
-    operands: tuple[int, ...] = field(default=(), compare=False)
-    """Integers that the expression's operators combine with arrays."""
     speculable: bool = field(default=False, compare=False)
     """Cheap, and harmless on lanes that do not need it: a branch around it may be taken out."""
     offset: int | None = field(default=None, compare=False)

@@ -153,7 +153,6 @@ def _compiled(
     return Primitive(
         token.value,
         call,
-        operands=expressions.integer_operands(node),
         speculable=not count and facts.is_speculable(node, static),
         offset=facts.offset_of(node) if len(names) == 1 else None,
         rearranges=facts.rearranges(node, static),

@@ -1,0 +1,170 @@
+"""Python's numbers that meet narrower dtypes: each fits, or is refused at its line, or stops its lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchnuts import autobatch
+from batchnuts.autobatch import LaneAssertionError, TypeConflictError, ops, write
+
+BYTES, SHORT, ROW = np.zeros(2, np.uint8), np.array([1, 2], np.int16), np.array([0.5, 2.0], np.float32)
+
+every_way = pytest.mark.parametrize(
+    "way", [{"backend": "numpy"}, {"backend": "tensorflow", "mode": "eager"}], ids=["numpy", "eager"]
+)
+
+
+@autobatch.batch
+def computed(n, rounds):
+    count = 0
+    while count < rounds:
+        count = count + 100
+    return write(BYTES, 0, count)
+
+
+@autobatch.batch
+def as_operand(n, rounds):
+    count = 0
+    while count < rounds:
+        count += 100
+    return n + count
+
+
+@autobatch.batch
+def one_or(n):
+    return n
+
+
+@autobatch.batch
+def as_argument(n, rounds):
+    count = 0
+    while count < rounds:
+        count += 100
+    return one_or(n), one_or(count)
+
+
+@autobatch.batch
+def assigned(n, rounds):
+    pair = (n, 0)
+    for i in range(rounds + 1):
+        pair = (i, n)
+    return pair
+
+
+@every_way
+@pytest.mark.parametrize("function", [computed, as_operand, as_argument, assigned], ids=lambda f: f.__name__)
+def test_a_computed_number_that_does_not_fit_stops_its_lane(
+    function: autobatch.BatchedFunction, way: dict[str, Any]
+) -> None:
+    n, rounds = np.array([1, 2], np.uint8), np.array([7, 200])
+    found = function.run(n, rounds, **way)
+    wanted = [function.function(*lane) for lane in zip(n, rounds)]
+    for part, *lanes in zip(found, *wanted) if isinstance(found, tuple) else [(found, *wanted)]:
+        assert part.dtype == np.uint8
+        np.testing.assert_array_equal(part, lanes)
+    with pytest.raises(LaneAssertionError, match=r"lane 1: the integer `.*` does not fit uint8, which holds 0 to 255"):
+        function.run(n, np.array([7, 300]), **way)
+
+
+@autobatch.batch
+def in_a_pair(n):
+    pair = (0, 300)
+    if n > 0:
+        pair = (n, n)
+    return pair
+
+
+@autobatch.batch
+def returned(n):
+    return n if n > 0 else 300
+
+
+@autobatch.batch
+def calls(n):
+    return one_or(n), one_or(-1)
+
+
+@autobatch.batch
+def added(n):
+    return n + 300
+
+
+@autobatch.batch
+def too_large_a_float(x):
+    return x * 1e39
+
+
+REFUSED = [
+    (in_a_pair, "uint8"),
+    (returned, "uint8"),
+    (calls, "uint8"),
+    (added, "uint8"),
+    (too_large_a_float, "float32"),
+]
+
+
+@every_way
+@pytest.mark.parametrize(("function", "dtype"), REFUSED, ids=lambda v: getattr(v, "__name__", v))
+def test_a_known_number_that_does_not_fit_is_refused(
+    function: autobatch.BatchedFunction, dtype: str, way: dict[str, Any]
+) -> None:
+    with pytest.raises(TypeConflictError, match=r"(300|-1|1e\+39)") as caught:
+        function.run(np.array([1, 2], dtype), **way)
+    assert __file__ in str(caught.value)
+
+
+@autobatch.batch
+def written(value):
+    return write(BYTES, 0, value)
+
+
+@every_way
+@pytest.mark.parametrize("dtype", ["float64", "int64", "int8", "uint16", "bool"])
+def test_a_buffer_takes_no_other_dtype(dtype: str, way: dict[str, Any]) -> None:
+    with pytest.raises(TypeConflictError, match=rf"a row of uint8\[2\] cannot hold {dtype}\[\]"):
+        written.run(np.array([1, 0], dtype), **way)
+
+
+@autobatch.batch
+def compared(n):
+    return n < 300, 300 > n, n == -1, n in (1, 300), n >= -5, n != 2**70, -(2**70) > n  # noqa: SIM300
+
+
+@autobatch.batch
+def with_lists(v, x):
+    return v + [0.5, x], [1, x] * v, v < [2.0, x], ROW + [x, 1]  # noqa: RUF005
+
+
+@autobatch.batch
+def with_constants(u):
+    return (SHORT - u) * 1000, -u, SHORT[0] + 1000
+
+
+@every_way
+def test_what_numpy_allows_is_allowed(way: dict[str, Any]) -> None:
+    for function, lanes in (
+        (compared, (np.array([0, 1, 255], np.uint8),)),
+        (compared, (np.array([-128, -5, 127], np.int8),)),
+        (with_lists, (np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([0.25, 8.0]))),
+        (with_constants, (np.array([1, 2, 30], np.int16),)),
+    ):
+        wanted = [function.function(*lane) for lane in zip(*lanes)]
+        for found, *expected in zip(function.run(*lanes, **way), *wanted):
+            np.testing.assert_array_equal(found, np.array(expected))
+
+
+@autobatch.batch
+def no_narrowing(n, x):
+    total = 0
+    for i in range(n):
+        total += i * 2
+        x = x * i + 1 - len(SHORT)
+    return total, x, ops.where(x > 3, x, 0)
+
+
+def test_where_nothing_is_narrowed_nothing_is_checked() -> None:
+    for n, x in (("int64", "int64"), ("int8", "float32"), ("int32", "int64")):
+        assert "assert" not in no_narrowing.dump(n, x, after="infer_types", backend="numpy")
