@@ -6,6 +6,7 @@ Neither reading nor checking a config imports TensorFlow.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 import textwrap
@@ -16,8 +17,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from batchnuts.mcmc.memory import memory_problem
 from batchnuts.mcmc.model import DType, Model
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, Settings, expected, nearest
+from batchnuts.mcmc.settings import MOST_NUMBERS, ExecutionSettings, SamplerSettings, Settings, expected, nearest, shown
 from batchnuts.models import REGISTRY, ModelOptions, build
 from batchnuts.yaml_settings import (
     ConfigError,
@@ -48,7 +50,9 @@ class TargetOptions(Settings):
     target: str = Field(
         description="your own log-density, as package.module:function (the current folder is importable)"
     )
-    dimension: int | None = Field(None, ge=1, description="length of the flat position that the function takes")
+    dimension: int | None = Field(
+        None, ge=1, le=MOST_NUMBERS, description="length of the flat position that the function takes"
+    )
     variables: dict[str, list[int]] | None = Field(
         None,
         description="in place of dimension: names and shapes, e.g. {mu: [], theta: [8]}; the function takes a dict",
@@ -59,13 +63,19 @@ class TargetOptions(Settings):
     def _layout(self) -> TargetOptions:
         module, colon, function = self.target.partition(":")
         if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-            raise ValueError(f"target is {self.target!r}; expected package.module:function")
+            raise ValueError(f"target is {shown(self.target)}; expected package.module:function")
         if (self.dimension is None) == (self.variables is None):
             raise ValueError(
                 "target needs exactly one of dimension (the function takes a vector) and variables (a dict)"
             )
         if self.variables is not None and not self.variables:
             raise ValueError("variables is empty; expected at least one name and its shape")
+        for name, shape in (self.variables or {}).items():
+            if any(not 1 <= length <= MOST_NUMBERS for length in shape) or math.prod(shape) > MOST_NUMBERS:
+                raise ValueError(
+                    f"variables.{shown(name)[1:-1]}: found the shape {shown(shape)}; expected lengths of at least 1, "
+                    f"and at most {MOST_NUMBERS} numbers in all"
+                )
         return self
 
 
@@ -78,7 +88,7 @@ class OutputSettings(Settings):
         description="netCDF file to write, relative to the current folder; null: the config's name + .nc",
     )
     summary_rows: int = Field(
-        12, ge=1, description="most rows of the summary table; worst R-hat first if some are left out"
+        12, ge=1, le=1_000_000, description="most rows of the summary table; worst R-hat first if some are left out"
     )
 
 
@@ -132,6 +142,12 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
     parts: dict[str, Any] = {"model": _check_model(content.get("model"), origin, problems)}
     for name, schema in _SECTIONS.items():
         parts[name] = check_section(name, content.get(name), schema, origin, problems, _ELSEWHERE)
+    if not problems:
+        # how many numbers a position has is known exactly only once the model is made; the run looks again
+        numbers = getattr(parts["model"], "dimension", None) or 1
+        too_large = memory_problem(parts["sampler"], numbers, parts["model"].dtype)
+        if too_large:
+            problems.append(f"{origin('sampler.draws')}{too_large}")
     if problems:
         raise ConfigError("\n".join(problems))
     if parts["output"].path is None:
@@ -145,7 +161,7 @@ def _check_model(content: Any, origin: Origin, problems: list[str]) -> Settings 
         content = {}
     if not isinstance(content, dict):
         problems.append(
-            f"{origin('model')}model: found {content!r}; expected a mapping with name (one of {names}) or target"
+            f"{origin('model')}model: found {shown(content)}; expected a mapping with name (one of {names}) or target"
         )
         return None
     if ("name" in content) == ("target" in content):
@@ -166,12 +182,12 @@ def check_packaged_model(
     """Options of one of batchnuts' models at a key path, or None with the mistakes added to `problems`."""
     names = ", ".join(REGISTRY)
     if not isinstance(content, dict):
-        problems.append(f"{origin(path)}{path}: found {content!r}; expected a mapping with name (one of {names})")
+        problems.append(f"{origin(path)}{path}: found {shown(content)}; expected a mapping with name (one of {names})")
         return None
     name = content.get("name")
     if not isinstance(name, str) or name not in REGISTRY:
         hint = nearest(name, REGISTRY) if isinstance(name, str) else ""
-        problems.append(f"{origin(f'{path}.name')}{path}.name: found {name!r}; expected one of {names}{hint}")
+        problems.append(f"{origin(f'{path}.name')}{path}.name: found {shown(name)}; expected one of {names}{hint}")
         return None
     return check_section(path, content, REGISTRY[name].options, origin, problems, elsewhere)
 

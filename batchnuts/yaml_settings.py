@@ -16,9 +16,17 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
+    ScalarEvent,
+)
+from ruamel.yaml.reader import ReaderError
 
 from batchnuts.autobatch.errors import BatchnutsError
-from batchnuts.mcmc.settings import Settings, explain, nearest
+from batchnuts.mcmc.settings import Settings, explain, nearest, shown
 
 _PACKAGED = Path(__file__).parent / "configs"
 
@@ -75,28 +83,24 @@ def find_config(name: str, folder: str = ".") -> Path:
 def read_yaml(file: Path, origin: Origin, sections: Sequence[str]) -> dict[str, Any]:
     """A file's content as plain Python values; the line of each key is noted in `origin`.
 
-    Raises ConfigError for what is not YAML, for a key given twice, and for a top level that is no mapping; the message
-    then lists the `sections`.
+    Raises ConfigError for what is not YAML, for parts of YAML that configs do not need (see `_check_events`), for a key
+    given twice, and for a top level that is no mapping; the message then lists the `sections`.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not a UTF-8 text file ({error}).") from error
+        data = file.read_bytes()
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}.") from error
-    yaml = YAML(typ="rt", pure=True)
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(f"{file}: has {len(data)} bytes; expected a config of at most {_MOST_BYTES}.")
     try:
-        content = yaml.load(text)
-    except DuplicateKeyError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 0
-        key = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
-        raise ConfigError(f"{file}:{line}: the key {key!r} is given twice; keep one of them.") from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{file}:{mark.line + 1}" if mark else str(file)
-        raise ConfigError(f"{place}: this is not YAML: {error.problem or error.context}.") from error
-    except (YAMLError, ValueError) as error:
-        raise ConfigError(f"{file}: this is not YAML: {error}.") from error
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{file}:{line}: not a UTF-8 text file ({error.reason}).") from error
+    try:
+        content = _load(text)
+    except _Refused as error:
+        raise ConfigError(f"{file}:{error.line}: {error.what}.") from error
     if content is None:
         return {}
     if not isinstance(content, CommentedMap):
@@ -107,18 +111,87 @@ def read_yaml(file: Path, origin: Origin, sections: Sequence[str]) -> dict[str, 
     return plain
 
 
+_MOST_BYTES = 200_000
+_MOST_LEVELS = 20
+"""Of mappings and lists within each other."""
+_MOST_CHARACTERS = 2000
+"""Of one value."""
+
+
+class _Refused(Exception):
+    """A text that is not YAML, or not what a config needs of it."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line, self.what = line, what
+
+
+def _load(text: str) -> Any:
+    """The content of a YAML text, in ruamel's containers. Raises _Refused."""
+    try:
+        _check_events(text)
+        return YAML(typ="rt", pure=True).load(text)
+    except DuplicateKeyError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        key = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
+        raise _Refused(line, f"the key {key!r} is given twice; keep one of them") from error
+    except ReaderError as error:
+        character = error.character if isinstance(error.character, str) else chr(error.character)
+        line = text.count("\n", 0, max(text.find(character), 0)) + 1
+        raise _Refused(line, f"this is not YAML: the character {character!r} is not allowed") from error
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise _Refused(mark.line + 1 if mark else 1, f"this is not YAML: {error.problem or error.context}") from error
+    except (YAMLError, ValueError) as error:
+        raise _Refused(1, f"this is not YAML: {error}") from error
+
+
+def _check_events(text: str) -> None:
+    """Refuse what would take for ever to read, or give something else than is written there, with its line.
+
+    Reads the text piece by piece, and no further than the first such piece.
+    """
+    depth = documents = 0
+    for event in YAML(typ="rt", pure=True).parse(io.StringIO(text)):
+        line = event.start_mark.line + 1
+        if isinstance(event, AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise _Refused(
+                line, f"anchors and aliases (&{event.anchor}, *{event.anchor}) are not read; repeat the value"
+            )
+        if isinstance(event, DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise _Refused(line, "a second document begins here; expected one")
+            if event.version not in (None, (1, 2)) or event.tags:
+                raise _Refused(line, "directives are not read; remove the lines that begin with %")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise _Refused(line, f"the tag {_short(str(tag))} is not read; expected a plain value")
+        if isinstance(event, ScalarEvent):
+            if len(event.value) > _MOST_CHARACTERS:
+                raise _Refused(line, f"found {_short(event.value)}; expected at most {_MOST_CHARACTERS} characters")
+            if event.value == "<<" and event.style is None:
+                raise _Refused(line, "merge keys (<<) are not read; repeat the keys")
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > _MOST_LEVELS:
+            raise _Refused(line, f"more than {_MOST_LEVELS} lists or mappings within each other")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def _plain(value: Any, origin: Origin, path: str) -> Any:
     """ruamel's annotated containers and numbers as plain Python ones; notes the line of each key in `origin`."""
     if isinstance(value, Mapping):
         result = {}
         for key, item in value.items():
             if not isinstance(key, str):
-                raise ConfigError(
-                    f"{origin(path)}{path or 'top level'}: found the key {key!r}; expected names as keys."
-                )
+                place = f"{origin.file}:{_line(value, key)}: " if isinstance(value, CommentedMap) else origin(path)
+                raise ConfigError(f"{place}{path or 'top level'}: found the key {shown(key)}; expected names as keys.")
             below = f"{path}.{key}" if path else key
-            if isinstance(value, CommentedMap) and key in value.lc.data:
-                origin.lines[below] = value.lc.key(key)[0] + 1
+            if isinstance(value, CommentedMap):
+                origin.lines[below] = _line(value, key)
             result[str(key)] = _plain(item, origin, below)
         return result
     if isinstance(value, list):
@@ -135,6 +208,10 @@ def _plain(value: Any, origin: Origin, path: str) -> Any:
     )
 
 
+def _line(mapping: CommentedMap, key: Any) -> int:
+    return int(mapping.lc.key(key)[0]) + 1
+
+
 def apply_override(content: dict[str, Any], override: str, origin: Origin) -> None:
     """Set one key of `content`, given as `key.path=value` on the command line. Raises ConfigError."""
     path, equals, text = override.partition("=")
@@ -144,11 +221,14 @@ def apply_override(content: dict[str, Any], override: str, origin: Origin) -> No
         raise ConfigError(f"command line, {override}: expected key.path=value, e.g. sampler.draws=1000.")
     if not text.strip():
         raise ConfigError(f"command line, {override}: there is no value; write null for none, '' for an empty text.")
+    if len(keys) > _MOST_LEVELS:
+        raise ConfigError(f"command line, {_short(override)}: found {len(keys)} keys; expected key.path=value.")
+    override = _short(override)
     try:
-        value = YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
-        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"command line, {override}: the value is not YAML: {reason}.") from error
+        value = _load(text)
+    except _Refused as error:
+        what = error.what.replace("this is not YAML", "the value is not YAML")
+        raise ConfigError(f"command line, {override}: {what}.") from error
     scratch = Origin(origin.file, overrides={path: override})
     value = _plain(value, scratch, path)
     set_key(content, path, value, f"command line, {override}")
@@ -164,7 +244,7 @@ def set_key(content: dict[str, Any], path: str, value: Any, blame: str) -> None:
         if below is None:
             below = place[key] = {}
         if not isinstance(below, dict):
-            raise ConfigError(f"{blame}: {'.'.join(keys[:depth])} is {below!r}, which has no keys.")
+            raise ConfigError(f"{blame}: {'.'.join(keys[:depth])} is {shown(below)}, which has no keys.")
         place = below
     place[keys[-1]] = value
 
@@ -182,7 +262,7 @@ def check_section(
         content = {}
     if not isinstance(content, dict):
         keys = ", ".join(schema.model_fields)
-        problems.append(f"{origin(name)}{name}: found {content!r}; expected a mapping with keys among {keys}")
+        problems.append(f"{origin(name)}{name}: found {shown(content)}; expected a mapping with keys among {keys}")
         return None
     try:
         return schema.model_validate(content)

@@ -31,16 +31,18 @@ class CorrelatedGaussianOptions(Settings):
     """Options of `name: correlated_gaussian`."""
 
     name: Literal["correlated_gaussian"] = Field("correlated_gaussian", description="this model")
-    dimension: int = Field(100, ge=1, description="number of coordinates")
+    dimension: int = Field(100, ge=1, le=20_000, description="number of coordinates")
     covariance: Literal["wishart", "ar1", "equicorrelated", "diagonal", "rotated"] = Field(
         "wishart",
         description="wishart: A A^T/dimension + 0.1 I with A ~ N(0, 1); ar1: correlation**|i-j|; equicorrelated: the "
         "same correlation everywhere; diagonal: independent with variances from 1 to condition_number; rotated: these "
         "variances along random axes",
     )
-    covariance_seed: int = Field(1, ge=0, description="wishart, rotated: seed of the matrix or the axes")
+    covariance_seed: int = Field(1, ge=0, lt=2**63, description="wishart, rotated: seed of the matrix or the axes")
     correlation: float = Field(0.9, gt=-1.0, lt=1.0, description="ar1, equicorrelated: the correlation")
-    condition_number: float = Field(100.0, ge=1.0, description="diagonal, rotated: largest variance over smallest")
+    condition_number: float = Field(
+        100.0, ge=1.0, le=1e30, description="diagonal, rotated: largest variance over smallest"
+    )
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
 
     def without_effect(self) -> set[str]:

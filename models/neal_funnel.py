@@ -13,15 +13,15 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.mcmc.model import DType, Model, Variable
-from batchnuts.mcmc.settings import Settings
+from batchnuts.mcmc.settings import MOST_NUMBERS, Settings
 
 
 class NealFunnelOptions(Settings):
     """Options of `name: neal_funnel`."""
 
     name: Literal["neal_funnel"] = Field("neal_funnel", description="this model")
-    dimension: int = Field(10, ge=2, description="v and the x_i together")
-    scale: float = Field(3.0, gt=0.0, description="standard deviation of v")
+    dimension: int = Field(10, ge=2, le=MOST_NUMBERS, description="v and the x_i together")
+    scale: float = Field(3.0, ge=1e-30, le=1e30, description="standard deviation of v")
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
 
 

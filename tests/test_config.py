@@ -1,11 +1,15 @@
+import random
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import batchnuts.config as config_module
 from batchnuts.config import ConfigError, TargetOptions, build_model, describe_keys, load_config, packaged_configs
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.models import REGISTRY
+from batchnuts.yaml_settings import find_config
 
 GAUSS = "model: {name: correlated_gaussian, dimension: 3}\n"
 
@@ -73,7 +77,7 @@ BAD = [
     ("sampler: {seed: 1}\nsampler: {seed: 2}\n", (), "my.yaml:3: the key 'sampler' is given twice"),
     ("sampler: {seed: 1\n", (), "this is not YAML"),
     ("sampler: {1: 2}\n", (), "found the key 1; expected names as keys"),
-    ("sampler: {seed: !!binary aGk=}\n", (), "my.yaml:2: sampler.seed: found a "),
+    ("sampler: {seed: !!binary aGk=}\n", (), "my.yaml:2: the tag tag:yaml.org,2002:binary is not read"),
     ("output: {summary_rows: 0}\n", (), "output.summary_rows: found 0"),
     ("output: {path: ''}\n", (), "output.path: found ''"),
     ("", ("sampler.chians=3",), "command line, sampler.chians=3: sampler.chians: unknown key; did you mean 'chains'?"),
@@ -91,7 +95,75 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("text", "overrides", "message"), BAD)
+# fmt: off
+BAD += [
+    (
+        "sampler: &a {seed: 1}\noutput: *a\n",
+        (),
+        "my.yaml:2: anchors and aliases (&a, *a) are not read; repeat the value",
+    ),
+    ("sampler:\n  <<: {seed: 1}\n", (), "my.yaml:3: merge keys (<<) are not read; repeat the keys"),
+    ("sampler:\n  seed: " + "[" * 5000, (), "my.yaml:3: more than 20 lists or mappings within each other"),
+    ("".join("  " * n + "a:\n" for n in range(5000 // 16)), (), "more than 20 lists or mappings within each other"),
+    (
+        "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60)),
+        (),
+        "my.yaml:2: anch",
+    ),
+    ("sampler: &a {seed: *a}\n", (), "my.yaml:2: anchors and aliases"),
+    ("---\nsampler: {}\n", (), "my.yaml:2: a second document begins here; expected one"),
+    ("sampler: {seed: !mine 3}\n", (), "my.yaml:2: the tag !mine is not read; expected a plain value"),
+    ("sampler: !!omap [a: 1]\n", (), "my.yaml:2: the tag tag:yaml.org,2002:omap is not read"),
+    ("sampler: {seed: " + "9" * 5000 + "}\n", (), "my.yaml:2: found 999"),
+    (
+        "sampler: {seed: 0x" + "f" * 1900 + "}\n",
+        (),
+        "my.yaml:2: sampler.seed: found an integer of 2288 digits (an integer)",
+    ),
+    (
+        "sampler: {step_size: 1e999}\n",
+        (),
+        "sampler.step_size: found inf (a number); expected null or a number at least",
+    ),
+    ("sampler:\n  seed: \x01\n", (), "my.yaml:3: this is not YAML: the character '\\x01' is not allowed"),
+    ("sampler:\n  seed: a\0b\n", (), "my.yaml:3: this is not YAML: the character '\\x00' is not allowed"),
+    ("sampler:\n  ? [a, b]\n  : 3\n", (), "my.yaml:3: sampler: found the key ("),
+    ("sampler: {seed: 2001-01-01}\n", (), "my.yaml:2: sampler.seed: found a date"),
+    ("sampler: {seed: " + "[" * 15 + "]" * 15 + "}\n", (), "my.yaml:2: sampler.seed: found [[["),
+    ("sampler: {mode: '" + "x" * 1900 + "'}\n", (), "my.yaml:2: sampler.mode: unknown key"),
+    ("execution: {mode: '" + "x" * 1900 + "'}\n", (), "...xxx"),
+    ("", ("sampler.seed=" + "[" * 5000,), "more than 20 lists or mappings within each other"),
+    ("", ("sampler.seed=&a [*a]",), "command line, sampler.seed=&a [*a]: anchors and aliases"),
+    ("", (".".join(["sampler"] * 5000) + "=1",), "found 5000 keys; expected key.path=value"),
+    ("", ("sampler.seed=!!python/name:os.system x",), "is not read; expected a plain value"),
+    ("", ("sampler.seed=1\n--- 2",), "a second document begins here"),
+    ("", ("sampler.seed=\x01",), "the value is not YAML: the character '\\x01' is not allowed"),
+    (
+        "",
+        ("sampler.chains=99999999999999999999",),
+        "found 99999999999999999999 (an integer); expected an integer at least 1",
+    ),
+    (
+        "",
+        ("sampler.chains=10000000", "sampler.draws=1000000000"),
+        "sampler.draws=1000000000: chains x draws: 10000000 x",
+    ),
+    ("", ("model={name: logistic_regression, rows: 1000000000, columns: 10000000}",), "do not fit into this machine's"),
+    (
+        "",
+        ("model={target: 'a:b', variables: {x: [10000000, 10]}}",),
+        "model: variables.x: found the shape [10000000, 10]",
+    ),
+    (
+        "",
+        ("model={target: 'a:b', variables: {x: [0]}}",),
+        "variables.x: found the shape [0]; expected lengths of at least",
+    ),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("text", "overrides", "message"), BAD, ids=range(len(BAD)))
 def test_bad_configs_are_named_with_their_place(config, text, overrides, message):
     with pytest.raises(ConfigError) as caught:
         config(GAUSS + text, *overrides)
@@ -137,6 +209,70 @@ def test_unreadable_files(tmp_path, monkeypatch):
     Path("binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not a UTF-8 text file"):
         load_config("binary.yaml")
+
+
+def test_files_that_are_no_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("latin.yaml").write_bytes(b"sampler:\n  seed: 1\n# caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"latin\.yaml:3: not a UTF-8 text file"):
+        load_config("latin.yaml")
+    Path("long.yaml").write_text("# " + "x" * 300_000)
+    with pytest.raises(ConfigError, match="has 300002 bytes; expected a config of at most 200000"):
+        load_config("long.yaml")
+    Path("marked.yaml").write_bytes(b"\xef\xbb\xbf" + GAUSS.encode())
+    assert load_config("marked.yaml").model.dimension == 3
+
+
+SCHEMAS = [(f"model={{name: {name}}}", "model", model.options) for name, model in REGISTRY.items()]
+SCHEMAS += [("sampler.seed=0", name, schema) for name, schema in config_module._SECTIONS.items()]
+ABSURD = ["-1", "0", "1e-320", "1e308", "99999999999999999999", "-9223372036854775809", "1e999", ".nan", "-.inf",
+          "true", "[]", "{}", "''", "0x" + "f" * 1900, "1_000", "[[[1]]]", "null", "'\\0'", "1.5"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "section", "schema"), SCHEMAS, ids=lambda value: getattr(value, "__name__", ""))
+def test_no_setting_has_a_value_that_is_let_through_to_fail_later(config, base, section, schema):
+    """Every key at absurd values: refused with its key, or within bounds that a machine can be asked for."""
+    for key in schema.model_fields:
+        for value in ABSURD:
+            override = f"{section}.{key}={value}"
+            told = ""
+            try:
+                run = config(GAUSS, base, override)
+            except ConfigError as error:
+                told = str(error)
+            if told:
+                assert key in told, override
+                assert len(told) < 1000, override
+                continue
+            found = getattr(getattr(run, section), key)
+            if isinstance(found, int | float):
+                assert abs(found) <= (2**63 if "seed" in key else 1e30), override
+            run.to_yaml()
+
+
+PIECES = ["&a", "*a", "<<: ", "[", "]", "{", "}", "---\n", "\t", "\x00", "\ufeff", "!!set ", "? ", ": ", "- ", "'",
+          "%YAML 1.1\n", '"', "|\n", ">\n", "\n", "  ", "#", "\\", "1e999", "9" * 400, "null", "\ud7ff", "\x85", ",",
+          "@", "`"]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_written_there_a_config_is_read_or_refused_with_its_place(config, seed):
+    """Packaged configs with pieces of YAML strewn in: no traceback, no hang."""
+    rng = random.Random(seed)
+    texts = [find_config(name).read_text() for name in packaged_configs()]
+    refused = 0
+    for _ in range(60):
+        text = rng.choice(texts)
+        for _ in range(rng.randint(1, 4)):
+            place = rng.randint(0, len(text))
+            text = text[:place] + rng.choice(PIECES) * rng.choice([1, 1, 1, 50]) + text[place + rng.choice([0, 0, 5]) :]
+        told = "my.yaml"
+        try:
+            config(text)
+        except ConfigError as error:
+            refused, told = refused + 1, str(error)
+        assert told.startswith("my.yaml"), text
+    assert 20 < refused < 60
 
 
 @pytest.fixture
@@ -195,4 +331,4 @@ def test_help_describes_every_key():
         for key, field in schema.model_fields.items():
             assert f"{section}.{key}  (" in text
             assert (field.description or "")[:40] in text
-    assert "output.summary_rows  (an integer at least 1; default 12)" in text
+    assert "output.summary_rows  (an integer at least 1 and at most 1,000,000; default 12)" in text

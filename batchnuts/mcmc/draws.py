@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
@@ -23,6 +24,11 @@ STATISTICS = (
     "reached_max_treedepth",
 )
 """Keys of `Draws.stats`: the names of ArviZ's schema for sample statistics."""
+
+
+def draw_bytes(dimension: int, dtype: str) -> int:
+    """Bytes of one draw of one chain with its statistics: four in the model's dtype, two int32, two bool."""
+    return (dimension + 4) * np.dtype(dtype).itemsize + 10
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,8 @@ class Draws:
     and `reached_max_treedepth` are bool); `done` int [chains]: how many of each chain's draws are valid, always `draws`
     unless `interrupted` (entries past it are undefined); `inverse_mass` [dimension], the diagonal metric used for the
     draws; `timings` seconds of the phases `compile`, `warmup`, `sampling`; `useful_gradients` and `utilization` of the
-    whole run after compilation; `arrangement` how chains were served, None if the run did not come so far.
+    whole run after compilation; `arrangement` how chains were served, None if the run did not come so far; `begun` bool
+    [chains]: which had their turn at all (None: all).
     """
 
     position: NDArray[Any]
@@ -82,8 +89,33 @@ class Draws:
     settings: SamplerSettings
     execution: ExecutionSettings
     arrangement: Arrangement | None = None
+    begun: NDArray[Any] | None = None
+
+    @property
+    def chains(self) -> NDArray[Any]:
+        """[chains that had begun]: their numbers. A run that ends early may not have come to all chunks."""
+        return np.arange(len(self.done)) if self.begun is None else np.flatnonzero(self.begun)
 
     @property
     def complete(self) -> int:
-        """Number of draws that every chain has."""
-        return int(self.done.min())
+        """Number of draws that each of `chains` has."""
+        return int(self.done[self.chains].min()) if len(self.chains) else 0
+
+    def rectangle(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Of an array [chains, draws, ...] what each of `chains` has: [chains that had begun, complete, ...]."""
+        whole = len(self.chains) == len(array)
+        return array[:, : self.complete] if whole else array[self.chains, : self.complete]
+
+    def what_there_is(self) -> str:
+        """Of the draws of a run that ended early, in words, by group of the output."""
+        chains, asked = len(self.chains), len(self.done)
+        further = int(self.done.sum()) - self.complete * chains
+        if not self.complete:
+            some = int((self.done > 0).sum())
+            return (
+                f"not every chain has a draw yet: the {further} draws of {some} of {asked} chains are in the group "
+                "'unfinished'"
+            )
+        whose = f"{asked} chains" if chains == asked else f"{chains} chains (the other {asked - chains} had not begun)"
+        rest = f"; the faster chains' further draws ({further} in all) are in the group 'unfinished'" if further else ""
+        return f"{self.complete} of {self.settings.draws} draws of each of {whose}{rest}"

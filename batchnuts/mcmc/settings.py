@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args
 
@@ -10,6 +12,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from batchnuts.autobatch.errors import BatchnutsError
+
+MOST_NUMBERS = 10_000_000
+"""Most entries of a position, and most chains: bounds that no machine comes near, so that mistakes are told at once."""
 
 
 class SettingsError(BatchnutsError):
@@ -30,26 +35,31 @@ class Settings(BaseModel):
         fields = type(self).model_fields
         for name in sorted(self.without_effect()):
             if getattr(self, name) != fields[name].default:
-                raise ValueError(f"{name}: found {getattr(self, name)!r}, which has no effect {reason}")
+                raise ValueError(f"{name}: found {shown(getattr(self, name))}, which has no effect {reason}")
 
 
 class SamplerSettings(Settings):
     """What is sampled: how many chains and draws, and the constants of NUTS and of its warmup."""
 
-    chains: int = Field(256, ge=1, description="number of chains, run together")
-    warmup: int = Field(300, ge=0, description="warmup transitions per chain; they adapt and are not kept")
-    draws: int = Field(200, ge=1, description="draws kept per chain, after warmup")
+    chains: int = Field(256, ge=1, le=MOST_NUMBERS, description="number of chains, run together")
+    warmup: int = Field(
+        300, ge=0, le=1_000_000_000, description="warmup transitions per chain; they adapt and are not kept"
+    )
+    draws: int = Field(200, ge=1, le=1_000_000_000, description="draws kept per chain, after warmup")
     seed: int = Field(0, ge=0, lt=2**63, description="the run's random numbers follow from this number alone")
     target_acceptance: float = Field(
-        0.8, gt=0.0, lt=1.0, description="mean acceptance statistic that the step size is adapted to"
+        0.8, ge=0.01, le=0.9999, description="mean acceptance statistic that the step size is adapted to"
     )
     max_tree_depth: int = Field(10, ge=1, le=20, description="a trajectory doubles at most this many times")
-    leapfrogs_per_leaf: int = Field(1, ge=1, description="leapfrog steps between two states of a trajectory")
+    leapfrogs_per_leaf: int = Field(1, ge=1, le=10_000, description="leapfrog steps between two states of a trajectory")
     divergence_threshold: float = Field(
-        1000.0, gt=0.0, description="an energy error above this ends the trajectory and counts as a divergence"
+        1000.0, gt=0.0, le=1e30, description="an energy error above this ends the trajectory and counts as a divergence"
     )
     step_size: float | None = Field(
-        None, gt=0.0, description="leapfrog step size; null adapts it in warmup, a number keeps it fixed at that"
+        None,
+        ge=1e-30,
+        le=1e30,
+        description="leapfrog step size; null adapts it in warmup, a number keeps it fixed at that",
     )
     adapt_metric: bool = Field(
         True, description="adapt a diagonal metric in warmup from the variances of all chains; false keeps the identity"
@@ -72,14 +82,30 @@ class ExecutionSettings(Settings):
         "auto", description="order in which the virtual machine runs blocks; auto chooses by their cost"
     )
     chunk_lanes: int | None = Field(
-        None, ge=1, description="chains that run together as one batch; null chooses a number that suits the processor"
+        None,
+        ge=1,
+        le=MOST_NUMBERS,
+        description="chains that run together as one batch; null chooses a number that suits the processor",
     )
     shards: int | None = Field(
-        None, ge=1, description="threads that take turns at the chunks; null takes one for each processor core"
+        None, ge=1, le=1024, description="threads that take turns at the chunks; null takes one for each processor core"
     )
     max_stack_depth: int | None = Field(
-        None, ge=1, description="frames of each variable's stack; null chooses a bound that suffices"
+        None, ge=1, le=1000, description="frames of each variable's stack; null chooses a bound that suffices"
     )
+
+
+def shown(value: Any) -> str:
+    """A value as a message has it: its repr, cut off where it is long or nested deep, or cannot be made."""
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return f"an integer of {int(math.log10(abs(value))) + 1} digits"
+    return _REPR.repr(value)
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 100
+_REPR.maxlong = 60
+_REPR.maxlist = _REPR.maxdict = _REPR.maxtuple = 12
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -147,7 +173,7 @@ def explain(
             head = f"{path}: " if path else ""
             lines.append(f"{where(path)}{head}{item['ctx']['error']}")
         else:
-            found = f"found {item['input']!r}" + _kind(item["input"])
+            found = f"found {shown(item['input'])}" + _kind(item["input"])
             hint = ""
             if item["type"] == "literal_error" and isinstance(item["input"], str):
                 hint = nearest(item["input"], choices(schema, keys[0]))
@@ -187,7 +213,9 @@ def expected(schema: type[BaseModel], name: str) -> str:
         for attribute, phrase in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
             limit = getattr(rule, attribute, None)
             if limit is not None:
-                bounds.append(f"{phrase} {limit:g}" if abs(limit) < 1e15 else f"{phrase} 2**{limit.bit_length() - 1}")
+                power = isinstance(limit, int) and limit > 10**15 and limit & (limit - 1) == 0
+                number = f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+                bounds.append(f"{phrase} {f'2**{limit.bit_length() - 1}' if power else number}")
     return _type_words(field.annotation) + (" " + " and ".join(bounds) if bounds else "")
 
 
