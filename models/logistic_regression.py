@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from batchnuts.mcmc.memory import machine_memory
 from batchnuts.mcmc.model import DType, Model, Variable
-from batchnuts.mcmc.settings import Settings
+from batchnuts.mcmc.settings import MOST_NUMBERS, Settings
 from batchnuts.models.tables import read_labelled
 
 
@@ -21,9 +22,11 @@ class LogisticRegressionOptions(Settings):
     """Options of `name: logistic_regression`. `rows`, `columns` and `data_seed` are of the synthetic data only."""
 
     name: Literal["logistic_regression"] = Field("logistic_regression", description="this model")
-    rows: int = Field(10_000, ge=1, description="synthetic data: number of observations")
-    columns: int = Field(100, ge=1, description="synthetic data: number of features")
-    data_seed: int = Field(0, ge=0, description="synthetic data: seed of features, true coefficients and labels")
+    rows: int = Field(10_000, ge=1, le=1_000_000_000, description="synthetic data: number of observations")
+    columns: int = Field(100, ge=1, le=MOST_NUMBERS, description="synthetic data: number of features")
+    data_seed: int = Field(
+        0, ge=0, lt=2**63, description="synthetic data: seed of features, true coefficients and labels"
+    )
     data: str | None = Field(
         None, description="a .csv, .npy or .npz file to use in place of synthetic data, relative to the current folder"
     )
@@ -45,6 +48,11 @@ class LogisticRegressionOptions(Settings):
     @model_validator(mode="after")
     def _one_source(self) -> LogisticRegressionOptions:
         self.refuse_without_effect("on synthetic data" if self.data is None else f"where data is {self.data!r}")
+        if self.data is None and self.rows * self.columns * 8 > machine_memory():
+            raise ValueError(
+                f"rows x columns: {self.rows} x {self.columns} numbers do not fit into this machine's memory "
+                f"({machine_memory() / 1e9:.3g} GB); lower rows or columns"
+            )
         return self
 
 
@@ -54,7 +62,7 @@ def build_logistic_regression(options: LogisticRegressionOptions) -> Model:
         features, labels = synthetic(options.rows, options.columns, options.data_seed)
         names = [str(column) for column in range(options.columns)]
     else:
-        table = read_labelled(options.data, options.label, options.features)
+        table = read_labelled(options.data, options.label, options.features, options.dtype)
         features, labels, names = table.features, table.labels, list(table.names)
     if options.intercept:
         features = np.concatenate([np.ones((len(features), 1)), features], axis=1)

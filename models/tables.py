@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-import zipfile
+import warnings
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.errors import BatchnutsError
-from batchnuts.mcmc.settings import nearest
+from batchnuts.mcmc.settings import nearest, shown
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _FORMATS = ".csv, .npy, .npz"
@@ -32,8 +33,12 @@ class LabelledTable:
     names: tuple[str, ...]
 
 
-def read_labelled(path: str, label: str | int | None, features: Sequence[str | int] | None) -> LabelledTable:
+def read_labelled(
+    path: str, label: str | int | None, features: Sequence[str | int] | None, dtype: str = "float64"
+) -> LabelledTable:
     """Read a file by its ending. Raises DataError, naming the file and the row and column of the fault.
+
+    Values that `dtype`, in which the model computes, cannot hold are faults too.
 
     `label` and `features` name columns (`.csv`) or give their indices from 0 (`.npy`). An `.npz` file holds the
     features in the array `X` and the labels in the array `y`, or in the one that `label` names; `features` are indices
@@ -47,12 +52,28 @@ def read_labelled(path: str, label: str | int | None, features: Sequence[str | i
     if not file.is_file():
         raise DataError(f"{path}: there is no such file (looked for {file.absolute()}).")
     try:
-        return reader(file, label, features)
-    except (OSError, UnicodeDecodeError, csv.Error, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: cannot be read as {file.suffix}: {error}.") from error
+        return reader(file, label, features, dtype)
+    except UnicodeDecodeError:
+        raise _not_text(file) from None
+    except (OSError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as {file.suffix}: {_cause(error)}.") from error
 
 
-def _read_csv(file: Path, label: str | int | None, features: Sequence[str | int] | None) -> LabelledTable:
+def _cause(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _not_text(file: Path) -> DataError:
+    data = file.read_bytes()
+    try:
+        data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return DataError(f"{file}: line {line} cannot be read as .csv: it is no UTF-8 text ({error.reason}).")
+    return DataError(f"{file}: changed while it was read.")
+
+
+def _read_csv(file: Path, label: str | int | None, features: Sequence[str | int] | None, dtype: str) -> LabelledTable:
     # utf-8-sig: spreadsheet programs put a mark before the first column's name.
     with file.open(newline="", encoding="utf-8-sig") as stream:
         reader = csv.reader(stream)
@@ -72,7 +93,50 @@ def _read_csv(file: Path, label: str | int | None, features: Sequence[str | int]
         target = len(header) - 1 if label is None else _named_column(file, header, label, "label")
         chosen = _feature_columns(file, header, target, features)
         wanted = [target, *chosen]
-        rows: list[list[float]] = []
+        values = _at_once(file, reader.line_num, len(header), wanted)
+        if values is None or not _is_sound(values, dtype):
+            values = _line_by_line(file, reader, header, wanted, dtype)
+    if not len(values):
+        raise DataError(f"{file}: there are column names but no rows.")
+    return LabelledTable(values[:, 1:], values[:, 0], tuple(header[column] for column in chosen))
+
+
+def _at_once(file: Path, skipped: int, width: int, wanted: Sequence[int]) -> NDArray[np.float64] | None:
+    """All rows [rows, wanted], by NumPy's reader; None where it stumbles, which says too little about the place.
+
+    It takes what `_line_by_line` takes, or less, and gives the same numbers. A column that is not wanted is read as its
+    first character: every row must have all columns.
+    """
+    used = set(wanted)
+    types: Any = np.dtype([(f"c{column}", "f8" if column in used else "U1") for column in range(width)])
+    if len(used) == width:
+        types = np.float64  # in one piece, which is faster
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*input contained no data", category=UserWarning)
+            table = np.loadtxt(
+                file, types, delimiter=",", skiprows=skipped, quotechar='"', comments=None, encoding="utf-8-sig",
+                ndmin=2 if types is np.float64 else 1,
+            )  # fmt: skip
+    except ValueError:
+        return None
+    if types is np.float64:
+        return table[:, wanted] if table.shape[1] == width else None
+    return np.stack([table[f"c{column}"] for column in wanted], axis=1)
+
+
+def _is_sound(values: NDArray[np.float64], dtype: str) -> bool:
+    """Whether all are finite in `dtype`, and the labels, in the first column, 0 or 1."""
+    return bool((np.abs(values) <= _largest(dtype)).all() and np.isin(values[:, 0], (0.0, 1.0)).all())
+
+
+def _line_by_line(
+    file: Path, reader: Any, header: Sequence[str], wanted: Sequence[int], dtype: str
+) -> NDArray[np.float64]:
+    """The same, slower, which names the first fault."""
+    largest = _largest(dtype)
+    flat = array("d")
+    try:
         for cells in reader:
             if not cells:
                 continue  # a blank line
@@ -80,12 +144,19 @@ def _read_csv(file: Path, label: str | int | None, features: Sequence[str | int]
                 raise DataError(
                     f"{file}: line {reader.line_num} has {len(cells)} cells; line 1 names {len(header)} columns."
                 )
-            rows.append([_number(file, reader.line_num, header[column], cells[column]) for column in wanted])
-            _check_label(file, f"line {reader.line_num}, column {header[target]!r}", rows[-1][0])
-    if not rows:
-        raise DataError(f"{file}: there are column names but no rows.")
-    values = np.asarray(rows)
-    return LabelledTable(values[:, 1:], values[:, 0], tuple(header[column] for column in chosen))
+            try:
+                row = [float(cells[column]) for column in wanted]
+                sound = row[0] in (0.0, 1.0) and all(-largest <= value <= largest for value in row)
+            except ValueError:
+                sound = False
+            if not sound or "_" in "".join(cells):
+                line = reader.line_num
+                row = [_number(file, line, header[column], cells[column], dtype) for column in wanted]
+                _check_label(file, f"line {line}, column {header[wanted[0]]!r}", row[0])
+            flat.extend(row)
+    except csv.Error as error:
+        raise DataError(f"{file}: line {reader.line_num}: {error}.") from error
+    return np.frombuffer(flat, np.float64).reshape(-1, len(wanted)).copy()
 
 
 def _is_number(text: str) -> bool:
@@ -128,20 +199,32 @@ def _check_choice(file: Path, chosen: Sequence[int], target: int | None, names: 
             raise DataError(f"{file}: column {names[column]!r} is listed twice in features.")
 
 
-def _number(file: Path, line: int, column: str, cell: str) -> float:
+def _number(file: Path, line: int, column: str, cell: str, dtype: str) -> float:
     text = cell.strip()
     place = f"{file}: line {line}, column {column!r}"
     if text.lower() in _MISSING:
         raise DataError(
-            f"{place}: the value is missing ({cell!r}). Remove the row or fill it in; none is dropped silently."
+            f"{place}: the value is missing ({shown(cell)}). Remove the row or fill it in; none is dropped silently."
         )
     try:
         value = float(text)
     except ValueError:
-        raise DataError(f"{place}: {cell!r} is not a number.") from None
+        value = None
+    if value is None or "_" in text:  # 1_000 is a number in Python only
+        raise DataError(f"{place}: {shown(cell)} is not a number.")
     if not np.isfinite(value):
-        raise DataError(f"{place}: {cell!r} is not a finite number.")
+        raise DataError(f"{place}: {shown(cell)} is not a finite number.")
+    if abs(value) > _largest(dtype):
+        raise DataError(f"{place}: {shown(cell)} {_too_large(dtype)}")
     return value
+
+
+def _largest(dtype: str) -> float:
+    return float(np.finfo(dtype).max)
+
+
+def _too_large(dtype: str) -> str:
+    return f"is too large for {dtype} (at most {_largest(dtype):.2g}). Scale the column, or set model.dtype: float64."
 
 
 def _check_label(file: Path, place: str, value: float) -> None:
@@ -149,9 +232,8 @@ def _check_label(file: Path, place: str, value: float) -> None:
         raise DataError(f"{file}: {place}: the label is {value:g}; expected 0 or 1. Recode it so that 1 is the event.")
 
 
-def _read_npy(file: Path, label: str | int | None, features: Sequence[str | int] | None) -> LabelledTable:
-    array = _load(file)
-    values = _finite_matrix(file, "the array", array)
+def _read_npy(file: Path, label: str | int | None, features: Sequence[str | int] | None, dtype: str) -> LabelledTable:
+    values = _finite_matrix(file, "the array", _load(file), dtype)
     width = values.shape[1]
     names = [str(column) for column in range(width)]
     target = width - 1 if label is None else _index(file, label, width, "label")
@@ -164,7 +246,7 @@ def _read_npy(file: Path, label: str | int | None, features: Sequence[str | int]
     return _table(file, values[:, chosen], values[:, target], [names[c] for c in chosen], f"column {target}")
 
 
-def _read_npz(file: Path, label: str | int | None, features: Sequence[str | int] | None) -> LabelledTable:
+def _read_npz(file: Path, label: str | int | None, features: Sequence[str | int] | None, dtype: str) -> LabelledTable:
     arrays = _load(file)
     held = list(arrays)
     name = "y" if label is None else label
@@ -175,7 +257,7 @@ def _read_npz(file: Path, label: str | int | None, features: Sequence[str | int]
                 f"{', '.join(held) or 'none'}. "
                 f"Expected features in 'X' and labels in 'y' (or in the array that model.label names)."
             )
-    values = _finite_matrix(file, "array 'X'", arrays["X"])
+    values = _finite_matrix(file, "array 'X'", arrays["X"], dtype)
     labels = _numbers(file, f"array {name!r}", arrays[str(name)])
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -194,13 +276,14 @@ def _read_npz(file: Path, label: str | int | None, features: Sequence[str | int]
 def _load(file: Path) -> Any:
     try:
         # No pickles: a data file must not be able to run code.
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except ValueError as error:
-        raise DataError(f"{file}: cannot be read as a NumPy file: {error}") from error
+        with file.open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
+    except Exception as error:  # damaged bytes make the parsers of NumPy, zip and Python raise whatever they raise
+        raise DataError(f"{file}: cannot be read as a NumPy file: {_cause(error)}") from error
 
 
 def _index(file: Path, column: str | int, width: int, key: str) -> int:
@@ -209,15 +292,16 @@ def _index(file: Path, column: str | int, width: int, key: str) -> int:
     return column
 
 
-def _numbers(file: Path, what: str, array: Any) -> NDArray[np.float64]:
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
-        found = f"dtype {array.dtype}" if isinstance(array, np.ndarray) else "several arrays"
-        raise DataError(f"{file}: {what} has {found}; expected real numbers.")
-    return array.astype(np.float64)
+def _numbers(file: Path, what: str, found: Any) -> NDArray[np.float64]:
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiub":
+        kind = f"dtype {found.dtype}" if isinstance(found, np.ndarray) else "several arrays"
+        raise DataError(f"{file}: {what} has {kind}; expected real numbers.")
+    with np.errstate(over="ignore"):  # of longdouble; what is infinite is told where it stands
+        return found.astype(np.float64)
 
 
-def _finite_matrix(file: Path, what: str, array: Any) -> NDArray[np.float64]:
-    values = _numbers(file, what, array)
+def _finite_matrix(file: Path, what: str, found: Any, dtype: str) -> NDArray[np.float64]:
+    values = _numbers(file, what, found)
     if values.ndim != 2 or 0 in values.shape:
         raise DataError(f"{file}: {what} has shape {values.shape}; expected [rows, columns], neither of them empty.")
     bad = np.argwhere(~np.isfinite(values))
@@ -227,6 +311,10 @@ def _finite_matrix(file: Path, what: str, array: Any) -> NDArray[np.float64]:
             f"{file}: {what}, row {row}, column {column}: the value is {values[row, column]}; "
             f"{len(bad)} values in all are missing or infinite. Remove those rows or fill them in."
         )
+    large = np.argwhere(np.abs(values) > _largest(dtype))
+    if len(large):
+        row, column = large[0]
+        raise DataError(f"{file}: {what}, row {row}, column {column}: {values[row, column]:g} {_too_large(dtype)}")
     return values
 
 
