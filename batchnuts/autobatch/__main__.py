@@ -15,14 +15,10 @@ import importlib.util
 import inspect
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
-
-# TensorFlow reads this when it is first imported; an own setting is respected
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 
@@ -32,6 +28,7 @@ from batchnuts.autobatch.compiler.schedule import POLICIES
 from batchnuts.autobatch.compiler.text import show_program
 from batchnuts.autobatch.demos import DEMOS, Demo
 from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.quiet import import_tensorflow
 
 PROGRAM = "python -m batchnuts.autobatch"
 MODES = ("xla", "graph", "eager")
@@ -63,25 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _start(backend: str) -> None:
-    """Import TensorFlow, if asked for, and let it find devices without the notes that it writes to stderr meanwhile.
-
-    Where that fails the notes are shown.
-    """
-    if backend != "tensorflow":
-        return
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as notes:
-        os.dup2(notes.fileno(), 2)
-        try:
-            importlib.import_module("tensorflow").constant(0)
-        except BaseException:
-            notes.seek(0)
-            os.write(kept, notes.read())
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+    """Import TensorFlow, if asked for, without the notes that it writes to stderr meanwhile."""
+    if backend == "tensorflow":
+        import_tensorflow()
 
 
 def _parser() -> argparse.ArgumentParser:
