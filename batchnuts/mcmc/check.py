@@ -1,0 +1,128 @@
+"""`check`: what the draws of a run are worth, and what to do about it, from the result or a file of it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from batchnuts.mcmc.diagnostics import MINIMUM_DRAWS, RHAT_LIMIT, Diagnostics, DiagnosticsError, diagnose
+
+if TYPE_CHECKING:
+    import xarray
+
+ESS_LIMIT = 400
+"""Least bulk ESS, over all chains together, at which R-hat and standard errors can be trusted."""
+
+TREEDEPTH_SHARE = 0.01
+"""Of draws whose tree reached its greatest depth, above which sampling is slow for that."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Check:
+    """The verdict on a run; as text it says all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
+
+    `ok` is True if R-hat is below 1.01 and the bulk ESS at least 400 on all coefficients, and no draw diverged.
+    `worst_rhat` and `least_ess` are NaN where they cannot be computed (see Diagnostics). `advice` is empty if all is
+    well.
+    """
+
+    diagnostics: Diagnostics
+    interrupted: bool
+    ok: bool
+    worst_rhat: float
+    least_ess: float
+    divergences: int
+    advice: tuple[str, ...]
+
+    def __str__(self) -> str:
+        head = "OK" if self.ok else "NOT OK"
+        size = f"{self.diagnostics.chains} chains x {self.diagnostics.draws} draws"
+        return "\n".join([f"{head}: {size}", self.diagnostics.verdict(), *(f"-> {line}" for line in self.advice)])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def check(result: Any) -> Check:
+    """Judge the draws of `sample_chains`, or those of a file of it that ArviZ has opened.
+
+    result: InferenceData, a DataTree, or another mapping of group names to datasets, with `posterior` and, if it has
+    divergences and tree depths to tell, `sample_stats`. Raises DiagnosticsError for anything else and for no draws.
+    """
+    posterior = _group(result, "posterior")
+    if posterior is None or not {"chain", "draw"} <= set(posterior.dims):
+        raise DiagnosticsError(
+            f"check takes the result of sample_chains, or what arviz.from_netcdf gives; found {type(result).__name__} "
+            "without a group 'posterior' of dimensions chain and draw."
+        )
+    if not posterior.sizes["draw"]:
+        raise DiagnosticsError("There is no draw that every chain has; see the group 'unfinished' for those that are.")
+    stats = _group(result, "sample_stats")
+    flags = {}
+    for name in ("diverging", "reached_max_treedepth"):
+        if stats is not None and name in stats:
+            flags[name] = stats[name].transpose("chain", "draw").values
+    parts, names = [], []
+    for variable, array in posterior.data_vars.items():
+        rest = [d for d in array.dims if d not in ("chain", "draw")]
+        values = array.transpose("chain", "draw", *rest).values
+        parts.append(values.reshape(*values.shape[:2], -1))
+        names += _coefficients(str(variable), [posterior[d].values for d in rest])
+    found = diagnose(np.concatenate(parts, axis=2), names, **flags)
+    return _judge(found, bool(posterior.attrs.get("interrupted", 0)))
+
+
+def _judge(found: Diagnostics, interrupted: bool) -> Check:
+    ess = found.columns["ess_bulk"]
+    rhat = found.rhat
+    least = float(np.nanmin(ess)) if np.isfinite(ess).any() else float("nan")
+    worst = float(np.nanmax(rhat)) if np.isfinite(rhat).any() else float("nan")
+    total = found.chains * found.draws
+    advice = []
+    if interrupted:
+        advice.append("The run was interrupted: there are fewer draws than were asked for.")
+    if found.converged is None:
+        advice.append(f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each.")
+    elif not found.converged:
+        advice.append(
+            f"The chains do not agree (R-hat above {RHAT_LIMIT}): double warmup and draws. If that changes "
+            "little, chains are stuck in different places: reparametrize the model."
+        )
+    if least < ESS_LIMIT:
+        advice.append(f"The draws are worth few independent ones: raise draws until the least bulk ESS is {ESS_LIMIT}.")
+    if found.divergences:
+        advice.append("Some trajectories diverged: raise target_acceptance (0.9, 0.99), or reparametrize the model.")
+    if found.reached_max_treedepth > TREEDEPTH_SHARE * total:
+        advice.append(
+            "Many trajectories were cut off at max_tree_depth: bring the variables to similar scales, or raise it."
+        )
+    return Check(
+        diagnostics=found,
+        interrupted=interrupted,
+        ok=bool(found.converged) and least >= ESS_LIMIT and not found.divergences,
+        worst_rhat=worst,
+        least_ess=least,
+        divergences=found.divergences,
+        advice=tuple(advice),
+    )
+
+
+def _group(result: Any, name: str) -> xarray.Dataset | None:
+    try:
+        group = result[name]
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError):
+        return None
+    to_dataset = getattr(group, "to_dataset", None)
+    if to_dataset is not None and not hasattr(group, "data_vars"):
+        group = to_dataset()
+    return group if hasattr(group, "data_vars") else None
+
+
+def _coefficients(name: str, labels: list[Any]) -> list[str]:
+    """Of one variable: its name, with the labels of each entry in brackets."""
+    if not labels:
+        return [name]
+    return [f"{name}[{', '.join(map(str, entry))}]" for entry in itertools.product(*labels)]

@@ -1,0 +1,107 @@
+"""`batchnuts.check`: the verdict on a result of ours, on a file of it, and on what is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import arviz
+import numpy as np
+import pytest
+from fake_run import make_draws
+
+import batchnuts
+from batchnuts.mcmc.diagnostics import DiagnosticsError, diagnose
+from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.model import Model, Variable
+from batchnuts.mcmc.output import to_arviz, to_datasets
+from batchnuts.mcmc.saving import save
+from batchnuts.mcmc.settings import SamplerSettings
+
+MODEL = Model(
+    name="m",
+    log_density=lambda parts: parts["mu"],
+    dimension=7,
+    variables=(
+        Variable("mu"),
+        Variable("beta", (2,), ("feature",), {"feature": ["age", "dose"]}),
+        Variable("matrix", (2, 2)),
+    ),
+    structured=True,
+)
+GOOD = make_draws(MODEL, SamplerSettings(chains=8, draws=300))
+
+
+def result_of(draws: Draws) -> Any:
+    return to_arviz(to_datasets(draws, MODEL))
+
+
+def with_stats(**stats: Any) -> Draws:
+    return replace(GOOD, stats={**GOOD.stats, **stats})
+
+
+def test_good_draws_are_ok_and_the_numbers_are_those_of_the_summary() -> None:
+    found = batchnuts.check(result_of(GOOD))
+    expected = diagnose(GOOD.position, MODEL.coefficient_names())
+    assert found.diagnostics.names == expected.names
+    for name, values in expected.columns.items():
+        np.testing.assert_allclose(found.diagnostics.columns[name], values, rtol=1e-12, err_msg=name)
+    assert found.ok
+    assert found.advice == ()
+    assert found.worst_rhat == expected.rhat.max() < 1.01
+    assert found.least_ess == expected.columns["ess_bulk"].min()
+    text = str(found)
+    assert text == repr(found)
+    assert text.startswith("OK: 8 chains x 300 draws\nR-hat < 1.01 on all 7 coefficients: yes, worst ")
+    assert "->" not in text
+
+
+def test_a_file_gives_the_same_verdict(tmp_path: Any) -> None:
+    path = save(to_datasets(GOOD, MODEL), tmp_path / "a.nc")
+    opened = arviz.from_netcdf(str(path))
+    assert str(batchnuts.check(opened)) == str(batchnuts.check(result_of(GOOD)))
+
+
+shifted = GOOD.position + np.arange(8)[:, None, None].astype("float32")
+few = make_draws(MODEL, SamplerSettings(chains=2, draws=20))
+
+
+@pytest.mark.parametrize(
+    ("draws", "advice"),
+    [
+        (replace(GOOD, position=shifted), "The chains do not agree (R-hat above 1.01): double warmup and draws."),
+        (few, "The draws are worth few independent ones: raise draws until the least bulk ESS is 400"),
+        (with_stats(diverging=np.ones((8, 300), bool)), "Some trajectories diverged: raise target_acceptance"),
+        (make_draws(MODEL, SamplerSettings(chains=1, draws=50)), "Convergence cannot be judged: run at least 2 chains"),
+    ],
+    ids=["rhat", "ess", "divergences", "one chain"],
+)
+def test_what_is_wrong_is_said_with_what_to_do(draws: Draws, advice: str) -> None:
+    found = batchnuts.check(result_of(draws))
+    assert not found.ok
+    assert any(line.startswith(advice) for line in found.advice), found.advice
+    assert str(found).startswith("NOT OK: ")
+    assert f"-> {advice}" in str(found)
+
+
+def test_trees_cut_off_and_an_interruption_are_advice_alone() -> None:
+    found = batchnuts.check(result_of(with_stats(reached_max_treedepth=np.ones((8, 300), bool))))
+    assert found.ok
+    assert found.advice[0].startswith("Many trajectories were cut off at max_tree_depth")
+    cut = replace(GOOD, done=np.full(8, 200), interrupted=True)
+    found = batchnuts.check(result_of(cut))
+    assert found.interrupted
+    assert found.diagnostics.draws == 200
+    assert "The run was interrupted" in str(found)
+
+
+@pytest.mark.parametrize("what", [None, 3, {}, {"posterior": 3}, "a.nc", np.zeros(3)], ids=repr)
+def test_what_is_no_result_is_refused(what: Any) -> None:
+    with pytest.raises(DiagnosticsError, match=r"check takes the result of sample_chains, or what arviz\.from_netcdf"):
+        batchnuts.check(what)
+
+
+def test_no_draws_are_refused_with_the_place_of_those_that_are() -> None:
+    cut = replace(GOOD, done=np.array([0] + [5] * 7), interrupted=True)
+    with pytest.raises(DiagnosticsError, match="see the group 'unfinished'"):
+        batchnuts.check(result_of(cut))
