@@ -1,35 +1,71 @@
 """The command line: `python -m batchnuts.sample --config logreg.yaml [key.path=value ...]`.
 
-Exit codes: 0 done, 1 the run failed, 2 the command line or the config is wrong, 130 interrupted.
-TensorFlow and ArviZ are imported only once everything that can be checked without them has been.
+Exit codes: 0 done, 1 the run failed, 2 the command line or the config is wrong; 130 interrupted by Ctrl-C, 143 by
+SIGTERM, 129 by SIGHUP.
+What takes long to import is imported only once signals are handled, TensorFlow and ArviZ only once everything that can
+be checked without them has been.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from batchnuts import __version__
-from batchnuts.autobatch.errors import BatchnutsError
-from batchnuts.config import ConfigError, RunConfig, build_model, describe_keys, load_config, packaged_configs
-from batchnuts.mcmc.draws import Draws
-from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.output import check_path
+from batchnuts.stopping import StopSignals, tell
 
-_INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+if TYPE_CHECKING:
+    import xarray
+
+    from batchnuts.config import RunConfig
+    from batchnuts.mcmc.draws import Draws
+    from batchnuts.mcmc.model import Model
+
 _PLAIN_WIDTH = 120  # of tables that do not go to a terminal
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def program() -> None:
+    """The process's command line: `main`, and then its end."""
+    stop = StopSignals("saving the draws")
+    with stop:
+        code = main(stop=stop)
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        if stop.first is not None:
+            os._exit(code)  # without waiting for what is still being compiled, and for nobody
+    sys.exit(code)
+
+
+def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> int:
     """Run the command line with `argv` (default: the process's arguments) and give back the exit code."""
-    arguments = _parser().parse_intermixed_args(argv)
+    with nullcontext(stop) if stop is not None else StopSignals("saving the draws") as stop:
+        try:
+            return _main(argv, stop)
+        except KeyboardInterrupt:
+            lost = "the draws were given up" if stop.holding else "nothing was drawn yet"
+            tell(f"{stop.name}; {lost} and no file was written.")
+            return stop.exit_code
+        except Exception:
+            # An import that is broken off may raise anything.
+            if stop.first is None or stop.holding:
+                raise
+            tell(f"{stop.name}; nothing was drawn yet and no file was written.")
+            return stop.exit_code
+
+
+def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
+    from batchnuts.autobatch.errors import BatchnutsError
+    from batchnuts.config import ConfigError, describe_keys, load_config, packaged_configs
+    from batchnuts.mcmc.saving import check_path
+
+    arguments = _parser(describe_keys(), packaged_configs()).parse_intermixed_args(argv)
     try:
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
@@ -37,39 +73,35 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         assert config.output.path is not None  # load_config fills it in
         target = check_path(config.output.path, force=arguments.force)
-        return _run(config, target, force=arguments.force, quiet=arguments.quiet)
+        return _run(config, target, stop, force=arguments.force, quiet=arguments.quiet)
     except ConfigError as error:
-        print(f"batchnuts: the config cannot be used.\n{error}", file=sys.stderr)
+        tell(f"the config cannot be used.\n{error}")
         return 2
     except BatchnutsError as error:
-        print(f"batchnuts: {error}", file=sys.stderr)
+        tell(str(error))
         return 1
     except MemoryError:
-        print(
-            "batchnuts: the run does not fit into memory. Its largest arrays are chains x draws x dimension; lower "
-            "sampler.chains or sampler.draws.",
-            file=sys.stderr,
+        tell(
+            "the run does not fit into memory. Its largest arrays are chains x draws x dimension; lower "
+            "sampler.chains or sampler.draws."
         )
         return 1
-    except KeyboardInterrupt:
-        print("batchnuts: interrupted; nothing was drawn yet and no file was written.", file=sys.stderr)
-        return _INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m batchnuts.sample",
         description="Sample a model with recursive NUTS, many chains at once, and save the draws as netCDF for ArviZ.",
-        epilog=f"keys of a config (each can be given as an override, e.g. sampler.draws=1000):\n\n{describe_keys()}\n\n"
+        epilog=f"keys of a config (each can be given as an override, e.g. sampler.draws=1000):\n\n{keys}\n\n"
         "exit codes: 0 done; 1 the run failed; 2 the command line or the config is wrong; 130 interrupted (Ctrl-C), "
-        "with the draws so far saved.",
+        "143 ended by SIGTERM, 129 by SIGHUP, each with the draws so far saved.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--config",
         required=True,
         metavar="FILE",
-        help=f"YAML file: a path, or the name of a packaged config ({', '.join(packaged_configs())})",
+        help=f"YAML file: a path, or the name of a packaged config ({', '.join(configs)})",
     )
     parser.add_argument(
         "overrides", nargs="*", metavar="key.path=value", help="set a key of the config; the value is read as YAML"
@@ -81,82 +113,99 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(config: RunConfig, target: Path, *, force: bool, quiet: bool) -> int:
-    # TensorFlow's start-up notes are not the user's concern; its errors still are. An own setting is respected.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from rich.console import Console
+def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, quiet: bool) -> int:
+    from batchnuts.quiet import import_tensorflow
 
-    from batchnuts.mcmc.output import save, to_datasets
+    import_tensorflow()
+    from batchnuts.config import build_model
+    from batchnuts.mcmc.output import file_size, to_datasets
+    from batchnuts.mcmc.saving import check_space
     from batchnuts.mcmc.serving import own_threads
-    from batchnuts.progress import ProgressView
+    from batchnuts.progress import ProgressView, SafeConsole
 
     own_threads(config.sampler.chains, config.execution)
     model = build_model(config.model)
+    check_space(target, file_size(model, config.sampler))
     from batchnuts.mcmc.chains import run_chains
 
-    view = nullcontext() if quiet else ProgressView(Console(stderr=True))
+    stop.check()  # an import may have swallowed what the signal raised
+    view = nullcontext() if quiet else ProgressView(SafeConsole(stderr=True))
+    failure = None
     with view as progress:
-        draws = run_chains(model, config.sampler, config.execution, progress)
-    if draws.interrupted and not draws.done.any():
+        try:
+            draws = run_chains(model, config.sampler, config.execution, progress, stop)
+        except Exception as error:
+            failure = error
+            if not hasattr(error, "draws_so_far"):
+                raise
+            draws = error.draws_so_far
+    stop.hold()
+    if not draws.done.any():
+        stop.release()
         raise KeyboardInterrupt
     started = time.monotonic()
-    with _uninterrupted():
-        save(to_datasets(draws, model, config.resolved()), target, force=force)
+    _save(to_datasets(draws, model, config.resolved()), target, force)
     saving = time.monotonic() - started
+    stop.release()
     if draws.interrupted:
-        print(_interruption(draws, target), file=sys.stderr)
-    if quiet:
-        print(target)
-    else:
-        try:
-            _report(draws, model, config, target, saving)
-        except KeyboardInterrupt:
-            print(f"batchnuts: the summary was interrupted; the draws are in {target}.", file=sys.stderr)
-            return _INTERRUPTED
-    return _INTERRUPTED if draws.interrupted else 0
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C off while the file is written: the draws of hours should not be lost to a second key press."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        why = stop.name if failure is None else "the run failed"
+        tell(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.")
+    if failure is not None:
+        raise failure
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        if quiet:
+            print(target, flush=True)
+        elif stop.count > draws.interrupted:
+            raise KeyboardInterrupt  # pressed again, or while the file was written: somebody does not want to wait
+        else:
+            _report(draws, model, config, target, saving)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        tell(f"the summary was {stop.name}; the draws are in {target}.")
+        return stop.exit_code
+    except OSError as error:  # who should read it is gone: a closed pipe or terminal
+        tell(f"the summary cannot be printed ({error.strerror}); the draws are in {target}.")
+        with suppress(OSError, ValueError):  # what is left in its buffer would fail again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return stop.exit_code if draws.interrupted else 0
 
 
-def _interruption(draws: Draws, target: Path) -> str:
-    chains = len(draws.done)
-    further = int(draws.done.sum()) - draws.complete * chains
-    rest = f" The faster chains' further draws ({further} in all) are in its group 'unfinished'." if further else ""
-    return (
-        f"batchnuts: interrupted; {draws.complete} of {draws.settings.draws} draws of each of {chains} chains are "
-        f"saved in {target}, which is marked as interrupted.{rest}"
-    )
+def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> None:
+    """Save the draws; where no folder takes them and somebody sits there, ask for another path."""
+    from batchnuts.mcmc.saving import NotSaved, save
+
+    try:
+        save(groups, target, force=force)
+    except NotSaved as error:
+        while sys.stdin.isatty() and sys.stderr.isatty():
+            tell(f"{error} They are still in memory. Make room and press Enter to try again, or type another path:")
+            answer = sys.stdin.readline()
+            if not answer:
+                break
+            try:
+                place = Path(answer.strip() or target).expanduser()
+                tell(f"the draws are in {save(groups, place, force=force and place == target)}.")
+                return
+            except NotSaved as again:
+                error = again
+        raise
 
 
 def _report(draws: Draws, model: Model, config: RunConfig, target: Path, saving: float) -> None:
-    from rich.console import Console
-
     from batchnuts.mcmc.diagnostics import diagnose
-    from batchnuts.progress import short
+    from batchnuts.progress import SafeConsole, short
 
-    console = Console()
+    console = SafeConsole()
     if not console.is_terminal:
-        console = Console(width=_PLAIN_WIDTH)
+        console = SafeConsole(width=_PLAIN_WIDTH)
     timings = {**draws.timings, "saving": saving}
     if draws.complete:
         started = time.monotonic()
-        kept = slice(draws.complete)
         found = diagnose(
-            draws.position[:, kept],
+            draws.rectangle(draws.position),
             model.coefficient_names(),
-            draws.stats["diverging"][:, kept],
-            draws.stats["reached_max_treedepth"][:, kept],
+            draws.rectangle(draws.stats["diverging"]),
+            draws.rectangle(draws.stats["reached_max_treedepth"]),
         )
         timings["diagnostics"] = time.monotonic() - started
         console.print(found.table(config.output.summary_rows, narrow=console.width < 105))
@@ -171,4 +220,4 @@ def _report(draws: Draws, model: Model, config: RunConfig, target: Path, saving:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import xarray
 from fake_run import make_draws, report
 from ruamel.yaml import YAML
 
-from batchnuts import sample
+from batchnuts import sample, stopping
 from batchnuts.autobatch.errors import BatchnutsError
 
 SMALL = """\
@@ -28,7 +29,7 @@ def cli(tmp_path, monkeypatch, capsys):
     Path("small.yaml").write_text(SMALL)
 
     def call(*arguments, run=None, config="small.yaml"):
-        def run_chains(model, sampler, execution, progress=None):
+        def run_chains(model, sampler, execution, progress=None, stop=None):
             if progress is not None:
                 report(progress, sampler)
             return make_draws(model, sampler, execution) if run is None else run(model, sampler, execution)
@@ -133,8 +134,10 @@ def test_errors_of_the_run_exit_1_with_their_message(cli):
 def test_interrupted_run_is_saved_and_says_so(cli, tmp_path):
     code, out, err = cli(run=lambda model, sampler, execution: make_draws(model, sampler, done=(6, 9, 20, 6)))
     assert code == 130
-    assert "interrupted; 6 of 20 draws of each of 4 chains are saved in " in err
-    assert "The faster chains' further draws (17 in all) are in its group 'unfinished'" in err
+    assert (
+        f"interrupted; saved in {tmp_path.resolve() / 'out.nc'}, which is marked as interrupted: 6 of 20 draws" in err
+    )
+    assert "of each of 4 chains; the faster chains' further draws (17 in all) are in the group 'unfinished'." in err
     assert "4 chains x 6 draws" in out
     with xarray.open_dataset("out.nc", group="posterior", engine="h5netcdf") as posterior:
         assert posterior.attrs["interrupted"] == 1
@@ -144,8 +147,7 @@ def test_interrupted_run_is_saved_and_says_so(cli, tmp_path):
 def test_interrupted_with_no_complete_draw_still_saves_the_others(cli):
     code, out, err = cli(run=lambda model, sampler, execution: make_draws(model, sampler, done=(0, 1, 0, 0)))
     assert code == 130
-    assert "0 of 20 draws" in err
-    assert "(1 in all)" in err
+    assert "the 1 draws of 1 of 4 chains are in the group 'unfinished'" in err
     assert "R-hat" not in out
 
 
@@ -156,20 +158,125 @@ def test_interrupted_before_the_first_draw_writes_nothing(cli):
     assert os.listdir() == ["small.yaml"]
 
 
-def test_a_second_key_press_does_not_lose_the_file(cli, monkeypatch):
-    from batchnuts.mcmc import output
+def during_save(monkeypatch, act):
+    from batchnuts.mcmc import saving
 
-    save = output.save
+    save = saving.save
 
-    def pressed(*arguments, **options):
-        signal.raise_signal(signal.SIGINT)
+    def acting(*arguments, **options):
+        act()
         return save(*arguments, **options)
 
-    monkeypatch.setattr(output, "save", pressed)
-    before = signal.getsignal(signal.SIGINT)
-    assert cli("--quiet")[0] == 0
+    monkeypatch.setattr(saving, "save", acting)
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_signals_while_saving_do_not_lose_the_file(cli, monkeypatch, number, code):
+    """One more makes the summary go, a burst no more than that; `--quiet` has nothing more to do."""
+    before = [signal.getsignal(n) for n in stopping.SIGNALS]
+    for times, options in [(1, ["--quiet"]), (1, []), (5, [])]:
+        with monkeypatch.context() as patch:
+            during_save(patch, lambda n=times: [signal.raise_signal(getattr(signal, number)) for _ in range(n)])
+            found, _, err = cli(*options, "--force")
+        assert found == (0 if options else code)
+        assert "; saving the draws." in err
+        assert ("press again to give up and lose them" in err) == (times > 1)
+        assert ("the draws are in " in err) == (not options)
+        with xarray.open_dataset("out.nc", group="posterior", engine="h5netcdf") as posterior:
+            assert posterior.sizes["draw"] == 20
+        Path("out.nc").unlink()
+    assert [signal.getsignal(n) for n in stopping.SIGNALS] == before
+
+
+def test_giving_up_while_saving_says_so(cli, monkeypatch):
+    monkeypatch.setattr(stopping, "TIME_TO_READ", 0.0)
+    during_save(monkeypatch, lambda: [signal.raise_signal(signal.SIGINT) for _ in range(3)])
+    code, _, err = cli()
+    assert code == 130
+    assert "the draws were given up and no file was written" in err
+    assert os.listdir() == ["small.yaml"]
+
+
+def test_an_error_while_drawing_is_told_after_the_draws_are_saved(cli):
+    def fail(model, sampler, execution):
+        error = BatchnutsError("The density is +inf at chain 3.")
+        error.draws_so_far = make_draws(model, sampler, done=(6, 9, 20, 6))
+        raise error
+
+    code, out, err = cli(run=fail)
+    assert (code, out) == (1, "")
+    assert "the run failed; saved in " in err
+    assert err.splitlines()[-1] == "batchnuts: The density is +inf at chain 3."
+    with xarray.open_dataset("out.nc", group="posterior", engine="h5netcdf") as posterior:
+        assert posterior.sizes["draw"] == 6
+
+
+def test_a_file_that_no_folder_takes_is_asked_for_on_a_terminal(cli, monkeypatch, tmp_path):
+    """The draws are still in memory: another path, or the same again once there is room."""
+    from batchnuts.mcmc import saving
+
+    monkeypatch.setattr(saving, "other_folders", lambda: [])
+    monkeypatch.setattr(saving, "_save", full := FullBut(saving._save, "here.nc"))
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    answers = iter(["\n", f"{tmp_path}/nowhere/x.nc\n", "here.nc\n"])
+    monkeypatch.setattr(sys.stdin, "readline", lambda: next(answers), raising=False)
+    code, _, err = cli("--quiet")
+    assert (code, full.refused) == (0, ["out.nc", "out.nc", "x.nc"])
+    assert err.count("They are still in memory. Make room and press Enter to try again") == 3
+    assert "No space left on device" in err
+    assert f"the draws are in {tmp_path.resolve() / 'here.nc'}" in err
+    assert sorted(os.listdir()) == ["here.nc", "small.yaml"]
+    answers = iter([""])  # the terminal was closed
+    assert cli("--quiet")[0] == 1
+
+
+class FullBut:
+    """Every file is refused but one."""
+
+    def __init__(self, save, taken):
+        self.save, self.taken, self.refused = save, taken, []
+
+    def __call__(self, groups, target, force):
+        if target.name != self.taken:
+            self.refused.append(target.name)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.save(groups, target, force)
+
+
+def test_a_disk_without_room_is_refused_before_the_run(cli, monkeypatch):
+    from batchnuts.mcmc import saving
+
+    monkeypatch.setattr(saving, "_file_size_limit", lambda: 1000)
+
+    def never(*_):
+        raise AssertionError("the run was started")
+
+    code, _, err = cli(run=never)
+    assert code == 1
+    assert "files may be at most 1 kB long here (ulimit -f)" in err
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_reader_that_goes_away_ends_no_run(cli, monkeypatch, stream):
+    """`| head -1`, a terminal that closed: the run goes on, and the file is written."""
+    real = getattr(sys, stream)
+
+    class Gone:
+        def write(self, _):
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+    monkeypatch.setattr(sys, stream, Gone())
+    code, out, err = cli()
+    assert code == 0
+    if stream == "stdout":
+        assert "the summary cannot be printed (Broken pipe); the draws are in " in err
+    else:
+        assert "Draws: " in out
     assert Path("out.nc").exists()
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):

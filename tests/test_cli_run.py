@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,46 +142,211 @@ def test_an_existing_file_is_overwritten_only_by_force(finished: Any) -> None:
     assert open_file(folder / "out.nc")["posterior"].sizes["draw"] == 3
 
 
-@pytest.mark.parametrize(
-    ("warmup", "draws", "lanes", "saved"),
-    [("20", "4000", "3", True), ("4000", "10", "3", False), ("20", "4000", "1", True), ("4000", "10", "1", False)],
-    ids=["sampling", "warmup", "sampling-chunks", "warmup-chunks"],
-)
-def test_ctrl_c(tmp_path: Path, warmup: str, draws: str, lanes: str, saved: bool) -> None:
-    """While sampling, what was drawn is saved and marked; during warmup there is nothing to save. Threads end too."""
-    (tmp_path / "long.yaml").write_text(CONFIG)
-    line, options = command(
-        "--config", "long.yaml", f"sampler.warmup={warmup}", f"sampler.draws={draws}", "sampler.chains=3",
-        "execution.backend=numpy", f"execution.chunk_lanes={lanes}", "execution.shards=2", cwd=tmp_path,
-    )  # fmt: skip
-    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests run in the background may ignore it
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": heed}
+QUICK = ("execution.backend=numpy", "sampler.step_size=0.5", "sampler.warmup=0", "sampler.draws=5")
+LONG = ("sampler.draws=200000", "sampler.chains=3", "execution.backend=numpy")
+
+
+def with_signals(folder: Path, marker: str, numbers: Sequence[int], *overrides: str) -> tuple[int, str, str]:
+    """Run until stderr shows the marker, then send the signals at once: exit code, stdout, stderr."""
+    (folder / "long.yaml").write_text(CONFIG)
+    line, options = command("--config", "long.yaml", *LONG, *overrides, cwd=folder)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": heed_signals}
     with subprocess.Popen(line, **pipes, **options) as process:
         assert process.stderr is not None
         seen = ""
-        phase = "sampling" if saved else "warmup"
         for text in process.stderr:
             seen += text
-            if phase in text:
+            if marker in text:
                 break
-        time.sleep(2.0)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, seen + err
+        for number in numbers:
+            process.send_signal(number)
+        out, err = process.communicate(timeout=240)
     assert "Traceback" not in out + seen + err
-    if not saved:
-        assert "interrupted; nothing was drawn yet and no file was written" in err
-        assert os.listdir(tmp_path) == ["long.yaml"]
-        return
+    return process.returncode, out, seen + err
+
+
+def heed_signals() -> None:
+    """Tests run in the background may ignore them."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "overrides"),
+    [
+        ([signal.SIGINT], ["execution.chunk_lanes=1", "execution.shards=2"]),
+        ([signal.SIGINT] * 3, []),
+        ([signal.SIGTERM], ["execution.executor=stackless"]),
+        ([signal.SIGHUP, signal.SIGTERM, signal.SIGINT], ["execution.chunk_lanes=2"]),
+    ],
+    ids=["one", "three", "sigterm", "all"],
+)
+def test_a_signal_while_drawing_saves_the_draws(tmp_path: Path, numbers: list[int], overrides: list[str]) -> None:
+    """However many come, and whichever; what was drawn is saved and marked. The second plain line is of a draw made."""
+    code, _, err = with_signals(tmp_path, "sampling", numbers, "sampler.warmup=2", *overrides)
+    # which of several pending signals is handled first is the system's choice
+    assert code in {128 + number for number in numbers}
     assert "which is marked as interrupted" in err
     file = open_file(tmp_path / "out.nc")
     attributes = file["posterior"].attrs
     assert attributes["interrupted"] == 1
-    assert attributes["draws_requested"] == 4000
-    assert 0 < attributes["draws_complete"] < 4000
-    assert file["posterior"]["x"].shape == (3, attributes["draws_complete"], 5)
+    assert attributes["draws_requested"] == 200_000
+    assert 0 < attributes["draws_made"] < 3 * 200_000
+    assert file["posterior"]["x"].shape == (attributes["chains_begun"], attributes["draws_complete"], 5)
     assert np.isfinite(file["posterior"]["x"].values).all()
-    assert len(np.unique(file["posterior"]["x"].values[..., 0])) > attributes["draws_complete"]
+    draws = file["posterior"]["x"].size // 5
+    if "unfinished" in {name.strip("/") for name in groups_of(file)}:
+        draws += int(np.isfinite(file["unfinished"]["lp"].values).sum())
+    assert draws == attributes["draws_made"], "no draw that was made is dropped"
+
+
+@pytest.mark.parametrize(
+    ("marker", "numbers"), [("compile", [signal.SIGINT]), ("warmup", [signal.SIGTERM, signal.SIGTERM])]
+)
+def test_a_signal_before_the_first_draw_saves_nothing(tmp_path: Path, marker: str, numbers: list[int]) -> None:
+    code, out, err = with_signals(tmp_path, marker, numbers, "sampler.warmup=100000")
+    assert code == 128 + numbers[0]
+    assert "nothing was drawn yet and no file was written" in err
+    assert out == ""
+    assert os.listdir(tmp_path) == ["long.yaml"]
+
+
+WHILE_IMPORTING = """\
+import os, signal
+os.kill(os.getpid(), signal.{number})
+raise ImportError("what a library makes of a signal that comes while it is loaded")
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "number", "code"),
+    [
+        ("pydantic", "SIGINT", 130),
+        ("numpy", "SIGTERM", 143),
+        ("tensorflow", "SIGINT", 130),
+        ("tensorflow", "SIGHUP", 129),
+    ],
+)
+def test_a_signal_while_libraries_are_imported_ends_quietly(
+    tmp_path: Path, library: str, number: str, code: int
+) -> None:
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    (tmp_path / f"{library}.py").write_text(WHILE_IMPORTING.format(number=number))
+    line, options = command("--config", "small.yaml", cwd=tmp_path)
+    options["env"].pop("TF_CPP_MIN_LOG_LEVEL", None)
+    options["env"]["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{ROOT}"
+    done = subprocess.run(line, capture_output=True, timeout=240, preexec_fn=heed_signals, check=False, **options)
+    why = "interrupted" if number == "SIGINT" else f"ended by {number}"
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr == f"batchnuts: {why}; nothing was drawn yet and no file was written.\n"
+
+
+def groups_of(file: Any) -> list[str]:
+    groups = file.groups
+    return list(groups() if callable(groups) else groups)
+
+
+SAVING = """\
+import sys, time
+from batchnuts.mcmc import saving
+from batchnuts.sample import main
+write = saving._write
+
+def slow(groups, raw):
+    write(groups, raw)
+    print("saving", file=sys.stderr, flush=True)
+    time.sleep(600)
+
+saving._write = slow
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_killed_while_saving(tmp_path: Path) -> None:
+    """Nothing can be saved then, but what was there is whole, with --force too."""
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    (tmp_path / "out.nc").write_text("precious")
+    line, options = command("--config", "small.yaml", *QUICK, "--force", cwd=tmp_path)
+    line[1:3] = ["-c", SAVING]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options) as process:
+        assert process.stderr is not None
+        assert any("saving" in text for text in process.stderr)
+        process.kill()
+    assert (tmp_path / "out.nc").read_text() == "precious"
+    left = set(os.listdir(tmp_path)) - {"out.nc", "small.yaml"}
+    assert all(name.startswith(".out.nc-") and name.endswith(".tmp") for name in left)
+
+
+def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
+    """`ulimit -f`, told before anything is sampled; and, where the file grows beyond it, by name, with the old file."""
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    (tmp_path / "out.nc").write_text("precious")
+    for limit, words in [(20_000, "files may be at most 20 kB long here (ulimit -f)"), (None, "File too large")]:
+        line, options = command("--config", "small.yaml", *QUICK, "--force", cwd=tmp_path)
+        options["preexec_fn"] = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit)) if limit else None
+        if limit is None:
+            line[1:3] = ["-c", LIMITED]
+        done = subprocess.run(line, capture_output=True, timeout=240, check=False, **options)
+        assert done.returncode == 1
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+        assert ("sampling" in done.stderr) == (limit is None)
+        assert (tmp_path / "out.nc").read_text() == "precious"
+        assert sorted(os.listdir(tmp_path)) == ["out.nc", "small.yaml"]
+
+
+LIMITED = """\
+import resource, sys
+from batchnuts.mcmc import saving
+from batchnuts.sample import main
+write = saving._write
+
+def limited(groups, raw):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    write(groups, raw)
+
+saving._write = limited
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_run_prints_what_we_print(tmp_path: Path) -> None:
+    """No word of TensorFlow's: neither at start-up nor while it compiles."""
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    line, options = command("--config", "small.yaml", cwd=tmp_path)
+    options["env"].pop("TF_CPP_MIN_LOG_LEVEL", None)
+    done = subprocess.run(line, capture_output=True, timeout=240, check=False, **options)
+    assert done.returncode == 0
+    ours = re.compile(r"(compile|warmup|sampling)( \d+%)?  .*\d+ s(, [\d:]+ left)?")
+    assert [text for text in done.stderr.splitlines() if not ours.fullmatch(text)] == []
+    assert len(done.stderr.splitlines()) >= 4
+    quiet = ("--quiet", "--force", "execution.mode=graph", "sampler.warmup=1", "sampler.draws=2")
+    done = subprocess.run([*line, *quiet], capture_output=True, timeout=240, check=False, **options)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{tmp_path / 'out.nc'}\n")
+
+
+CRASH = """\
+import os, warnings
+warnings.warn("a word of Python's")
+os.write(2, b"I0000 00:00:1795437971.877534    8141 port.cc:153] noise\\n")
+os.write(2, b"F0000 00:00:1795437971.877534    8141 cpu.cc:1] compiled to use AVX, which is not there\\n")
+os.abort()
+"""
+
+
+def test_the_words_of_a_crash_are_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    (tmp_path / "tensorflow.py").write_text(CRASH)
+    line, options = command("--config", "small.yaml", cwd=tmp_path)
+    options["env"].pop("TF_CPP_MIN_LOG_LEVEL", None)
+    options["env"]["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{ROOT}"
+    done = subprocess.run(line, capture_output=True, timeout=240, check=False, **options)
+    assert done.returncode == -signal.SIGABRT
+    assert "a word of Python's" in done.stderr
+    assert "compiled to use AVX, which is not there" in done.stderr
+    assert "noise" not in done.stderr
+    options["env"]["TF_CPP_MIN_LOG_LEVEL"] = "0"  # who asks for them gets all of them
+    assert "noise" in subprocess.run(line, capture_output=True, timeout=240, check=False, **options).stderr
 
 
 @pytest.fixture(scope="module")

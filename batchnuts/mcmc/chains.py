@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,33 +20,59 @@ from batchnuts.mcmc.check_model import check_density, evaluate_at
 from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.draws import Draws, Phase, Progress
 from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.memory import memory_problem
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.nuts import NutsOptions
 from batchnuts.mcmc.runner import Counts, Runner
 from batchnuts.mcmc.serving import buffer_rows
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError, split_settings
 from batchnuts.mcmc.warmup import Window, warmup_windows
+from batchnuts.stopping import StopSignals, tell
 
 ProgressCallback = Callable[[Progress], None]
 
 
-def sample_chains(model: Model, *, progress: ProgressCallback | None = None, **settings: Any) -> Any:
+def sample_chains(model: Model, *, progress: ProgressCallback | bool | None = None, **settings: Any) -> Any:
     """Sample a model with NUTS and give the draws as an ArviZ object, the same that the command line saves.
 
-    settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: called a few times a second.
+    settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: a function that is called a few
+    times a second, True or False for progress on stderr or none; by default there is some in a terminal or notebook.
+    `batchnuts.check` judges the result.
+
+    Ctrl-C ends the run and gives the draws made so far, marked as interrupted, with a line on stderr; in a program's
+    main thread SIGTERM and SIGHUP do too, unless the program handles them. KeyboardInterrupt is raised if there are no
+    draws, or if, after a warning, it is pressed again. Any other error that comes while there are draws is raised with
+    these as its attribute `result`.
     Raises SettingsError for settings that do not fit, ModelError for a model that cannot be sampled.
     """
     from batchnuts.mcmc.output import to_arviz, to_datasets
+    from batchnuts.progress import default_view
 
     if not isinstance(model, Model):
         raise ModelError(
             f"sample_chains takes a Model, found {type(model).__name__}. Make one from a density with "
             "batchnuts.Model.from_function(log_density, dimension=...)."
         )
-    if progress is not None and not callable(progress):
-        raise SettingsError(f"progress: found {progress!r}; expected a function of a Progress, or None.")
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise SettingsError(f"progress: found {progress!r}; expected true, false, None, or a function of a Progress.")
     sampler, execution = split_settings(settings)
-    return to_arviz(to_datasets(run_chains(model, sampler, execution, progress), model))
+    view = nullcontext(progress) if callable(progress) else default_view(progress)
+    with StopSignals() as stop:
+        try:
+            with view as report:
+                draws = run_chains(model, sampler, execution, report, stop)
+        except Exception as error:
+            if hasattr(error, "draws_so_far"):
+                error.result = to_arviz(to_datasets(error.draws_so_far, model))  # type: ignore[attr-defined]
+                error.add_note("The draws made before are in this exception's attribute `result`.")
+            raise
+        if not draws.done.any():
+            raise KeyboardInterrupt
+        stop.hold()
+        result = to_arviz(to_datasets(draws, model))
+    if draws.interrupted:
+        tell(f"{stop.name}; {draws.what_there_is()}.")
+    return result
 
 
 def run_chains(
@@ -53,12 +80,15 @@ def run_chains(
     sampler: SamplerSettings,
     execution: ExecutionSettings,
     progress: ProgressCallback | None = None,
+    stop: StopSignals | None = None,
 ) -> Draws:
     """Run warmup and draws; exactly `sampler.draws` draws of every chain, unless interrupted.
 
-    Ctrl-C ends the run early and gives what was drawn so far, with `interrupted` set. The model is checked first.
+    Ctrl-C, SIGTERM and SIGHUP (where `stop` handles them) and a KeyboardInterrupt of `progress` end the run early and
+    give what was drawn so far, with `interrupted` set. Any other error that comes while there are draws is raised with
+    these as its attribute `draws_so_far`. The model is checked first.
     """
-    return _Run(model, sampler, execution, progress or (lambda _: None)).run()
+    return _Run(model, sampler, execution, progress or (lambda _: None), stop or StopSignals()).run()
 
 
 @dataclass
@@ -84,8 +114,14 @@ class _Tally:
 
 class _Run:
     def __init__(
-        self, model: Model, sampler: SamplerSettings, execution: ExecutionSettings, progress: ProgressCallback
+        self,
+        model: Model,
+        sampler: SamplerSettings,
+        execution: ExecutionSettings,
+        progress: ProgressCallback,
+        stop: StopSignals,
     ) -> None:
+        self.stop = stop
         self.model = model
         self.sampler = sampler
         self.execution = execution
@@ -100,6 +136,8 @@ class _Run:
     def run(self) -> Draws:
         """Warmup, then draws."""
         model, sampler = self.model, self.sampler
+        if too_large := memory_problem(sampler, model.dimension, model.dtype):
+            raise SettingsError(f"{too_large}.")
         rng = np.random.default_rng(sampler.seed)
         position = model.initial_positions(rng, sampler.chains)
         check_density(model, position)
@@ -112,10 +150,9 @@ class _Run:
             self.prepare()
             for window in self.windows:
                 self.warm_up(window)
-            records, done, interrupted = self.draw()
         except KeyboardInterrupt:
-            records, done, interrupted = None, np.zeros(sampler.chains, "int64"), True
-        return self.draws(records, done, interrupted)
+            return self.draws(None, interrupted=True)
+        return self.draw()
 
     def timed(self, phase: str, work: Callable[[], Any]) -> Any:
         """The result of `work`, its time added to the phase."""
@@ -201,6 +238,7 @@ class _Run:
                     tally.counts.divergences,
                 )
             )
+            self.stop.check()
         assert result is not None
         return result
 
@@ -223,36 +261,49 @@ class _Run:
         state.position, state.log_density, state.gradient = result.position, result.log_density, result.gradient
         state.transitions_done += transitions
 
-    def draw(self) -> tuple[Record | None, np.ndarray, bool]:
-        """The draws: records, how many each chain has, and whether the run was interrupted."""
+    def draw(self) -> Draws:
+        """The draws. From here on a signal is heeded where all that was drawn is at hand: after a report."""
         try:
-            result = self.stretch(self.sampler.draws, False, "sampling", self.sampler.draws, before=0)
-            return result.records, np.asarray(result.done), False
+            self.stop.hold()
+            return self.draws(self.stretch(self.sampler.draws, False, "sampling", self.sampler.draws, before=0))
         except KeyboardInterrupt:
-            assert self.runner is not None
-            so_far = self.runner.interrupted()
-            if so_far is None:
-                return None, np.zeros(self.sampler.chains, "int64"), True
-            return so_far.records, np.asarray(so_far.done), True
+            return self.draws(self.drawn_so_far(), interrupted=True)
+        except Exception as error:
+            with suppress(Exception):  # what is told is what went wrong first
+                so_far = self.drawn_so_far()
+                if so_far is not None and so_far.done.any():
+                    error.draws_so_far = self.draws(so_far, interrupted=True)  # type: ignore[attr-defined]
+            raise
 
-    def draws(self, records: Record | None, done: np.ndarray, interrupted: bool) -> Draws:
+    def drawn_so_far(self) -> ChainResult | None:
+        """What there is of a stretch that was broken off."""
+        assert self.runner is not None
+        return self.runner.interrupted()
+
+    def draws(self, result: ChainResult | None, interrupted: bool = False) -> Draws:
         """Everything as the object that is given out."""
         sampler, model = self.sampler, self.model
-        if records is None:
+        begun = np.ones(sampler.chains, bool)
+        if result is None:
             shape = (sampler.chains, sampler.draws)
             names = [n for n in Record._fields if n != "position"]
+            done = np.zeros(sampler.chains, "int64")
             position = np.full((*shape, model.dimension), np.nan, model.dtype)
             stats = {n: np.zeros(shape, "bool" if n == "diverging" else "float64") for n in names}
         else:
+            records, done = result.records, np.asarray(result.done)
             position = records.position[:, : sampler.draws]
             stats = {n: v[:, : sampler.draws] for n, v in records._asdict().items() if n != "position"}
+            if interrupted and self.runner is not None:
+                begun = self.runner.begun()
         stats["reached_max_treedepth"] = (stats["tree_depth"] >= sampler.max_tree_depth) & ~stats["diverging"]
         counts = self.warmup.counts + self.sampling.counts
         return Draws(
             position=position,
             stats=stats,
             done=done,
-            interrupted=interrupted,
+            begun=begun,
+            interrupted=interrupted and bool((done < sampler.draws).any()),
             inverse_mass=self.state.inverse_mass,
             timings=dict(self.timings),
             useful_gradients=counts.useful_gradients,

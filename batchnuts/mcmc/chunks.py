@@ -261,3 +261,14 @@ class ChunkRunner:
         for chunk in self.chunks.values():
             self.kept.take(chunk)
         return self.kept.result
+
+    def begun(self) -> np.ndarray:
+        """See Runner: those whose chunk has run a slice."""
+        assert self.kept is not None
+        begun = np.zeros(len(self.kept.result.done), bool)
+        for chunk in self.chunks.values():
+            if chunk.counts.executed_gradients:
+                begun[chunk.occupied()[1]] = True
+        # chains that have halted leave a chunk when it merges
+        begun[self.kept.result.done > 0] = True
+        return begun

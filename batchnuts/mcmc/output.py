@@ -1,4 +1,4 @@
-"""One netCDF file per run, laid out by ArviZ's schema, written so that no existing file can be lost.
+"""A run's draws laid out by ArviZ's schema, as they are saved (saving.py) and given out.
 
 Groups: `posterior`, `sample_stats`, `observed_data`, `constant_data`, `adaptation` (the metric), and, for a run that
 was interrupted, `unfinished` (the draws that only some chains had made). Dimensions are (chain, draw, ...).
@@ -7,22 +7,20 @@ was interrupted, `unfinished` (the draws that only some chains had made). Dimens
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import batchnuts
-from batchnuts.autobatch.errors import BatchnutsError
-from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.draws import Draws, draw_bytes
 from batchnuts.mcmc.model import Data, Model
+from batchnuts.mcmc.saving import OVERHEAD
+from batchnuts.mcmc.settings import SamplerSettings
 
 if TYPE_CHECKING:
     import xarray
@@ -32,58 +30,26 @@ Attributes = dict[str, Any]
 _SAMPLES = ("posterior", "sample_stats")
 
 
-class OutputError(BatchnutsError):
-    """The output file cannot be written: it exists, or its folder is missing, unwritable or full."""
-
-
-def check_path(path: str | os.PathLike[str], *, force: bool = False) -> Path:
-    """Refuse an output path before any time is spent on sampling; gives back the absolute path.
-
-    Raises OutputError where the folder is missing or cannot be written, where the path is a folder, and, unless
-    `force`, where the file exists.
-    """
-    target = Path(path).expanduser()
-    try:
-        target = target.resolve()
-        folder = target.parent
-        if not folder.is_dir():
-            raise OutputError(
-                f"Cannot write {target}: the folder {folder} does not exist. Make it, or set output.path."
-            )
-        if target.is_dir():
-            raise OutputError(f"Cannot write {target}: it is a folder. Set output.path to a file's name.")
-        if os.path.lexists(target) and not force:
-            raise OutputError(
-                f"{target} exists and is not overwritten. Give --force to replace it, or another output.path."
-            )
-        # Permission bits do not tell the whole truth (read-only mounts, quotas, root): make a file and drop it.
-        with tempfile.TemporaryFile(dir=folder, prefix=".batchnuts-"):
-            pass
-    except (OSError, RuntimeError, ValueError) as error:
-        raise OutputError(f"Cannot write {target}: {getattr(error, 'strerror', None) or error}.") from error
-    return target
-
-
 def to_datasets(draws: Draws, model: Model, config: Mapping[str, Any] | None = None) -> dict[str, xarray.Dataset]:
     """Lay out a run as xarray Datasets, by group name.
 
     `posterior` and `sample_stats` hold the rectangle of draws that every chain completed. If the run was interrupted,
-    the further draws of faster chains are in `unfinished`, padded with NaN, with the count of each chain. `config` is
+    chains that had not begun are left out there, and the further draws of faster chains are in `unfinished`, of all
+    chains, padded with NaN, with the count of each chain. `config` is
     kept in the attributes as JSON (default: the run's settings).
     """
     import xarray
 
     complete = draws.complete
     attributes = _attributes(draws, model, config)
-    chains = np.arange(draws.position.shape[0])
-    samples = {"chain": chains, "draw": np.arange(complete)}
+    samples = {"chain": draws.chains, "draw": np.arange(complete)}
     labels = {dim: list(names) for variable in model.variables for dim, names in variable.coords.items()}
     groups = {
         "posterior": xarray.Dataset(
-            _named(draws.position[:, :complete], model), coords={**samples, **labels}, attrs=attributes
+            _named(draws.rectangle(draws.position), model), coords={**samples, **labels}, attrs=attributes
         ),
         "sample_stats": xarray.Dataset(
-            {name: (("chain", "draw"), array[:, :complete]) for name, array in draws.stats.items()},
+            {name: (("chain", "draw"), draws.rectangle(array)) for name, array in draws.stats.items()},
             coords=samples,
             attrs={**attributes, "useful_gradients": draws.useful_gradients, "utilization": float(draws.utilization)},
         ),
@@ -99,6 +65,11 @@ def to_datasets(draws: Draws, model: Model, config: Mapping[str, Any] | None = N
     if int(draws.done.max()) > complete:
         groups["unfinished"] = _unfinished(draws, model, labels, attributes)
     return groups
+
+
+def file_size(model: Model, sampler: SamplerSettings) -> int:
+    """Bytes that the draws of a run take on the disk, about: at least those of its arrays."""
+    return OVERHEAD + sampler.chains * sampler.draws * draw_bytes(model.dimension, model.dtype)
 
 
 def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:
@@ -118,78 +89,6 @@ def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:
         return xarray.DataTree.from_dict({"/": xarray.Dataset(attrs=root), **datasets})
 
 
-def save(datasets: Mapping[str, xarray.Dataset], path: str | os.PathLike[str], *, force: bool = False) -> Path:
-    """Write the groups to one netCDF file and give back its absolute path.
-
-    The file appears whole or not at all. Raises OutputError where it cannot be written; if, meanwhile, a file of that
-    name has come into being (and `force` is false), the draws are kept beside it and the message says where.
-    """
-    import xarray
-
-    target = Path(path).expanduser().resolve()
-    temporary: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".tmp")
-        os.close(handle)
-        temporary = Path(name)
-        root = xarray.Dataset(attrs=datasets["posterior"].attrs)
-        root.to_netcdf(temporary, mode="w", engine="h5netcdf")
-        for group, dataset in datasets.items():
-            dataset.to_netcdf(temporary, mode="a", group=group, engine="h5netcdf")
-        _settle(temporary)
-        if force:
-            os.replace(temporary, target)
-            return target
-        placed = _place(temporary, target)
-    except OSError as error:
-        reason = (error.strerror or str(error)).splitlines()[0].split(" (file ")[0]
-        elsewhere = Path(tempfile.gettempdir()).resolve()
-        if target.parent == elsewhere:
-            raise OutputError(f"Cannot write {target}: {reason}. The draws of this run are not saved.") from error
-        kept = save(datasets, elsewhere / target.name)
-        raise OutputError(f"Cannot write {target}: {reason}. The draws are kept in {kept}; move them.") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-    if placed != target:
-        raise OutputError(f"{target} came into being during the run and is not overwritten; the draws are in {placed}.")
-    return target
-
-
-def _settle(path: Path) -> None:
-    """Give the file the permissions of an ordinary new one and push it to the disk."""
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(path, 0o666 & ~mask)
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
-
-
-def _place(temporary: Path, target: Path) -> Path:
-    """Give the finished file its name, or the first free `name-2.nc`, `name-3.nc`, ...; never replaces a file."""
-    number = 1
-    while True:
-        candidate = target if number == 1 else target.with_name(f"{target.stem}-{number}{target.suffix}")
-        try:
-            # A hard link fails if the name is taken, and takes it in the same instant: no gap for another writer.
-            os.link(temporary, candidate)
-            return candidate
-        except FileExistsError:
-            number += 1
-        except OSError:
-            break
-    # A file system without hard links: claim the name with an empty file of our own, then replace that.
-    while True:
-        candidate = target if number == 1 else target.with_name(f"{target.stem}-{number}{target.suffix}")
-        try:
-            os.close(os.open(candidate, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        except FileExistsError:
-            number += 1
-            continue
-        os.replace(temporary, candidate)
-        return candidate
-
-
 def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) -> Attributes:
     resolved = config or {
         "sampler": draws.settings.model_dump(mode="json"),
@@ -205,6 +104,9 @@ def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) ->
         "warmup": draws.settings.warmup,
         "draws_requested": draws.settings.draws,
         "draws_complete": draws.complete,
+        "draws_made": int(draws.done.sum()),
+        "chains_requested": draws.settings.chains,
+        "chains_begun": len(draws.chains),
         "interrupted": int(draws.interrupted),
     }
     if draws.arrangement is not None:

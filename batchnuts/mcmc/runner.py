@@ -68,6 +68,9 @@ class Runner(Protocol):
     def interrupted(self) -> ChainResult | None:
         """The result of a stretch that was broken off, as far as it had come."""
 
+    def begun(self) -> np.ndarray:
+        """Bool [chains]: which had their turn in it at all; whether a chain had does not depend on what it drew."""
+
 
 class StretchRunner:
     """Executors that cannot be stopped within a call: STRETCH transitions each, joined on the host."""
@@ -120,3 +123,7 @@ class StretchRunner:
     def interrupted(self) -> ChainResult | None:
         """See Runner."""
         return self.joined() if self.parts else None
+
+    def begun(self) -> np.ndarray:
+        """See Runner: a call runs all chains."""
+        return np.full(self.arrangement.chunk_lanes, bool(self.parts))

@@ -6,6 +6,7 @@ Most run under NumPy, where nothing is compiled; the executors' agreement is a m
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -260,6 +261,63 @@ def test_interrupted_at_the_first_report_of_sampling_after_a_warmup(monkeypatch:
     assert cut.done.max() <= 8
     for chain, done in enumerate(cut.done):
         assert_same(cut, whole, slice(chain, chain + 1), slice(0, done))
+
+
+def test_a_signal_ends_the_draws_in_order_however_often_it_comes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From Python too: what was drawn is given out, what it is told on stderr, and the handlers are put back."""
+    slice_for(1e-6, monkeypatch)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
+
+    def burst(progress: Progress) -> None:
+        if progress.phase == "sampling" and progress.done >= 0.3 * progress.total:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+                signal.raise_signal(number)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        result = sample_chains(MODEL, progress=burst, **FIXED | {"draws": 16})
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    attributes = result["posterior"].attrs
+    assert attributes["interrupted"] == 1
+    assert 0 < attributes["draws_made"] < 4 * 16
+    told = capsys.readouterr().err
+    assert "batchnuts: ended by SIGTERM; keeping the draws." in told
+    assert "press again to give up and lose them" in told
+    assert "ended by SIGTERM; " in told.splitlines()[-1]
+    assert f"{attributes['draws_complete']} of 16 draws of each of 4 chains" in told
+
+
+@pytest.mark.parametrize("phase", ["compile", "warmup"])
+def test_a_signal_before_the_first_draw_is_a_keyboard_interrupt(phase: str) -> None:
+    """There is nothing that a caller could use."""
+
+    def press(progress: Progress) -> None:
+        if progress.phase == phase:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        sample_chains(MODEL, progress=press, **FIXED | {"warmup": 20})
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
+def test_what_goes_wrong_while_drawing_loses_no_draw(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slice_for(1e-6, monkeypatch)
+
+    def fail(progress: Progress) -> None:
+        if progress.phase == "sampling" and progress.done >= 0.4 * progress.total:
+            raise ZeroDivisionError("in a callback")
+
+    with pytest.raises(ZeroDivisionError, match="in a callback") as caught:
+        sample_chains(MODEL, progress=fail, **FIXED | {"draws": 16, "executor": executor})
+    assert "attribute `result`" in caught.value.__notes__[0]
+    kept = caught.value.result["posterior"]
+    assert kept.attrs["draws_made"] >= 0.4 * 4 * 16
+    assert kept.attrs["interrupted"] == 1
 
 
 # ---- stack depth -------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc import serving
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.chains import run_chains
+from batchnuts.mcmc.chunk import Chunk
 from batchnuts.mcmc.chunks import Bracket, ChunkRunner, Place, make_runner
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.serving import Chunking, divide
@@ -325,6 +326,24 @@ def test_broken_off_before_the_first_slice_ends(program: Any) -> None:
     left = made.interrupted()
     assert left is not None
     assert left.records.position.shape == (LANES, CAPACITY, 2)
+
+
+def test_it_is_told_which_chains_had_their_turn(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One slice of the one thread, and the run is broken off: only the first chunk has begun."""
+    slice_for(1e-6, monkeypatch)
+    made = make(program, chunk_lanes=2, shards=1)
+    as_written = Chunk.slice
+
+    def one(self: Chunk, *arguments: Any) -> bool:
+        made.stopping.set()
+        return as_written(self, *arguments)
+
+    monkeypatch.setattr(Chunk, "slice", one)
+    next(made.run(inputs(CAPACITY), CAPACITY))
+    left = made.interrupted()
+    assert left is not None
+    np.testing.assert_array_equal(made.begun(), [True, True, False, False, False])
+    assert (left.done[2:] == 0).all()
 
 
 def test_a_fault_in_a_thread_is_raised_here(program: Any) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 import xarray
 from rich.console import Console
 
-from batchnuts.mcmc import output
+from batchnuts.mcmc import saving
 from batchnuts.mcmc.chains import run_chains, sample_chains
 from batchnuts.mcmc.diagnostics import diagnose
 from batchnuts.mcmc.model import Model, ModelError
@@ -48,10 +48,10 @@ def test_a_table_without_names_is_refused(tmp_path: Path) -> None:
 def test_draws_that_cannot_be_written_are_kept_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    monkeypatch.setattr(output.tempfile, "tempdir", str(elsewhere))
+    monkeypatch.setattr(saving.tempfile, "tempdir", str(elsewhere))
     groups = {"posterior": xarray.Dataset({"x": (("chain", "draw"), np.zeros((2, 3)))})}
-    with pytest.raises(output.OutputError, match="The draws are kept in"):
-        output.save(groups, tmp_path / "missing" / "draws.nc")
+    with pytest.raises(saving.OutputError, match="The draws are kept in"):
+        saving.save(groups, tmp_path / "missing" / "draws.nc")
     assert (elsewhere / "draws.nc").exists()
 
 
@@ -62,7 +62,7 @@ def test_what_is_no_model_is_named() -> None:
         Model.from_function(lambda q: q, variables={"mu": 3})  # type: ignore[dict-item]
     model = Model.from_function(lambda q: -tf.reduce_sum(q * q), dimension=1)
     with pytest.raises(SettingsError, match="progress"):
-        sample_chains(model, progress=True)  # type: ignore[arg-type]
+        sample_chains(model, progress="yes")  # type: ignore[arg-type]
 
 
 def test_a_branch_on_values_names_the_line_of_the_density() -> None:

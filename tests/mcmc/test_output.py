@@ -1,15 +1,20 @@
+import errno
 import json
 import os
+import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import xarray
 from fake_run import make_draws
 
-from batchnuts.mcmc import output
+from batchnuts.mcmc import saving
+from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.model import Model, Variable
-from batchnuts.mcmc.output import OutputError, check_path, save, to_arviz, to_datasets
+from batchnuts.mcmc.output import file_size, to_arviz, to_datasets
+from batchnuts.mcmc.saving import NotSaved, OutputError, check_path, check_space, save
 from batchnuts.mcmc.settings import SamplerSettings
 
 SETTINGS = SamplerSettings(chains=3, draws=5, seed=2**60)
@@ -143,7 +148,7 @@ def test_file_systems_without_links(model, tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError("no links here")
 
-    monkeypatch.setattr(output.os, "link", refuse)
+    monkeypatch.setattr(saving.os, "link", refuse)
     datasets = to_datasets(make_draws(model, SETTINGS), model)
     save(datasets, tmp_path / "a.nc")
     with pytest.raises(OutputError, match=r"a-2\.nc"):
@@ -151,15 +156,117 @@ def test_file_systems_without_links(model, tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["a-2.nc", "a.nc"]
 
 
-def test_failed_write_leaves_nothing_and_keeps_the_old_file(model, tmp_path, monkeypatch):
-    path = tmp_path / "a.nc"
-    path.write_text("precious")
+def tree(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(xarray.Dataset, "to_netcdf", full)
-    with pytest.raises(OutputError, match="No space left on device"):
-        save(to_datasets(make_draws(model, SETTINGS), model), path, force=True)
-    assert os.listdir(tmp_path) == ["a.nc"]
-    assert path.read_text() == "precious"
+class Full:
+    """A disk with room for so many bytes, which fills up in the middle of a write as real ones do."""
+
+    def __init__(self, raw, room, number):
+        self.raw, self.room, self.number = raw, room, number
+
+    def write(self, data):
+        room = self.room - self.raw.tell()
+        if room <= 0:
+            raise OSError(self.number, os.strerror(self.number))
+        return self.raw.write(memoryview(data)[:room])
+
+    def truncate(self, size=None):
+        if size is not None and size > self.room:
+            raise OSError(self.number, os.strerror(self.number))
+        return self.raw.truncate(size)
+
+    def __getattr__(self, name):
+        return getattr(self.raw, name)
+
+
+def fill_up(monkeypatch, room, number=errno.ENOSPC):
+    write = saving._write
+    monkeypatch.setattr(saving, "_write", lambda groups, raw: write(groups, Full(raw, room, number)))
+
+
+@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO])
+def test_failed_write_leaves_nothing_and_names_the_cause(model, tmp_path, monkeypatch, number, force, capfd):
+    """Wherever the disk fills up: nothing of HDF5's own words is seen, and what was there stays."""
+    groups = to_datasets(make_draws(model, SETTINGS), model)
+    size = save(groups, tmp_path / "whole.nc").stat().st_size
+    (tmp_path / "a.nc").write_text("precious")
+    monkeypatch.setattr(saving, "other_folders", lambda: [])
+    for room in range(0, size, 4099):
+        with monkeypatch.context() as patch:
+            fill_up(patch, room, number)
+            with pytest.raises(NotSaved, match=re.escape(f"{os.strerror(number)}. The draws of this run are not")):
+                save(groups, tmp_path / "a.nc", force=force)
+        assert tree(tmp_path) == ["a.nc", "whole.nc"]
+    assert (tmp_path / "a.nc").read_text() == "precious"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_draws_go_to_the_first_folder_that_takes_them(model, tmp_path, monkeypatch):
+    groups = to_datasets(make_draws(model, SETTINGS), model)
+    for name in ("wanted", "full", "free"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(saving, "other_folders", lambda: [tmp_path / name for name in ("wanted", "full", "free")])
+    write = saving._save
+
+    def some_are_full(datasets, target, force):
+        if target.parent.name != "free":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(datasets, target, force)
+
+    monkeypatch.setattr(saving, "_save", some_are_full)
+    with pytest.raises(OutputError, match=r"No space left on device\. The draws are kept in .*free/a\.nc; move them"):
+        save(groups, tmp_path / "wanted" / "a.nc")
+    assert tree(tmp_path) == ["free", "free/a.nc", "full", "wanted"]
+
+
+def test_folders_for_draws_that_cannot_be_saved_where_they_should_exist():
+    assert saving.other_folders()
+    assert all(folder.is_dir() for folder in saving.other_folders())
+
+
+def test_too_little_room_is_told_before_the_run(tmp_path, monkeypatch):
+    check_space(tmp_path / "a.nc", 1000)
+    with pytest.raises(OutputError, match=r"needs about 1e\+09 TB, and .* are free there\. Make room"):
+        check_space(tmp_path / "a.nc", 10**21)
+    monkeypatch.setattr(saving, "_file_size_limit", lambda: 5_000)
+    with pytest.raises(OutputError, match=r"files may be at most 5 kB long here \(ulimit -f\)"):
+        check_space(tmp_path / "a.nc", 6_000)
+
+
+def test_the_size_foretold_is_at_least_that_of_the_arrays_and_hardly_more_than_the_file(model, tmp_path):
+    sampler = SamplerSettings(chains=50, draws=200)
+    size = save(to_datasets(make_draws(model, sampler), model), tmp_path / "a.nc").stat().st_size
+    arrays = 50 * 200 * draw_bytes(model.dimension, model.dtype)
+    assert arrays < file_size(model, sampler)
+    assert arrays < size
+
+
+def test_what_is_no_ordinary_file_is_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/null"):
+        with pytest.raises(OutputError, match="it is not a file"):
+            check_path(path, force=True)
+    (tmp_path / "kept.nc").touch(mode=0o444)
+    with pytest.raises(OutputError, match="it is write-protected"):
+        check_path(tmp_path / "kept.nc", force=True)
+
+
+def test_chains_that_had_not_begun_take_no_draw_from_the_others(model):
+    """Two of four chains had no turn: the others' draws are the posterior, and all that was made is in the file."""
+    whole = make_draws(model, SamplerSettings(chains=4, draws=5))
+    begun = np.array([True, False, True, False])
+    draws = replace(whole, done=np.array([3, 0, 5, 0]), begun=begun, interrupted=True)
+    groups = to_datasets(draws, model)
+    posterior = groups["posterior"]
+    assert posterior["chain"].values.tolist() == [0, 2]
+    assert posterior.sizes["draw"] == 3
+    np.testing.assert_array_equal(groups["sample_stats"]["lp"].values, draws.stats["lp"][[0, 2], :3])
+    further = groups["unfinished"]
+    assert further["draws_done"].values.tolist() == [3, 0, 5, 0]
+    assert int(np.isfinite(further["lp"].values).sum()) == 2
+    wanted = {"draws_complete": 3, "draws_made": 8, "chains_requested": 4, "chains_begun": 2}
+    assert {name: posterior.attrs[name] for name in wanted} == wanted
+    assert "3 of 5 draws of each of 2 chains (the other 2 had not begun)" in draws.what_there_is()

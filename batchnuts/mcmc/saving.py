@@ -1,0 +1,259 @@
+"""Writing the draws so that nothing is lost: no file that was there, and not what hours of sampling have drawn.
+
+What can be known before a run is refused before it (`check_path`, `check_space`). Afterwards the file is written beside
+its final name and takes that in one step; where that fails, the draws go to another folder.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from batchnuts.autobatch.errors import BatchnutsError
+
+if TYPE_CHECKING:
+    import xarray
+
+OVERHEAD = 100_000
+"""Bytes of a file besides its arrays, about."""
+
+
+class OutputError(BatchnutsError):
+    """The output file cannot be written: it exists, or its folder is missing, unwritable or full."""
+
+
+class NotSaved(OutputError):
+    """No folder took the draws."""
+
+
+def check_path(path: str | os.PathLike[str], *, force: bool = False) -> Path:
+    """Refuse an output path before any time is spent on sampling; gives back the absolute path.
+
+    Raises OutputError where the folder is missing or cannot be written, where the path is a folder, a device or
+    write-protected, and, unless `force`, where the file exists.
+    """
+    target = Path(path).expanduser()
+    try:
+        target = target.resolve()
+        folder = target.parent
+        if not folder.is_dir():
+            raise OutputError(
+                f"Cannot write {target}: the folder {folder} does not exist. Make it, or set output.path."
+            )
+        if target.is_dir():
+            raise OutputError(f"Cannot write {target}: it is a folder. Set output.path to a file's name.")
+        if os.path.lexists(target):
+            mode = target.lstat().st_mode
+            if not stat.S_ISREG(mode):
+                raise OutputError(f"Cannot write {target}: it is not a file. Set output.path to a file's name.")
+            if not force:
+                raise OutputError(
+                    f"{target} exists and is not overwritten. Give --force to replace it, or another output.path."
+                )
+            if not mode & 0o222:
+                raise OutputError(f"Cannot write {target}: it is write-protected. Set another output.path.")
+        # Permission bits do not tell the whole truth (read-only mounts, quotas, root): make a file and drop it.
+        with tempfile.TemporaryFile(dir=folder, prefix=".batchnuts-") as probe:
+            probe.write(b"\0")
+            probe.flush()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise OutputError(f"Cannot write {target}: {getattr(error, 'strerror', None) or error}.") from error
+    return target
+
+
+def check_space(target: Path, size: int) -> None:
+    """Refuse, before anything is sampled, a file of `size` bytes that the disk or a limit has no room for."""
+    reasons = []
+    status = os.statvfs(target.parent)
+    free = status.f_frsize * (status.f_bfree if os.geteuid() == 0 else status.f_bavail)
+    if status.f_blocks and free < size:  # some network file systems do not tell
+        reasons.append(f"{_bytes(free)} are free there")
+    limit = _file_size_limit()
+    if limit is not None and limit < size:
+        reasons.append(f"files may be at most {_bytes(limit)} long here (ulimit -f)")
+    if reasons:
+        raise OutputError(
+            f"Cannot write {target}: it needs about {_bytes(size)}, and {' and '.join(reasons)}. Make room, set "
+            "another output.path, or lower sampler.chains or sampler.draws."
+        )
+
+
+def _file_size_limit() -> int | None:
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _bytes(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}"
+
+
+def save(datasets: Mapping[str, xarray.Dataset], path: str | os.PathLike[str], *, force: bool = False) -> Path:
+    """Write the groups to one netCDF file and give back its absolute path.
+
+    The file appears whole or not at all. Raises OutputError where it cannot be written, with the cause; the draws are
+    then in the first of `other_folders` that takes them, and the message says where. If, meanwhile, a file of that name
+    has come into being (and `force` is false), they are kept beside it.
+    """
+    target = Path(path).expanduser().resolve()
+    try:
+        placed = _save(datasets, target, force)
+    except OSError as error:
+        reason = _reason(error)
+        for folder in other_folders():
+            if folder == target.parent:
+                continue
+            try:
+                kept = _save(datasets, folder / target.name, force=False)
+            except OSError:
+                continue
+            raise OutputError(f"Cannot write {target}: {reason}. The draws are kept in {kept}; move them.") from error
+        raise NotSaved(f"Cannot write {target}: {reason}. The draws of this run are not saved.") from error
+    if placed != target:
+        raise OutputError(f"{target} came into being during the run and is not overwritten; the draws are in {placed}.")
+    return target
+
+
+def other_folders() -> list[Path]:
+    """Where draws go that cannot be written where they should: likely to last first; the last one is in memory."""
+    folders = [Path(tempfile.gettempdir()), Path.home(), Path.cwd(), Path("/dev/shm")]
+    return list(dict.fromkeys(folder.resolve() for folder in folders if folder.is_dir()))
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).splitlines()[0]
+
+
+def _save(datasets: Mapping[str, xarray.Dataset], target: Path, force: bool) -> Path:
+    """Raises OSError. Gives the path at which the file is, which may be another than the target."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with open(handle, "w+b", buffering=0) as raw:
+            _write(datasets, raw)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.fchmod(raw.fileno(), 0o666 & ~mask)  # those of an ordinary new file
+            os.fsync(raw.fileno())
+        if force:
+            os.replace(temporary, target)
+            placed = target
+        else:
+            placed = _place(temporary, target)
+        _settle(target.parent)
+        return placed
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
+    import h5netcdf
+    import xarray
+    from xarray.backends import H5NetCDFStore
+
+    disk = _Disk(raw)
+    try:
+        with h5netcdf.File(disk, "w") as file:
+            groups: dict[str | None, xarray.Dataset] = {None: xarray.Dataset(attrs=datasets["posterior"].attrs)}
+            groups.update(datasets)
+            for group, dataset in groups.items():
+                dataset.dump_to_store(H5NetCDFStore(file, group=group, mode="a"))
+    finally:
+        if disk.failure is not None:
+            raise disk.failure
+
+
+class _Disk:
+    """A file for HDF5 to write to, which never learns that a write failed: it has no orderly way to end then.
+
+    The first failure is kept, with the cause that the system gave, and what follows is dropped.
+    """
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self.failure: OSError | None = None
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write all of it, or remember why not."""
+        left = memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while left and self.failure is None:
+                left = left[self._raw.write(left) :]
+        except OSError as error:
+            self.failure = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the length."""
+        try:
+            if self.failure is None:
+                self._raw.truncate(size)
+        except OSError as error:
+            self.failure = error
+        return size or 0
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:
+        """Read what was written."""
+        return int(self._raw.readinto(buffer))  # type: ignore[attr-defined]
+
+    def read(self, size: int = -1) -> bytes:
+        """Read what was written."""
+        return self._raw.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        """The place."""
+        return self._raw.tell()
+
+    def flush(self) -> None:
+        """The raw file has no buffer."""
+
+
+def _settle(folder: Path) -> None:
+    """Push a new name to the disk, where folders can be opened and synchronized."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    with suppress(OSError):
+        os.fsync(handle)
+    os.close(handle)
+
+
+def _place(temporary: Path, target: Path) -> Path:
+    """Give the finished file its name, or the first free `name-2.nc`, `name-3.nc`, ...; never replaces a file."""
+    number = 1
+    while True:
+        candidate = target if number == 1 else target.with_name(f"{target.stem}-{number}{target.suffix}")
+        try:
+            # A hard link fails if the name is taken, and takes it in the same instant: no gap for another writer.
+            os.link(temporary, candidate)
+            return candidate
+        except FileExistsError:
+            number += 1
+        except OSError:
+            break
+    # A file system without hard links: claim the name with an empty file of our own, then replace that.
+    while True:
+        candidate = target if number == 1 else target.with_name(f"{target.stem}-{number}{target.suffix}")
+        try:
+            os.close(os.open(candidate, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            number += 1
+            continue
+        os.replace(temporary, candidate)
+        return candidate

@@ -1,0 +1,105 @@
+"""Signals that end a run and lose nothing: Ctrl-C (SIGINT), a time limit's SIGTERM, SIGHUP of a terminal that closes.
+
+Nothing but the standard library is imported here, so that the handlers stand before anything takes long.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+TIME_TO_READ = 1.0
+"""Seconds after a warning before another signal can be an answer to it: keys are pressed in bursts."""
+
+
+class StopSignals:
+    """Handles the signals while it is entered; once there are draws (`hold`), none of them breaks off what is done.
+
+    Without draws, a signal raises KeyboardInterrupt where the program stands. With draws, the first one is only noted,
+    and `check` raises where the run can end in order; the second is told what goes on; one that comes after that has
+    been read gives the draws up.
+
+    Handlers of others are left alone, as are ignored signals (`nohup`), and threads other than the main one have none.
+    """
+
+    def __init__(self, keeping: str = "keeping the draws") -> None:
+        self.first: int | None = None
+        """The signal that ended the run."""
+        self.count = 0
+        self._keeping = keeping
+        self.holding = False
+        """Whether there are draws that could be lost."""
+        self._warned_at: float | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                before = signal.getsignal(number)
+                if before in (signal.SIG_DFL, signal.default_int_handler):
+                    self._before[number] = signal.signal(number, self._received)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before = {}
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell reports for a program that the signal ended: 130 for Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
+        return 128 + (self.first or signal.SIGINT)
+
+    @property
+    def name(self) -> str:
+        """What ended the run, in words."""
+        return "interrupted" if self.first in (None, signal.SIGINT) else f"ended by {signal.Signals(self.first).name}"
+
+    def hold(self) -> None:
+        """From now on there are draws that could be lost."""
+        self.holding = True
+
+    def release(self) -> None:
+        """There is nothing to lose any more."""
+        self.holding = False
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if a signal has come."""
+        if self.first is not None:
+            raise KeyboardInterrupt
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.first is None:
+            self.first = number
+        if not self.holding:
+            raise KeyboardInterrupt
+        if self.count == 1:
+            tell(f"{self.name}; {self._keeping}.")
+        elif self._warned_at is None:
+            tell(f"{self._keeping}; press again to give up and lose them.")
+            self._warned_at = time.monotonic()
+        elif time.monotonic() - self._warned_at >= TIME_TO_READ:
+            raise KeyboardInterrupt
+
+
+def tell(text: str) -> None:
+    """Write a line of ours to stderr: from a signal's handler too, and though nobody may be there to read it."""
+    line = f"batchnuts: {text}\n"
+    try:
+        with suppress(OSError, ValueError, AttributeError):  # it is closed, or there is none
+            sys.stderr.write(line)
+            sys.stderr.flush()
+    except RuntimeError:  # the handler stands in the middle of another write
+        with suppress(OSError):
+            os.write(2, line.encode())

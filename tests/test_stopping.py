@@ -1,0 +1,97 @@
+"""Signals at every stage: what they end, what they are told, and that handlers are put back."""
+
+import signal
+import threading
+
+import pytest
+
+from batchnuts import stopping
+from batchnuts.stopping import SIGNALS, StopSignals
+
+
+@pytest.fixture
+def defaults():
+    """As a fresh process has them; put back afterwards."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("defaults")
+class TestStopSignals:
+    @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+    def test_without_draws_it_ends_at_once(self, number, code):
+        with StopSignals() as stop, pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(getattr(signal, number))
+        assert stop.exit_code == code
+        assert (number in stop.name) == (number != "SIGINT")
+
+    @pytest.mark.parametrize("numbers", [("SIGINT",) * 5, ("SIGTERM", "SIGHUP", "SIGTERM"), ("SIGHUP", "SIGINT")])
+    def test_with_draws_a_burst_loses_nothing(self, numbers, capsys, monkeypatch):
+        monkeypatch.setattr(stopping, "TIME_TO_READ", 3600.0)
+        with StopSignals("saving the draws") as stop:
+            stop.hold()
+            for number in numbers:
+                signal.raise_signal(getattr(signal, number))
+            with pytest.raises(KeyboardInterrupt):
+                stop.check()
+        assert stop.count == len(numbers)
+        assert stop.exit_code == 128 + getattr(signal, numbers[0])
+        told = capsys.readouterr().err.splitlines()
+        assert told[0].endswith("; saving the draws.")
+        assert told[1:] == ["batchnuts: saving the draws; press again to give up and lose them."][: len(numbers) - 1]
+
+    def test_who_presses_again_after_the_warning_gives_up(self, monkeypatch):
+        with StopSignals() as stop:
+            stop.hold()
+            signal.raise_signal(signal.SIGINT)
+            monkeypatch.setattr(stopping, "TIME_TO_READ", 0.0)
+            signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert stop.holding
+            stop.release()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+
+    def test_handlers_are_put_back_and_those_of_others_left_alone(self):
+        def own(*_):
+            pass
+
+        signal.signal(signal.SIGTERM, own)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+        with StopSignals() as stop:
+            assert signal.getsignal(signal.SIGTERM) is own
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            with StopSignals() as inner, pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert (stop.count, inner.count) == (1, 0)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def test_other_threads_have_none(self):
+        seen = []
+
+        def work():
+            with StopSignals():
+                seen.append(signal.getsignal(signal.SIGTERM))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert seen == [signal.SIG_DFL]
+
+    def test_a_stderr_that_is_gone_does_not_matter(self, monkeypatch):
+        class Gone:
+            def write(self, _):
+                raise OSError(5, "Input/output error")
+
+        for gone in (Gone(), None):
+            monkeypatch.setattr("sys.stderr", gone)
+            with StopSignals() as stop:
+                stop.hold()
+                signal.raise_signal(signal.SIGHUP)
+                signal.raise_signal(signal.SIGHUP)
+            assert stop.count == 2
