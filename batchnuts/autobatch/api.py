@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.callables import LaneFunction, in_one_lane_code, single_lane
+from batchnuts.autobatch.compiler.callables import LaneFunction, in_one_lane_code, require_function, single_lane
 from batchnuts.autobatch.compiler.expressions import frozen
 from batchnuts.autobatch.compiler.infer_types import WEAK_DTYPES
 from batchnuts.autobatch.compiler.ir import Program, TensorType
@@ -138,7 +139,8 @@ class BatchedFunction(LaneFunction):
         if in_one_lane_code.get():
             raise TypeError(
                 f"the batched function {self.__name__!r} was called by plain one-lane code; call it directly in a "  # type: ignore[attr-defined]
-                "batched function, or make the helper that calls it one with @batch"
+                "batched function, or make the helper that calls it one with @batch. A decorator above @batch is such "
+                "code, too: give what it makes another name"
             )
         if single_lane.get():
             return self.plain_function(*args, **kwargs)
@@ -380,6 +382,9 @@ class BatchedFunction(LaneFunction):
         return tuple(given[parameter] for parameter in signature.parameters)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Inputs:
+        self.refuse_method(self.method_of)
+        for first in args[:1]:  # what @classmethod or @property above @batch gives
+            self.refuse_method(first if isinstance(first, type) else type(first))
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -515,6 +520,7 @@ def batch(function: Callable[..., Any]) -> BatchedFunction:
     """Make a Python function of one lane callable on all lanes; use as a decorator.
 
     The function is compiled when it is first run with arguments of some types; docs/language.md says what it may
-    contain.
+    contain. Raises UnsupportedSyntaxError, at the line of the call, for anything but a function.
     """
+    require_function(function, sys._getframe(1))
     return BatchedFunction(function)

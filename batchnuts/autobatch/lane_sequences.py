@@ -61,6 +61,18 @@ def elements(x: Any) -> tuple[Any, ...]:
     return tuple(_row(x, k) for k in range(length(x))) if is_array(x) else tuple(x)
 
 
+def iterated(x: Any) -> Any:
+    """What Python's own iteration takes: an array as the tuple of its elements, anything else as it is."""
+    return elements(x) if is_array(x) else x
+
+
+def known(x: Any, what: str, advice: str) -> Any:
+    """`x` itself, a number that Python must have at hand. Raises TypeError for an array: each lane has its own."""
+    if is_array(x):
+        raise TypeError(f"{what} must be known when the expression is compiled, not a value of the lane; {advice}")
+    return x
+
+
 def length(x: Any) -> int:
     """How many elements `x` has: the extent of an array's first axis. Raises TypeError as `as_sequence`."""
     x = as_sequence(x)

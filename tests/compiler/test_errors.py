@@ -551,17 +551,108 @@ def test_a_function_that_tensorflow_cannot_trace_says_what_to_use(call: str, tmp
     module.f.run(*INTS, backend="numpy")
 
 
-def test_a_batched_method_is_refused_where_it_is_defined(tmp_path: Path) -> None:
-    text = "class Model:\n    @batch\n    def f(self, n):\n        return n\n"
-    with pytest.raises((UnsupportedSyntaxError, RuntimeError)) as caught:  # Python 3.11 wraps it
-        load(tmp_path, text)
-    error = caught.value if isinstance(caught.value, UnsupportedSyntaxError) else caught.value.__cause__
-    assert isinstance(error, UnsupportedSyntaxError)
-    assert "method 'f' of class 'Model' cannot be batched" in str(error)
-    assert error.source is not None
-    assert error.source.line == 6
-    module = load(tmp_path, text.replace("    @batch", "    @staticmethod\n    @batch").replace("self, ", ""))
+OF_THE_LANE = {
+    "[k for k in TABLE if k > n][0]": "a condition within a comprehension must be known",
+    "sum(k for k in TABLE if k > n)": "use a `for` loop, or ops.where",
+    "sum([k if k > n else 0 for k in TABLE])": "a condition within a comprehension",
+    "sum((k > n) and 1 or 0 for k in TABLE)": "a condition within a comprehension",
+    "sum(i for i in range(n))": "the end of a range within an expression must be known",
+    "f'{n}' == '1'": "what a text or hash is made of must be known",
+    "str(n) == '1'": "what a text or hash is made of",
+    "'%s' % n == '1'": "what a text or hash is made of",
+    "'{}'.format(n) == '1'": "what a text or hash is made of",
+    "repr(n) == '1'": "what a text or hash is made of",
+    "hash(n)": "what a text or hash is made of",
+    "len({n, 1})": "what a text or hash is made of",
+    "len({n: 1})": "what a text or hash is made of",
+}
+
+
+@pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
+@pytest.mark.parametrize("expression", OF_THE_LANE)
+def test_what_must_be_known_is_refused_on_every_backend(expression: str, backend: str, tmp_path: Path) -> None:
+    module = load(tmp_path, f"TABLE = (1, 2, 3)\n@batch\ndef f(n):\n    return {expression}  # error\n")
+    with pytest.raises(CompileError, match=OF_THE_LANE[expression]) as caught:
+        module.f.run(*INTS, backend=backend, mode="eager")
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
+
+
+METHODS = {
+    "a method": (
+        "    @batch  # error\n    def f(self, n):",
+        "f.run(INPUT)",
+        "method 'f' of class 'Model' .* its `self` is",
+    ),
+    "a property": ("    @property  # error\n    @batch\n    def f(self):", "f", "method 'f' of class 'Model'"),
+    "a classmethod": ("    @classmethod  # error\n    @batch\n    def f(cls, n):", "f(INPUT)", "its `cls` is no array"),
+    "above a classmethod": ("    @batch  # error\n    @classmethod\n    def f(cls, n):", "f", "found a classmethod.*"),
+    "above a staticmethod": ("    @batch  # error\n    @staticmethod\n    def f(n):", "f", "Put @staticmethod above"),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_batched_method_is_refused_at_its_line(name: str, tmp_path: Path) -> None:
+    head, use, message = METHODS[name]
+    text = f"INPUT = np.array([1])\nclass Model:\n{head}\n        return 1\ndef use():\n    return Model().{use}\n"
+    with pytest.raises(UnsupportedSyntaxError, match=message) as caught:
+        load(tmp_path, text).use()
+    source = caught.value.source
+    assert source is not None
+    assert source.text.endswith("# error")
+
+
+def test_a_static_method_may_be_batched(tmp_path: Path) -> None:
+    module = load(tmp_path, "class Model:\n    @staticmethod\n    @batch\n    def f(n):\n        return n\n")
     assert module.Model.f.run(*INTS, backend="numpy").tolist() == [1, 2, 3]
+
+
+NO_FUNCTIONS = {
+    "@batch  # error\nclass C:\n    pass\n": "found the class 'C'",
+    "f = batch(len)  # error\n": "found a builtin_function_or_method. Write a `def` that calls it",
+    "f = batch(batch)\nf = batch(f)  # error\n": "found one that is batched already",
+    "import functools\nf = batch(functools.partial(pow, 2))  # error\n": "found a partial",
+    "f = batch(3)  # error\n": "found a int",
+    "@batch  # error\n@primitive\ndef f(n):\n    return n\n": "found a primitive",
+}
+
+
+@pytest.mark.parametrize("text", NO_FUNCTIONS)
+def test_only_functions_are_batched(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedSyntaxError, match=NO_FUNCTIONS[text]) as caught:
+        load(tmp_path, text)
+    source = caught.value.source
+    assert source is not None
+    assert source.text.endswith("# error")
+
+
+@pytest.mark.parametrize("wraps", ["    @functools.wraps(f)\n", ""], ids=["wraps", "bare"])
+def test_recursion_under_a_decorator_above_batch(wraps: str, tmp_path: Path) -> None:
+    text = f"import functools\ndef traced(f):\n{wraps}    def call(*a):\n        return f(*a)\n    return call\n"
+    body = "    return 1 if n < 1 else n * f(n - 1)  # error\n"
+    module = load(tmp_path, f"{text}@traced\n@batch\ndef f(n):\n{body}")
+    with pytest.raises(CompileError, match=r"decorator above @batch.* another name") as caught:
+        module.f(*INTS)
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
+
+
+def test_a_decorator_beneath_batch_is_refused_at_its_line(tmp_path: Path) -> None:
+    text = "import functools\ndef traced(f):\n    return functools.wraps(f)(lambda *a: f(*a))\n"
+    module = load(tmp_path, f"{text}@batch  # error\n@traced\ndef f(n):\n    return n\n")
+    with pytest.raises(CompileError, match="is wrapped by another decorator") as caught:
+        module.f.run(*INTS, backend="numpy")
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
+
+
+def test_dicts_whose_keys_stand_in_another_order(tmp_path: Path) -> None:
+    body = "    d = {'a': n, 'b': n}\n    if n > 1:\n        d = {'b': n, 'a': 2}  # error\n    return d\n"
+    module = load(tmp_path, f"@batch\ndef f(n):\n{body}")
+    with pytest.raises(TypeConflictError, match="Write the keys in the same order") as caught:
+        module.f.run(*INTS, backend="numpy")
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
 
 
 def test_a_closure_variable_without_a_value_yet(tmp_path: Path) -> None:

@@ -402,3 +402,21 @@ def test_what_a_loop_runs_over_is_the_value_at_its_beginning() -> None:
         return v, x
 
     agrees(program, np.arange(8.0).reshape(4, 2))
+
+
+@batch
+def comprehensions_over_arrays(v, n):
+    kept = [v[k] for k in range(len(v)) if k != 1]
+    pairs = sum([a * k for k, a in enumerate(v, 1)]) + sum(a * b for a, b in zip(v, reversed(v)))
+    third = list(v)[2]
+    known = sum(1 if k > 1 else 2 for k in (1, 2, 3)) + len(f"{len(v)}") + hash(3) + len({len(v): 1})
+    return kept, pairs, max(a for a in v), third, [*v, n][2], sum(map(lambda a: a * n, v)), known  # noqa: C417
+
+
+@pytest.mark.parametrize("way", [{"backend": "numpy"}, {"mode": "eager"}], ids=["numpy", "eager"])
+def test_comprehensions_iterate_over_arrays(way: dict[str, Any]) -> None:
+    v, n = np.array([[1.0, 2.0, 4.0], [0.5, -1.0, 3.0]]), np.array([2.0, 3.0])
+    found = flatten(comprehensions_over_arrays.run(v, n, **way))[0]
+    wanted = [flatten(comprehensions_over_arrays.function(*lane))[0] for lane in zip(v, n)]
+    for part, *lanes in zip(found, *wanted, strict=True):
+        np.testing.assert_array_equal(part, lanes)

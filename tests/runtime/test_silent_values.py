@@ -262,3 +262,32 @@ def test_names_of_users_do_not_meet_ours(way: dict[str, Any]) -> None:
     wanted = [result.function(*lane) for lane in zip(*(a.tolist() for a in arguments))]
     assert result.run(*arguments, **way).tolist() == wanted
     assert main.run(np.array([1, 2]), **way).tolist() == [0.5, 1.0]
+
+
+@autobatch.batch
+def keys(n):
+    pair = {"a.b": n, "a": {"b": n + 1}, 0: n + 2, "0": n + 3, "": n + 4, "@c": n + 5, (1, "x.y"): n + 6}
+    if n > 1:
+        pair = {
+            "a.b": pair["a"]["b"],
+            "a": {"b": pair["a.b"]},
+            0: pair["0"],
+            "0": pair[0],
+            "": pair["@c"],
+            "@c": pair[""],
+            (1, "x.y"): n,
+        }
+    return pair
+
+
+@every_way
+def test_keys_of_dicts_do_not_meet_each_other(way: dict[str, Any]) -> None:
+    n = np.array([1, 2])
+    wanted = [keys.function(lane) for lane in n]
+    found = keys.run(n, **way)
+    assert found.keys() == wanted[0].keys()
+    for key in found:
+        a = found[key]["b"] if key == "a" else found[key]
+        assert a.tolist() == [w[key]["b"] if key == "a" else w[key] for w in wanted], key
+    text = keys.dump("int64", after="flatten_structures", backend="numpy")
+    assert autobatch.parse(text, namespace=globals()).all_functions()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import linecache
 from collections.abc import Callable
 from contextvars import ContextVar
+from types import FrameType, FunctionType
 from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.source import FunctionSource, read_function
+from batchnuts.autobatch.compiler.source import FunctionSource, read_function, start_of, start_of_line
 from batchnuts.autobatch.compiler.tree import map_leaves
-from batchnuts.autobatch.errors import Source, UnsupportedSyntaxError
+from batchnuts.autobatch.errors import UnsupportedSyntaxError
 
 single_lane: ContextVar[bool] = ContextVar("single_lane", default=False)
 """True while a program runs as plain Python, one lane, without a lane axis anywhere."""
@@ -27,6 +27,8 @@ class LaneFunction:
     """A Python function of one lane that the compiler batches; `api.BatchedFunction` is the one users hold."""
 
     python_function: Callable[..., Any]
+    method_of: type | None = None
+    """The class whose attribute it is."""
 
     def __init__(self, python_function: Callable[..., Any]) -> None:
         self.python_function = python_function
@@ -43,15 +45,42 @@ class LaneFunction:
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Called where a class has the function for an attribute: a method would get no `self`."""
-        if getattr(self, "__qualname__", "") == f"{owner.__qualname__}.{name}":
-            code = self.python_function.__code__
-            line = linecache.getline(code.co_filename, code.co_firstlineno).rstrip("\n")
+        self.method_of = owner  # an error here would reach users as one of `__set_name__`
+
+    def refuse_method(self, owner: type | None) -> None:
+        """Raise UnsupportedSyntaxError, at its line, if the function is a method of that class."""
+        name = self.python_function.__name__
+        if owner is not None and getattr(self, "__qualname__", "") == f"{owner.__qualname__}.{name}":
+            first = next(iter(self.signature.parameters), "self")
             raise UnsupportedSyntaxError(
-                f"the method {name!r} of class {owner.__name__!r} cannot be batched: its `self` is no array. Define "
+                f"the method {name!r} of class {owner.__name__!r} cannot be batched: its `{first}` is no array. Define "
                 "the function outside the class, over the arrays it needs, or put @staticmethod above @batch. Methods "
                 "without @batch can be called in batched functions.",
-                Source(code.co_filename, code.co_firstlineno, len(line) - len(line.lstrip()), line),
+                start_of(self.python_function),
             )
+
+
+_NO_FUNCTIONS = {
+    "classmethod": ("a classmethod", "Define the function outside the class, or put @staticmethod above @batch"),
+    "staticmethod": ("a staticmethod", "Put @staticmethod above @batch"),
+    "BatchedFunction": ("one that is batched already", "Leave out the second @batch"),
+    "PrimitiveFunction": ("a primitive", "Leave out @primitive, or @batch"),
+}
+"""By type, what is given in place of a function, and what to do."""
+
+
+def require_function(function: Any, frame: FrameType) -> None:
+    """Raise UnsupportedSyntaxError, at the line where the frame stands, for what `batch` cannot be put above."""
+    if isinstance(function, FunctionType):
+        return
+    kind = type(function).__name__
+    found, advice = _NO_FUNCTIONS.get(kind, (f"a {kind}", "Write a `def` that calls it, and batch that"))
+    if isinstance(function, type):
+        found, advice = f"the class {function.__name__!r}", "Put it above the function that is to be batched"
+    raise UnsupportedSyntaxError(
+        f"@batch takes a function of one lane, found {found}. {advice}.",
+        start_of_line(frame.f_code.co_filename, frame.f_lineno),
+    )
 
 
 class InnerFunction(LaneFunction):

@@ -272,6 +272,7 @@ class ExpressionBuilder:
             if type(inner) in REWRITES:
                 self.refuse(inner, f"`{ast.unparse(inner)}`", REWRITES[type(inner)])
             self.refuse_hidden_random(inner)
+            self.refuse_decorated(inner)
             if isinstance(inner, ast.Call) and self.static(inner.func) is sync:
                 self.refuse(inner, "`sync` within an expression", "write it as a statement of its own")
             if not needs_variable(inner):
@@ -311,6 +312,14 @@ class ExpressionBuilder:
         if isinstance(generator, (np.random.RandomState, np.random.Generator, random.Random)):
             what = f"`{ast.unparse(node)}`, whose random numbers do not belong to a lane,"
             self.refuse(node, what, "draw with autobatch.random from a key that the lane has")
+
+    def refuse_decorated(self, node: ast.expr) -> None:
+        """Raise for a call of what a decorator above @batch made: it calls the batched function as plain code would."""
+        callee = self.static(node.func) if isinstance(node, ast.Call) else None
+        if not isinstance(callee, LaneFunction) and isinstance(getattr(callee, "__wrapped__", None), LaneFunction):
+            called = expressions.text_of(node.func) if isinstance(node, ast.Call) else ""
+            what = f"a call of `{called}`, which a decorator above @batch has wrapped,"
+            self.refuse(node, what, f"decorate under another name: decorated = decorator({called}), without the `@`")
 
     def is_static(self, node: ast.expr) -> bool:
         """Whether an expression can be evaluated at compile time: it reads no variable and calls nothing batched."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +40,9 @@ _LAST = PREFIX + "last"
 _NEXT = PREFIX + "next"
 ELEMENTS = PREFIX + "elements"
 """The name of `lane_sequences.elements` in expressions."""
+
+_WRITTEN = {TRUTH: "bool", BOUND: "int"}
+"""Our functions that a text shows by another name."""
 
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -146,9 +148,11 @@ def static_value(node: ast.AST, local_names: set[str], namespace: Mapping[str, A
 
 def text_of(node: ast.expr) -> str:
     """The expression as the user wrote it, on one line."""
-    text = ast.unparse(node).replace(TRUTH, "bool").replace(BOUND, "int").replace(CONSTANT, "")
-    text = re.sub(f"{PREFIX}(?=\\w)", "", text)
-    return " ".join(text.split())
+    written = copy.deepcopy(node)
+    for part in ast.walk(written):
+        if isinstance(part, ast.Name):
+            part.id = _WRITTEN.get(part.id, part.id.removeprefix(CONSTANT).removeprefix(PREFIX))
+    return " ".join(ast.unparse(written).split())
 
 
 def located(node: ast.expr, like: ast.AST) -> ast.expr:

@@ -42,7 +42,7 @@ from batchnuts.autobatch.compiler.ir import (
 )
 from batchnuts.autobatch.compiler.narrowing import ADVICE, Narrowing
 from batchnuts.autobatch.compiler.text import show_type as show
-from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves
+from batchnuts.autobatch.compiler.tree import flatten, hashable, in_any_order, map_leaves
 from batchnuts.autobatch.errors import BatchnutsError, CompileError, Source, TypeConflictError
 
 WEAK_DTYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
@@ -193,11 +193,15 @@ class _Inference:
         function, _, identifier = variable.partition(".")
         what = f"the result of {function!r}" if identifier == "return" else f"variable {identifier!r}"
         before = next(iter(self.assignments[variable].values())).where
+        rule = "A variable has one dtype and one shape on all paths. Cast with autobatch.ops.cast, or use another one."
+        trees = [flatten(type_)[1] for type_ in (new.type, joined)]
+        if trees[0] != trees[1] and in_any_order(trees[0]) == in_any_order(trees[1]):
+            rule = (
+                "A dict's keys stand in the order in which they were put in, here as in Python, and a variable has one "
+                "order on all paths. Write the keys in the same order."
+            )
         return TypeConflictError(
-            f"{what} is {show(new.type)} here but {show(joined)} at {before or 'the input'}\n"
-            "A variable has one dtype and one shape on all paths. Cast with autobatch.ops.cast, or use a "
-            "second variable.",
-            new.where,
+            f"{what} is {show(new.type)} here but {show(joined)} at {before or 'the input'}\n{rule}", new.where
         )
 
     def other_hints(self) -> Iterator[Hints]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from batchnuts.autobatch import lane_builtins, lane_operators, ops
 from batchnuts.autobatch.lane_indexing import item
+from batchnuts.autobatch.lane_sequences import iterated, known
 
 PREFIX = "@"  # no identifier of a user can hold it
 TRUTH = PREFIX + "truth"
@@ -45,6 +46,23 @@ _WHERE_CALLED: dict[Any, Any] = {
     builtins.pow: lane_operators.power,
 }
 """Those replaced only where they are called: `dtype=float` stays as it is, and divmod and pow are checked."""
+
+_ITERATING: dict[Any, int] = {
+    **dict.fromkeys((builtins.list, builtins.tuple, builtins.zip, builtins.enumerate, builtins.reversed), 0),
+    **dict.fromkeys((builtins.sorted, builtins.iter), 0),
+    **dict.fromkeys((builtins.map, builtins.filter), 1),
+}
+"""Builtins that iterate over their arguments, from the first or second one on."""
+
+_CONDITION = ("a condition within a comprehension", "use a `for` loop, or ops.where to choose between two values")
+_RANGE = ("the end of a range within an expression", "loop with `for i in range(n):` as a statement")
+_TEXT = ("what a text or hash is made of", "make texts of the results")
+
+_KNOWING: dict[Any, tuple[str, str]] = {
+    builtins.range: _RANGE,
+    **dict.fromkeys((builtins.str, builtins.repr, builtins.ascii, builtins.format, builtins.hash), _TEXT),
+}
+"""Builtins of numbers that must be known when the expression is compiled: what they are, and what to do instead."""
 
 _CHECKED_BUILTINS = {builtins.divmod: "integer division by zero", builtins.pow: "an integer to a negative power"}
 
@@ -86,6 +104,8 @@ _FUNCTIONS: dict[str, Any] = {
     PREFIX + "StaticDiv": lane_operators.static_divide,
     PREFIX + "item": item,
     PREFIX + "slice": slice,
+    PREFIX + "iterated": iterated,
+    PREFIX + "known": known,
     BOUND: lane_builtins.range_bound,
     TRUTH: lane_builtins.truth,
     NOT: lambda value: ops.logical_not(lane_builtins.truth(value)),
@@ -113,14 +133,32 @@ class Check:
 
 
 class _OnLanes(ast.NodeTransformer):
-    def __init__(self, names: frozenset[str], namespace: Mapping[str, Any]) -> None:
+    def __init__(self, names: frozenset[str], lane_names: Iterable[str], namespace: Mapping[str, Any]) -> None:
         self.names = names
+        self.lane_names = set(lane_names)
         self.namespace = namespace
         self.checks: dict[str, tuple[int, Check]] = {}
 
     def varies(self, node: ast.AST) -> bool:
         """Whether an operand depends on a variable, of the lane or of a comprehension."""
         return any(isinstance(part, ast.Name) and part.id in self.names for part in ast.walk(node))
+
+    def of_the_lane(self, node: ast.AST) -> bool:
+        """Whether an operand depends on a variable of the lane."""
+        return any(isinstance(part, ast.Name) and part.id in self.lane_names for part in ast.walk(node))
+
+    def known(self, node: ast.expr, reason: tuple[str, str]) -> ast.expr:
+        """The visited node; if it depends on the lane, with the check that its value does not."""
+        texts = [ast.Constant(text) for text in reason]
+        of_the_lane = self.of_the_lane(node)
+        visited: ast.expr = self.visit(node)
+        return self.call("known", node, visited, *texts) if of_the_lane else visited
+
+    def iterated(self, node: ast.expr) -> ast.expr:
+        """The visited node, as something to iterate over."""
+        of_the_lane = self.of_the_lane(node)
+        visited: ast.expr = self.visit(node)
+        return self.call("iterated", node, visited) if of_the_lane else visited
 
     def call(self, function: str, node: ast.expr, *arguments: ast.expr) -> ast.expr:
         made = ast.Call(ast.Name(PREFIX + function, ast.Load()), list(arguments), [])
@@ -133,6 +171,9 @@ class _OnLanes(ast.NodeTransformer):
         return [ast.Name(CHECKS, ast.Load()), ast.Constant(number)]
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        if isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
+            node.right = self.known(node.right, _TEXT)
+            return node
         name, right = type(node.op).__name__, node.right
         extra: list[ast.expr] = []
         if type(node.op) in _CHECKED and self.varies(right):
@@ -163,6 +204,52 @@ class _OnLanes(ast.NodeTransformer):
             result = self.call("BitAnd", node, result, link)
         return result
 
+    def comprehension(self, node: Any) -> Any:
+        """A comprehension, whose iterables may be arrays and whose conditions are no values of the lane."""
+        outside = set(self.lane_names)
+        for generator in node.generators:
+            of_the_lane = self.of_the_lane(generator.iter)
+            generator.iter = self.iterated(generator.iter)
+            targets = {part.id for part in ast.walk(generator.target) if isinstance(part, ast.Name)}
+            self.lane_names = self.lane_names | targets if of_the_lane else self.lane_names - targets
+            generator.ifs = [self.known(test, _CONDITION) for test in generator.ifs]
+        if isinstance(node, ast.DictComp):
+            node.key, node.value = self.known(node.key, _TEXT), self.visit(node.value)
+        elif isinstance(node, ast.SetComp):
+            node.elt = self.known(node.elt, _TEXT)
+        else:
+            node.elt = self.visit(node.elt)
+        self.lane_names = outside
+        return node
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = comprehension
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        node.test = self.known(node.test, _CONDITION)
+        node.body, node.orelse = self.visit(node.body), self.visit(node.orelse)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        node.values = [*(self.known(v, _CONDITION) for v in node.values[:-1]), self.visit(node.values[-1])]
+        return node
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
+        node.value = self.known(node.value, _TEXT)
+        return node
+
+    def visit_Set(self, node: ast.Set) -> ast.expr:
+        node.elts = [self.known(e, _TEXT) for e in node.elts]
+        return node
+
+    def visit_Dict(self, node: ast.Dict) -> ast.expr:
+        node.keys = [key and self.known(key, _TEXT) for key in node.keys]
+        node.values = [self.visit(value) for value in node.values]
+        return node
+
+    def visit_Starred(self, node: ast.Starred) -> ast.expr:
+        node.value = self.iterated(node.value)
+        return node
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         if not self.varies(node.slice):
             self.generic_visit(node)
@@ -171,6 +258,17 @@ class _OnLanes(ast.NodeTransformer):
         self.generic_visit(node)
         return self.call("item", node, node.value, _index(node.slice), *extra)
 
+    def builtin(self, called: ast.expr) -> Any:
+        """The function or class that is called by a name from around the function, if it can be looked up."""
+        if not isinstance(called, ast.Name) or called.id in self.names:
+            return None
+        value = self.namespace.get(called.id)
+        try:
+            hash(value)
+        except TypeError:
+            return None
+        return value if callable(value) else None
+
     def visit_Call(self, node: ast.Call) -> ast.expr:
         called = node.func
         if isinstance(called, ast.Name) and called.id == BOUND and self.varies(node):
@@ -178,15 +276,18 @@ class _OnLanes(ast.NodeTransformer):
             self.generic_visit(node)
             node.args += [ast.fix_missing_locations(ast.copy_location(e, node)) for e in extra]
             return node
-        builtin: Any = None
-        if isinstance(called, ast.Name) and called.id not in self.names:
-            value = self.namespace.get(called.id)
-            builtin = value if isinstance(value, type) or callable(value) else None
-        try:
-            replaced = builtin in _WHERE_CALLED
-        except TypeError:
-            replaced = False
-        if not replaced:
+        builtin = self.builtin(called)
+        if builtin in _KNOWING:
+            node.args = [self.known(a, _KNOWING[builtin]) for a in node.args]
+            return node
+        if builtin in _ITERATING:
+            first = _ITERATING[builtin]
+            node.args = [self.visit(a) if i < first else self.iterated(a) for i, a in enumerate(node.args)]
+            node.keywords = [self.visit(keyword) for keyword in node.keywords]
+            return node
+        if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Constant) and called.attr == "format":
+            node.args = [self.known(a, _TEXT) for a in node.args]
+        if builtin not in _WHERE_CALLED:
             self.generic_visit(node)
             return node
         plain = len(node.args) == 2 and not node.keywords
@@ -224,6 +325,6 @@ def on_lanes(
     node = copy.deepcopy(node)
     bound = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     bound |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
-    transformer = _OnLanes(frozenset({*names, *bound}), namespace)
+    transformer = _OnLanes(frozenset({*names, *bound}), names, namespace)
     changed: ast.expr = transformer.visit(node)
     return changed, tuple(check for _, check in transformer.checks.values())

@@ -37,6 +37,17 @@ def source_at(filename: str, node: ast.AST) -> Source:
     return Source(filename, line, getattr(node, "col_offset", 0), text)
 
 
+def start_of(function: Callable[..., Any]) -> Source:
+    """The first line of a function, or of its decorators."""
+    return start_of_line(function.__code__.co_filename, function.__code__.co_firstlineno)
+
+
+def start_of_line(filename: str, line: int) -> Source:
+    """The first character of a line."""
+    text = linecache.getline(filename, line).rstrip("\n")
+    return Source(filename, line, len(text) - len(text.lstrip()), text)
+
+
 def read_function(function: Callable[..., Any]) -> FunctionSource:
     """Parse the source of `function`.
 
@@ -46,7 +57,8 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
     if hasattr(function, "__wrapped__"):
         raise CompileError(
             f"{name!r} is wrapped by another decorator, whose code would be left out. Put @batch beneath that "
-            "decorator, or call what it adds inside the function."
+            "decorator, or call what it adds inside the function.",
+            start_of(inspect.unwrap(function)),
         )
     try:
         filename = inspect.getsourcefile(function) or function.__code__.co_filename

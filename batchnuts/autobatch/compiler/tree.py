@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -19,7 +19,8 @@ class TreeDef:
     """The shape of a structure without its leaves. A leaf has `kind` None."""
 
     kind: type | None
-    names: tuple[str, ...] = ()
+    names: tuple[Any, ...] = ()
+    """Of the children; a dict's keys as they are, in order."""
     children: tuple[TreeDef, ...] = ()
 
     @property
@@ -30,7 +31,8 @@ class TreeDef:
     def __str__(self) -> str:
         if self.kind is None:
             return "array"
-        inner = ", ".join(f"{n}={c}" if not n.isdigit() else str(c) for n, c in zip(self.names, self.children))
+        bare = self.kind in (tuple, list)
+        inner = ", ".join(str(c) if bare else f"{n}={c}" for n, c in zip(self.names, self.children))
         return f"{self.kind.__name__}({inner})"
 
 
@@ -41,7 +43,7 @@ def _is_namedtuple(value: object) -> bool:
     return isinstance(value, tuple) and hasattr(type(value), "_fields")
 
 
-def parts(value: Any) -> tuple[tuple[str, ...], list[Any]] | None:
+def parts(value: Any) -> tuple[tuple[Any, ...], list[Any]] | None:
     """Names and values of a container's children, or None for a leaf."""
     if _is_namedtuple(value):
         return value._fields, list(value)
@@ -84,6 +86,15 @@ def unflatten(tree: TreeDef, leaves: Sequence[Any]) -> Any:
     return _build(tree, iter(leaves))
 
 
+def in_any_order(tree: TreeDef) -> TreeDef:
+    """The shape with the keys of its dicts sorted, to tell whether two differ in that alone."""
+    children = [in_any_order(child) for child in tree.children]
+    if tree.kind is not dict:
+        return replace(tree, children=tuple(children))
+    pairs = sorted(zip(tree.names, children), key=lambda pair: repr(pair[0]))
+    return TreeDef(dict, tuple(name for name, _ in pairs), tuple(child for _, child in pairs))
+
+
 def hashable(value: Any) -> tuple[tuple[Any, ...], TreeDef]:
     """A structure (of hashable leaves) as something that can be a dictionary's key, lists and dicts included."""
     leaves, tree = flatten(value)
@@ -104,4 +115,12 @@ def leaf_names(name: str, tree: TreeDef) -> list[str]:
     """The IR name of each leaf of a variable: `point` of (q, p) gives `point.q`, `point.p`."""
     if tree.kind is None:
         return [name]
-    return [leaf for field, child in zip(tree.names, tree.children) for leaf in leaf_names(f"{name}.{field}", child)]
+    fields = map(_field, tree.names) if tree.kind is dict else tree.names
+    return [leaf for field, child in zip(fields, tree.children) for leaf in leaf_names(f"{name}.{field}", child)]
+
+
+def _field(key: Any) -> str:
+    """A dict's key in a path; what is no identifier or index stands in brackets, and has no dot of its own."""
+    if type(key) is int or (isinstance(key, str) and key.isidentifier()):
+        return str(key)
+    return f"[{key!r}]".replace(".", "\\x2e")
