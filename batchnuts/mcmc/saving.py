@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 OVERHEAD = 100_000
 """Bytes of a file besides its arrays, about."""
 
+_TABLE = 2**21
+"""Most bytes that HDF5 writes of its own tables at a time: it gathers up to 2**20. Longer are only arrays."""
+
 
 class OutputError(BatchnutsError):
     """The output file cannot be written: it exists, or its folder is missing, unwritable or full."""
@@ -176,22 +179,31 @@ def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
 class _Disk:
     """A file for HDF5 to write to, which never learns that a write failed: it has no orderly way to end then.
 
-    The first failure is kept, with the cause that the system gave, and what follows is dropped.
+    The first failure is kept, with the cause that the system gave. From then on nothing is written to the disk, and
+    what HDF5 may want to read again (its own tables, all short) is kept in memory: a table that it finds damaged makes
+    it crash, and h5py does not look whether a read was short.
     """
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
         self.failure: OSError | None = None
+        self._kept: list[tuple[int, bytes]] = []
 
     def write(self, data: bytes | memoryview) -> int:
         """Write all of it, or remember why not."""
         left = memoryview(data).cast("B")
         size = len(left)
-        try:
-            while left and self.failure is None:
-                left = left[self._raw.write(left) :]
-        except OSError as error:
-            self.failure = error
+        if self.failure is None:
+            try:
+                while left:
+                    left = left[self._raw.write(left) :]
+            except OSError as error:
+                self.failure = error
+        if left:
+            place = self._raw.tell()
+            if len(left) <= _TABLE:
+                self._kept.append((place, bytes(left)))
+            self._raw.seek(place + len(left))
         return size
 
     def truncate(self, size: int | None = None) -> int:
@@ -204,8 +216,18 @@ class _Disk:
         return size or 0
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        """Read what was written."""
-        return int(self._raw.readinto(buffer))  # type: ignore[attr-defined]
+        """Fill all of the buffer with what was written; with zeros where nothing was, as HDF5's own drivers do."""
+        view = memoryview(buffer).cast("B")
+        place, size, got = self._raw.tell(), len(view), 0
+        while got < size and (count := self._raw.readinto(view[got:])):  # type: ignore[attr-defined]
+            got += count
+        view[got:] = bytes(size - got)
+        for start, data in self._kept:
+            first, last = max(start, place), min(start + len(data), place + size)
+            if first < last:
+                view[first - place : last - place] = data[first - start : last - start]
+        self._raw.seek(place + size)
+        return size
 
     def read(self, size: int = -1) -> bytes:
         """Read what was written."""

@@ -204,6 +204,25 @@ def test_failed_write_leaves_nothing_and_names_the_cause(model, tmp_path, monkey
     assert capfd.readouterr() == ("", "")
 
 
+def test_hdf5_reads_back_what_it_wrote_after_the_disk_filled_up(tmp_path):
+    """h5py takes a short read for a whole one: what HDF5 then finds in its tables makes the process crash."""
+    with open(tmp_path / "a", "w+b", buffering=0) as raw:
+        disk = saving._Disk(Full(raw, 10, errno.ENOSPC))
+        disk.write(b"0123")
+        assert disk.failure is None
+        for place, data in ((8, b"abcdef"), (20, b"ghij"), (12, b"XY")):
+            disk.seek(place)
+            assert disk.write(data) == len(data)
+            assert disk.tell() == place + len(data)
+        assert disk.failure is not None
+        disk.seek(2)
+        buffer = bytearray(b"?" * 25)
+        assert disk.readinto(buffer) == len(buffer)
+        assert bytes(buffer) == b"23" + bytes(4) + b"abcdXY" + bytes(6) + b"ghij" + bytes(3)
+        assert disk.tell() == 27
+        assert os.path.getsize(tmp_path / "a") == 10
+
+
 def test_draws_go_to_the_first_folder_that_takes_them(model, tmp_path, monkeypatch):
     groups = to_datasets(make_draws(model, SETTINGS), model)
     for name in ("wanted", "full", "free"):
