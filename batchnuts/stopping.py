@@ -16,8 +16,13 @@ from typing import Any
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
+_CLOCK = getattr(signal, "SIGALRM", None)
+
 TIME_TO_READ = 1.0
 """Seconds after a warning before another signal can be an answer to it: keys are pressed in bursts."""
+
+SAME_MOMENT = 0.05
+"""Seconds within which handlers run one after another when the interpreter gets to them at last."""
 
 
 class StopSignals:
@@ -38,6 +43,7 @@ class StopSignals:
         self.holding = False
         """Whether there are draws that could be lost."""
         self._warned_at: float | None = None
+        self._read_at: float | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -51,6 +57,8 @@ class StopSignals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if _CLOCK in self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, before in self._before.items():
             signal.signal(number, before)
         self._before = {}
@@ -87,10 +95,36 @@ class StopSignals:
         if self.count == 1:
             tell(f"{self.name}; {self._keeping}.")
         elif self._warned_at is None:
-            tell(f"{self._keeping}; press again to give up and lose them.")
-            self._warned_at = time.monotonic()
-        elif time.monotonic() - self._warned_at >= TIME_TO_READ:
-            raise KeyboardInterrupt
+            self._warn()
+            self._start_clock()
+        elif self._read_at is not None:
+            if time.monotonic() - self._read_at >= SAME_MOMENT:
+                raise KeyboardInterrupt
+        elif _CLOCK not in self._before and time.monotonic() - self._warned_at >= TIME_TO_READ:
+            self._warn()
+            self._read_at = self._warned_at
+
+    def _warn(self) -> None:
+        tell(f"{self._keeping}; press again to give up and lose them.")
+        self._warned_at = time.monotonic()
+
+    def _start_clock(self) -> None:
+        """Let the clock say when the warning has been read.
+
+        A handler does not run when its signal comes but when the interpreter is free, which a long write delays: the
+        last signal of a burst would pass for an answer. The clock's signal waits in the same queue. Where somebody else
+        uses it, the first signal that may be an answer is answered with the warning once more.
+        """
+        try:
+            if _CLOCK is None or signal.getsignal(_CLOCK) != signal.SIG_DFL or signal.getitimer(signal.ITIMER_REAL)[0]:
+                return
+            self._before[_CLOCK] = signal.signal(_CLOCK, self._time_has_passed)
+            signal.setitimer(signal.ITIMER_REAL, TIME_TO_READ)
+        except ValueError:  # not the main thread
+            return
+
+    def _time_has_passed(self, number: int, frame: FrameType | None) -> None:
+        self._read_at = time.monotonic()
 
 
 def tell(text: str) -> None:

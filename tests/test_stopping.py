@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 
 import pytest
 
@@ -12,8 +13,8 @@ from batchnuts.stopping import SIGNALS, StopSignals
 @pytest.fixture
 def defaults():
     """As a fresh process has them; put back afterwards."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
+    for number in before:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     yield
     for number, handler in before.items():
@@ -45,17 +46,56 @@ class TestStopSignals:
         assert told[1:] == ["batchnuts: saving the draws; press again to give up and lose them."][: len(numbers) - 1]
 
     def test_who_presses_again_after_the_warning_gives_up(self, monkeypatch):
+        monkeypatch.setattr(stopping, "TIME_TO_READ", 3600.0)
+        monkeypatch.setattr(stopping, "SAME_MOMENT", 0.0)
         with StopSignals() as stop:
             stop.hold()
             signal.raise_signal(signal.SIGINT)
-            monkeypatch.setattr(stopping, "TIME_TO_READ", 0.0)
             signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGALRM)  # the time is over
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
             assert stop.holding
             stop.release()
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+    @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+    def test_the_last_of_a_burst_is_no_answer_though_its_handler_runs_late(self, number, monkeypatch):
+        """As when a long write keeps the interpreter busy: the clock's handler and it run at the same moment."""
+        monkeypatch.setattr(stopping, "TIME_TO_READ", 3600.0)
+        with StopSignals() as stop:
+            stop.hold()
+            signal.raise_signal(getattr(signal, number))
+            signal.raise_signal(getattr(signal, number))
+            later = time.monotonic() + 7200.0
+            monkeypatch.setattr(stopping.time, "monotonic", lambda: later)
+            signal.raise_signal(getattr(signal, number))
+            signal.raise_signal(signal.SIGALRM)
+            signal.raise_signal(getattr(signal, number))
+            assert stop.count == 4
+
+    def test_a_clock_of_others_is_left_alone(self, monkeypatch, capsys):
+        """Without it, whoever may have read the warning gets it again, and gives up with the next signal."""
+        monkeypatch.setattr(stopping, "SAME_MOMENT", 0.0)
+        seen = []
+        before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
+        try:
+            with StopSignals() as stop:
+                stop.hold()
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGALRM)
+                monkeypatch.setattr(stopping, "TIME_TO_READ", 0.0)
+                signal.raise_signal(signal.SIGINT)
+                with pytest.raises(KeyboardInterrupt):
+                    signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert seen == [1]
+        assert capsys.readouterr().err.count("press again") == 2
 
     def test_handlers_are_put_back_and_those_of_others_left_alone(self):
         def own(*_):
