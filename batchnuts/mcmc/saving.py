@@ -25,6 +25,9 @@ OVERHEAD = 100_000
 _TABLE = 2**21
 """Most bytes that HDF5 writes of its own tables at a time: it gathers up to 2**20. Longer are only arrays."""
 
+_AT_ONCE = 2**23
+"""Most bytes in one write: signals are handled between two, and HDF5 gives arrays of gigabytes."""
+
 
 class OutputError(BatchnutsError):
     """The output file cannot be written: it exists, or its folder is missing, unwritable or full."""
@@ -186,7 +189,7 @@ class _Disk:
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
-        self.failure: OSError | None = None
+        self.failure: OSError | KeyboardInterrupt | None = None
         self._kept: list[tuple[int, bytes]] = []
 
     def write(self, data: bytes | memoryview) -> int:
@@ -196,8 +199,8 @@ class _Disk:
         if self.failure is None:
             try:
                 while left:
-                    left = left[self._raw.write(left) :]
-            except OSError as error:
+                    left = left[self._raw.write(left[:_AT_ONCE]) :]
+            except (OSError, KeyboardInterrupt) as error:
                 self.failure = error
         if left:
             place = self._raw.tell()

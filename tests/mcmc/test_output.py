@@ -223,6 +223,33 @@ def test_hdf5_reads_back_what_it_wrote_after_the_disk_filled_up(tmp_path):
         assert os.path.getsize(tmp_path / "a") == 10
 
 
+def test_signals_are_handled_within_a_long_write(model, tmp_path, monkeypatch):
+    """No array is written in one piece; who gives up while it is written leaves all as it was."""
+    groups = to_datasets(make_draws(model, SETTINGS), model)
+    monkeypatch.setattr(saving, "_AT_ONCE", 100)
+    sizes = []
+
+    class Watched(Full):
+        def write(self, data):
+            sizes.append(len(data))
+            if sizes.count(100) == self.number:
+                raise KeyboardInterrupt
+            return self.raw.write(data)
+
+    write = saving._write
+    monkeypatch.setattr(saving, "_write", lambda groups, raw: write(groups, Watched(raw, 2**30, None)))
+    save(groups, tmp_path / "a.nc")
+    assert max(sizes) == 100
+    assert sizes.count(100) > 5
+    sizes.clear()
+    monkeypatch.setattr(saving, "_write", lambda groups, raw: write(groups, Watched(raw, 2**30, 5)))
+    before = (tmp_path / "a.nc").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        save(groups, tmp_path / "a.nc", force=True)
+    assert tree(tmp_path) == ["a.nc"]
+    assert (tmp_path / "a.nc").read_bytes() == before
+
+
 def test_draws_go_to_the_first_folder_that_takes_them(model, tmp_path, monkeypatch):
     groups = to_datasets(make_draws(model, SETTINGS), model)
     for name in ("wanted", "full", "free"):
