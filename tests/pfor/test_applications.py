@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor import PforError, hessian, jacobian, per_example_gradient, vectorized_map
+from batchnuts.autobatch.pfor import PforError, hessian, jacobian, per_example_gradient, pfor, vectorized_map
 
 _rng = np.random.default_rng(1)
 A = tf.constant(_rng.normal(size=(3, 4)))
@@ -27,7 +28,13 @@ def test_vectorized_map_is_map_fn() -> None:
 
 @pytest.mark.parametrize(
     ("elems", "message"),
-    [((), "has no tensors"), (tf.constant(1.0), "found a scalar"), ((tf.ones(2), tf.ones(3)), r"found \[2, 3\]")],
+    [
+        ((), "has no tensors"),
+        (tf.constant(1.0), "found a scalar"),
+        ((tf.ones(2), tf.ones(3)), r"found \[2, 3\]"),
+        (tf.ragged.constant([[1.0, 2.0], [3.0]]), r"found a RaggedTensor: x.to_tensor\(\).*row\[:length\]"),
+        ({"a": X, "b": tf.sparse.from_dense([[1.0, 0.0]])}, "found a SparseTensor: tf.sparse.to_dense"),
+    ],
 )
 def test_vectorized_map_refuses(elems: Any, message: str) -> None:
     with pytest.raises(PforError, match=message):
@@ -69,6 +76,84 @@ def test_hessian(xla: bool) -> None:
     np.testing.assert_allclose(found, quadratic + tf.linalg.diag(tf.exp(X[1])), rtol=1e-12)
     with pytest.raises(PforError, match="must give a scalar"):
         hessian(tf.exp, X[1])
+
+
+GROUP = tf.constant([0, 2, 0, 1, 0, 2])
+PER_GROUP = tf.constant([0.3, -0.1, 0.5, 0.2])
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.filterwarnings("error")  # TensorFlow's of IndexedSlices, too
+def test_by_what_is_gathered(xla: bool) -> None:
+    """Of a group's entry that several rows take, all of them count; an entry that none takes has 0."""
+    a, scale = tf.cast(PER_GROUP, tf.float64), X[:, 0]
+    variable = tf.Variable(a)
+
+    def rows(a: Any) -> Any:
+        return tf.gather(a, GROUP) ** 2 * scale
+
+    def slopes(i: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(a)
+            value = tf.reduce_sum(rows(a)) * scale[i]
+        return tape.gradient(value, a)
+
+    def run() -> Any:
+        by_two = jacobian(lambda both: rows(both["a"]) + both["b"][0], {"a": a, "b": X[1]})
+        return (
+            jacobian(rows, a), jacobian(rows, variable), by_two["a"],
+            hessian(lambda a: tf.reduce_sum(rows(a)), a),
+            vectorized_map(lambda s: hessian(lambda a: tf.reduce_sum(rows(a)) * s, a), scale),
+            pfor(slopes, 6),
+            per_example_gradient(lambda s: tf.reduce_sum(rows(a)) * s, [a], scale)[0],
+        )  # fmt: skip
+
+    chosen = np.eye(4)[GROUP.numpy()]
+    slope = 2 * chosen * (a.numpy()[GROUP.numpy()] * scale.numpy())[:, None]
+    second = np.diag(2 * chosen.T @ np.asarray(scale))
+    outer = np.multiply.outer(np.asarray(scale), slope.sum(0))
+    wanted = (slope, slope, slope, second, np.multiply.outer(np.asarray(scale), second), outer, outer)
+    found = tf.function(run, autograph=False, jit_compile=xla)()
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    if not xla:
+        for one, other in zip(run(), wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_slices_that_do_not_tell_of_what_are_refused() -> None:
+    with pytest.raises(PforError, match="without the dense_shape"):
+        pfor(lambda i: tf.IndexedSlices(X[i], tf.range(4)), 6)
+
+
+PARTS: dict[str, Any] = {
+    "z[0]": lambda z: z[0] ** 3 * z[1],
+    "z[None]": lambda z: tf.reduce_sum(z[None] ** 3) * z[1],
+    "z[..., :1]": lambda z: tf.reduce_sum(z[..., :1] ** 3) * z[2],
+    "z[1:] and z[:-1]": lambda z: tf.reduce_sum(z[1:] ** 3 * z[:-1]),
+    "z[::-1]": lambda z: tf.reduce_sum(z[::-1] ** 3 * z),
+    "tf.gather": lambda z: tf.reduce_sum(tf.gather(z, [0, 1, 1]) ** 3),
+    "tf.split": lambda z: tf.reduce_sum(tf.split(z, [1, 3])[1] ** 3) * z[0],
+    "tf.concat": lambda z: tf.reduce_sum(tf.concat([z, z[:2]], 0) ** 3),
+    "tf.tile": lambda z: tf.reduce_sum(tf.tile(z, [2]) ** 3 * tf.range(8.0)),
+    "tf.reshape": lambda z: tf.reduce_sum(tf.reshape(z, [2, 2])[1] ** 3),
+    "tf.pad": lambda z: tf.reduce_sum(tf.pad(z, [[1, 2]]) ** 3),
+}
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+def test_second_derivatives_of_parts_inside_of_the_loop(xla: bool) -> None:
+    """Shapes that follow from numbers of the body stay known in the gradients, which are traced inside of it."""
+    x = tf.cast(X, tf.float32)
+
+    def run(x: Any) -> Any:
+        return {name: vectorized_map(partial(hessian, part), x) for name, part in PARTS.items()}
+
+    found = tf.function(run, autograph=False, jit_compile=xla)(x)
+    for name, part in PARTS.items():
+        wanted = np.stack([hessian(part, row) for row in tf.unstack(x)])
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("xla", [False, True])

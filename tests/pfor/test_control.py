@@ -176,6 +176,48 @@ def lstm_of_own_length(i: Any) -> Any:
     return tf.while_loop(lambda k, h, c: k < TRIPS[i], step, (0, zero, zero))[1]
 
 
+@body
+def map_in_own_loop(i: Any) -> Any:
+    def trip(k: Any, y: Any) -> Any:
+        sines, rows = tf.map_fn(
+            lambda v: (tf.sin(v) * y[0], v * y), X[i], fn_output_signature=(tf.float64, tf.TensorSpec([4], tf.float64))
+        )
+        return k + 1, y + sines + tf.reduce_sum(rows, 0)
+
+    return tf.while_loop(lambda k, _: k < TRIPS[i], trip, (0, X[i]), maximum_iterations=4)[1]
+
+
+@body
+def scan_in_a_loop(i: Any) -> Any:
+    return tf.while_loop(
+        lambda k, _: k < TRIPS[i], lambda k, y: (k + 1, tf.scan(lambda a, v: tf.sin(a) + v, y)), (0, X[i]),
+        maximum_iterations=4,
+    )[1]  # fmt: skip
+
+
+@body
+def map_in_a_branch(i: Any) -> Any:
+    return tf.cond(X[i, 0] > 0, lambda: tf.map_fn(lambda v: v * 2, X[i]), lambda: X[i])
+
+
+@body
+def scatter_in_a_loop(i: Any) -> Any:
+    held = tf.TensorArray(tf.float64, 4).unstack(X[i])
+
+    def trip(k: Any, held: Any) -> Any:
+        return k + 1, held.scatter([2, 0], tf.stack([tf.cast(k, tf.float64), X[i, 1]]))
+
+    return tf.while_loop(lambda k, _: k < TRIPS[i], trip, (0, held), maximum_iterations=4)[1].stack()
+
+
+@body
+def scatter_in_a_branch(i: Any) -> Any:
+    def scattered() -> Any:
+        return tf.TensorArray(tf.float64, 4).unstack(X[i]).scatter([2, 0], V[:2]).stack()
+
+    return tf.cond(X[i, 0] > 0, scattered, lambda: X[i])
+
+
 @with_gradient
 def gradient_of_a_branch(i: Any, x: Any, v: Any) -> Any:
     return tf.cond(x[0] > 0, lambda: tf.sqrt(x[0]) * x * v, lambda: tf.math.log(-x[0]) * v)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor import FallbackWarning, PforError, pfor
+from batchnuts.autobatch.pfor import (
+    FallbackWarning,
+    PforError,
+    hessian,
+    jacobian,
+    per_example_gradient,
+    pfor,
+    vectorized_map,
+)
 
 X = tf.constant(np.arange(12.0).reshape(4, 3), tf.float32)
 
@@ -344,11 +352,10 @@ def test_a_segment_id_that_is_too_large_stays_out_of_other_rows() -> None:
         pfor(body, 2)
 
 
-@pytest.mark.parametrize("kind", ["SparseTensor", "IndexedSlices", "RaggedTensor"])
+@pytest.mark.parametrize("kind", ["SparseTensor", "RaggedTensor"])
 def test_outputs_that_are_several_tensors_in_one_are_refused(kind: str) -> None:
     makes = {
         "SparseTensor": lambda i: tf.SparseTensor([[0]], X[i, :1], [3]),
-        "IndexedSlices": lambda i: tf.IndexedSlices(X[i], tf.range(3)),
         "RaggedTensor": lambda i: tf.RaggedTensor.from_row_splits(X[i], [0, 1, 3]),
     }
     with pytest.raises(PforError, match=f"an output of the body is a {kind}"):
@@ -400,3 +407,141 @@ def test_the_error_is_the_same_inside_of_autograph() -> None:
 
     with pytest.raises(PforError, match="the ends of a range"):
         function()
+
+
+@pytest.fixture
+def run_eagerly() -> Iterator[None]:
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.usefixtures("run_eagerly")
+def test_it_is_traced_where_functions_run_eagerly() -> None:
+    x = tf.Variable(X)
+
+    def total(x: Any) -> Any:
+        return tf.reduce_sum(tf.function(tf.sin)(x)) * tf.while_loop(lambda k, _: k < 3, lambda k, y: (k + 1, y * 2.0),
+                                                                     (0, x[0]))[1]  # fmt: skip
+
+    with tf.GradientTape() as tape:
+        found = pfor(lambda i: total(x[i]), tf.constant(4))
+    rows = np.stack([total(row) for row in tf.unstack(X)])
+    np.testing.assert_allclose(found, rows, rtol=1e-6)
+    assert np.all(np.isfinite(tape.gradient(found, x)))
+    np.testing.assert_allclose(vectorized_map(total, X), rows, rtol=1e-6)
+    np.testing.assert_allclose(tf.function(lambda: pfor(lambda i: total(X[i]), 4, masked=True))(), rows, rtol=1e-6)
+    np.testing.assert_allclose(pfor(lambda i: total(X[i]), 4, sequential=True), rows, rtol=1e-6)
+    np.testing.assert_allclose(jacobian(tf.square, X[0]), np.diag(2 * X[0]), rtol=1e-6)
+    assert hessian(total, X[0]).shape == (3, 3)
+    assert per_example_gradient(lambda row: total(row) * x[0, 0], [x], X)[0].shape == (4, 4, 3)
+
+
+def _if(i: Any) -> Any:
+    return X[i] if X[i, 0] > 4.0 else -X[i]  # here
+
+
+def _while(i: Any) -> Any:
+    while i < 3:  # here
+        i += 1
+    return i
+
+
+def _and(i: Any) -> Any:
+    return X[i, 0] > 0.0 and X[i, 1] > 0.0  # here
+
+
+def _for(i: Any) -> Any:
+    total = 0.0
+    for value in X[i]:  # here
+        total += value
+    return total
+
+
+def _unpacked(i: Any) -> Any:
+    one, _, _ = tf.sort(X[i])  # here
+    return one
+
+
+def _range(i: Any) -> Any:
+    return [X[k] for k in range(i)]  # here
+
+
+def _int(i: Any) -> Any:
+    return X[int(i)]  # here
+
+
+def _entry(i: Any) -> Any:
+    return [1, 2, 3, 4][i]  # here
+
+
+def _numpy(i: Any) -> Any:
+    return X[i].numpy()  # here
+
+
+def _sine(i: Any) -> Any:
+    return np.sin(X[i])  # here
+
+
+def _called(i: Any) -> Any:
+    return tf.cond(i > 2, lambda: _if(i), lambda: X[i])
+
+
+def _mapped(i: Any) -> Any:
+    return tf.map_fn(lambda v: v if v > 0.0 else -v, X[i])  # here
+
+
+OF_NUMBERS = {
+    "if": (_if, r"tf\.cond\(.*@tf\.function"), "while": (_while, r"tf\.while_loop"), "and": (_and, r"tf\.logical_and"),
+    "for": (_for, r"tf\.unstack.*@tf\.function"), "unpacked": (_unpacked, r"tf\.unstack"),
+    "range": (_range, r"tf\.while_loop"), "int": (_int, r"tf\.cast"), "index of a list": (_entry, r"tf\.gather"),
+    "numpy": (_numpy, "the body is traced once"), "a function of NumPy": (_sine, r"tf\.sin in place of np\.sin"),
+    "in what it calls": (_called, r"tf\.cond"), "in a map": (_mapped, r"tf\.cond"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_what_python_asks_of_a_tensor_is_told_at_its_line(name: str) -> None:
+    body, said = OF_NUMBERS[name]
+    with pytest.raises(PforError, match=said) as error:
+        pfor(body, 4)
+    assert error.value.source is not None
+    assert error.value.source.text.endswith("# here")
+    assert __file__ in str(error.value)
+
+
+def test_a_decorated_body_may_use_pythons_branches_and_loops() -> None:
+    @tf.function
+    def body(i: Any) -> Any:
+        total = 0.0
+        for value in X[i]:
+            if value > 4.0:
+                total += value
+        return total
+
+    np.testing.assert_allclose(pfor(body, 4), np.sum(X * np.where(X > 4.0, 1.0, 0.0), axis=1))
+
+
+def test_other_errors_of_the_body_stay_what_they_are() -> None:
+    def body(i: Any) -> Any:
+        raise KeyError("of the user")
+
+    with pytest.raises(KeyError, match="of the user"):
+        pfor(body, 4)
+
+
+def test_ops_that_were_not_traced_here_have_the_line_that_calls_them() -> None:
+    """Those of a loaded model."""
+    largest = tf.function(lambda x: tf.raw_ops.NthElement(input=x, n=1), input_signature=[tf.TensorSpec([3])])
+    trace = largest.get_concrete_function().graph.as_graph_def()
+
+    def body(i: Any) -> Any:
+        name = trace.node[0].name
+        (found,) = tf.graph_util.import_graph_def(trace, {name: X[i]}, return_elements=["NthElement:0"])
+        return found
+
+    with pytest.warns(FallbackWarning, match=r"(?s)test_loop\.py.*\(NthElement\) once"):
+        np.testing.assert_array_equal(pfor(body, 4), X[:, 1])
+    with pytest.raises(PforError, match=r"(?s)test_loop\.py.*fallback=False") as error:
+        pfor(body, 4, fallback=False)
+    assert error.value.source is not None

@@ -4,6 +4,7 @@ are read or written, rows of different lengths, branches and loops inside. Drawn
     expression ::= ("element", k) | ("own element", k)          of a list: at the trip's index, at an index of the row
                  | ("all elements",) | ("two elements", k)      of a list, stacked or gathered
                  | ("number", k) | ("part",) | ("written", k)   a row's number, a sum of a part, what was written
+                 | ("window",) | ("mapped",)                    a slice of fixed length, tf.map_fn over a part
                  | ("branch", e, e) | ("loop", e) | ("grow", e, e)
 """
 
@@ -27,10 +28,11 @@ NUMBERS = tf.constant(_rng.normal(size=(ROWS, WIDTH)))
 TRIPS = tf.constant([1, 3, 0, 2, 2])
 INNER = tf.constant([2, 0, 1, 3, 1])
 PARTS = tf.constant([3, 1, 2, 0, 3])
+STARTS = tf.constant([0, 1, 1, 0, 1])
 
 leaves = st.one_of(
     st.tuples(st.sampled_from(["element", "own element", "two elements", "number", "written"]), st.integers(0, 2)),
-    st.tuples(st.sampled_from(["all elements", "part"])),
+    st.tuples(st.sampled_from(["all elements", "part", "window", "mapped"])),
 )
 expressions = st.recursive(
     leaves,
@@ -41,9 +43,9 @@ expressions = st.recursive(
     ),
     max_leaves=4,
 )
-programs = st.tuples(expressions, expressions, st.booleans(), st.booleans())
+programs = st.tuples(expressions, expressions, st.booleans(), st.sampled_from(["reads", "writes", "scatters"]))
 """The first loop's expression, that of a second loop over the same lists, whether the list is the same for all rows,
-and whether the loops write."""
+and what the loops do to the other list."""
 
 
 def build(program: tuple[Any, ...]) -> Any:
@@ -70,6 +72,10 @@ def build(program: tuple[Any, ...]) -> Any:
                     return numbers[k]
                 case ("part",):
                     return tf.reduce_sum(numbers[: PARTS[i]])
+                case ("window",):
+                    return tf.reduce_sum(numbers[STARTS[i] : STARTS[i] + 2])
+                case ("mapped",):
+                    return tf.reduce_sum(tf.map_fn(lambda v: v * tf.cos(s), numbers))
                 case ("written", k):
                     return held.read((j + k) % WIDTH)
                 case ("grow", one, other):
@@ -88,7 +94,9 @@ def build(program: tuple[Any, ...]) -> Any:
         def trip(node: tuple[Any, ...]) -> Any:
             def run(j: Any, s: Any, held: Any) -> Any:
                 s = tf.sin(s) + value(node, j, s, held)
-                return j + 1, s, held.write(j % WIDTH, s) if writes else held
+                if writes == "writes":
+                    return j + 1, s, held.write(j % WIDTH, s)
+                return j + 1, s, held.scatter([j % WIDTH], s[None]) if writes == "scatters" else held
 
             return run
 

@@ -7,6 +7,7 @@
     site          one op where it is converted
     registry      converters by op type
     rowwise       an op run row by row
+    affine        integers of the body as sums
     flows         which tensors vary, before anything is converted
     converters/   by family of ops
     walk          a graph, op by op

@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor.errors import PforError
+from batchnuts.autobatch.pfor.errors import PforError, caller
 from batchnuts.autobatch.pfor.graphs import not_by_autograph
-from batchnuts.autobatch.pfor.loop import caller, over_rows, pfor
+from batchnuts.autobatch.pfor.loop import over_rows, pfor, refuse_composite
+from batchnuts.autobatch.pfor.site import dense
 from batchnuts.autobatch.pfor.values import Tensor
 
 
@@ -22,6 +23,8 @@ def vectorized_map(
     elems: a tensor [n, ...], or a nest of such with one n; `function` gets one row of each. Outputs [n, ...]. See
     `pfor` for what it raises and for `fallback` and `masked`.
     """
+    for part in tf.nest.flatten(elems):
+        refuse_composite("elems", part)
     elems = tf.nest.map_structure(tf.convert_to_tensor, elems)
     flat = tf.nest.flatten(elems)
     if not flat:
@@ -83,7 +86,8 @@ def hessian(function: Callable[[Tensor], Tensor], x: Tensor, *, masked: bool | N
             value = function(x)
         if value.shape.rank != 0:
             raise PforError(f"the function must give a scalar; found shape {value.shape}", caller())
-        return tape.gradient(value, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        found = tape.gradient(value, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return tf.nest.map_structure(dense, found)
 
     return jacobian(gradient, x, masked=masked)
 
@@ -104,12 +108,14 @@ def per_example_gradient(
             tape.watch(parameters)
             value = loss(*rows)
         found = tape.gradient(value, parameters, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return tf.nest.map_structure(tf.convert_to_tensor, found)
+        return tf.nest.map_structure(dense, found)
 
     return vectorized_map(one, examples, masked=masked)
 
 
 def _watchable(x: Any) -> Any:
+    for leaf in tf.nest.flatten(x):
+        refuse_composite("what derivatives are by", leaf)
     return tf.nest.map_structure(
         lambda leaf: leaf if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable) else tf.convert_to_tensor(leaf), x
     )

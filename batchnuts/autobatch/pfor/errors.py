@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import linecache
 import os
+import re
+import traceback
 from typing import Any
 
 from batchnuts.autobatch.errors import CompileError, Source
@@ -30,11 +32,20 @@ class Refused(Exception):
 
 
 def source_of(op: Any) -> Source | None:
-    """The innermost line of the user's code that made the op; None if it is not known."""
-    for frame in reversed(op.traceback):
+    """The innermost line of the user's code that made the op; None if it is not known, as of a loaded model's."""
+    for frame in reversed(op.traceback or ()):
         if not in_library(frame.filename):
             text = linecache.getline(frame.filename, frame.lineno).rstrip("\n")
             return Source(frame.filename, frame.lineno, len(text) - len(text.lstrip()), text)
+    return None
+
+
+def caller() -> Source | None:
+    """The line of the user's code that called pfor, or what calls it."""
+    for frame in reversed(traceback.extract_stack()):
+        if not in_library(frame.filename):
+            text = (frame.line or "").strip()
+            return Source(frame.filename, frame.lineno or 0, 0, text)
     return None
 
 
@@ -58,4 +69,60 @@ _LIBRARIES = _folders()
 
 def in_library(filename: str) -> bool:
     """The file belongs to TensorFlow, its companions, this package, or is no file."""
-    return filename.startswith("<") or os.path.abspath(filename).startswith(_LIBRARIES)
+    return (
+        filename.startswith("<")
+        or "__autograph_generated_file" in filename
+        or os.path.abspath(filename).startswith(_LIBRARIES)
+    )
+
+
+def of_tracing(error: Exception) -> PforError | None:
+    """The error for a body that does with a tensor what only a number can do, at the user's line; None if it is
+    another error, which is not ours to explain."""
+    found = next((advice for pattern, advice in _OF_NUMBERS if re.search(pattern, str(error), re.DOTALL)), None)
+    return None if found is None else PforError(found, _innermost(error))
+
+
+def _innermost(error: Exception) -> Source | None:
+    """The innermost line of the user's code that the error passed through."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not in_library(frame.filename):
+            text = linecache.getline(frame.filename, frame.lineno or 0).rstrip("\n")
+            column = frame.colno
+            return Source(
+                frame.filename, frame.lineno or 0, len(text) - len(text.lstrip()) if column is None else column, text
+            )
+    return None
+
+
+_DECORATE = "or decorate the function that pfor is given with @tf.function, whose autograph writes {} over tensors so"
+_OF_NUMBERS = (
+    (
+        "symbolic .*as a Python `bool`",
+        "Python's `if`, `while`, `and`, `or`, `not` or `assert` needs a bool, and found a tensor, which may differ "
+        "between iterations. Write tf.where(condition, a, b) or tf.cond(condition, lambda: a, lambda: b) for a branch, "
+        "tf.while_loop for a loop, tf.logical_and and the like for conditions; " + _DECORATE.format("`if` and `while`"),
+    ),
+    (
+        "Iterating over a symbolic",
+        "Python's `for` (or an unpacking) needs something to go through, and found a tensor. Write tf.unstack(x) where "
+        "the length is known, tf.map_fn, tf.scan or tf.while_loop where not; " + _DECORATE.format("`for`"),
+    ),
+    (
+        "SymbolicTensor' object cannot be interpreted as an integer|not '?SymbolicTensor",
+        "Python needs a number here (range, int, float, an index of a list), and found a tensor, which may differ "
+        "between iterations. Write tf.range with tf.while_loop for a loop, tf.cast for int and float, tf.gather for an "
+        "index",
+    ),
+    (
+        "'SymbolicTensor' object has no attribute 'numpy'|Cannot convert a symbolic tf.Tensor",
+        "NumPy needs the numbers of a tensor here, and the body is traced once for all iterations, so there are none. "
+        "Write it with TensorFlow's functions (tf.sin in place of np.sin); what is the same for all iterations can be "
+        "computed before the loop",
+    ),
+    (
+        "gradient registry has no entry for: XlaDynamicUpdateSlice",
+        "TensorFlow has no second derivative of tf.slice under XLA. Write x[a:b] in its place",
+    ),
+)
+"""What TensorFlow's or Python's message says, and what ours does."""

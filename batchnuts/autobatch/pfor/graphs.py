@@ -53,7 +53,57 @@ def gradient_of(op: Any) -> Callable[..., list[Any]] | None:
 def traced_in(graph: Any, function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
     """A function of such tensors, traced as if the graph had called it: tensors of the graph become its captures."""
     with graph.as_default():
-        return tf.function(lambda *given: function(*given), autograph=False).get_concrete_function(*specs)
+        return tf.function(lambda *given: _with_constants(function, given), autograph=False).get_concrete_function(
+            *specs
+        )
+
+
+def traced(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
+    """A function of such tensors, for the graph that is being built or for none; `run_functions_eagerly` or not."""
+    tracing = tf.function(lambda *given: _with_constants(function, given), autograph=False)
+    tracing._omit_frequent_tracing_warning = True  # every call traces a function of its own
+    return tracing.get_concrete_function(*specs)
+
+
+def _with_constants(function: Callable[..., Any], given: Sequence[Any]) -> Any:
+    """A call of the function, in the graph that is made for it, where known integers of graphs around are constants.
+
+    TensorFlow makes inputs of them, and then does not know the shapes that follow from them: where a slice begins, say,
+    which its gradient in this graph is told by the graph around.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    capture = graph.capture
+    made: dict[int, tuple[Any, Any]] = {}
+    """By the id of a tensor: it, so that the id stays its own, and the constant."""
+
+    def capture_or_copy(tensor: Any, name: Any = None, shape: Any = None) -> Any:
+        if not _is_from_around(tensor, graph):
+            return capture(tensor, name=name, shape=shape)
+        if id(tensor) not in made:
+            value = tf.get_static_value(tensor)
+            if value is None:
+                return capture(tensor, name=name, shape=shape)
+            with graph.as_default(), tf.control_dependencies(None):
+                made[id(tensor)] = tensor, tf.constant(value, tensor.dtype)
+        return made[id(tensor)][1]
+
+    graph.capture = capture_or_copy
+    try:
+        return function(*given)
+    finally:
+        del graph.capture
+
+
+def _is_from_around(tensor: Any, graph: Any) -> bool:
+    """An integer, or a few of them, of another graph."""
+    if not tf.is_symbolic_tensor(tensor) or tensor.graph is graph or tensor.dtype not in (tf.int32, tf.int64):
+        return False
+    shape = tensor.shape
+    return shape.rank in (0, 1) and shape.is_fully_defined() and shape.num_elements() <= _FEW
+
+
+_FEW = 32
+"""What shapes and places have fewer entries than."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +180,13 @@ def in_order(graph: Any) -> list[Any]:
                 done.add(last.name)
                 order.append(last)
     return order
+
+
+def put_in_place(tensor: Any, part: Any, begin: Any) -> Any:
+    """The tensor, with a part of it from these places on put in place of what it has there. For XLA only."""
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    return gen_xla_ops.xla_dynamic_update_slice(tensor, part, begin)
 
 
 def compiled_by_xla() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from batchnuts.autobatch.errors import Source
-from batchnuts.autobatch.pfor.errors import PforError, in_library, refusal
-from batchnuts.autobatch.pfor.graphs import compiled_by_xla, not_by_autograph
-from batchnuts.autobatch.pfor.site import Loop
+from batchnuts.autobatch.pfor.errors import PforError, caller, of_tracing, refusal
+from batchnuts.autobatch.pfor.graphs import compiled_by_xla, not_by_autograph, traced
+from batchnuts.autobatch.pfor.site import Loop, dense
 from batchnuts.autobatch.pfor.values import Padded, Rows, Same, Tensor, Value
 from batchnuts.autobatch.pfor.walk import convert_graph, has_effects
 
@@ -52,15 +50,11 @@ def pfor(
     """
     _check_count(iters)
     if tf.executing_eagerly():
-        known = _static_count(iters)
-        iters = iters if known is None else known
 
-        def run(count: Any) -> Any:
-            return pfor(body, count, fallback=fallback, sequential=sequential, masked=masked)
+        def run() -> Any:
+            return pfor(body, _static_count(iters), fallback=fallback, sequential=sequential, masked=masked)
 
-        function = tf.function(run, autograph=False)
-        function._omit_frequent_tracing_warning = True  # every call traces a body of its own
-        return function(iters)
+        return traced(run, [])()
     count = _count(iters)
     index = Rows(tf.range(count), counts=True)
     return convert(body, [tf.TensorSpec((), tf.int32, "iteration")], [index], count, fallback, sequential, masked)
@@ -79,7 +73,14 @@ def convert(
     nested = _inside.get()
     token = _inside.set(True)
     try:  # default arguments of the body must not become inputs of the graph
-        concrete = tf.function(lambda *row: body(*row), autograph=False).get_concrete_function(*row_specs)
+        concrete = traced(lambda *row: _tensors(body(*row)), row_specs)
+    except PforError:
+        raise
+    except Exception as error:
+        told = of_tracing(error)
+        if told is None:
+            raise
+        raise told from None
     finally:
         _inside.reset(token)
     _refuse_composites(concrete)
@@ -91,7 +92,12 @@ def convert(
     captured = {internal.ref(): Same(external) for external, internal in graph.captures}
     given = iter(rows)
     inputs = [captured[tensor.ref()] if tensor.ref() in captured else next(given) for tensor in graph.inputs]
-    outputs = convert_graph(graph, inputs, loop)
+    try:
+        outputs = convert_graph(graph, inputs, loop)
+    except PforError as error:  # the ops of a loaded model have no line
+        if error.source is not None:
+            raise
+        raise PforError(error.message, caller()) from None
     results = [_stacked(value, tensor, loop) for value, tensor in zip(outputs, graph.outputs, strict=True)]
     return _structured(concrete, results)
 
@@ -102,9 +108,11 @@ def over_rows(
 ) -> Any:
     """`function` of one row of each of these tensors [n, ...], for all rows at once; n may be 0. See `pfor`."""
     if tf.executing_eagerly():
-        run = tf.function(lambda *rows: over_rows(function, rows, fallback=fallback, masked=masked), autograph=False)
-        run._omit_frequent_tracing_warning = True  # every call traces a function of its own
-        return run(*rows)
+
+        def run(*rows: Tensor) -> Any:
+            return over_rows(function, rows, fallback=fallback, masked=masked)
+
+        return traced(run, [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in rows])(*rows)
     sizes = [tensor.shape[0] for tensor in rows if tensor.shape[0] is not None]
     count = tf.constant(sizes[0]) if sizes else tf.shape(rows[0])[0]
     specs = [tf.TensorSpec(tensor.shape[1:], tensor.dtype) for tensor in rows]
@@ -156,15 +164,45 @@ def _stacked(value: Value, output: Tensor, loop: Loop) -> Tensor:
     raise PforError("an output of the body is a list or a variable, which cannot be stacked", caller())
 
 
+def _tensors(result: Any) -> Any:
+    """What the body returned, with tensors in place of IndexedSlices."""
+    try:
+        return tf.nest.map_structure(dense, result)
+    except ValueError as error:
+        raise PforError(f"an output of the body cannot be stacked: {error}", caller()) from None
+
+
 def _refuse_composites(concrete: Any) -> None:
     """Raise for outputs that are no tensors, but several in one."""
     for leaf in tf.nest.flatten(concrete.structured_outputs):
         if not isinstance(leaf, (tf.Tensor, tf.TensorSpec)) and (isinstance(leaf, tf.TypeSpec) or tf.is_tensor(leaf)):
             raise PforError(
-                f"an output of the body is a {type(leaf).__name__.removesuffix('Spec')}, whose rows cannot be stacked. "
-                "Return tensors: tf.convert_to_tensor makes one of IndexedSlices, tf.sparse.to_dense of a SparseTensor",
+                f"an output of the body is a {_composite(leaf)}, whose rows cannot be stacked. Return tensors"
+                + _AS_TENSORS.get(_composite(leaf), ""),
                 caller(),
             )
+
+
+def refuse_composite(what: str, value: Any) -> None:
+    """Raise where this argument is no tensor, but several in one."""
+    if isinstance(value, tf.TypeSpec) or (
+        tf.is_tensor(value) and not isinstance(value, (tf.Tensor, tf.Variable)) and _composite(value) in _AS_TENSORS
+    ):
+        lengths = "; give x.row_lengths() beside it, and take row[:length] in the body"
+        advice = _AS_TENSORS.get(_composite(value), "") + (lengths if isinstance(value, tf.RaggedTensor) else "")
+        raise PforError(f"{what} must be tensors; found a {_composite(value)}{advice}", caller())
+
+
+def _composite(leaf: Any) -> str:
+    return type(leaf).__name__.removesuffix("Spec")
+
+
+_AS_TENSORS = {
+    "RaggedTensor": ": x.to_tensor() pads its rows to one length",
+    "SparseTensor": ": tf.sparse.to_dense makes one",
+    "IndexedSlices": ": tf.convert_to_tensor makes one",
+}
+"""How to make tensors of what is several in one."""
 
 
 def _structured(concrete: Any, results: list[Tensor]) -> Any:
@@ -207,12 +245,3 @@ def _check_memory(graph: Any, loop: Loop) -> None:
                     "machine. Loop over chunks of fewer iterations",
                     caller(),
                 )
-
-
-def caller() -> Source | None:
-    """The line of the user's code that called pfor, or what calls it."""
-    for frame in reversed(traceback.extract_stack()):
-        if not in_library(frame.filename):
-            text = (frame.line or "").strip()
-            return Source(frame.filename, frame.lineno or 0, 0, text)
-    return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor.errors import FallbackWarning, Refused, refusal, source_of
+from batchnuts.autobatch.pfor.errors import FallbackWarning, Refused, caller, refusal, source_of
 from batchnuts.autobatch.pfor.site import Site
 from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Value
 
@@ -45,7 +45,7 @@ def fall_back(site: Site, why: str) -> list[Value]:
     """`row_by_row`, reported once a line; an error where the loop does not allow it."""
     if not site.loop.fallback:
         raise refusal(site.op, f"{why}, and fallback=False")
-    source = source_of(site.op)
+    source = source_of(site.op) or caller()
     place = (site.op.type, str(source))
     if place not in site.loop.reported:
         site.loop.reported.add(place)

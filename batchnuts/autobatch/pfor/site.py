@@ -210,6 +210,21 @@ def with_shape(tensor: Tensor, shape: Sequence[int | None]) -> Tensor:
     return tensor
 
 
+def dense(value: Any) -> Any:
+    """IndexedSlices, which the gradient of a gather is, as the tensor that they stand for: slices of one index add up.
+    Anything else as it is, but a variable as its value. Raises ValueError where the shape is not known."""
+    if isinstance(value, tf.Variable):
+        return tf.convert_to_tensor(value)
+    if not isinstance(value, tf.IndexedSlices):
+        return value
+    if value.dense_shape is None:
+        raise ValueError("found IndexedSlices without the dense_shape of the tensor that they stand for")
+    known = tf.get_static_value(value.dense_shape)
+    count = value.dense_shape[0] if known is None else int(known[0])
+    tensor = tf.math.unsorted_segment_sum(value.values, value.indices, count)
+    return tensor if known is None else with_shape(tensor, known)
+
+
 def shape_of(tensor: Tensor) -> list[Any]:
     """Its dimensions: ints where known, else scalars."""
     known = static_shape(tensor)

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor import converters as _  # noqa: F401  # fills the registry
-from batchnuts.autobatch.pfor.errors import NoRule, PforError, Refused, refusal
+from batchnuts.autobatch.pfor.errors import NoRule, PforError, Refused, refusal, source_of
 from batchnuts.autobatch.pfor.graphs import in_order
 from batchnuts.autobatch.pfor.registry import LENGTHS, REGISTRY
 from batchnuts.autobatch.pfor.rowwise import fall_back
@@ -132,8 +132,10 @@ def convert_op(site: Site) -> list[Value]:
         return [_known(site, k, value) for k, value in enumerate(results)]
     except Refused as error:
         raise refusal(op, str(error)) from None
-    except PforError:
-        raise
+    except PforError as error:  # of an op in a function that this one calls; that of a loaded model has no line
+        if error.source is not None:
+            raise
+        raise PforError(error.message, source_of(op)) from None
     except (ValueError, TypeError, tf.errors.InvalidArgumentError, NotImplementedError) as error:
         raise refusal(op, f"TensorFlow refused what it was converted to: {error}") from error
 

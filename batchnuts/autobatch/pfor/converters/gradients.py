@@ -16,7 +16,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.errors import PforError, refusal
 from batchnuts.autobatch.pfor.graphs import gradient_of, is_visible, traced_in
 from batchnuts.autobatch.pfor.registry import converts
-from batchnuts.autobatch.pfor.site import Site
+from batchnuts.autobatch.pfor.site import Site, dense
 from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
 
 
@@ -56,7 +56,7 @@ def _backward(site: Site, gradient: Any, upstream: dict[int, Tensor], inside: In
 
     def one_row(*grads: Tensor) -> list[Tensor]:
         found = gradient(op, *grads)
-        return [_zeros(op.inputs[k]) if found[k] is None else tf.convert_to_tensor(found[k]) for k in upstream]
+        return [_zeros(op.inputs[k]) if found[k] is None else tf.convert_to_tensor(dense(found[k])) for k in upstream]
 
     concrete = traced_in(op.graph, one_row, specs)
     seen = {internal.ref(): _value_of(site, external, inside) for external, internal in concrete.graph.captures}

@@ -6,11 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from batchnuts.autobatch.pfor.affine import known_rows, sum_of
 from batchnuts.autobatch.pfor.converters.shapes import fixed
 from batchnuts.autobatch.pfor.converters.state import touch
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
+from batchnuts.autobatch.pfor.graphs import compiled_by_xla, put_in_place
 from batchnuts.autobatch.pfor.padding import cut_to, origin_of
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, rows_from, rows_to, shape_of, static_shape
@@ -161,6 +164,23 @@ def stitch(site: Site) -> list[Value]:
     return [Rows(tf.transpose(result, [1, 0, *range(2, result.shape.rank)]))]
 
 
+@converts("XlaDynamicUpdateSlice", varying="input update indices", always=True)
+def put_part(site: Site) -> list[Value]:
+    """What the gradient of `tf.slice` is under XLA. Where the places differ between rows, it is a scatter."""
+    if not site.varying():
+        return [Same(put_in_place(*site.tensors()))]
+    if not site.varies(2):
+        begin = tf.concat([tf.zeros(1, site.tensor(2).dtype), site.tensor(2)], 0)
+        return [Rows(put_in_place(site.stacked(0), site.stacked(1), begin))]
+    sizes = site.row_shape(1)
+    grid = tf.stack(tf.meshgrid(*(tf.range(size) for size in sizes), indexing="ij"), -1)
+    begin = tf.cast(tf.reshape(site.tensor(2), [-1, *[1] * len(sizes), len(sizes)]), tf.int32)
+    numbers = tf.reshape(tf.range(site.loop.count), [-1, *[1] * (len(sizes) + 1)])
+    places = grid + begin
+    numbers = tf.broadcast_to(numbers, tf.concat([tf.shape(places)[:-1], [1]], 0))
+    return [Rows(tf.tensor_scatter_nd_update(site.stacked(0), tf.concat([numbers, places], -1), site.stacked(1)))]
+
+
 # ---- slices -----------------------------------------------------------------------------------------------------
 
 
@@ -212,7 +232,8 @@ def strided_slice(site: Site) -> list[Value]:
     if not (site.varies(1) or site.varies(2)):
         places = (_behind_rows(site, 1, 0), _behind_rows(site, 2, 0), _behind_rows(site, 3, 1))
         return site.emit_rows(site.tensor(0), *places, **masks_behind_rows(site))
-    value, lengths, origin = _index_rows(site)
+    out = static_shape(site.op.outputs[0])
+    value, lengths, origin = _index_rows(site, site.tensor(0), site.varies(0), site.row_rank(0), out)
     return [Rows(value) if lengths is None else cut_to(value, lengths, origin)]
 
 
@@ -239,10 +260,12 @@ class Part:
     """It takes one index, `begin`."""
     new: bool = False
     """It is a new axis; the rest means nothing."""
+    entry: int = 0
+    """Which entry of the op's indices it is."""
 
 
-def _parts(site: Site) -> list[Part]:
-    """Axis by axis, with the ellipsis written out. Raises NoRule where they cannot be told apart."""
+def _parts(site: Site, rank: int) -> list[Part]:
+    """Axis by axis of a row of this rank, with the ellipsis written out. NoRule where they cannot be told apart."""
     strides = site.constant(3)
     begins, ends = _entries(site, 1), _entries(site, 2)
     if strides is None or begins is None or ends is None:
@@ -255,7 +278,7 @@ def _parts(site: Site) -> list[Part]:
     new = sum(masked("new_axis_mask", k) for k in range(len(begins)))
     for k, (begin, end, stride) in enumerate(zip(begins, ends, strides)):
         if masked("ellipsis_mask", k):
-            skipped = site.row_rank(0) - (len(begins) - 1 - new)
+            skipped = rank - (len(begins) - 1 - new)
             parts += [Part(None, None, 1, shrinks=False)] * skipped
         elif masked("new_axis_mask", k):
             parts.append(Part(None, None, 1, shrinks=False, new=True))
@@ -263,33 +286,45 @@ def _parts(site: Site) -> list[Part]:
             low = None if masked("begin_mask", k) else begin
             high = None if masked("end_mask", k) else end
             shrinks = masked("shrink_axis_mask", k)
-            parts.append(Part(begin if shrinks else low, high, int(stride), shrinks))
+            parts.append(Part(begin if shrinks else low, high, int(stride), shrinks, entry=k))
     return parts
 
 
-def _index_rows(site: Site) -> tuple[Tensor, Tensor | None, str]:
-    """Axis by axis, from the first: what differs between rows is an index (x[i]), the start of a slice of fixed length,
+def _index_rows(
+    site: Site, value: Tensor, varies: bool, rank: int, out: tuple[int | None, ...]
+) -> tuple[Tensor, Tensor | None, str]:
+    """What is cut from a value, whose rows (`varies`) have this rank, into rows of shape `out`.
+
+    Axis by axis, from the first: what differs between rows is an index (x[i]), the start of a slice of fixed length,
     or the end of a slice of the first axis; then the rows' lengths come second, and what they come from third."""
-    value, varies = site.tensor(0), site.varies(0)
-    out = list(static_shape(site.op.outputs[0]))
     lengths: Tensor | None = None
     origin = ""
     axis = 0  # of what is left of a row
-    for part in _parts(site):
+    for part in _parts(site, rank):
         begin, end, shrinks = part.begin, part.end, part.shrinks
         if part.new:
             value = tf.expand_dims(value, axis + varies)
         elif isinstance(begin, Rows):
             index = begin.tensor
+            extent = tf.cast(tf.shape(value)[axis + varies], index.dtype)
+            inside: Tensor | None = None
             size = 1 if shrinks else out[axis]
+            if size is None and part.stride == 1:
+                size = _length(site, part)
+                inside = None if size is None else _inside(site, part, index, size, value.shape[axis + varies], extent)
             if size is None or part.stride != 1:
-                raise Refused("the slice begins at a place that depends on the iteration, so its size must be known")
+                raise Refused(_NO_SIZE)
             if shrinks and begin.counts and not varies:
                 value = first_rows(site, rows_from(value, axis))
                 varies = True
                 continue
-            extent = tf.cast(tf.shape(value)[axis + varies], index.dtype)
+            if inside is not None and not compiled_by_xla():
+                with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(inside), [_LEAVES])]):
+                    index = tf.identity(index)
             value = _windows(value, tf.where(index < 0, index + extent, index), size, axis, varies)
+            if inside is not None and compiled_by_xla() and value.dtype.is_floating:
+                inside = tf.reshape(inside, [-1, *[1] * (value.shape.rank - 1)])
+                value = tf.where(inside, value, tf.constant(np.nan, value.dtype))
             varies = True
             if shrinks:
                 value = tf.squeeze(value, axis + 1)
@@ -315,6 +350,57 @@ def _index_rows(site: Site) -> tuple[Tensor, Tensor | None, str]:
                 continue
         axis += 1
     return value, lengths, origin
+
+
+_NO_SIZE = (
+    "the slice begins at a place that depends on the iteration, so its size must be known, as that of x[i : i + 2] is: "
+    "write its end as its start and a number, or use tf.slice. (Rows of a RaggedTensor have different lengths: take "
+    "them as row[:length] of its to_tensor())"
+)
+_LEAVES = "a slice x[a : a + n] in the body of a pfor leaves the axis it is taken of, so it would have fewer entries"
+
+
+def _length(site: Site, part: Part) -> int | None:
+    """Of a slice whose ends depend on the iteration, where it does not: that of x[i : i + 2] is 2."""
+    begin, end = _entry(site, 1, part.entry), _entry(site, 2, part.entry)
+    if part.end is None or begin is None or end is None:
+        return None
+    length = sum_of(end, site.value_of).plus(sum_of(begin, site.value_of), -1)
+    return None if length.factors else max(length.constant, 0)
+
+
+def _inside(site: Site, part: Part, index: Tensor, size: int, known: int | None, extent: Tensor) -> Tensor | None:
+    """Which rows' slices x[index : index + size] have so many entries: [rows], or None where all are known to.
+
+    Raises Refused where some are known not to have.
+    """
+    if size == 0:
+        return None
+    begin = _entry(site, 1, part.entry)
+    assert begin is not None
+    rows = known_rows(sum_of(begin, site.value_of), site.value_of, site.loop.known)
+    if rows is not None and known is not None and not site.loop.partial:
+        bad = np.flatnonzero(~_fits(rows, size, known))
+        if len(bad):
+            start = rows[bad[0]]
+            raise Refused(
+                f"iteration {bad[0]} takes entries {start} to {start + size - 1} of an axis that has only {known}, so "
+                "rows would have different shapes"
+            )
+        return None
+    inside = _fits(index, size, extent)
+    return inside if site.loop.mask is None else inside | ~site.loop.mask
+
+
+def _fits(start: Any, size: int, extent: Any) -> Any:
+    """x[start : start + size] has so many entries, of an axis with this extent; Python counts from its end below 0."""
+    return ((start >= 0) & (start + size <= extent)) | ((start + size < 0) & (start + extent >= 0))
+
+
+def _entry(site: Site, k: int, place: int) -> Tensor | None:
+    """The body's tensor of an entry of the vector that is input k, if it is one."""
+    vector = site.op.inputs[k]
+    return vector.op.inputs[place] if vector.op.type == "Pack" else None
 
 
 def _origin(site: Site) -> str:
@@ -361,10 +447,24 @@ def _entries(site: Site, k: int) -> list[Any] | None:
 
 @converts("StridedSliceGrad", varying="begin dy")
 def strided_slice_gradient(site: Site) -> list[Value]:
-    """Into zeros of the shape that was cut."""
+    """Into zeros of the shape that was cut. Where the places differ between rows, what was cut is differentiated."""
     if site.varies(1) or site.varies(2) or site.varies(3):
-        raise NoRule
+        return [Rows(_backward(site))]
     return _into_zeros(site, site.tensor(2), site.stacked(4), masks_behind_rows(site))
+
+
+def _backward(site: Site) -> Tensor:
+    shape, above = fixed(site, 0, "the shape"), site.stacked(4)
+    rank = shape.shape[0]
+    if rank is None or not above.dtype.is_floating:
+        raise NoRule
+    zeros = tf.zeros(_known_constant(tf.concat([tf.cast(site.loop.count, shape.dtype)[None], shape], 0)), above.dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(zeros)
+        taken, lengths, _ = _index_rows(site, zeros, True, rank, static_shape(site.op.inputs[4]))
+        if lengths is not None:
+            raise NoRule
+    return tape.gradient(taken, zeros, above, tf.UnconnectedGradients.ZERO)
 
 
 def slice_gradient_to_end(site: Site, above: Tensor) -> list[Value]:

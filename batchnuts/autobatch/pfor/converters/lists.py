@@ -6,8 +6,10 @@ different times, `realign` moves what each has pushed to the list's end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import Refused
@@ -29,8 +31,12 @@ def element_shape(loop: Loop, of_row: Tensor) -> Tensor:
     return tf.concat([tf.cast(loop.count, of_row.dtype)[None], of_row], 0)
 
 
-def to_rows(site: Site, k: int, dtype: tf.DType) -> Handle:
-    """Input k, a list, with elements that have rows, where it is the same for all rows so far."""
+def to_rows(site: Site, k: int, dtype: tf.DType, of_row: Sequence[int | None] | None = None) -> Handle:
+    """Input k, a list, with elements that have rows, where it is the same for all rows so far.
+
+    of_row: the shape of an element of a row, for a list that does not know it. XLA reads none of a list whose elements'
+    shape is not known before one was written.
+    """
     value = site.inputs[k]
     if isinstance(value, Handle):
         return value
@@ -41,6 +47,9 @@ def to_rows(site: Site, k: int, dtype: tf.DType) -> Handle:
     if made_by.type in ("EmptyTensorList", "TensorListReserve"):
         row_shape, size = (site.value_of(tensor) for tensor in made_by.inputs)
         if isinstance(row_shape, Same) and isinstance(size, Same):
+            known = tf.get_static_value(row_shape.tensor)
+            if of_row is not None and None not in of_row and (known is None or np.any(known < 0)):
+                row_shape = Same(tf.constant(list(of_row), tf.int32, [len(of_row)]))
             shape = element_shape(site.loop, row_shape.tensor)
             if made_by.type == "EmptyTensorList":
                 empty = _raw.EmptyTensorList(element_shape=shape, max_num_elements=size.tensor, element_dtype=dtype)
@@ -73,8 +82,8 @@ def realign(handle: Handle, dtype: tf.DType) -> Handle:
     return Handle(_raw.TensorListFromTensor(tensor=moved, element_shape=tf.shape(moved)[1:]), handle.lengths)
 
 
-def _own_list(site: Site, dtype: tf.DType) -> Handle:
-    return to_rows(site, 0, dtype)
+def _own_list(site: Site, dtype: tf.DType, of_row: Sequence[int | None] | None = None) -> Handle:
+    return to_rows(site, 0, dtype, of_row)
 
 
 def _item(site: Site, k: int) -> Tensor:
@@ -175,7 +184,7 @@ def get_item(site: Site) -> list[Value]:
 def set_item(site: Site) -> list[Value]:
     """As get_item. Rows that do not count keep what they have."""
     dtype = site.attr("element_dtype")
-    handle = _own_list(site, dtype)
+    handle = _own_list(site, dtype, _row_shape(site.op.inputs[2]))
     item = _item(site, 2)
     mask = site.loop.mask
     if mask is not None and site.attr("resize_if_index_out_of_bounds"):
@@ -253,15 +262,29 @@ def from_tensor(site: Site) -> list[Value]:
     return [Handle(*site.emit(turned, element_shape(site.loop, site.tensor(1))))]
 
 
-@converts("TensorListScatterIntoExistingList", varying="input_handle tensor")
+@converts("TensorListScatterIntoExistingList", varying="input_handle tensor", always=True)
 def scatter_elements(site: Site) -> list[Value]:
-    """At indices that are the same for all rows."""
+    """At indices that are the same for all rows, of which none may be past the list's end. Rows that do not count keep
+    what they have. XLA lacks the op: there, and for such rows, the elements are stacked, and a list made of them."""
     site.only(1)
-    handle = _own_list(site, site.attr("element_dtype"))
-    value = site.stacked(1)
+    if not (site.static or site.varies(1) or isinstance(site.inputs[0], Handle)):
+        return [Same(tensor) for tensor in site.emit(*site.tensors())]
+    dtype, value = site.attr("element_dtype"), site.stacked(1)
+    shape = _row_shape(site.op.inputs[1])
+    handle = _own_list(site, dtype, None if shape is None else shape[1:])
     turned = tf.transpose(value, [1, 0, *range(2, value.shape.rank)])
-    (changed,) = site.emit(handle.tensor, turned, site.tensor(2))
-    return [Handle(changed, handle.lengths)]
+    mask, indices = site.loop.mask, site.tensor(2)
+    if mask is None and not site.static:
+        (changed,) = site.emit(handle.tensor, turned, indices)
+        return [Handle(changed, handle.lengths)]
+    of_element = tf.shape(turned)[1:]
+    elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=of_element, element_dtype=dtype)
+    if mask is not None:
+        turned = tf.where(
+            tf.reshape(mask, [1, -1, *[1] * (turned.shape.rank - 2)]), turned, tf.gather(elements, indices)
+        )
+    changed = tf.tensor_scatter_nd_update(elements, indices[:, None], turned)
+    return [Handle(_raw.TensorListFromTensor(tensor=changed, element_shape=of_element), handle.lengths)]
 
 
 @converts("TensorListLength", varying="input_handle")
@@ -283,7 +306,7 @@ def shape_of_elements(site: Site) -> list[Value]:
     return [Same(shape[1:])]
 
 
-@converts("TensorListResize", varying="input_handle")
+@converts("TensorListResize", varying="input_handle", no_xla="TensorListResize")
 def resize(site: Site) -> list[Value]:
     """To a size that is the same for all rows."""
     handle = site.inputs[0]

@@ -89,7 +89,7 @@ def _start(site: Site, k: int, variable: Variable) -> Value:
     if isinstance(value, Handle):
         return value
     if variable.is_list:
-        return to_rows(site, k, _element_dtype(site, k))
+        return to_rows(site, k, _element_dtype(site, k), _element_shape(site, k))
     assert isinstance(value, (Same, Rows))
     return Rows(value.tensor if isinstance(value, Rows) else site.loop.rows(value.tensor))
 
@@ -103,6 +103,18 @@ def _element_dtype(site: Site, k: int) -> tf.DType:
         if "element_dtype" in {attribute.name for attribute in user.op_def.attr}:
             return user.get_attr("element_dtype")
     raise Refused("what the elements of a list are is not known")
+
+
+def _element_shape(site: Site, k: int) -> tuple[int | None, ...] | None:
+    """Of a row's elements of the list that is loop variable k, as an op tells that puts one into it or stacks them."""
+    _, body = loop_parts(site.op)
+    for user in _users(body.inputs[k]):
+        if user.type == "TensorListSetItem" and user.inputs[2].shape.is_fully_defined():
+            return tuple(user.inputs[2].shape)
+    for user in _users(site.op.outputs[k]):
+        if user.type == "TensorListStack" and user.outputs[0].shape[1:].is_fully_defined():
+            return tuple(user.outputs[0].shape[1:])
+    return None
 
 
 def _most_trips(site: Site) -> Any:
