@@ -271,7 +271,8 @@ def test_as_the_sequential_loop(name: str, masked: bool) -> None:
 @pytest.mark.parametrize("name", [name for name in BODIES if name not in ("loop_until_large",)])
 def test_as_the_sequential_loop_under_xla(name: str) -> None:
     at_once = tf.function(lambda: pfor(BODIES[name], N), autograph=False, jit_compile=True)
-    compare(at_once(), sequential(BODIES[name], xla=True))
+    # of one iteration alone XLA cannot compile a scatter into a list
+    compare(at_once(), sequential(BODIES[name], xla=not name.startswith("scatter_in")))
 
 
 @pytest.mark.parametrize("name", ["loop_of_own_length", "branch_in_a_loop", "case", "scan", "loop_in_a_branch"])
