@@ -168,3 +168,74 @@ def no_narrowing(n, x):
 def test_where_nothing_is_narrowed_nothing_is_checked() -> None:
     for n, x in (("int64", "int64"), ("int8", "float32"), ("int32", "int64")):
         assert "assert" not in no_narrowing.dump(n, x, after="infer_types", backend="numpy")
+
+
+@autobatch.batch
+def of_parts(x, rounds):
+    total, cell, small = x[0], ops.zeros_like(x), x[0]
+    for i in range(rounds):
+        total = x[i % 2] + i * 50
+        cell[0] += i * 50
+        small = x[1] + (i - 5) * 100 // 100 + max(i * 300, 0) // 300 + 5
+    return total, cell, small
+
+
+@autobatch.batch
+def in_tests(x, rounds):
+    tests, rest, whole = 0, 0, 0
+    for i in range(rounds):
+        if x + i < 100:
+            tests += 1
+        rest = (x + i) % 7 - 3
+        whole = int(x + i)
+    return tests, int(rest), whole
+
+
+@every_way
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint64", "float32"])
+def test_pythons_numbers_are_computed_before_they_meet_arrays(dtype: str, way: dict[str, Any]) -> None:
+    """Within one expression too: i * 50 is 300, not 44, where it is added to an array of uint8."""
+    x = np.array([[1, 2], [3, 250]], dtype)
+    wide, rounds = dtype != "uint8", np.array([3, 6])
+    if dtype[0] == "u":  # of which (i - 5) * 100 // 100 is below zero
+        with pytest.raises(LaneAssertionError, match=r"does not fit uint"):
+            of_parts.run(x, rounds, **way)
+    else:
+        found = of_parts.run(x, np.array([3, 12]), **way)
+        for part, *wanted in zip(found, *(of_parts.function(*lane) for lane in zip(x, np.array([3, 12])))):
+            np.testing.assert_array_equal(part, np.array(wanted))
+    with np.errstate(all="ignore"):
+        lanes = [in_tests.function(*lane) for lane in zip(x[:, 1], rounds + 5)]
+    found = in_tests.run(x[:, 1], rounds + 5, **way)
+    assert [part.tolist() for part in found] == [list(part) for part in zip(*lanes)]
+    assert wide or lanes[1][2] == 4  # 250 + 10 wraps
+
+
+@autobatch.batch
+def one_product(x, rounds):
+    total = x
+    for i in range(rounds):
+        total = x + i * 50
+    return total
+
+
+@every_way
+def test_a_product_of_pythons_numbers_that_does_not_fit_stops_its_lane(way: dict[str, Any]) -> None:
+    x = np.array([1, 2], np.uint8)
+    assert one_product.run(x, np.array([1, 6]), **way).tolist() == [1, 252]
+    with pytest.raises(LaneAssertionError, match=r"lane 1: the integer `i \* 50` does not fit uint8"):
+        one_product.run(x, np.array([1, 7]), **way)
+
+
+@autobatch.batch
+def of_large(x, start):
+    total = x
+    for i in range(start, start + 2):
+        total = x * (i - 16777216)
+    return total
+
+
+@every_way
+def test_large_numbers_cancel_before_they_are_rounded(way: dict[str, Any]) -> None:
+    x, start = np.array([1.0, 3.0], np.float32), np.array([16777216, 16777220])
+    assert of_large.run(x, start, **way).tolist() == [1.0, 15.0]

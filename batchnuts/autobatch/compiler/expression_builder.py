@@ -166,6 +166,7 @@ class ExpressionBuilder:
             expressions.text_of(node),
             call,
             weak=expressions.is_bound(node),
+            parts=() if self.is_apart(where) else self.parts(node),
             speculable=not count and facts.is_speculable(node, self.static),
             offset=facts.offset_of(node) if len(names) == 1 else None,
             rearranges=facts.rearranges(node, self.static),
@@ -175,6 +176,23 @@ class ExpressionBuilder:
         self.emit(PrimOp((*outs, *held), function, inputs, where))
         for variable, check in zip(held, compiled.checks):
             self.emit(AssertOp(variable, check.message, self.source.at(check.node)))
+
+    def parts(self, node: ast.expr) -> tuple[frozenset[str], ...]:
+        """For each part of a pure expression that could be an op, the variables that it computes with.
+
+        For x[i] these are the index's; those of an index within the part do not count.
+        """
+        inner = [part for part in expressions.outside_scopes(node) if part is not node and expressions.is_part(part)]
+        found = [expressions.operands_read(part, self.locals) for part in inner]
+        return tuple(frozenset(map(self.variable, names)) for names in found if names)
+
+    def names_read(self, node: ast.AST) -> tuple[str, ...]:
+        """The local variables that an expression reads."""
+        return expressions.names_read(node, self.locals)
+
+    def is_apart(self, where: Source) -> bool:
+        """Whether the parts of the expression that stands there become ops of their own."""
+        raise NotImplementedError
 
     def unknown(self, name: str) -> str:
         """What to say of a name that means nothing."""
@@ -266,7 +284,13 @@ class ExpressionBuilder:
     def purify(self, node: ast.expr) -> ast.expr:
         """The expression with all that is more than a pure array expression replaced by temporaries."""
         node = self.in_order(node)
-        needs_variable = self.needs_variable
+        apart, within = self.is_apart(self.source.at(node)), False
+
+        def needs_variable(inner: ast.expr) -> bool:
+            nonlocal within
+            is_part = within and apart and expressions.is_part(inner) and bool(self.names_read(inner))
+            within = True
+            return is_part or self.needs_variable(inner)
 
         def take_out(inner: ast.expr) -> ast.expr | None:
             if type(inner) in REWRITES:

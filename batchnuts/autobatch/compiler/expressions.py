@@ -44,6 +44,7 @@ ELEMENTS = PREFIX + "elements"
 _WRITTEN = {TRUTH: "bool", BOUND: "int"}
 """Our functions that a text shows by another name."""
 
+_OF_NUMBERS = {"abs", "min", "max", "sum", "round", "pow", "int"}
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -263,6 +264,28 @@ def truth_of(node: ast.expr) -> ast.expr:
     if isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)):
         return node
     return located(ast.Call(ast.Name(TRUTH, ast.Load()), [node], []), node)
+
+
+def is_part(node: ast.AST) -> bool:
+    """Whether a part of an expression computes what a variable can hold, so that it can be taken out."""
+    numbers = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OF_NUMBERS
+    return numbers or isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Subscript))
+
+
+def operands_read(part: ast.AST, local_names: set[str]) -> set[str]:
+    """The local variables that a part computes with: of x[i] the index's, else all but those in an index."""
+    if isinstance(part, ast.Subscript):
+        return set(names_read(part.slice, local_names))
+    indices = [inner.slice for inner in outside_scopes(part) if isinstance(inner, ast.Subscript)]
+    hidden = {id(name) for index in indices for name in ast.walk(index)}
+    return {n.id for n in ast.walk(part) if isinstance(n, ast.Name) and n.id in local_names and id(n) not in hidden}
+
+
+def outside_scopes(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and what is in it, but for what lambdas and comprehensions hold."""
+    yield node
+    for inner in ast.iter_child_nodes(node) if not isinstance(node, _SCOPES) else ():
+        yield from outside_scopes(inner)
 
 
 def purify(

@@ -27,6 +27,7 @@ from batchnuts.autobatch.compiler.callables import in_one_lane_code
 from batchnuts.autobatch.compiler.ir import BranchOp, GotoOp, Primitive, PrimOp
 from batchnuts.autobatch.compiler.loop_names import own_names, renamed
 from batchnuts.autobatch.compiler.sequences import (
+    Apart,
     Backwards,
     Count,
     Enumerate,
@@ -39,7 +40,7 @@ from batchnuts.autobatch.compiler.sequences import (
 )
 from batchnuts.autobatch.compiler.targets import TargetBuilder
 from batchnuts.autobatch.compiler.tree import flatten
-from batchnuts.autobatch.errors import CompileError
+from batchnuts.autobatch.errors import CompileError, Source
 
 MOST_COPIES = 64
 """How often bodies of loops may be written out in one function."""
@@ -59,8 +60,8 @@ class Loop:
 class Reading:
     """What is found out while a program is read, and what is known from reading it before."""
 
-    learned: dict[Hashable, Learned] = field(default_factory=dict)
-    """By loop."""
+    learned: dict[Hashable, Learned | Apart] = field(default_factory=dict)
+    """By loop, and by an expression's place."""
     loops: dict[Hashable, tuple[str, Sequence]] = field(default_factory=dict)
     """Each loop whose rounds only types can tell: its function's name, and what it runs over."""
 
@@ -86,8 +87,15 @@ class ForLoopBuilder(TargetBuilder):
 
     def rounds_known(self, node: ast.For) -> Learned | None:
         """What types have told of a loop."""
-        learned = self.reading.learned
-        return learned.get((*self.loop_key(node), self.copies)) or learned.get((*self.loop_key(node), ()))
+        for copies in (self.copies, ()):
+            learned = self.reading.learned.get((*self.loop_key(node), copies))
+            if isinstance(learned, Learned):
+                return learned
+        return None
+
+    def is_apart(self, where: Source) -> bool:
+        """Whether types have told that the parts of the expression there are to be ops."""
+        return where in self.reading.learned
 
     def loop_key(self, node: ast.For) -> tuple[Hashable, ...]:
         """What a loop of the user's text is known by."""

@@ -41,6 +41,7 @@ from batchnuts.autobatch.compiler.ir import (
     reads,
 )
 from batchnuts.autobatch.compiler.narrowing import ADVICE, Narrowing
+from batchnuts.autobatch.compiler.sequences import Apart, LearnedMore
 from batchnuts.autobatch.compiler.text import show_type as show
 from batchnuts.autobatch.compiler.tree import flatten, hashable, in_any_order, map_leaves
 from batchnuts.autobatch.errors import BatchnutsError, CompileError, Source, TypeConflictError
@@ -297,9 +298,15 @@ class _Inference:
             return op, []
         wanted = [r.type for r in self.evaluate(op)]
         as_arrays = tuple(map_leaves(strengthen, t) for t in arguments)
-        if self.gives(op.function, as_arrays, wanted):
-            return op, []
         strong = [leaf.dtype for leaf in leaves if not leaf.weak]
+        fits = self.gives(op.function, as_arrays, wanted)
+        if (fits or len(set(strong)) > 1) and any(map(self.mixes, op.function.parts)):
+            raise LearnedMore(op.source, Apart())
+        if fits:
+            return op, []
+        weak = {v for v, t in zip(op.vars_in, arguments) if all(leaf.weak for leaf in flatten(t)[0])}
+        if any(part <= weak for part in op.function.parts):  # Python's numbers are computed before they are cast
+            raise LearnedMore(op.source, Apart())
         results = [leaf.dtype for t in wanted for leaf in flatten(t)[0]]
         for dtype in dict.fromkeys([*strong, *results]):
             function = _casting(op.function, arguments, dtype)
@@ -310,6 +317,17 @@ class _Inference:
             f"`{op.function.text}` mixes dtypes that do not go together: {shown}. Cast with autobatch.ops.cast.",
             op.source,
         )
+
+    def mixes(self, variables: frozenset[str]) -> bool:
+        """Whether Python's numbers among the variables would give arrays among them another dtype, being arrays.
+
+        Which fields of a structure that has both a part reads is not known here: such a structure is left out.
+        """
+        values = [[leaf for leaf in flatten(self.types[v])[0] if leaf.dtype != "bool"] for v in variables]
+        leaves = [leaf for value in values if len({leaf.weak for leaf in value}) == 1 for leaf in value]
+        numbers = {leaf.dtype for leaf in leaves if leaf.weak}
+        arrays = {leaf.dtype for leaf in leaves if not leaf.weak} - {"int64", "float64"}
+        return bool(arrays if "int64" in numbers else "float64" in numbers and {"f", "b"} & {d[0] for d in arrays})
 
     def gives(self, function: Primitive, arguments: tuple[Any, ...], wanted: list[Any]) -> bool:
         try:

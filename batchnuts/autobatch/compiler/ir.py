@@ -83,6 +83,8 @@ class Primitive:
     """c if the function is x -> x + c of one integer (or float) variable and an integer literal."""
     weak: bool = field(default=False, compare=False)
     """Its results are Python's integers, although it computes them from arrays: they join dtypes as literals do."""
+    parts: tuple[frozenset[str], ...] = field(default=(), compare=False)
+    """For each part of the expression that could be an op of its own, the variables that it reads."""
     rearranges: bool = field(default=False, compare=False)
     """Which inputs it passes on unchanged, if any, does not depend on their values."""
 

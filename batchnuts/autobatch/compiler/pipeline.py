@@ -28,7 +28,7 @@ from batchnuts.autobatch.compiler.lower import lower_function_calls
 from batchnuts.autobatch.compiler.merge_blocks import fold_branches, merge_blocks
 from batchnuts.autobatch.compiler.pop_early import pop_early
 from batchnuts.autobatch.compiler.rematerialize import rematerialize
-from batchnuts.autobatch.compiler.sequences import Learned, LearnedMore, length_of_type
+from batchnuts.autobatch.compiler.sequences import Apart, Learned, LearnedMore, length_of_type
 from batchnuts.autobatch.compiler.tail_jumps import tail_jumps
 from batchnuts.autobatch.compiler.tail_loops import tail_loops
 from batchnuts.autobatch.errors import CompileError, UndefinedVariableError
@@ -55,7 +55,7 @@ def compile_function(
 
     `observe` is called with each pass's name and result: frontend, and then those of `compile_program`.
     """
-    learned: dict[Hashable, Learned] = {}
+    learned: dict[Hashable, Learned | Apart] = {}
     while True:
         reading = Reading(learned)
         program = build_program(function, reading)
@@ -78,7 +78,7 @@ def compile_function(
 
 def _learn(
     reading: Reading, program: Program, input_types: tuple[Any, ...], evaluator: Evaluator
-) -> dict[Hashable, Learned]:
+) -> dict[Hashable, Learned | Apart]:
     """How many rounds loops make, as far as types tell; nothing where there is no such loop, or types conflict."""
     if not reading.loops:
         return {}
@@ -88,7 +88,7 @@ def _learn(
         return {error.loop: error.learned}
     except CompileError:
         return {}
-    more = {}
+    more: dict[Hashable, Learned | Apart] = {}
     for loop, (function, sequence) in reading.loops.items():
         lengths = {v: length_of_type(types[f"{function}.{v}"]) for v in sequence.held() if f"{function}.{v}" in types}
         known = {v: n for v, n in lengths.items() if n is not None}

@@ -37,10 +37,18 @@ class Learned:
     alike: bool
 
 
-class LearnedMore(CompileError):
-    """Types tell that a loop's body has to be written once for each round: the program is to be read again."""
+@dataclass(frozen=True)
+class Apart:
+    """Types have told of an expression that its parts meet dtypes of their own: each part becomes an op."""
 
-    def __init__(self, loop: Hashable, learned: Learned) -> None:
+
+class LearnedMore(CompileError):
+    """Types tell that a loop or an expression (by the place it stands at) has to be written in another way.
+
+    The program is to be read again.
+    """
+
+    def __init__(self, loop: Hashable, learned: Learned | Apart) -> None:
         super().__init__("the elements of a structure that a loop runs over have different types")
         self.loop = loop
         self.learned = learned
