@@ -12,7 +12,7 @@ from batchnuts.autobatch import BatchnutsError, StackOverflowError, batch, ops, 
 from batchnuts.autobatch.api import as_type, get_backend
 from batchnuts.autobatch.runtime import virtual_machine
 from batchnuts.autobatch.runtime.tensorflow_backend import FEW
-from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH
+from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
 
 MODES = [("numpy", "eager"), ("tensorflow", "eager"), ("tensorflow", "graph"), ("tensorflow", "xla")]
 WAYS = [
@@ -272,8 +272,42 @@ def test_a_recursion_that_never_ends_is_told_so(monkeypatch: pytest.MonkeyPatch)
         m = upwards(n + 1)
         return m + n
 
-    with pytest.raises(StackOverflowError, match=r"up to 64 frames.*never reaches its base case"):
+    with pytest.raises(StackOverflowError, match=r"holds 64 frames.*max_stack_depth=128; or it may be endless"):
         upwards.run(np.array([0, 1]), backend="numpy")
+
+
+def test_a_deep_recursion_is_not_called_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known is the limit. Stacks reach it in a few steps; where an input tells the depth, it is none."""
+    monkeypatch.setattr(virtual_machine, "LARGEST_STACK_DEPTH", 64)
+    depths = []
+    make_machine = VirtualMachine.__init__
+
+    def noted(self: VirtualMachine, *args: Any, **kwargs: Any) -> None:
+        make_machine(self, *args, **kwargs)
+        depths.append(self.stack_depth)
+
+    monkeypatch.setattr(VirtualMachine, "__init__", noted)
+
+    @batch
+    def steps(n, limit):
+        if n >= limit:
+            return 0
+        return steps(n + 1, limit) + 1
+
+    message = r"lane 1 recursed too deep.* holds 64 frames.* give a larger number, as max_stack_depth=128; or it may be"
+    with pytest.raises(StackOverflowError, match=message):
+        steps.run(np.zeros(2, "int64"), np.array([3, 100]), backend="numpy")
+    assert depths == [16, 64]
+    found = steps.run(np.zeros(2, "int64"), np.array([3, 100]), backend="numpy", max_stack_depth=101)
+    np.testing.assert_array_equal(found, [3, 100])
+
+    @batch
+    def down(n):
+        return 0 if n <= 0 else down(n - 1) + 1
+
+    depths.clear()
+    np.testing.assert_array_equal(down.run(np.array([3, 100]), backend="numpy"), [3, 100])
+    assert depths == [128], "the input told"
 
 
 # ---- the arrays that a state begins with ----------------------------------------------------------------------------

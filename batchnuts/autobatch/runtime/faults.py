@@ -37,8 +37,13 @@ class Fault:
     """The variable whose stack or buffer it is; the function called too deep; of an assertion, its message."""
     source: Source | None = None
 
-    def error(self, faulty: np.ndarray, stack_depth: int | None = None) -> BatchnutsError:
-        """The error to raise; `faulty` [lanes] marks all lanes that stopped, the first of them with this fault."""
+    def error(self, faulty: np.ndarray, stack_depth: int | None = None, is_given: bool = True) -> BatchnutsError:
+        """The error to raise; `faulty` [lanes] marks all lanes that stopped, the first of them with this fault.
+
+        stack_depth: the limit (None: LARGEST_STACK_DEPTH); is_given: by the user, not by ourselves.
+        """
+        is_given = is_given and stack_depth is not None
+        depth = LARGEST_STACK_DEPTH if stack_depth is None else stack_depth
         lane = int(np.flatnonzero(faulty)[0])
         count = f" ({int(faulty.sum())} of {len(faulty)} lanes in all)"
         place = f"{self.source}\n" if self.source else ""
@@ -54,17 +59,22 @@ class Fault:
                 function, _, identifier = self.subject.partition(".")
                 what = "return addresses" if identifier == RETURN_ADDRESS else f"variable {identifier!r}"
                 return StackOverflowError(
-                    f"lane {lane} recursed too deep in {function!r}: the stack of {what} holds {stack_depth} frames"
-                    f"{count}. Give a larger max_stack_depth, or None to let the stack grow."
+                    f"lane {lane} recursed too deep in {function!r}: the stack of {what} holds {depth} frames"
+                    f"{count}. "
+                    + ("Give a larger max_stack_depth, or None to let the stack grow." if is_given else _at_most(depth))
                 )
             case FaultKind.CALL_DEPTH:
-                remedy = "Give a larger max_stack_depth, or None for the largest."
-                if stack_depth is None:
-                    remedy = "On this lane the recursion probably never reaches its base case."
                 return StackOverflowError(
-                    f"lane {lane} recursed too deep in {self.subject!r}: calls may nest "
-                    f"{stack_depth or LARGEST_STACK_DEPTH} deep{count}. {remedy}"
+                    f"lane {lane} recursed too deep in {self.subject!r}: calls may nest {depth} deep{count}. "
+                    + ("Give a larger max_stack_depth." if is_given else _at_most(depth))
                 )
+
+
+def _at_most(depth: int) -> str:
+    return (
+        f"Without a max_stack_depth no lane may go deeper. If the recursion ends further down, give a larger "
+        f"number, as max_stack_depth={2 * depth}; or it may be endless: does every call come nearer to a base case?"
+    )
 
 
 def assertion_of_python(error: AssertionError, lane: int) -> LaneAssertionError:

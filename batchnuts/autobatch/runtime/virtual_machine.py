@@ -40,7 +40,13 @@ from batchnuts.autobatch.runtime.machine_code import MachineCode, entries_touche
 from batchnuts.autobatch.runtime.return_addresses import WORD
 
 FIRST_STACK_DEPTH = 16
-"""Where an automatic stack depth begins; it doubles up to LARGEST_STACK_DEPTH."""
+"""Where an automatic stack depth begins; it grows up to LARGEST_STACK_DEPTH."""
+
+GROWTH = 4
+"""How many times deeper stacks are made at once: each time the program runs again from the start."""
+
+LARGEST_TOLD_DEPTH = 1 << 20
+"""How deep automatic stacks are where an input tells that the recursion goes so deep."""
 
 FIRST_STACK_BYTES = 1 << 28
 """Memory that stacks may take on a guess: an input may only look like a depth."""
@@ -57,7 +63,7 @@ def affordable_depth(program: Program, lanes: int) -> int:
     """The depth at which the stacks of a lowered program fill FIRST_STACK_BYTES."""
     types = [program.var_defs[v] for v, a in program.var_alloc.items() if a is VariableAllocation.FULL]
     frame: int = 4 + sum(np.dtype(t.dtype).itemsize * math.prod(t.shape) for t in types)
-    return min(FIRST_STACK_BYTES // (frame * max(lanes, 1)), LARGEST_STACK_DEPTH)
+    return min(FIRST_STACK_BYTES // (frame * max(lanes, 1)), LARGEST_TOLD_DEPTH)
 
 
 class VirtualMachine:
@@ -224,8 +230,8 @@ class VirtualMachine:
         """Under which name a variable of the program before coalescing is stored."""
         return self.program.renamed.get(variable, variable)
 
-    def check_faults(self, state: State) -> None:
-        """Raise for the first lane on which something went wrong.
+    def check_faults(self, state: State, depth_is_given: bool = True) -> None:
+        """Raise for the first lane on which something went wrong; the depth of stacks is the user's, or our own.
 
         Raises StackOverflowError naming function, variable, lane and limit, LaneAssertionError for an assertion that
         does not hold, or BatchnutsError for a write outside its buffer.
@@ -233,7 +239,7 @@ class VirtualMachine:
         fault = self.backend.to_numpy(state["fault"])
         if fault.any():
             first = self.code.faults[int(fault[np.flatnonzero(fault)[0]]) - 1]
-            raise first.error(fault > 0, self.stack_depth)
+            raise first.error(fault > 0, self.stack_depth, depth_is_given)
 
 
 def execute(
@@ -245,7 +251,7 @@ def execute(
 ) -> tuple[np.ndarray, ...]:
     """Run a lowered, allocated program on inputs [lanes, ...] and give its outputs [lanes, ...] on the host.
 
-    max_stack_depth: frames each stack may hold beneath its top; None starts small and doubles, running again from
+    max_stack_depth: frames each stack may hold beneath its top; None starts small and grows, running again from
         the start, until no lane overflows.
     Raises StackOverflowError when a lane recurses deeper than allowed (or than 65,536 frames).
     """
@@ -268,15 +274,10 @@ def run_to_end(
     while True:
         state = run(machine, named)
         try:
-            machine.check_faults(state)
-        except StackOverflowError as error:
-            if not grow:
+            machine.check_faults(state, depth_is_given=not grow)
+        except StackOverflowError:
+            if not grow or machine.stack_depth >= LARGEST_STACK_DEPTH:
                 raise
-            if machine.stack_depth >= LARGEST_STACK_DEPTH:
-                raise StackOverflowError(
-                    f"{error} Stacks grow by themselves up to {LARGEST_STACK_DEPTH} frames: on this lane the recursion "
-                    "probably never reaches its base case."
-                ) from None
-            machine = machine.with_stack_depth(2 * machine.stack_depth)
+            machine = machine.with_stack_depth(min(GROWTH * machine.stack_depth, LARGEST_STACK_DEPTH))
             continue
         return machine, tuple(machine.backend.to_numpy(r) for r in machine.results(state))
