@@ -1,7 +1,7 @@
 """batchnuts: recursive NUTS, written for one chain and compiled to run for thousands of them.
 
-Public names: `autobatch` (the compiler of single-lane Python functions), `sample_chains`, `check`, `use_own_threads`,
-`Model`, `__version__`.
+Public names: `autobatch` (the compiler of single-lane Python functions), `sample_chains`, `check`, `keep_programs`,
+`use_own_threads`, `Model`, `__version__`.
 They are loaded on first use, so that `import batchnuts` (and the command line's `--help`) does not import TensorFlow.
 """
 
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Model", "__version__", "autobatch", "check", "sample_chains", "use_own_threads"]
+__all__ = ["Model", "__version__", "autobatch", "check", "keep_programs", "sample_chains", "use_own_threads"]
 
 if TYPE_CHECKING:
     from batchnuts import autobatch
     from batchnuts.autobatch.runtime.tensorflow_threads import use_own_threads
     from batchnuts.mcmc.chains import sample_chains
     from batchnuts.mcmc.check import check
+    from batchnuts.mcmc.kept import keep_programs
     from batchnuts.mcmc.model import Model
 
 
@@ -30,6 +31,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("batchnuts.mcmc.chains").sample_chains
     if name == "check":
         return importlib.import_module("batchnuts.mcmc.check").check
+    if name == "keep_programs":
+        return importlib.import_module("batchnuts.mcmc.kept").keep_programs
     if name == "use_own_threads":
         return importlib.import_module("batchnuts.autobatch.runtime.tensorflow_threads").use_own_threads
     if name == "Model":

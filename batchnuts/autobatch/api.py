@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import FrameType
+from typing import Any, overload
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves, unf
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.explain import explain_passes
 from batchnuts.autobatch.plain_python import plain_python
+from batchnuts.autobatch.recent import Recent
 from batchnuts.autobatch.runtime import reference, stackless
 from batchnuts.autobatch.runtime.backend import STYLES, Backend
 from batchnuts.autobatch.runtime.block_costs import block_costs
@@ -41,6 +43,9 @@ from batchnuts.autobatch.runtime.profile import (
 )
 from batchnuts.autobatch.runtime.profile import profile as collect
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth, run_to_end
+
+KEPT_MACHINES = 16
+"""Machines that a batched function keeps: one that XLA has compiled has some ten to a hundred MB."""
 
 EXECUTORS = ("virtual_machine", "stackless", "unbatched", "reference")
 BACKENDS = ("tensorflow", "numpy")
@@ -128,11 +133,13 @@ class BatchedFunction(LaneFunction):
     Calling it runs the virtual machine under TensorFlow/XLA. `run` takes options, `function` is plain Python.
     """
 
-    def __init__(self, python_function: Callable[..., Any]) -> None:
+    def __init__(self, python_function: Callable[..., Any], machines: int = KEPT_MACHINES) -> None:
+        if isinstance(machines, bool) or not isinstance(machines, int) or machines < 1:
+            raise ValueError(f"machines must be an integer of at least 1; found {machines!r}")
         super().__init__(python_function)
-        self._compiled: dict[Any, Compiled] = {}
-        self._machines: dict[Any, VirtualMachine] = {}
-        self._block_code: dict[Any, stackless.BlockCodeCache] = {}
+        self._compiled: Recent[Compiled] = Recent(machines)
+        self._machines: Recent[VirtualMachine] = Recent(machines)
+        self._block_code: Recent[stackless.BlockCodeCache] = Recent(machines)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The results for all lanes, with the defaults of `run`; keyword and default arguments as in Python."""
@@ -249,11 +256,16 @@ class BatchedFunction(LaneFunction):
         began: float,
     ) -> Sequence[Any]:
         program = compiled.with_calls
+        # where code is compiled for a number of lanes, each number has its own, so that all of it can be dropped
+        key = (hashable(inputs.types), target, None if target.name == "numpy" else inputs.lanes)
+        code = self._block_code.get(key)
+        if code is None:
+            code = self._block_code.put(key, {})
         notes = StacklessNotes(program, began) if collecting.get() else None
         results = stackless.execute(
             program,
             target,
-            self._block_code.setdefault((hashable(inputs.types), target), {}),
+            code,
             *inputs.leaves,
             max_stack_depth=options.max_stack_depth,
             tally=tally,
@@ -275,7 +287,7 @@ class BatchedFunction(LaneFunction):
         notes = MachineNotes(began) if profiled else None
         run = VirtualMachine.run if notes is None else notes.run
         machine, results = run_to_end(machine, inputs.leaves, grow=limit is None, run=run)
-        self._machines[key] = machine
+        self._machines.put(key, machine)
         if notes is not None:
             add_to_collecting(notes.profile(self.__name__, machine))  # type: ignore[attr-defined]
         return results
@@ -283,9 +295,7 @@ class BatchedFunction(LaneFunction):
     def compiled(self, types: tuple[Any, ...], backend: Backend) -> Compiled:
         """Both executable forms for one lane's argument types; compiled once per types and backend."""
         key = (hashable(types), backend)
-        if key not in self._compiled:
-            self._compiled[key] = compile_function(self, types, backend)
-        return self._compiled[key]
+        return self._compiled.get(key) or self._compiled.put(key, compile_function(self, types, backend))
 
     def machine(
         self,
@@ -516,11 +526,32 @@ def as_type(given: Any) -> Any:
     return TensorType(dtype.name)
 
 
-def batch(function: Callable[..., Any]) -> BatchedFunction:
+@overload
+def batch(function: Callable[..., Any]) -> BatchedFunction: ...
+
+
+@overload
+def batch(*, machines: int = KEPT_MACHINES) -> Callable[[Callable[..., Any]], BatchedFunction]: ...
+
+
+def batch(
+    function: Callable[..., Any] | None = None, *, machines: int = KEPT_MACHINES
+) -> BatchedFunction | Callable[[Callable[..., Any]], BatchedFunction]:
     """Make a Python function of one lane callable on all lanes; use as a decorator.
 
     The function is compiled when it is first run with arguments of some types; docs/language.md says what it may
     contain. Raises UnsupportedSyntaxError, at the line of the call, for anything but a function.
+
+    machines: how much of what was compiled is kept: so many of its machines, one for each number of lanes, types and
+        options, and as many programs. Of more than that, the one used longest ago is dropped with all its memory, and
+        compiled again when it is asked for, a program with the values that are around the function then. Raises
+        ValueError below 1.
     """
-    require_function(function, sys._getframe(1))
-    return BatchedFunction(function)
+
+    def batched(function: Callable[..., Any], frame: FrameType) -> BatchedFunction:
+        require_function(function, frame)
+        return BatchedFunction(function, machines)
+
+    if function is None:
+        return lambda function: batched(function, sys._getframe(1))
+    return batched(function, sys._getframe(1))

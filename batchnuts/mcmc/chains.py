@@ -15,11 +15,11 @@ import numpy as np
 
 from batchnuts.autobatch import random
 from batchnuts.mcmc import adaptation
-from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain, make_first_step_size
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import check_density, evaluate_at
 from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.draws import Draws, Phase, Progress
-from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.kept import borrow, give_back
 from batchnuts.mcmc.memory import memory_problem
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.nuts import NutsOptions
@@ -88,7 +88,10 @@ def run_chains(
     give what was drawn so far, with `interrupted` set. Any other error that comes while there are draws is raised with
     these as its attribute `draws_so_far`. The model is checked first.
     """
-    return _Run(model, sampler, execution, progress or (lambda _: None), stop or StopSignals()).run()
+    run = _Run(model, sampler, execution, progress or (lambda _: None), stop or StopSignals())
+    draws = run.run()
+    run.give_back()
+    return draws
 
 
 @dataclass
@@ -130,7 +133,6 @@ class _Run:
         self.keys = random.lane_keys(sampler.seed, sampler.chains)
         self.timings = {"compile": 0.0, "warmup": 0.0, "sampling": 0.0}
         self.warmup, self.sampling = _Tally(), _Tally()
-        self.density = value_and_gradient(model)
         self.runner: Runner | None = None
 
     def run(self) -> Draws:
@@ -141,8 +143,9 @@ class _Run:
         rng = np.random.default_rng(sampler.seed)
         position = model.initial_positions(rng, sampler.chains)
         check_density(model, position)
+        self.programs = borrow(model, sampler, self.execution, position[0])
         log_density, gradient = self.timed(
-            "compile", lambda: evaluate_at(model, self.density, position, self.execution)
+            "compile", lambda: evaluate_at(model, self.programs.evaluate, position, self.execution)
         )
         inverse_mass = np.ones(model.dimension, model.dtype)
         self.state = _State(position, log_density, gradient, inverse_mass, sampler.step_size or 1.0)
@@ -153,6 +156,10 @@ class _Run:
         except KeyboardInterrupt:
             return self.draws(None, interrupted=True)
         return self.draw()
+
+    def give_back(self) -> None:
+        """Leave what was compiled to the next run. Not after an error: then nobody knows its state."""
+        give_back(self.model, self.sampler, self.execution, self.programs)
 
     def timed(self, phase: str, work: Callable[[], Any]) -> Any:
         """The result of `work`, its time added to the phase."""
@@ -169,16 +176,21 @@ class _Run:
             sampler.max_tree_depth, sampler.leapfrogs_per_leaf, sampler.divergence_threshold, model.dtype
         )
         longest = max([sampler.draws, *(w.transitions for w in self.windows)])
-        capacity = buffer_rows(longest, sampler.chains, model.dimension, model.dtype, self.execution)
-        program = make_chain(self.density, options, sampler.target_acceptance, capacity, model.dimension)
-        example = self.inputs(0, False)
-        self.runner = self.timed(
-            "compile", lambda: make_runner(program, example, self.execution, sampler.max_tree_depth)
-        )
-        self.first_step_size = make_first_step_size(self.density, model.dtype)
+        rows = buffer_rows(longest, sampler.chains, model.dimension, model.dtype, self.execution)
+        programs, example = self.programs, self.inputs(0, False)
+        self.runner = programs.runner
+        if self.runner is None or programs.rows < rows:
+            programs.runner = self.runner = None
+            density = programs.value_and_gradient
+            program = make_chain(density, options, sampler.target_acceptance, rows, model.dimension)
+            self.runner = self.timed(
+                "compile", lambda: make_runner(program, example, self.execution, sampler.max_tree_depth)
+            )
         if sampler.step_size is None:
             self.timed("compile", self.find_step_size)
         self.timed("compile", self.runner.wait_until_compiled)
+        if programs.runner is None:
+            programs.runner, programs.rows = self.runner, rows
         self.progress(Progress("compile", 1, 1, self.timings["compile"]))
 
     def find_step_size(self) -> None:
@@ -187,7 +199,7 @@ class _Run:
         options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         if options["schedule"] == "auto":
             options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
-        found = self.first_step_size.run(
+        found = self.programs.first_step_size.run(
             random.lane_keys(self.sampler.seed, n, first=n * (1 + state.transitions_done)),
             state.position,
             state.log_density,

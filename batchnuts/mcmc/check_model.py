@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch import batch
+from batchnuts.autobatch import BatchedFunction, batch
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
 
@@ -97,13 +97,8 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "")
 
 
-def evaluate_at(
-    model: Model, value_and_gradient: Any, position: np.ndarray, execution: ExecutionSettings
-) -> tuple[np.ndarray, np.ndarray]:
-    """Log-density [chains] and gradient [chains, dimension] at the initial positions.
-
-    Raises ModelError naming the chains where either is not finite.
-    """
+def make_evaluate(value_and_gradient: Any) -> BatchedFunction:
+    """The program `evaluate`: position [dimension] of one chain -> log-density, gradient [dimension]."""
 
     @batch
     def evaluate(position: Any) -> tuple[Any, Any]:
@@ -111,6 +106,16 @@ def evaluate_at(
         log_density, gradient = value_and_gradient(position)
         return log_density, gradient
 
+    return evaluate
+
+
+def evaluate_at(
+    model: Model, evaluate: BatchedFunction, position: np.ndarray, execution: ExecutionSettings
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log-density [chains] and gradient [chains, dimension] at the initial positions.
+
+    evaluate: made by `make_evaluate`. Raises ModelError naming the chains where either is not finite.
+    """
     try:
         log_density, gradient = evaluate.run(
             position, executor=execution.executor, backend=execution.backend, mode=execution.mode

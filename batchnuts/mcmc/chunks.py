@@ -160,6 +160,7 @@ class ChunkRunner:
     def attempt(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Sets the threads to work, and tells what they have done a few times a second."""
         kept = self.begin(inputs, transitions)
+        stopping = self.stopping
         try:
             for shard in range(self.chunking.shards):
                 self.workers.start(partial(self.serve, shard))
@@ -176,7 +177,8 @@ class ChunkRunner:
                 if over:
                     return
         finally:
-            self.stop()
+            if self.stopping is stopping:  # else another run has begun since
+                self.stop()
 
     def begin(self, inputs: ChainInputs, transitions: int) -> Kept:
         """All chunks before their first block: so there is something of each when the run is broken off."""
@@ -272,3 +274,8 @@ class ChunkRunner:
         # chains that have halted leave a chunk when it merges
         begun[self.kept.result.done > 0] = True
         return begun
+
+    def forget(self) -> None:
+        """See Runner."""
+        self.stop()
+        self.chunks, self.kept, self.failures = {}, None, []

@@ -95,6 +95,10 @@ class Model:
 
     `observed_data`, `constant_data`: name -> (dims, array), stored with the draws.
 
+    The density is traced once, and what was compiled of it is kept with the model for later runs. So what it takes from
+    around it, arrays for example, is to stay as it is; where its value is another one when a run begins, it is traced
+    again.
+
     Raises ModelError where these contradict each other.
     """
 
@@ -147,6 +151,10 @@ class Model:
                     raise ModelError(
                         f"Model {self.name!r}: {group}[{key!r}] has shape {np.shape(array)} but dims {tuple(dims)}."
                     )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what is compiled for a model (mcmc/kept.py) is not a part of it: a copy has none
+        return {name: value for name, value in self.__dict__.items() if name != "_programs"}
 
     @classmethod
     def from_function(

@@ -71,6 +71,9 @@ class Runner(Protocol):
     def begun(self) -> np.ndarray:
         """Bool [chains]: which had their turn in it at all; whether a chain had does not depend on what it drew."""
 
+    def forget(self) -> None:
+        """Keep nothing of what was run; only what is compiled."""
+
 
 class StretchRunner:
     """Executors that cannot be stopped within a call: STRETCH transitions each, joined on the host."""
@@ -127,3 +130,7 @@ class StretchRunner:
     def begun(self) -> np.ndarray:
         """See Runner: a call runs all chains."""
         return np.full(self.arrangement.chunk_lanes, bool(self.parts))
+
+    def forget(self) -> None:
+        """See Runner."""
+        self.parts = []

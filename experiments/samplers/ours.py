@@ -14,7 +14,7 @@ from batchnuts.experiments.samplers import OursOptions
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 from batchnuts.mcmc import adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
-from batchnuts.mcmc.check_model import evaluate_at
+from batchnuts.mcmc.check_model import evaluate_at, make_evaluate
 from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
@@ -39,6 +39,7 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
     if options.density == "single":
         model = dataclasses.replace(model, batched_value_and_gradient=None)
     density = value_and_gradient(model)
+    evaluate = make_evaluate(density)
     nuts = NutsOptions(task.max_tree_depth, task.leapfrogs_per_leaf, dtype=model.dtype)
     chains = task.chains
     rows = buffer_rows(task.transitions, chains, model.dimension, model.dtype, execution)
@@ -50,7 +51,7 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
         return ChainInputs.begin(
             random.lane_keys(seed, chains),
             position,
-            *evaluate_at(model, density, position, execution),
+            *evaluate_at(model, evaluate, position, execution),
             np.ones((chains, model.dimension), model.dtype),
             adaptation.start(log_step, settled=False),
             np.full(chains, False),

@@ -268,13 +268,13 @@ def test_what_a_run_broken_off_between_full_buffers_leaves(whole: Any, monkeypat
 
 def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit under XLA too: what merges with what depends on the chains alone."""
-    model = gaussian(3, covariance="ar1", correlation=0.6)
     settings: dict[str, Any] = {"chains": 14, "warmup": 0, "draws": 8, "step_size": 0.1, "seed": 7, "chunk_lanes": 2}
     runs = []
     for shards, seconds, rows in ((1, 0.5, 8), (3, 1e-4, 8), (2, 1e-6, 8), (1, 0.5, 3), (2, 1e-5, 3)):
         slice_for(seconds, monkeypatch)
         monkeypatch.setattr(serving, "LEAST_ROWS", rows)
         monkeypatch.setattr(serving, "BUFFER_BYTES", 1)
+        model = gaussian(3, covariance="ar1", correlation=0.6)  # another each time: nothing is kept of the last one
         runs.append(run_chains(model, *split_settings(settings | {"shards": shards})))
     for other in runs[1:]:
         np.testing.assert_array_equal(other.position, runs[0].position)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from batchnuts.autobatch import api, batch
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch import LaneAssertionError, api, batch
+from batchnuts.autobatch.api import KEPT_MACHINES, as_type, get_backend
+from batchnuts.autobatch.recent import Recent
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
 
 ints = np.array([3, 7, 4, 5])
@@ -167,3 +171,117 @@ def test_many_blocks_do_not_look_like_one_function_traced_too_often(options: Any
         logging.getLogger("tensorflow").removeHandler(handler)
     np.testing.assert_array_equal(found, program.run(ints, executor="unbatched"))
     assert [message for message in said if "retracing" in message] == []
+
+
+# ---- how much is kept ------------------------------------------------------------------------------------------------
+
+
+def test_the_one_asked_for_longest_ago_goes_first() -> None:
+    recent = Recent[str](2)
+    recent.put("a", "A")
+    recent.put("b", "B")
+    assert recent.get("a") == "A"
+    recent.put("c", "C")
+    assert (list(recent), recent.values(), len(recent)) == (["a", "c"], ["A", "C"], 2)
+    assert recent.get("b") is None
+    assert recent.put("a", "A2") == "A2"
+    assert (list(recent), recent.get("a")) == (["c", "a"], "A2")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"backend": "numpy"}, {"mode": "graph"}, {"mode": "eager"}, {"mode": "graph", "executor": "stackless"}],
+    ids=str,
+)
+def test_many_lane_counts_keep_a_few_machines(options: Any) -> None:
+    """What goes does go: machine, blocks, and the functions that TensorFlow has of them."""
+
+    @batch(machines=3)
+    def triangle(n):
+        if n <= 0:
+            return n
+        return n + triangle(n - 1)  # noqa: F821
+
+    seen: list[weakref.ref[Any]] = []
+    alive = []
+    for lanes in range(1, 9):
+        n = np.arange(1, lanes + 1)
+        np.testing.assert_array_equal(triangle.run(n, **options), n * (n + 1) // 2)
+        if options.get("executor") == "stackless":
+            seen += [weakref.ref(block) for block in triangle._block_code.values()[-1].values()]
+        else:
+            seen.append(weakref.ref(triangle._machines.values()[-1]))
+        gc.collect()
+        alive.append(sum(one() is not None for one in seen))
+    assert alive[2:] == [alive[2]] * 6, alive
+    del triangle
+    gc.collect()
+    assert [one() for one in seen] == [None] * len(seen)
+
+
+def test_what_xla_compiled_goes_with_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow's eager runtime would keep it: so it has none of it, and the sessions that have it end."""
+    import tensorflow as tf
+
+    sessions: list[weakref.ref[Any]] = []
+    make_session = tf.compat.v1.Session.__init__
+
+    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+        sessions.append(weakref.ref(self))
+        make_session(self, *args, **kwargs)
+
+    monkeypatch.setattr(tf.compat.v1.Session, "__init__", noted)
+
+    @batch(machines=1)
+    def cubes(n):
+        return n * n * n
+
+    for lanes in (1, 2, 3):
+        for n in (np.arange(lanes), np.ones(lanes, "int64")):
+            np.testing.assert_array_equal(cubes(n), n**3)
+        gc.collect()
+        assert len(sessions) == lanes
+        assert sum(session() is not None for session in sessions) == 1
+
+
+def test_many_types_keep_a_few_programs(made: dict[str, int]) -> None:
+    @batch(machines=2)
+    def doubled(x):
+        return x + x
+
+    for size in (1, 2, 3, 2, 3, 1):
+        np.testing.assert_array_equal(doubled.run(np.ones((2, size)), backend="numpy"), np.full((2, size), 2.0))
+    assert made == {"programs": 4, "machines": 4}
+    assert (len(doubled._compiled), len(doubled._machines)) == (2, 2)
+
+
+@pytest.mark.parametrize("machines", [0, -3, True, 1.5, "8"])
+def test_how_many_machines_is_a_number(machines: Any) -> None:
+    with pytest.raises(ValueError, match="machines must be an integer of at least 1; found"):
+        batch(machines=machines)(abs)
+
+
+def test_as_many_machines_as_documented(triangle: Any) -> None:
+    for lanes in range(1, KEPT_MACHINES + 4):
+        triangle.run(np.arange(lanes), backend="numpy")
+    assert len(triangle._machines) == KEPT_MACHINES
+
+
+def test_errors_and_threads_leave_what_is_kept_in_order() -> None:
+    @batch(machines=2)
+    def checked(n):
+        assert n < 50
+        while n % 7 != 0:
+            n += 1
+        return n
+
+    def one(lanes: int) -> None:
+        n = np.arange(lanes)
+        for _ in range(3):
+            np.testing.assert_array_equal(checked.run(n, backend="numpy"), -(-n // 7) * 7)
+            with pytest.raises(LaneAssertionError):
+                checked.run(n + 50, backend="numpy")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, [1, 2, 3, 4, 1, 2, 3, 4]))
+    assert len(checked._machines) == 2

@@ -81,8 +81,7 @@ def test_a_function_is_traced_once_for_each_set_of_types() -> None:
         assert scalar == by + 1
     assert list(state) == ["a", "b", "c"]
     assert_same(list(state.values()), [np.full(3, 3, "int32"), np.full((2, SMALL), 4.0), np.full(2, 4.0)])
-    assert isinstance(state["a"], np.ndarray)
-    assert tf.is_tensor(state["b"]), "a large array stays where it is"
+    assert all(isinstance(array, np.ndarray) for array in state.values()), "a session gives NumPy's"
     assert packed.traces == 1
     packed({"a": np.zeros(4, "int32")}, np.asarray(1))
     packed({"b": np.zeros(4, "int32")}, np.asarray(1))

@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from batchnuts.autobatch.compiler.ir import TensorType
 from batchnuts.autobatch.runtime.backend import Array, State
+from batchnuts.autobatch.runtime.tensorflow_session import SessionProgram, may_have_session
 
 SMALL = 1 << 13
 """Arrays with fewer elements are packed: copying so many a few times takes as long as an array more."""
@@ -142,8 +143,9 @@ class _Border:
 
     into: Layout
     traced: Any
-    run: Any
-    """Its concrete function, which looks at types no more."""
+    graph: Any
+    """Of its concrete function."""
+    run: Callable[..., Sequence[Array]]
     names: tuple[str, ...]
     """Of the state that results."""
     back: Layout
@@ -175,7 +177,7 @@ class PackedFunction:
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
         """What the function gives for them."""
         border = self._border(state, scalars)
-        crossed = border.run(*map(tf.convert_to_tensor, border.arguments(state, scalars)))  # which would take its time
+        crossed = border.run(*border.arguments(state, scalars))
         large = len(border.back.alone)
         *values, scalar = border.back.unpack([*crossed[:large], *map(np.asarray, crossed[large:])], HOST)
         return dict(zip(border.names, values)), scalar
@@ -191,7 +193,7 @@ class PackedFunction:
 
     def graph(self, state: State, *scalars: Array) -> Any:
         """The graph that runs on these."""
-        return self._border(state, scalars).run.graph
+        return self._border(state, scalars).graph
 
     def compiled_text(self, state: State, *scalars: Array) -> str:
         """What XLA makes of it for these: its optimized instructions."""
@@ -224,9 +226,13 @@ class PackedFunction:
             return back.pack(results, GRAPH)
 
         traced = self._trace(crossing)
-        specs = (tf.TensorSpec(t.shape, t.dtype) for t in (TensorType("bool"), *into.crossing))
-        run = traced.get_concrete_function(*specs)
-        return _Border(into, traced, run, found["names"], found["back"])
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in (TensorType("bool"), *into.crossing)]
+        concrete = traced.get_concrete_function(*specs)
+        if self._most is not None and may_have_session(concrete):
+            run: Callable[..., Sequence[Array]] = SessionProgram(traced, specs)
+        else:  # itself it would take its time to make tensors
+            run = lambda *arrays: concrete(*map(tf.convert_to_tensor, arrays))  # noqa: E731
+        return _Border(into, traced, concrete.graph, run, found["names"], found["back"])
 
 
 def _dtype(array: Any) -> np.dtype[Any]:

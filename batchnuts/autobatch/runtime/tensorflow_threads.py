@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -98,6 +99,10 @@ def _keep_no_programs() -> None:
         _programs.pop().cleanup()
 
 
+_here = threading.local()
+"""The shard of each thread that is at one."""
+
+
 @contextmanager
 def on_shard(number: int) -> Iterator[None]:
     """What this thread runs inside runs on the device of the shard, if there are such devices."""
@@ -106,5 +111,24 @@ def on_shard(number: int) -> Iterator[None]:
         return
     import tensorflow as tf
 
-    with tf.device(_devices[number % len(_devices)]):
-        yield
+    _here.shard, before = number % len(_devices), present_shard()
+    try:
+        with tf.device(_devices[_here.shard]):
+            yield
+    finally:
+        _here.shard = before
+
+
+def present_shard() -> int:
+    """The shard that this thread is at; the first one where it is at none, or where shards have no devices."""
+    return getattr(_here, "shard", 0)
+
+
+@contextmanager
+def own_pool() -> Iterator[int | None]:
+    """A session that is made inside has a pool of its own, where shards have such devices: of so many threads."""
+    if not _devices:
+        yield None
+        return
+    with variable_set(_OWN_POOLS, "1"):
+        yield 1

@@ -1,0 +1,147 @@
+"""What is compiled of a model is kept with the Model object, for the next run of the same shape.
+
+A run borrows the programs of its model and settings, or makes new ones, and gives them back when it has gone well. So
+two runs at once have programs of their own, and what an error left in an unknown state is made anew. The programs go
+with the Model; and of all models together the last few are kept (`keep_programs`).
+
+A density is traced once, with whatever it finds in its closure: arrays that are changed later are not seen by what was
+compiled. That is noticed where programs are borrowed: the density in plain TensorFlow, at the place where their first
+run began, must give what it gave then; else they are dropped and it is traced again.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from batchnuts.autobatch import BatchedFunction
+from batchnuts.mcmc.chain_program import make_first_step_size
+from batchnuts.mcmc.check_model import make_evaluate
+from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.runner import Runner
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+
+ANY_VALUE = frozenset({"seed", "warmup", "draws", "step_size", "adapt_metric"})
+"""Settings of the sampler that no program depends on; that buffers are long enough for the draws is seen to."""
+
+SAME = 1000
+"""Two evaluations of one density may differ by so many units of rounding: sums may be added in another order."""
+
+Shape: TypeAlias = tuple[tuple[str, Any], ...]
+
+_lock = threading.Lock()
+_last: OrderedDict[tuple[int, Shape], weakref.ref[Model]] = OrderedDict()
+"""Whose programs are kept, those used longest ago first; the programs themselves are with the models."""
+_limit = 4
+
+
+@dataclass
+class Programs:
+    """What a run is made of, for one model and settings of one shape."""
+
+    value_and_gradient: Callable[..., Any]
+    evaluate: BatchedFunction
+    first_step_size: BatchedFunction
+    position: np.ndarray
+    """[dimension]: where the first chain of their first run began."""
+    found: list[np.ndarray]
+    """What the density gave there, in plain TensorFlow."""
+    runner: Runner | None = None
+    """None until it is compiled."""
+    rows: int = 0
+    """Of its buffers."""
+
+
+def keep_programs(models: int) -> None:
+    """Keep what was compiled for the last so many pairs of a model and settings (4 at first; 0: nothing).
+
+    Raises ValueError below 0.
+    """
+    global _limit
+    if isinstance(models, bool) or not isinstance(models, int) or models < 0:
+        raise ValueError(f"models must be an integer of at least 0; found {models!r}")
+    _limit = models
+    with _lock:
+        dropped = _shorten()
+    del dropped
+
+
+def borrow(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, position: np.ndarray) -> Programs:
+    """The programs for such settings, which are nobody else's until they are given back.
+
+    position [dimension]: where the first chain begins, for new ones.
+    """
+    key = _shape(sampler, execution)
+    with _lock:
+        _last.pop((id(model), key), None)
+        programs: Programs | None = _kept_with(model).pop(key, None)
+    if programs is not None and _are_same(_evaluated(model, programs.position), programs.found):
+        return programs
+    density = value_and_gradient(model)
+    evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype)
+    return Programs(density, evaluate, first_step_size, position.copy(), _evaluated(model, position))
+
+
+def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:
+    """Keep the programs for the next run; the draws of the last one are not theirs any more."""
+    if programs.runner is not None:
+        programs.runner.forget()
+    key = _shape(sampler, execution)
+    with _lock:
+        _kept_with(model)[key] = programs
+        _last.pop((id(model), key), None)
+        _last[id(model), key] = weakref.ref(model)
+        dropped = _shorten()
+    del dropped  # not under the lock
+
+
+def _shorten() -> list[Programs | None]:
+    """What is dropped: all but the last few."""
+    for gone in [place for place, model in _last.items() if model() is None]:
+        del _last[gone]
+    dropped = []
+    while len(_last) > _limit:
+        (_, key), model = _last.popitem(last=False)
+        if (owner := model()) is not None:
+            dropped.append(_kept_with(owner).pop(key, None))
+    return dropped
+
+
+def _kept_with(model: Model) -> dict[Shape, Programs]:
+    kept: dict[Shape, Programs] = model.__dict__.setdefault("_programs", {})
+    return kept
+
+
+def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
+    return (*sampler.model_dump(exclude=set(ANY_VALUE)).items(), *execution.model_dump().items())
+
+
+def _evaluated(model: Model, position: np.ndarray) -> list[np.ndarray]:
+    """Log-density and gradient at one position [dimension], of the density and of its twin, where it has one."""
+    import tensorflow as tf
+
+    at = tf.convert_to_tensor(position)
+    with tf.GradientTape() as tape:
+        tape.watch(at)
+        value = model.flat_log_density(at)
+    found = [value, tf.convert_to_tensor(tape.gradient(value, at))]
+    if model.batched_value_and_gradient is not None:
+        found += model.batched_value_and_gradient(at[None])
+    return [np.asarray(array) for array in found]
+
+
+def _are_same(now: list[np.ndarray], then: list[np.ndarray]) -> bool:
+    def same(one: np.ndarray, other: np.ndarray) -> bool:
+        if one.shape != other.shape:
+            return False
+        size = np.abs(other[np.isfinite(other)]).max(initial=0.0)
+        return np.allclose(one, other, rtol=0.0, atol=SAME * np.finfo(other.dtype).eps * size, equal_nan=True)
+
+    return all(map(same, now, then))

@@ -1,0 +1,273 @@
+"""What is compiled of a model is kept for its next run: how often, for how long, and that nothing old is ever used."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import batchnuts
+from batchnuts.autobatch import StackOverflowError
+from batchnuts.autobatch.runtime import tensorflow_session
+from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
+from batchnuts.mcmc import kept
+from batchnuts.mcmc.chains import run_chains
+from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.settings import split_settings
+
+NUMPY: dict[str, Any] = {"chains": 2, "warmup": 6, "draws": 4, "backend": "numpy", "max_tree_depth": 3}
+
+
+def normal(scale: Any = 1.0, calls: list[Any] | None = None) -> Model:
+    def log_density(q: Any) -> Any:
+        if calls is not None:
+            calls.append(q)
+        return -0.5 * tf.reduce_sum((q / scale) ** 2)
+
+    return Model.from_function(log_density, dimension=2, dtype="float64")
+
+
+def run(model: Model, progress: Any = None, **settings: Any) -> Draws:
+    return run_chains(model, *split_settings(NUMPY | settings), progress)
+
+
+def assert_same(one: Draws, other: Draws) -> None:
+    np.testing.assert_array_equal(one.position, other.position)
+    np.testing.assert_array_equal(one.stats["n_steps"], other.stats["n_steps"])
+
+
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[VirtualMachine]]:
+    """Those made since the test began."""
+    made: list[weakref.ref[VirtualMachine]] = []
+    make_machine = VirtualMachine.__init__
+
+    def noted(self: VirtualMachine, *args: Any, **kwargs: Any) -> None:
+        made.append(weakref.ref(self))
+        make_machine(self, *args, **kwargs)
+
+    monkeypatch.setattr(VirtualMachine, "__init__", noted)
+    return made
+
+
+@pytest.fixture
+def four() -> Iterator[None]:
+    """However many programs were kept before, four afterwards."""
+    yield
+    batchnuts.keep_programs(4)
+
+
+def alive(machines: list[weakref.ref[VirtualMachine]]) -> int:
+    gc.collect()
+    return sum(machine() is not None for machine in machines)
+
+
+def test_a_second_run_of_the_same_shape_makes_nothing(machines: list[Any]) -> None:
+    model = normal()
+    run(model)
+    before = len(machines)
+    assert before == 3, "the density, the first step size, the chains"
+    again = [{"seed": 5}, {"draws": 3}, {"warmup": 0, "step_size": 0.3}, {"adapt_metric": False}]
+    found = [run(model, **settings) for settings in again]
+    assert len(machines) == before
+    for settings, draws in zip(again, found, strict=True):
+        assert_same(draws, run(normal(), **settings))
+
+
+def test_what_makes_other_programs(machines: list[Any]) -> None:
+    model = normal()
+    fixed: dict[str, Any] = {"warmup": 0, "step_size": 0.5}
+    run(model, **fixed)
+    for settings in (
+        {"chains": 4},
+        {"draws": 40},
+        {"max_tree_depth": 2},
+        {"target_acceptance": 0.6},
+        {"schedule": "earliest"},
+        {"leapfrogs_per_leaf": 2},
+        {"divergence_threshold": 10.0},
+        {"chunk_lanes": 1},
+    ):
+        before = len(machines)
+        run(model, **fixed | settings)
+        assert len(machines) > before, settings
+    assert_same(run(model, **fixed), run(normal(), **fixed))
+
+
+def test_every_setting_is_either_of_the_shape_or_of_no_program() -> None:
+    """A setting that somebody adds makes other programs until it is known that it need not."""
+    sampler, execution = split_settings({})
+    shape = dict(kept._shape(sampler, execution))
+    assert set(type(sampler).model_fields) >= kept.ANY_VALUE
+    assert set(shape) == set(type(sampler).model_fields) - kept.ANY_VALUE | set(type(execution).model_fields)
+
+
+def test_under_xla_nothing_is_traced_and_no_session_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    make = tensorflow_session.SessionProgram._make
+    monkeypatch.setattr(
+        tensorflow_session.SessionProgram, "_make", lambda self: [made.append(weakref.ref(self)), make(self)][1]
+    )
+    traced: list[Any] = []
+    model = normal(calls=traced)
+    settings: dict[str, Any] = {"backend": "tensorflow", "chains": 2}
+    first = run(model, **settings)
+    sessions = len(made)
+    assert sessions == 3
+
+    def graphs() -> int:
+        return sum(tf.is_symbolic_tensor(q) for q in traced)
+
+    before = graphs()
+    assert before > 0
+    assert_same(run(model, **settings), first)
+    assert not np.array_equal(run(model, seed=9, **settings).position, first.position)
+    assert (len(made), graphs()) == (sessions, before)
+    traced.clear()
+    del model
+    gc.collect()
+    assert [program() for program in made] == [None] * sessions, "and with them all that XLA has compiled"
+
+
+def test_programs_go_with_their_model(machines: list[Any]) -> None:
+    models = [normal(scale) for scale in (1.0, 2.0)]
+    for model in models:
+        run(model)
+    assert alive(machines) > 0
+    del model, models
+    assert alive(machines) == 0
+
+
+def test_of_many_models_the_last_few_are_kept(machines: list[Any], four: None) -> None:
+    batchnuts.keep_programs(2)
+    models = [normal(float(scale)) for scale in range(1, 7)]
+    counts = []
+    for model in models:
+        run(model)
+        counts.append(alive(machines))
+    assert counts == [counts[0], *[2 * counts[0]] * 5]
+    before = len(machines)
+    run(models[-1])
+    run(models[-2])
+    assert len(machines) == before
+    run(models[0])
+    assert len(machines) == before + counts[0]
+    run(models[-2])  # which was used after models[-1]
+    assert len(machines) == before + counts[0]
+    batchnuts.keep_programs(0)
+    assert alive(machines) == 0
+    run(models[0])
+    assert alive(machines) == 0
+
+
+def test_of_many_shapes_the_last_few_are_kept(machines: list[Any], four: None) -> None:
+    batchnuts.keep_programs(2)
+    model = normal()
+    counts = []
+    for chains in range(1, 6):
+        run(model, chains=chains)
+        counts.append(alive(machines))
+    assert counts == [counts[0], *[2 * counts[0]] * 4]
+
+
+@pytest.mark.parametrize("models", [-1, True, 2.0, "4"])
+def test_how_many_to_keep_is_a_number(models: Any) -> None:
+    with pytest.raises(ValueError, match="at least 0; found"):
+        batchnuts.keep_programs(models)
+
+
+@pytest.mark.parametrize("kind", ["array", "variable", "twin"])
+def test_data_that_have_changed_are_seen_by_the_next_run(kind: str, machines: list[Any]) -> None:
+    scale = np.array([1.0, 2.0])
+    if kind == "twin":
+        alone = normal(scale)
+
+        def by_hand(q: Any) -> Any:
+            return -0.5 * tf.reduce_sum((q / scale) ** 2, axis=1), -q / scale**2
+
+        model = Model(
+            name="twin", log_density=alone.log_density, dimension=2, dtype="float64", batched_value_and_gradient=by_hand
+        )
+    else:
+        model = normal(tf.Variable(scale) if kind == "variable" else scale)
+    settings = {"warmup": 0, "step_size": 0.2}
+    before = run(model, **settings)
+    scale[1] = 30.0
+    if kind == "variable":
+        model.log_density.__closure__[1].cell_contents.assign(scale)
+    after, made = run(model, **settings), len(machines)
+    assert not np.array_equal(after.position, before.position)
+    np.testing.assert_allclose(after.position, run(normal(scale), **settings).position, rtol=1e-12)
+    made = len(machines)
+    run(model, **settings)
+    assert len(machines) == made, "kept again"
+
+
+@pytest.mark.parametrize(
+    ("phase", "stop"),
+    [("compile", KeyboardInterrupt), ("warmup", KeyboardInterrupt), ("sampling", KeyboardInterrupt),
+     ("sampling", ZeroDivisionError)],
+)  # fmt: skip
+def test_a_run_broken_off_leaves_nothing_behind(phase: str, stop: type[BaseException], machines: list[Any]) -> None:
+    def report(progress: Progress) -> None:
+        if progress.phase == phase:
+            raise stop
+
+    model = normal()
+    if stop is KeyboardInterrupt:
+        assert run(model, report).interrupted
+    else:
+        with pytest.raises(stop):
+            run(model, report)
+    before = len(machines)
+    assert_same(run(model, seed=1), run(normal(), seed=1))
+    if stop is KeyboardInterrupt and phase != "compile":
+        assert len(machines) == 2 * before, "only the other model's"
+
+
+def test_a_fault_on_a_lane_leaves_nothing_behind() -> None:
+    model = normal()
+    short: dict[str, Any] = {"max_stack_depth": 1, "step_size": 1e6, "warmup": 0}
+    run(model, **short)
+    with pytest.raises(StackOverflowError):
+        run(model, **short | {"step_size": 0.01})
+    assert_same(run(model, **short), run(normal(), **short))
+
+
+def test_runs_at_once_have_programs_of_their_own() -> None:
+    model, threads = normal(), 3
+    together = threading.Barrier(threads)
+
+    def one(seed: int) -> Draws:
+        together.wait(60)
+        return run(model, seed=seed)
+
+    for _ in range(2):
+        with ThreadPoolExecutor(threads) as pool:
+            for seed, found in enumerate(pool.map(one, range(threads))):
+                assert_same(found, run(normal(), seed=seed))
+    assert len(kept._kept_with(model)) == 1
+
+
+def test_nothing_of_the_last_run_is_kept_but_the_programs() -> None:
+    model = normal()
+    draws = weakref.ref(run(model).position.base)
+    gc.collect()
+    assert draws() is None
+
+
+def test_a_copy_of_a_model_has_programs_of_its_own() -> None:
+    model = normal()
+    run(model)
+    assert "_programs" in vars(model)
+    assert "_programs" not in vars(copy.copy(model))
+    assert_same(run(copy.copy(model)), run(model))
