@@ -69,7 +69,11 @@ class ChainInputs(NamedTuple):
 
 
 class ChainResult(NamedTuple):
-    """A chain after some transitions of a stretch."""
+    """A chain after some transitions of a stretch.
+
+    A chain that meets a density of +inf ends there: `log_density` is +inf, `position` the place, and `done` counts the
+    transitions before.
+    """
 
     position: Array
     log_density: Array
@@ -101,7 +105,7 @@ def make_chain(
     One chain takes a ChainInputs: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density scalar;
     adaptation a DualAveraging; adapting bool; the others int64, with until - first_row <= capacity. Transition i uses
     the key folded with first + i, so a chain's numbers do not depend on how a run is cut into stretches, nor on where
-    a stretch is broken off to go on from there. Returns a ChainResult.
+    a stretch is broken off to go on from there. Returns a ChainResult, of fewer transitions where the density was +inf.
 
     A machine's owner may move `first_row` and `until` up while a chain is under way: rows that it has taken out of the
     buffers so make room for more (mcmc/chunk.py).
@@ -126,7 +130,7 @@ def make_chain(
     ) -> ChainResult:
         """Transitions one after another; chains of a batch are out of step with each other all the time."""
         records = empty
-        while done < until:
+        while (done < until) & (log_density < float("inf")):
             step_size = ops.exp(adaptation.log_step)
             transition_key = random.fold_in(key, first + done)
             new = nuts_transition(transition_key, position, log_density, gradient, step_size, inverse_mass)
@@ -146,8 +150,9 @@ def make_chain(
                     new.diverging,
                 ),
             )
-            done += 1
-            divergences = divergences + ops.cast(new.diverging, "int64")
+            bounded = log_density < float("inf")  # else the row just written does not count
+            done = done + ops.cast(bounded, "int64")
+            divergences = divergences + ops.cast(new.diverging & bounded, "int64")
         return ChainResult(position, log_density, gradient, adaptation, records, done, divergences)
 
     return run_chain
@@ -158,16 +163,18 @@ def make_first_step_size(value_and_gradient: Any, dtype: str) -> BatchedFunction
 
     [H] Algorithm 4, with Stan's threshold 0.8: from the step given, double or halve until the acceptance probability
     of one step crosses it. One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density, step
-    scalars. Returns the step size.
+    scalars. Returns the step size, and the last place that was tried with its log-density: the search ends where that
+    is +inf.
     """
 
     @batch
     def first_step_size(
         key: Array, position: Array, log_density: Array, gradient: Array, inverse_mass: Array, step: Array
-    ) -> Array:
+    ) -> tuple[Array, Array, Array]:
         """Double or halve until the acceptance crosses the threshold, at most 50 times."""
         momentum = draw_momentum(key, inverse_mass, dtype)
         energy = kinetic_energy(momentum, inverse_mass) - log_density
+        there, log_density_there = position, log_density
         larger = False
         tries = 0
         searching = True
@@ -177,14 +184,14 @@ def make_first_step_size(value_and_gradient: Any, dtype: str) -> BatchedFunction
             log_density_there, gradient_there = value_and_gradient(there)
             energy_there = kinetic_energy(kick(half, gradient_there, step), inverse_mass) - log_density_there
             gain = energy - energy_there
-            # log 0.8; False for NaN, and for a density without bound, which no step may aim at
+            # log 0.8; False for NaN, and for an energy that overflows, which no step may aim at
             accepted = (gain > -0.2231435513142097) & (gain < float("inf"))
             if tries == 0:
                 larger = accepted
-            searching = (accepted == larger) & (tries < 50)
+            searching = (accepted == larger) & (tries < 50) & (log_density_there != float("inf"))
             if searching:
                 step = step * 2.0 if larger else step * 0.5
             tries += 1
-        return step
+        return step, there, log_density_there
 
     return first_step_size

@@ -16,16 +16,17 @@ import numpy as np
 from batchnuts.autobatch import random
 from batchnuts.mcmc import adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
-from batchnuts.mcmc.check_model import check_density, evaluate_at
+from batchnuts.mcmc.check_model import UnboundedDensityError, refuse_unbounded
 from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.draws import Draws, Phase, Progress
 from batchnuts.mcmc.kept import borrow, give_back
 from batchnuts.mcmc.memory import memory_problem
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.runner import Counts, Runner
+from batchnuts.mcmc.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.serving import buffer_rows
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError, split_settings
+from batchnuts.mcmc.starts import find_starts, first_starts
 from batchnuts.mcmc.warmup import Window, warmup_windows
 from batchnuts.stopping import StopSignals, tell
 
@@ -140,12 +141,10 @@ class _Run:
         model, sampler = self.model, self.sampler
         if too_large := memory_problem(sampler, model.dimension, model.dtype):
             raise SettingsError(f"{too_large}.")
-        rng = np.random.default_rng(sampler.seed)
-        position = model.initial_positions(rng, sampler.chains)
-        check_density(model, position)
-        self.programs = borrow(model, sampler, self.execution, position[0])
-        log_density, gradient = self.timed(
-            "compile", lambda: evaluate_at(model, self.programs.evaluate, position, self.execution)
+        position, start = first_starts(model, sampler)
+        self.programs = borrow(model, sampler, self.execution, start)
+        position, log_density, gradient = self.timed(
+            "compile", lambda: find_starts(model, self.programs.evaluate, sampler, self.execution, position)
         )
         inverse_mass = np.ones(model.dimension, model.dtype)
         self.state = _State(position, log_density, gradient, inverse_mass, sampler.step_size or 1.0)
@@ -199,7 +198,7 @@ class _Run:
         options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         if options["schedule"] == "auto":
             options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
-        found = self.programs.first_step_size.run(
+        found, there, log_density = self.programs.first_step_size.run(
             random.lane_keys(self.sampler.seed, n, first=n * (1 + state.transitions_done)),
             state.position,
             state.log_density,
@@ -208,6 +207,7 @@ class _Run:
             np.full(n, state.step_size, self.model.dtype),
             **options,
         )
+        refuse_unbounded(self.model, log_density, there, "the search for a first step size")
         state.step_size = adaptation.pooled_step_size(np.log(found))
 
     def inputs(self, transitions: int, adapting: bool) -> ChainInputs:
@@ -233,24 +233,27 @@ class _Run:
         start, counts_before = time.perf_counter(), tally.counts
         seconds_before = tally.seconds
         assert self.runner is not None
-        for counts, so_far in self.runner.run(self.inputs(transitions, adapting), transitions):
-            result = so_far
-            tally.counts = counts_before + counts
-            tally.seconds = seconds_before + time.perf_counter() - start
-            self.timings[phase] = tally.seconds
-            done = before * self.sampler.chains + counts.transitions
-            self.progress(
-                Progress(
-                    phase,
-                    done,
-                    total * self.sampler.chains,
-                    tally.seconds,
-                    tally.counts.useful_gradients,
-                    tally.counts.utilization,
-                    tally.counts.divergences,
+        try:
+            for counts, so_far in self.runner.run(self.inputs(transitions, adapting), transitions):
+                result = so_far
+                tally.counts = counts_before + counts
+                tally.seconds = seconds_before + time.perf_counter() - start
+                self.timings[phase] = tally.seconds
+                done = before * self.sampler.chains + counts.transitions
+                self.progress(
+                    Progress(
+                        phase,
+                        done,
+                        total * self.sampler.chains,
+                        tally.seconds,
+                        tally.counts.useful_gradients,
+                        tally.counts.utilization,
+                        tally.counts.divergences,
+                    )
                 )
-            )
-            self.stop.check()
+                self.stop.check()
+        except UnboundedDensity as met:
+            raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
         assert result is not None
         return result
 

@@ -2,35 +2,74 @@
 
 from __future__ import annotations
 
+import re
 import traceback
+from collections.abc import Iterable
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch import BatchedFunction, batch
 from batchnuts.mcmc.model import DType, Model, ModelError
-from batchnuts.mcmc.settings import ExecutionSettings
+
+SHOWN_NUMBERS = 20
+"""Of a position in a message; the exception has all."""
 
 
-def check_density(model: Model, positions: NDArray[Any]) -> None:
+class UnboundedDensityError(ModelError):
+    """A log-density of +inf: at `position` [dimension], met by `chain`."""
+
+    def __init__(self, model: Model, chain: int, position: NDArray[Any], when: str) -> None:
+        self.chain, self.position = chain, position
+        names = model.coefficient_names()
+        numbers = ", ".join(f"{n} = {x}" for n, x in zip(names[:SHOWN_NUMBERS], position, strict=False))
+        more = f" and {len(names) - SHOWN_NUMBERS} more" if len(names) > SHOWN_NUMBERS else ""
+        super().__init__(
+            f"Model {model.name!r}: its log-density is +inf at a position of chain {chain} ({when}): {numbers}{more}. "
+            "Such a density cannot be sampled: nothing else would ever be drawn. Look for an overflow, a division by "
+            "zero or a wrong sign in front of a logarithm there; outside of its support it must be -inf (tf.where)."
+        )
+
+
+def refuse_unbounded(model: Model, log_density: NDArray[Any], position: NDArray[Any], when: str) -> None:
+    """Raise UnboundedDensityError for the first chain whose log-density [chains] is +inf at its position."""
+    unbounded = np.isposinf(log_density)
+    if unbounded.any():
+        chain = int(np.argmax(unbounded))
+        raise UnboundedDensityError(model, chain, np.asarray(position)[chain], when)
+
+
+def check_density(model: Model, positions: Iterable[NDArray[Any]]) -> NDArray[Any]:
     """Evaluate the one-chain density once, with its gradient; raise ModelError for what no sampler could use.
 
-    positions [chains, dimension]: where the chains start; the first one is tried.
+    positions: where a chain may start, each [dimension]. The first one is tried, and another one only where a matrix
+    could not be inverted or decomposed: some operations give NaN then, and others raise an error. Returns the one at
+    which the density could be evaluated.
     """
     import tensorflow as tf
 
-    position = tf.convert_to_tensor(positions[0])
     here = f"Model {model.name!r}: its log-density, given one chain's position"
-    try:
-        with tf.GradientTape() as tape:
-            tape.watch(position)
-            value = model.flat_log_density(position)
-    except Exception as error:
+    tried = 0
+    for start in positions:
+        tried += 1  # noqa: SIM113 (it is told after the loop)
+        position = tf.convert_to_tensor(start)
+        try:
+            with tf.GradientTape() as tape:
+                tape.watch(position)
+                value = model.flat_log_density(position)
+            break
+        except Exception as error:
+            failure = error
+            if not is_decomposition(error):
+                raise ModelError(
+                    f"{here} of {model.dimension} numbers ({model.dtype}), failed with {type(error).__name__}: {error}"
+                    f"{place_of(error, model)}"
+                ) from error
+    else:
         raise ModelError(
-            f"{here} of {model.dimension} numbers ({model.dtype}), failed with {type(error).__name__}: {error}"
-            f"{place_of(error, model)}"
-        ) from error
+            f"{here}, failed at all of {tried} initial positions{place_of(failure, model)}: "
+            f"{decomposition_help(model)} What TensorFlow said: {first_line(failure)}"
+        ) from failure
     if not tf.is_tensor(value):
         raise ModelError(
             f"{here}, returned {type(value).__name__}; expected a TensorFlow scalar, so that it can be differentiated. "
@@ -55,15 +94,27 @@ def check_density(model: Model, positions: NDArray[Any]) -> None:
     if tuple(gradient.shape) != (model.dimension,):
         raise ModelError(f"{here}, has a gradient of shape {tuple(gradient.shape)}; expected ({model.dimension},).")
     if model.batched_value_and_gradient is not None:
-        _check_twin(model, positions)
+        _check_twin(model, start)
+    return start
 
 
-def _check_twin(model: Model, starts: NDArray[Any]) -> None:
+def is_decomposition(error: BaseException) -> bool:
+    """TensorFlow could not decompose or invert a matrix of numbers."""
+    return re.search("not invertible|decomposition was not successful", str(error)) is not None
+
+
+def decomposition_help(model: Model) -> str:
+    """What to do where a matrix cannot be decomposed or inverted."""
+    wider = "" if model.dtype == "float64" else "compute in float64 (the model's dtype), or "
+    return f"a matrix is singular after rounding: {wider}add jitter to its diagonal."
+
+
+def _check_twin(model: Model, start: NDArray[Any]) -> None:
     """The hand-batched density against the one-chain one: shapes and dtypes (agreement is the model's own test)."""
     import tensorflow as tf
 
     lanes = 3
-    positions = tf.convert_to_tensor(np.resize(starts, (lanes, model.dimension)))
+    positions = tf.convert_to_tensor(np.resize(start, (lanes, model.dimension)))
     assert model.batched_value_and_gradient is not None
     try:
         values, gradients = (tf.convert_to_tensor(x) for x in model.batched_value_and_gradient(positions))
@@ -93,56 +144,6 @@ def place_of(error: BaseException, model: Model) -> str:
     return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Of an error's text."""
     return next(iter(str(error).strip().splitlines()), "")
-
-
-def make_evaluate(value_and_gradient: Any) -> BatchedFunction:
-    """The program `evaluate`: position [dimension] of one chain -> log-density, gradient [dimension]."""
-
-    @batch
-    def evaluate(position: Any) -> tuple[Any, Any]:
-        """Both at one chain's position."""
-        log_density, gradient = value_and_gradient(position)
-        return log_density, gradient
-
-    return evaluate
-
-
-def evaluate_at(
-    model: Model, evaluate: BatchedFunction, position: np.ndarray, execution: ExecutionSettings
-) -> tuple[np.ndarray, np.ndarray]:
-    """Log-density [chains] and gradient [chains, dimension] at the initial positions.
-
-    evaluate: made by `make_evaluate`. Raises ModelError naming the chains where either is not finite.
-    """
-    try:
-        log_density, gradient = evaluate.run(
-            position, executor=execution.executor, backend=execution.backend, mode=execution.mode
-        )
-    except Exception as error:
-        cause = error.__cause__ or error
-        raise ModelError(
-            f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
-            "TensorFlow traces it: write branches on values with tf.where or tf.cond, and loops over values with "
-            "tensor operations. An operation that XLA lacks may run with execution.mode=graph. What TensorFlow said: "
-            f"{type(cause).__name__}: {_first_line(cause)}"
-        ) from error
-    for what, finite in (
-        ("log-density", np.isfinite(log_density)),
-        ("gradient", np.isfinite(gradient).all(axis=-1)),
-    ):
-        if not finite.all():
-            bad = np.flatnonzero(~finite)
-            value = log_density[bad[0]] if what == "log-density" else "NaN or infinity"
-            # NaN comes of arithmetic that went wrong (a Cholesky decomposition in float32), -inf of a support
-            remedy = "transform constrained parameters, or give the model an initializer"
-            if what == "log-density" and np.isnan(value):
-                wider = "compute in float64 (the model's dtype)" if model.dtype == "float32" else "look for 0/0"
-                remedy = f"{wider}, add jitter to a matrix before its Cholesky decomposition, or {remedy}"
-            raise ModelError(
-                f"Model {model.name!r}: its {what} is not finite at the initial position of {len(bad)} of "
-                f"{len(finite)} chains (first: chain {bad[0]}, {value}). A chain can only start where the density is "
-                f"positive and smooth: {remedy}."
-            )
-    return log_density, gradient

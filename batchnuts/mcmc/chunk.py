@@ -23,7 +23,7 @@ from batchnuts.autobatch.compiler.tree import flatten, map_leaves
 from batchnuts.autobatch.runtime.backend import State
 from batchnuts.mcmc.chain_machine import ChainMachine
 from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
-from batchnuts.mcmc.runner import Counts
+from batchnuts.mcmc.runner import Counts, UnboundedDensity
 
 SLICE_SECONDS = 0.5
 """How long the machine runs between two looks at it; leaving it twice a second costs nothing measurable."""
@@ -108,7 +108,7 @@ class Chunk:
     def slice(self, leave_at: int, kept: Kept) -> bool:
         """Sweep for about SLICE_SECONDS, and tell whether at most `leave_at` lanes have not come to their end.
 
-        Raises StackOverflowError, and whatever else went wrong on a lane.
+        Raises StackOverflowError, UnboundedDensity, and whatever else went wrong on a lane.
         """
         vm = self.machine.machine
         sweeps = max(LEAST_SWEEPS, int(self.sweeps_per_second * SLICE_SECONDS))
@@ -122,10 +122,19 @@ class Chunk:
             self.machine.sweeps_per_second = self.sweeps_per_second
         vm.check_faults(self.state)
         self.counts = self.merged + self.machine.gradients(self.state)
+        self.check_bounded()
         if left and may_stop:
             self.go_on(kept)
         kept.count(self)
         return self.live() <= leave_at
+
+    def check_bounded(self) -> None:
+        """Raises UnboundedDensity where a chain has met a density of +inf, and ended there."""
+        halted = ~self.machine.machine.live(self.state)  # elsewhere variables are on the way to their values
+        met = halted & (self.chains != NO_CHAIN) & np.isposinf(self.machine.working(self.state, "log_density"))
+        if met.any():
+            lane = int(np.argmax(met))
+            raise UnboundedDensity(int(self.chains[lane]), self.machine.working(self.state, "position")[lane])
 
     def go_on(self, kept: Kept) -> None:
         """Move all rows to `kept`, and let lanes whose buffers are full begin again where they stopped."""

@@ -40,7 +40,10 @@ class Walk(NamedTuple):
     n_steps: Array
     """Leapfrog steps taken in this transition."""
     acceptance_sum: Array
-    """Sum over the new states of min(1, exp(H_0 - H)) ([H] equation (6), as a statistic of multinomial NUTS)."""
+    """Sum over the new states of min(1, exp(H_0 - H)) ([H] equation (6), as a statistic of multinomial NUTS).
+
+    Infinite as soon as a state's density was: that ends the trajectory there, and needs no further variable.
+    """
     diverging: Array
 
 
@@ -71,7 +74,11 @@ class Trajectory(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """The result of one NUTS transition: the new state and its statistics."""
+    """The result of one NUTS transition: the new state and its statistics.
+
+    Where the density is +inf no state can be drawn, and the model is at fault. Then `log_density` is +inf, `position`
+    is the place, and the rest means nothing.
+    """
 
     position: Array
     gradient: Array
@@ -122,6 +129,11 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
     threshold = options.divergence_threshold
     dtype = options.dtype
 
+    def move(position: Array, momentum: Array, trajectory: Trajectory, log_density: Array) -> Array:
+        """A step of the position, from which no leaf returns if its density is +inf; one leapfrog starts at none."""
+        there = drift(position, momentum, trajectory.inverse_mass, trajectory.step)
+        return ops.where(log_density == float("inf"), position, there) if leapfrogs > 1 else there
+
     @batch
     def leaf(walk: Walk, trajectory: Trajectory) -> tuple[Walk, Subtree]:
         """One new state: a few leapfrog steps and a look at the energy."""
@@ -129,7 +141,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
         log_density = trajectory.initial_energy
         for _ in range(leapfrogs):
             momentum = kick(momentum, gradient, trajectory.step)
-            position = drift(position, momentum, trajectory.inverse_mass, trajectory.step)
+            position = move(position, momentum, trajectory, log_density)
             log_density, gradient = value_and_gradient(position)
             momentum = kick(momentum, gradient, trajectory.step)
         energy = kinetic_energy(momentum, trajectory.inverse_mass) - log_density
@@ -137,7 +149,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
         # NaN, or a density without bound: no state that may be drawn
         log_weight = ops.where(log_weight < float("inf"), log_weight, -float("inf"))
         diverging = ops.logical_not(log_weight >= -threshold)
-        acceptance = ops.exp(ops.minimum(log_weight, 0.0))
+        acceptance = ops.where(log_density == float("inf"), float("inf"), ops.exp(ops.minimum(log_weight, 0.0)))
         new_walk = Walk(
             Point(position, momentum, gradient),
             walk.n_steps + leapfrogs,
@@ -228,10 +240,11 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             tree_depth = tree_depth + ops.cast(subtree.valid, "int64")
             growing = growing & (tree_depth < max_tree_depth)
         leaves = ops.cast(n_steps // leapfrogs, dtype)
+        unbounded = acceptance_sum == float("inf")  # then `near` is where it happened
         return Transition(
-            proposal.position,
+            ops.where(unbounded, near.position, proposal.position),
             proposal.gradient,
-            proposal.log_density,
+            ops.where(unbounded, acceptance_sum, proposal.log_density),
             proposal.energy,
             acceptance_sum / leaves,
             tree_depth,

@@ -25,6 +25,15 @@ STRETCH = 5
 """Transitions per call."""
 
 
+class UnboundedDensity(Exception):
+    """A chain has met a log-density of +inf at a position [dimension], and ended there."""
+
+    def __init__(self, chain: int, position: np.ndarray) -> None:
+        super().__init__(f"chain {chain} at {position}")
+        self.chain = chain
+        self.position = position
+
+
 @dataclass(frozen=True)
 class Counts:
     """What a stretch has done so far, over all chains."""
@@ -63,6 +72,7 @@ class Runner(Protocol):
         """Counts so far, and the result where there is one already; the last one is that of the finished stretch.
 
         inputs: those of chains that have made no transition of it yet, `until` the same for all: `transitions`.
+        Raises UnboundedDensity.
         """
 
     def interrupted(self) -> ChainResult | None:
@@ -105,6 +115,10 @@ class StretchRunner:
             inputs = inputs._replace(first_row=first_row, until=first_row + length)
             result = self.program.run(*inputs, tally=tally, **self.options)
             self.parts.append(result._replace(records=map_leaves(lambda a, n=length: a[:, :n], result.records)))
+            unbounded = np.isposinf(result.log_density)
+            if unbounded.any():
+                first = int(np.argmax(unbounded))
+                raise UnboundedDensity(first, result.position[first])
             inputs = inputs._replace(**{name: getattr(result, name) for name in CARRIED})
             joined = self.joined()
             yield self.counts(joined, tally, len(inputs.key)), joined

@@ -14,12 +14,12 @@ from batchnuts.experiments.samplers import OursOptions
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 from batchnuts.mcmc import adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
-from batchnuts.mcmc.check_model import evaluate_at, make_evaluate
 from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
 from batchnuts.mcmc.serving import buffer_rows, own_threads
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.starts import make_evaluate, values_at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
         return ChainInputs.begin(
             random.lane_keys(seed, chains),
             position,
-            *evaluate_at(model, evaluate, position, execution),
+            *values_at(model, evaluate, position, execution),
             np.ones((chains, model.dimension), model.dtype),
             adaptation.start(log_step, settled=False),
             np.full(chains, False),

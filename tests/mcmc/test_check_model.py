@@ -11,8 +11,11 @@ import pytest
 import tensorflow as tf
 
 from batchnuts.mcmc.chains import run_chains, sample_chains
+from batchnuts.mcmc.check_model import check_density
+from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError
+from batchnuts.mcmc.starts import TRIES, find_starts, first_starts, make_evaluate
 
 NUMPY = ExecutionSettings(backend="numpy")
 
@@ -96,7 +99,7 @@ def test_a_density_that_cannot_be_sampled(log_density: Callable[[Any], Any], cau
     assert "\n\n" not in message.strip()
 
 
-@pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_a_density_that_is_not_finite_at_the_start(value: float) -> None:
     """Only chains that start to the right of zero are bad: the message says how many, and which is the first."""
 
@@ -114,8 +117,108 @@ def test_a_density_that_is_not_finite_at_the_start(value: float) -> None:
     message = str(caught.value)
     assert "log-density is not finite at the initial position of 2 of 4 chains (first: chain 2, " in message
     assert str(value) in message
-    assert "transform constrained parameters, or give the model an initializer" in message
+    assert ("transform constrained parameters, or give the model an initializer" in message) != np.isnan(value)
     assert ("float64" in message and "jitter" in message) == np.isnan(value)
+    assert "drawn" not in message, "the initializer would give the same again"
+
+
+def starts_of(model: Model, chains: int, seed: int = 0, execution: ExecutionSettings = NUMPY) -> np.ndarray:
+    sampler = SamplerSettings(chains=chains, seed=seed)
+    first, _ = first_starts(model, sampler)
+    return find_starts(model, make_evaluate(value_and_gradient(model)), sampler, execution, first)[0]
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_start_that_is_not_finite_is_drawn_again(value: float, own: bool) -> None:
+    """Others stay where they were, and what a chain gets depends neither on how many there are nor on its neighbours"""
+
+    def edge(q: Any) -> Any:
+        return tf.where(q[0] > 1.0, tf.constant(value, tf.float32), good(q))
+
+    initializer = (lambda rng, chains: rng.normal(size=(chains, 2))) if own else None
+    model = Model(name="edge", log_density=edge, dimension=2, initializer=initializer)
+    first = model.initial_positions(np.random.default_rng(3), 40)
+    found = starts_of(model, 40, seed=3)
+    fine = first[:, 0] <= 1.0
+    assert 0 < fine.sum() < 40
+    np.testing.assert_array_equal(found[fine], first[fine])
+    assert (found[:, 0] <= 1.0).all()
+    np.testing.assert_array_equal(found, starts_of(model, 40, seed=3))
+    np.testing.assert_array_equal(found[:9], starts_of(model, 9, seed=3))
+    assert (found != starts_of(model, 40, seed=4)).all()
+
+
+def test_a_start_is_drawn_again_where_the_gradient_is_not_finite() -> None:
+    def root(q: Any) -> Any:  # at q[0] < 0 the value is 0 and the gradient NaN
+        return good(q) + tf.where(q[0] < 0, 0.0, 1e-3 * tf.pow(q[0], 0.5))
+
+    assert (starts_of(Model.from_function(root, dimension=2), 12)[:, 0] > 0).all()
+
+
+def test_starts_are_drawn_a_bounded_number_of_times() -> None:
+    drawn = 0
+
+    def initializer(rng: np.random.Generator, chains: int) -> Any:
+        nonlocal drawn
+        drawn += 1
+        return rng.normal(size=(chains, 2))
+
+    def nowhere(q: Any) -> Any:
+        return tf.where(q[0] < 100.0, tf.constant(-np.inf), good(q))
+
+    model = Model(name="nowhere", log_density=nowhere, dimension=2, initializer=initializer)
+    with pytest.raises(ModelError, match=r"of 3 of 3 chains \(first: chain 0, -inf, drawn 100 times\)"):
+        starts_of(model, 3)
+    assert drawn == TRIES == 100
+
+
+def gaussian_process(jitter: float, dtype: str = "float32") -> Model:
+    """With length scales at which some covariance matrices are singular in float32."""
+    x = tf.cast(tf.linspace(0.0, 1.0, 12), dtype)
+
+    def log_density(q: Any) -> Any:
+        covariance = tf.exp(-0.5 * ((x[:, None] - x) / tf.exp(q[0])) ** 2) + jitter * tf.eye(12, dtype=dtype)
+        scale = tf.linalg.cholesky(covariance)
+        return -tf.reduce_sum(tf.math.log(tf.linalg.diag_part(scale))) - 0.5 * tf.reduce_sum(q * q)
+
+    return Model.from_function(log_density, dimension=2, name="process", dtype=dtype)  # type: ignore[arg-type]
+
+
+def test_a_decomposition_that_fails_at_some_starts() -> None:
+    first = np.random.default_rng(0).uniform(-2, 2, (8, 2))
+    assert first[0, 0] > -1.5
+    found = starts_of(gaussian_process(0.0), 8, execution=ExecutionSettings())
+    assert (found[0] != first[0].astype("float32")).all()
+    assert (found[:, 0] < first[:, 0]).any()
+
+
+def solving(limit: float, dtype: str = "float32") -> Model:
+    """With a matrix that is singular beyond a limit: TensorFlow raises an error there."""
+
+    def log_density(q: Any) -> Any:
+        matrix = tf.where(q[0] > limit, tf.ones([2, 2], dtype), tf.eye(2, dtype=dtype))
+        return -0.5 * tf.reduce_sum(q * tf.linalg.solve(matrix, q[:, None])[:, 0])
+
+    return Model.from_function(log_density, dimension=2, name="solving", dtype=dtype)  # type: ignore[arg-type]
+
+
+def test_a_matrix_that_is_singular_at_some_starts() -> None:
+    check_density(solving(0.0), iter(np.array([[0.5, 0.0], [0.25, 0.0], [-0.5, 0.0]], "float32")))
+    with pytest.raises(ModelError, match=r"initial position at .*test_check_model.py:\d+: a matrix is singular after"):
+        starts_of(solving(0.0), 8)
+
+
+def test_a_matrix_that_is_singular_at_all_starts_blames_rounding() -> None:
+    with pytest.raises(ModelError) as caught:
+        starts_of(solving(-5.0), 2)
+    message = str(caught.value)
+    assert re.search(r"failed at all of 100 initial positions at .*test_check_model.py:\d+: a matrix is", message)
+    assert "compute in float64 (the model's dtype), or add jitter to its diagonal" in message
+    assert "What TensorFlow said: {{" in message
+    assert "constrained" not in message
+    with pytest.raises(ModelError, match="after rounding: add jitter"):
+        starts_of(solving(-5.0, "float64"), 2)
 
 
 def test_starts_that_are_given_as_one_array() -> None:
@@ -202,7 +305,7 @@ def test_a_hand_batched_twin_that_raises() -> None:
         ({"chains": 0}, "chains: found 0 .*expected an integer at least 1"),
         ({"draws": -5}, "draws: found -5 .*expected an integer at least 1"),
         ({"warmup": -1}, "warmup: found -1 .*expected an integer at least 0"),
-        ({"step_size": 0.0}, "step_size: found 0.0 .*above 0"),
+        ({"step_size": 0.0}, "step_size: found 0.0 .*at least 1e-30"),
         ({"step_size": float("nan")}, "step_size: found nan"),
         ({"chians": 3}, "chians: unknown setting; did you mean 'chains'"),
         ({"max_tree_depth": 0}, "max_tree_depth: found 0"),

@@ -1,47 +1,160 @@
-"""A chain that meets an infinite density must not ruin the others."""
+"""A log-density of +inf is a fault of the model, named with the chain and the place; NaN and -inf are divergences."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from batchnuts import sample_chains
 from batchnuts.autobatch import BatchnutsError, random
 from batchnuts.mcmc.adaptation import pooled_step_size
 from batchnuts.mcmc.chain_program import make_first_step_size
 from batchnuts.mcmc.chains import run_chains
+from batchnuts.mcmc.check_model import UnboundedDensityError
 from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 
+CHAINS = 6
+LIMIT = 1.6
+"""Where the densities end: some chain gets there within some dozen transitions."""
 
-def test_an_infinite_density_is_a_divergence_and_never_drawn() -> None:
+
+def ending_with(value: float) -> Any:
+    """A Gaussian log-density that has another value beyond LIMIT."""
+
     def log_density(q: tf.Tensor) -> tf.Tensor:
-        inside = -0.5 * tf.reduce_sum(q * q)
-        return tf.where(q[0] > 1.5, tf.constant(np.inf, tf.float32), inside)
+        return tf.where(q[0] > LIMIT, tf.constant(value, tf.float32), -0.5 * tf.reduce_sum(q * q))
 
-    model = Model.from_function(log_density, dimension=2, name="unbounded")
-    start = np.random.default_rng(0).uniform(-1, 1, size=(8, 2)).astype("float32")
-    object.__setattr__(model, "initializer", lambda rng, chains: start[:chains])
-    draws = run_chains(model, SamplerSettings(chains=8, warmup=40, draws=40), ExecutionSettings())
+    return log_density
+
+
+def model_ending_with(value: float) -> Model:
+    start = np.random.default_rng(0).uniform(-0.5, 0.5, size=(CHAINS, 2)).astype("float32")
+    variables = (Variable("mu"), Variable("tau", (1,)))
+    log_density = ending_with(value)
+    return Model(
+        name="ends", log_density=log_density, dimension=2, variables=variables, initializer=lambda rng, chains: start
+    )
+
+
+WAYS = {
+    "machine": {"backend": "numpy"},
+    "buffers that fill": {"backend": "numpy", "chunk_lanes": 2, "shards": 1},
+    "stackless": {"backend": "numpy", "executor": "stackless"},
+    "unbatched": {"backend": "numpy", "executor": "unbatched"},
+    "xla": {},
+}
+
+
+@pytest.mark.parametrize("leapfrogs", [1, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_met_while_drawing_it_is_named_and_no_draw_is_lost(
+    way: str, leapfrogs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (way == "xla") > (leapfrogs == 1):
+        pytest.skip("one is enough to be compiled")
+    if way == "buffers that fill":
+        monkeypatch.setattr("batchnuts.mcmc.serving.BUFFER_BYTES", 1)
+        monkeypatch.setattr("batchnuts.mcmc.serving.LEAST_ROWS", 3)
+    settings = {"chains": CHAINS, "warmup": 0, "draws": 60, "step_size": 0.5, "leapfrogs_per_leaf": leapfrogs}
+    with pytest.raises(UnboundedDensityError) as caught:
+        sample_chains(model_ending_with(np.inf), **settings, **WAYS[way], seed=5)
+    error = caught.value
+    assert error.position.shape == (2,)
+    assert error.position[0] > LIMIT
+    assert 0 <= error.chain < CHAINS
+    mu, tau = error.position
+    assert f"is +inf at a position of chain {error.chain} (sampling): mu = {mu}, tau[0] = {tau}." in str(error)
+    kept = error.result
+    assert kept["posterior"].attrs["draws_made"] > 0
+    assert kept["posterior"].attrs["interrupted"] == 1
+    for group in ("posterior", "unfinished"):
+        assert not (kept[group]["mu"].values > LIMIT).any()
+        assert not np.isinf(kept[group]["acceptance_rate" if group == "unfinished" else "tau"].values).any()
+
+
+def test_the_draws_made_before_are_those_of_a_run_that_meets_none() -> None:
+    settings = {"chains": CHAINS, "warmup": 0, "draws": 25, "step_size": 0.5, "backend": "numpy", "seed": 5}
+    with pytest.raises(UnboundedDensityError) as caught:
+        sample_chains(model_ending_with(np.inf), **settings)
+    whole = sample_chains(model_ending_with(np.nan), **settings)
+    made = caught.value.result["unfinished"]
+    count = made["draws_done"].values
+    first = int(made["draw"].values[0])
+    assert count.min() < count.max()
+    for chain in range(CHAINS):
+        rows = slice(0, count[chain] - first)
+        expected = whole["posterior"]["mu"].values[chain, first : count[chain]]
+        np.testing.assert_array_equal(made["mu"].values[chain, rows], expected)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_nan_and_minus_infinity_are_divergences_and_never_drawn(value: float) -> None:
+    draws = run_chains(
+        model_ending_with(value),
+        SamplerSettings(chains=CHAINS, warmup=20, draws=10),
+        ExecutionSettings(backend="numpy"),
+    )
     assert np.isfinite(draws.stats["step_size"]).all()
     assert np.isfinite(draws.stats["lp"]).all()
-    assert draws.position[..., 0].max() <= 1.5
+    assert draws.position[..., 0].max() <= LIMIT
     assert draws.stats["diverging"].any()
     assert not draws.stats["diverging"].all()
 
 
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
+def test_met_in_warmup_it_is_named(executor: str) -> None:
+    settings = {"chains": CHAINS, "warmup": 200, "draws": 1, "step_size": 0.5, "executor": executor}
+    with pytest.raises(UnboundedDensityError, match=r"\(warmup\): mu = ") as caught:
+        sample_chains(model_ending_with(np.inf), **settings, backend="numpy")
+    assert not hasattr(caught.value, "result")
+
+
+def test_met_in_the_search_for_a_first_step_size_it_is_named() -> None:
+    """Which would have aimed at it: where the gradient is small, the step doubles."""
+
+    def log_density(q: tf.Tensor) -> tf.Tensor:
+        return tf.where(tf.abs(q[0]) > 1e4, tf.constant(np.inf, tf.float32), -1e-20 * tf.reduce_sum(q * q))
+
+    with pytest.raises(
+        UnboundedDensityError, match=r"\(the search for a first step size\): position\[0\] = "
+    ) as caught:
+        sample_chains(Model.from_function(log_density, dimension=2), chains=4, warmup=0, draws=1, backend="numpy")
+    assert abs(caught.value.position[0]) > 1e4
+
+
 def test_no_first_step_size_aims_at_an_infinite_density() -> None:
     def log_density(q: tf.Tensor) -> tf.Tensor:
-        return tf.where(tf.abs(q[0]) > 2.0, tf.constant(np.inf, tf.float32), -0.5 * tf.reduce_sum(q * q))
+        return tf.where(tf.abs(q[0]) > 2.0, tf.constant(np.nan, tf.float32), -0.5 * tf.reduce_sum(q * q))
 
     search = make_first_step_size(value_and_gradient(Model.from_function(log_density, dimension=2)), "float32")
     chains, start = 16, np.zeros((16, 2), "float32")
     one = np.ones_like(start)
     keys = random.lane_keys(0, chains)
-    found = search.run(keys, start, np.zeros(chains, "float32"), -start, one, one[:, 0], mode="eager")
+    found, _, _ = search.run(keys, start, np.zeros(chains, "float32"), -start, one, one[:, 0], mode="eager")
     assert (found > 0.01).all()
     assert (found < 100).all()
+
+
+def test_met_at_a_start_it_is_named_and_not_drawn_again() -> None:
+    starts = np.array([[0.0, 0.5], [2.0, 0.25], [0.0, 0.0]])
+    model = Model(
+        name="ends", log_density=ending_with(np.inf), dimension=2, initializer=lambda rng, chains: starts + rng.normal()
+    )
+    with pytest.raises(UnboundedDensityError, match=r"chain \d \(its start\): position\[0\] = ") as caught:
+        sample_chains(model, chains=3, warmup=0, draws=1, backend="numpy", seed=1)
+    assert caught.value.position[0] > LIMIT
+
+
+def test_many_numbers_are_not_all_shown() -> None:
+    model = Model.from_function(lambda q: q, dimension=100)
+    error = UnboundedDensityError(model, 3, np.arange(100.0), "sampling")
+    assert "position[19] = 19.0 and 80 more." in str(error)
+    assert len(error.position) == 100
 
 
 def test_pooling_leaves_out_what_is_not_finite() -> None:

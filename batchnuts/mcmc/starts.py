@@ -1,0 +1,152 @@
+"""Where chains start: at positions with a finite log-density and gradient, drawn again where they are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import BatchedFunction, batch
+from batchnuts.mcmc.check_model import (
+    check_density,
+    decomposition_help,
+    first_line,
+    is_decomposition,
+    place_of,
+    refuse_unbounded,
+)
+from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+
+TRIES = 100
+"""How often a start is drawn before it is an error that the density is not finite there; as in Stan."""
+
+Starts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Positions [chains, dimension], their log-densities [chains] and gradients [chains, dimension]."""
+
+
+def first_starts(model: Model, sampler: SamplerSettings) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Check the model: where the chains may start [chains, dimension], and a place where the density can be evaluated.
+
+    Raises ModelError for a model that cannot be sampled.
+    """
+    position = model.initial_positions(np.random.default_rng(sampler.seed), sampler.chains)
+    one_by_one = (row for rows in chain([position], draw_again(model, sampler)) for row in rows)
+    return position, check_density(model, islice(one_by_one, TRIES))
+
+
+def find_starts(
+    model: Model,
+    evaluate: BatchedFunction,
+    sampler: SamplerSettings,
+    execution: ExecutionSettings,
+    position: NDArray[Any],
+) -> Starts:
+    """A start for each chain: `position` [chains, dimension], and others where the density is not finite there.
+
+    The starts of a seed are always the same, those of a chain whatever other chains there are or draw again (unless an
+    initializer makes it otherwise). evaluate: made by `make_evaluate`. Raises ModelError where, after TRIES draws, a
+    chain still has no start, UnboundedDensityError where the density is +inf.
+    """
+    drawn = draw_again(model, sampler)
+    tries = 1
+    while True:
+        log_density, gradient = evaluate_at(model, evaluate, position, execution)
+        refuse_unbounded(model, log_density, position, "its start")
+        bad = not_finite(log_density, gradient)
+        if not bad.any():
+            return position, log_density, gradient
+        others = next(drawn, None)
+        if others is None or (others[bad] == position[bad]).all():
+            raise no_start(model, log_density, gradient, tries)
+        position = np.where(bad[:, None], others, position)
+        tries += 1
+
+
+def draw_again(model: Model, sampler: SamplerSettings) -> Iterator[NDArray[Any]]:
+    """Other starts of all chains [chains, dimension], TRIES - 1 times."""
+    for attempt in range(1, TRIES):
+        yield model.initial_positions(np.random.default_rng((sampler.seed, attempt)), sampler.chains)
+
+
+def values_at(
+    model: Model, evaluate: BatchedFunction, position: NDArray[Any], execution: ExecutionSettings
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Log-density and gradient at given starts; raises ModelError where one of them is not finite."""
+    log_density, gradient = evaluate_at(model, evaluate, position, execution)
+    if not_finite(log_density, gradient).any():
+        raise no_start(model, log_density, gradient, 1)
+    return log_density, gradient
+
+
+def not_finite(log_density: NDArray[Any], gradient: NDArray[Any]) -> NDArray[Any]:
+    """[chains]: where one of the log-density [chains] and the gradient [chains, dimension] is not."""
+    finite: NDArray[Any] = np.isfinite(log_density) & np.isfinite(gradient).all(axis=-1)
+    return ~finite
+
+
+def make_evaluate(value_and_gradient: Any) -> BatchedFunction:
+    """The program that gives log-density and gradient of one chain's position."""
+
+    @batch
+    def evaluate(position: Any) -> tuple[Any, Any]:
+        """Both at one chain's position."""
+        log_density, gradient = value_and_gradient(position)
+        return log_density, gradient
+
+    return evaluate
+
+
+def evaluate_at(
+    model: Model, evaluate: BatchedFunction, position: NDArray[Any], execution: ExecutionSettings
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Log-density [chains] and gradient [chains, dimension] at positions [chains, dimension]."""
+    try:
+        log_density, gradient = evaluate.run(
+            position, executor=execution.executor, backend=execution.backend, mode=execution.mode
+        )
+    except Exception as error:
+        cause = error.__cause__ or error
+        if is_decomposition(cause):
+            raise ModelError(
+                f"Model {model.name!r}: its log-density failed at a chain's initial position{place_of(cause, model)}: "
+                f"{decomposition_help(model)} What TensorFlow said: {first_line(cause)}"
+            ) from error
+        raise ModelError(
+            f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
+            "TensorFlow traces it: write branches on values with tf.where or tf.cond, and loops over values with "
+            "tensor operations. An operation that XLA lacks may run with execution.mode=graph. What TensorFlow said: "
+            f"{type(cause).__name__}: {first_line(cause)}"
+        ) from error
+    return log_density, gradient
+
+
+def no_start(model: Model, log_density: NDArray[Any], gradient: NDArray[Any], tries: int) -> ModelError:
+    """The error where chains have a log-density [chains] or a gradient [chains, dimension] that is not finite."""
+    finite = np.isfinite(log_density)
+    what, values = "log-density", log_density
+    if finite.all():
+        finite = np.isfinite(gradient).all(axis=-1)
+        what, values = "gradient", gradient.sum(axis=-1)
+    bad = np.flatnonzero(~finite)
+    remedies = []
+    if np.isnan(values[bad]).any():
+        wider = "" if model.dtype == "float64" else "compute in float64 (the model's dtype), "
+        remedies.append(
+            "NaN comes from arithmetic that fails, such as the Cholesky decomposition of a matrix that is nearly "
+            f"singular, 0/0, or the logarithm of a negative number: {wider}add jitter to the diagonal of such a "
+            "matrix, or keep out of such places with tf.where, in the argument too."
+        )
+    if np.isinf(values[bad]).any():
+        remedies.append(
+            "A chain can only start where the density is positive and smooth: transform constrained parameters, or "
+            "give the model an initializer."
+        )
+    drawn = f", drawn {tries} times" if tries > 1 else ""
+    return ModelError(
+        f"Model {model.name!r}: its {what} is not finite at the initial position of {len(bad)} of {len(finite)} chains "
+        f"(first: chain {bad[0]}, {values[bad[0]]}{drawn}). {' '.join(remedies)}"
+    )
