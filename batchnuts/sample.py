@@ -12,10 +12,11 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batchnuts import __version__
 from batchnuts.stopping import StopSignals, tell
@@ -133,7 +134,8 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
     failure = None
     with view as progress:
         try:
-            draws = run_chains(model, config.sampler, config.execution, progress, stop)
+            with _warnings_told():
+                draws = run_chains(model, config.sampler, config.execution, progress, stop)
         except Exception as error:
             failure = error
             if not hasattr(error, "draws_so_far"):
@@ -168,6 +170,24 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
         with suppress(OSError, ValueError):  # what is left in its buffer would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return stop.exit_code if draws.interrupted else 0
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    """What is to be said of a model, as a line of ours."""
+    from batchnuts.mcmc.assertions import AssertionWarning
+
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, AssertionWarning):
+                tell(f"warning: {message}")
+            else:
+                shown(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> None:
@@ -206,12 +226,13 @@ def _report(draws: Draws, model: Model, config: RunConfig, target: Path, saving:
             model.coefficient_names(),
             draws.rectangle(draws.stats["diverging"]),
             draws.rectangle(draws.stats["reached_max_treedepth"]),
+            draws.rectangle(draws.stats["lp"]),
         )
         timings["diagnostics"] = time.monotonic() - started
         console.print(found.table(config.output.summary_rows, narrow=console.width < 105))
         console.print(found.verdict(), highlight=False, markup=False, soft_wrap=True)
     seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
-    speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s, " if seconds else ""
+    speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s in warmup and sampling, " if seconds else ""
     served = f"; {draws.arrangement}" if draws.arrangement is not None else ""
     console.print(f"Speed: {speed}utilization {draws.utilization:.2f}{served}", highlight=False, soft_wrap=True)
     spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in timings.items())

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,7 +49,8 @@ def test_a_run_prints_summary_verdict_path_and_timings(cli, tmp_path):
     assert "R-hat < 1.01 on all 3 coefficients: " in out
     assert "Time: compile 1.0 s, warmup 2.0 s, sampling 3.0 s, saving " in out
     assert ", diagnostics " in out
-    assert "200 useful gradients/s, utilization 0.75; 2 chunks of 10 chains on 2 threads, schedule sweep" in out
+    assert "200 useful gradients/s in warmup and sampling, utilization 0.75; 2 chunks of 10 chains" in out
+    assert "on 2 threads, schedule sweep" in out
     assert f"Draws: {tmp_path.resolve() / 'out.nc'}" in out
     assert "sampling 100%" in err
     assert "utilization 0.75" in err
@@ -189,8 +191,8 @@ def test_signals_while_saving_do_not_lose_the_file(cli, monkeypatch, number, cod
 
 
 def test_giving_up_while_saving_says_so(cli, monkeypatch):
-    monkeypatch.setattr(stopping, "TIME_TO_READ", 0.0)
-    during_save(monkeypatch, lambda: [signal.raise_signal(signal.SIGINT) for _ in range(3)])
+    monkeypatch.setattr(stopping, "TIME_TO_READ", 0.01)
+    during_save(monkeypatch, lambda: [(time.sleep(s), signal.raise_signal(signal.SIGINT)) for s in (0, 0, 0.2)])
     code, _, err = cli()
     assert code == 130
     assert "the draws were given up and no file was written" in err

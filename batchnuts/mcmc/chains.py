@@ -15,6 +15,7 @@ import numpy as np
 
 from batchnuts.autobatch import random
 from batchnuts.mcmc import adaptation
+from batchnuts.mcmc.assertions import warn_of_assertions
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, refuse_unbounded
 from batchnuts.mcmc.chunks import make_runner
@@ -143,6 +144,8 @@ class _Run:
             raise SettingsError(f"{too_large}.")
         position, start = first_starts(model, sampler)
         self.programs = borrow(model, sampler, self.execution, start)
+        if self.programs.runner is None:  # else it has been told
+            warn_of_assertions(model, self.execution)
         position, log_density, gradient = self.timed(
             "compile", lambda: find_starts(model, self.programs.evaluate, sampler, self.execution, position)
         )

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from batchnuts.mcmc.diagnostics import MINIMUM_DRAWS, RHAT_LIMIT, Diagnostics, DiagnosticsError, diagnose
+from batchnuts.mcmc.diagnostics import (
+    MINIMUM_DRAWS,
+    RHAT_LIMIT,
+    ROUNDING_LIMIT,
+    Diagnostics,
+    DiagnosticsError,
+    diagnose,
+)
 
 if TYPE_CHECKING:
     import xarray
@@ -24,7 +31,8 @@ TREEDEPTH_SHARE = 0.01
 class Check:
     """The verdict on a run; as text it says all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
 
-    `ok` is True if R-hat is below 1.01 and the bulk ESS at least 400 on all coefficients, and no draw diverged.
+    `ok` is True if R-hat is below 1.01 and the bulk ESS at least 400 on all coefficients, no draw diverged, and the
+    log-density is not rounded by more than 0.05 (see `Diagnostics.rounding`).
     `worst_rhat` and `least_ess` are NaN where they cannot be computed (see Diagnostics). `advice` is empty if all is
     well.
     """
@@ -71,6 +79,8 @@ def check(result: Any) -> Check:
         values = array.transpose("chain", "draw", *rest).values
         parts.append(values.reshape(*values.shape[:2], -1))
         names += _coefficients(str(variable), [posterior[d].values for d in rest])
+    if stats is not None and "lp" in stats:
+        flags["log_density"] = stats["lp"].transpose("chain", "draw").values
     found = diagnose(np.concatenate(parts, axis=2), names, **flags)
     return _judge(found, bool(posterior.attrs.get("interrupted", 0)))
 
@@ -95,6 +105,12 @@ def _judge(found: Diagnostics, interrupted: bool) -> Check:
         advice.append(f"The draws are worth few independent ones: raise draws until the least bulk ESS is {ESS_LIMIT}.")
     if found.divergences:
         advice.append("Some trajectories diverged: raise target_acceptance (0.9, 0.99), or reparametrize the model.")
+    rounded = found.rounding > ROUNDING_LIMIT
+    if rounded:
+        advice.append(
+            f"The log-density is rounded by {found.rounding:.2g}, so that states are accepted wrongly: leave out its "
+            "constant terms, or use float64."
+        )
     if found.reached_max_treedepth > TREEDEPTH_SHARE * total:
         advice.append(
             "Many trajectories were cut off at max_tree_depth: bring the variables to similar scales, or raise it."
@@ -102,7 +118,7 @@ def _judge(found: Diagnostics, interrupted: bool) -> Check:
     return Check(
         diagnostics=found,
         interrupted=interrupted,
-        ok=bool(found.converged) and least >= ESS_LIMIT and not found.divergences,
+        ok=bool(found.converged) and least >= ESS_LIMIT and not found.divergences and not rounded,
         worst_rhat=worst,
         least_ess=least,
         divergences=found.divergences,

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 RHAT_LIMIT = 1.01
+ROUNDING_LIMIT = 0.05
+"""Nats of rounding in the log-density from which on acceptances are visibly wrong: exp(0.05) is 1.05."""
 MINIMUM_DRAWS = 4
 """Split chains need at least two draws in each half."""
 
@@ -53,6 +55,8 @@ class Diagnostics:
     draws: int
     divergences: int
     reached_max_treedepth: int
+    rounding: float = 0.0
+    """Nats, see `rounding_of`."""
 
     @property
     def rhat(self) -> NDArray[np.float64]:
@@ -97,6 +101,12 @@ class Diagnostics:
                 "the density is a fixed, smooth function of the position; raise sampler.target_acceptance; "
                 "reparametrize."
             )
+        if self.rounding > ROUNDING_LIMIT:
+            lines.append(
+                f"WARNING: the log-density is so large that it is rounded by {self.rounding:.2g}. Energies, and with "
+                "them which states are accepted, are wrong by as much, and these draws may be too wide. Leave out "
+                "constant terms (or subtract a constant from each observation's term), or use float64."
+            )
         if self.reached_max_treedepth:
             lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth}")
         return "\n".join(lines)
@@ -128,13 +138,25 @@ class Diagnostics:
         return table
 
 
+def rounding_of(log_density: NDArray[Any]) -> float:
+    """Nats to which such log-densities are rounded at least: the spacing of their dtype at their median size.
+
+    A difference of energies has an error of about as much, whatever the step size. 0 if none is finite.
+    """
+    sizes = np.abs(log_density[np.isfinite(log_density)])
+    return float(np.spacing(np.median(sizes).astype(sizes.dtype))) if sizes.size else 0.0
+
+
 def diagnose(
     position: NDArray[Any],
     names: Sequence[str],
     diverging: NDArray[Any] | None = None,
     reached_max_treedepth: NDArray[Any] | None = None,
+    log_density: NDArray[Any] | None = None,
 ) -> Diagnostics:
     """Diagnose draws `position` [chains, draws, coefficients]; the two flags are bool arrays [chains, draws].
+
+    log_density [chains, draws]: in the dtype in which it was computed.
 
     Raises DiagnosticsError for another shape, for no draws at all, and for draws that are not finite.
     """
@@ -153,6 +175,7 @@ def diagnose(
         draws=draws,
         divergences=0 if diverging is None else int(np.sum(diverging)),
         reached_max_treedepth=0 if reached_max_treedepth is None else int(np.sum(reached_max_treedepth)),
+        rounding=0.0 if log_density is None else rounding_of(log_density),
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import batchnuts
+from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draws import Draws, draw_bytes
 from batchnuts.mcmc.model import Data, Model
 from batchnuts.mcmc.saving import OVERHEAD
@@ -108,6 +109,7 @@ def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) ->
         "chains_requested": draws.settings.chains,
         "chains_begun": len(draws.chains),
         "interrupted": int(draws.interrupted),
+        "log_density_rounding": rounding_of(draws.rectangle(draws.stats["lp"])),
     }
     if draws.arrangement is not None:
         attributes.update({name: value for name, value in asdict(draws.arrangement).items() if value is not None})

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from batchnuts.mcmc.assertions import AssertionWarning, warn_of_assertions
 from batchnuts.mcmc.chains import run_chains, sample_chains
 from batchnuts.mcmc.check_model import check_density
 from batchnuts.mcmc.hamiltonian import value_and_gradient
@@ -319,3 +322,45 @@ def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:
 
 def test_a_good_density_passes() -> None:
     assert run(Model.from_function(good, dimension=3)).position.shape == (4, 2, 3)
+
+
+def asserts(q: Any) -> Any:
+    tf.debugging.assert_less(q[0], 50.0)  # first
+    q = tf.debugging.check_numerics(q, "q")  # second
+
+    def inner() -> Any:
+        tf.Assert(q[1] < 50.0, [q[1]])  # third
+        return good(q)
+
+    return tf.cond(q[0] < 40.0, inner, lambda: good(q))
+
+
+def test_assertions_that_xla_leaves_out_are_told_by_line() -> None:
+    """In graph and eager mode they are evaluated, and nothing is said."""
+    model = Model.from_function(asserts, dimension=2)
+    lines = Path(__file__).read_text().splitlines()
+    marked = {
+        i for i, line in enumerate(lines, 1) if re.search("(assert_less|check_numerics).*# (first|second)$", line)
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_assertions(model, ExecutionSettings(mode="graph"))
+        assert not caught
+        warn_of_assertions(model, ExecutionSettings())
+    texts = " ".join(str(w.message) for w in caught)
+    places = set(map(int, re.findall(rf"{re.escape(__file__)}:(\d+) is not evaluated", texts)))
+    assert marked < places
+    assert len(places) == 3
+    assert all(issubclass(w.category, AssertionWarning) and "tf.where" in str(w.message) for w in caught)
+    with pytest.warns(AssertionWarning), pytest.raises(KeyboardInterrupt):
+        sample_chains(model, chains=1, draws=1, warmup=0, progress=interrupting)
+
+
+def interrupting(progress: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_ordinary_density_has_no_assertions() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_assertions(Model.from_function(good, dimension=2), ExecutionSettings())

@@ -276,10 +276,10 @@ def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pyte
         monkeypatch.setattr(serving, "BUFFER_BYTES", 1)
         model = gaussian(3, covariance="ar1", correlation=0.6)  # another each time: nothing is kept of the last one
         runs.append(run_chains(model, *split_settings(settings | {"shards": shards})))
-    for other in runs[1:]:
+    for other, alike in zip(runs[1:], (0, 0, 3, 3)):  # those with as many rows have the same sweeps
         np.testing.assert_array_equal(other.position, runs[0].position)
         assert other.useful_gradients == runs[0].useful_gradients
-        assert other.utilization == runs[0].utilization
+        assert other.utilization == runs[alike].utilization
 
 
 def test_a_second_stretch_starts_anew(program: Any, whole: Any) -> None:
