@@ -32,25 +32,6 @@ def truth(x: Any) -> Any:
     return ops.nonzero(x)
 
 
-def range_bound(x: Any, checks: lane_operators.Checks | None = None, check: int = 0) -> Any:
-    """An integer as Python's own, computed in int64: arrays are cast, and what int64 cannot hold is noted or raises.
-
-    Raises TypeError for floats, ValueError for what is no scalar.
-    """
-    if dtype_of(x).kind not in "biu":
-        raise TypeError(f"range() takes integers, not {dtype_of(x)}")
-    if not is_array(x):
-        return x
-    require_scalar(x, "a range's bound")
-    if dtype_of(x) == "uint64":
-        fits = lane_operators.less_equal(x, 2**63 - 1)
-        if checks is not None:
-            checks.note(check, fits)
-        elif not fits:
-            raise OverflowError(f"a range's bound is {x}; int64 holds {2**63 - 1} at most")
-    return ops.cast(x, "int64")
-
-
 def _elements(name: str, values: Any) -> list[Any]:
     """The elements of a vector or of any iterable."""
     if not is_array(values):

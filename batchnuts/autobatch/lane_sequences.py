@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch import ops
+from batchnuts.autobatch import lane_operators, ops
 from batchnuts.autobatch.arrays import (
     convert,
     dtype_of,
     is_array,
     is_python_scalar,
+    require_scalar,
     static_shape,
     tensorflow,
     uses_tensorflow,
@@ -71,6 +72,25 @@ def known(x: Any, what: str, advice: str) -> Any:
     if is_array(x):
         raise TypeError(f"{what} must be known when the expression is compiled, not a value of the lane; {advice}")
     return x
+
+
+def range_bound(x: Any, checks: lane_operators.Checks | None = None, check: int = 0) -> Any:
+    """An integer as Python's own, computed in int64: arrays are cast, and what int64 cannot hold is noted or raises.
+
+    Raises TypeError for floats, ValueError for what is no scalar.
+    """
+    if dtype_of(x).kind not in "biu":
+        raise TypeError(f"range() takes integers, not {dtype_of(x)}")
+    if not is_array(x):
+        return x
+    require_scalar(x, "a range's bound")
+    if dtype_of(x) == "uint64":
+        fits = lane_operators.less_equal(x, 2**63 - 1)
+        if checks is not None:
+            checks.note(check, fits)
+        elif not fits:
+            raise OverflowError(f"a range's bound is {x}; int64 holds {2**63 - 1} at most")
+    return ops.cast(x, "int64")
 
 
 def length(x: Any) -> int:

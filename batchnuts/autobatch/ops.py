@@ -332,23 +332,13 @@ def norm(x: Array, axis: int | tuple[int, ...] | None = None, keepdims: bool = F
     return tf.where(zero, tf.zeros_like(squares), tf.sqrt(safe))
 
 
-def _require_holds(dtype: Any, value: Any) -> None:
-    weak = is_python_scalar(value)
-    given = np.result_type(value, dtype) if weak else dtype_of(value)
-    if given != dtype and not np.can_cast(given, dtype, "same_kind" if dtype.kind in "fc" else "safe"):
-        shown = f"the {type(value).__name__} {value}" if weak else f"a value of {given}"
-        raise TypeError(f"an array of {dtype} cannot hold {shown}. Cast it with autobatch.ops.cast")
-    if weak:
-        _require_fits(value, dtype)
-
-
 def full_like(x: Array, value: Array) -> Array:
     """An array of the shape and dtype of `x` that holds `value` (anything that broadcasts to that shape).
 
-    TypeError for a value whose dtype that of `x` does not hold (floats, or integers of more bits, for integers);
-    OverflowError for a Python number outside it. Floats are rounded.
+    Arrays are cast, as NumPy does; OverflowError for a Python number that the dtype does not hold.
     """
-    _require_holds(_common_dtype((x,)), value)
+    if is_python_scalar(value):
+        _require_fits(value, _common_dtype((x,)))
     if uses_tensorflow(x, value):
         tf, dtype, shape = _tensorflow(), _common_dtype((x,)), static_shape(x)
         known = shape is not None and None not in shape

@@ -19,7 +19,7 @@ class Pair(NamedTuple):
 
 
 @batch
-def horner(coefficients, x, most):
+def horner_up_to(coefficients, x, most):
     """A polynomial, lowest coefficient first, that stops at a bound; the loop's variable is read behind it."""
     value = 0.0
     for c in reversed(coefficients):
@@ -186,7 +186,7 @@ def with_first_changed(counts):
 MATRICES = np.arange(27).reshape(3, 3, 3) % 7
 
 CASES = (
-    Case(horner, (floats([1, 2, 3], [0, -1, 0.5]), floats(2.0, -1.0), floats(10.0, 0.25))),
+    Case(horner_up_to, (floats([1, 2, 3], [0, -1, 0.5]), floats(2.0, -1.0), floats(10.0, 0.25))),
     Case(dot_of_rows, (floats([[1, 2], [3, 0]], [[0, 1], [1, 1]]), floats([2, 3], [1, 2]), ints(2, 1))),
     Case(mixed_structures, (ints(0, 2, 5), floats(0.5, 2.0, 1.0), floats([1, 2], [3, 4], [5, 6]))),
     Case(alike_structures, (floats(0.5, 2.0), floats(-1.0, 4.0), ints(1, 3))),

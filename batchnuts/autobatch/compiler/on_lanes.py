@@ -17,7 +17,7 @@ from typing import Any
 
 from batchnuts.autobatch import lane_builtins, lane_operators, ops
 from batchnuts.autobatch.lane_indexing import item
-from batchnuts.autobatch.lane_sequences import iterated, known
+from batchnuts.autobatch.lane_sequences import iterated, known, range_bound
 
 PREFIX = "@"  # no identifier of a user can hold it
 TRUTH = PREFIX + "truth"
@@ -106,7 +106,7 @@ _FUNCTIONS: dict[str, Any] = {
     PREFIX + "slice": slice,
     PREFIX + "iterated": iterated,
     PREFIX + "known": known,
-    BOUND: lane_builtins.range_bound,
+    BOUND: range_bound,
     TRUTH: lane_builtins.truth,
     NOT: lambda value: ops.logical_not(lane_builtins.truth(value)),
 }
