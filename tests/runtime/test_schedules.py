@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import CASES, Case, collatz, fibonacci
 
-from batchnuts.autobatch import Schedule, Slot, batch
+from batchnuts.autobatch import Schedule, Slot
 from batchnuts.autobatch.api import as_type, get_backend
 from batchnuts.autobatch.compiler.tree import flatten
 from batchnuts.autobatch.runtime.backend import SweepPlan
@@ -278,9 +278,11 @@ def test_a_run_in_pieces_is_the_run(policy: str) -> None:
         np.testing.assert_array_equal(target.to_numpy(state[name]), target.to_numpy(whole[name]), err_msg=name)
 
 
-def test_the_machine_is_kept_for_the_next_run_of_a_schedule() -> None:
+def test_the_machine_is_kept_for_the_next_run_of_a_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    machine = type(fibonacci).machine
+    monkeypatch.setattr(type(fibonacci), "machine", lambda *a, **k: made.append(1) or machine(*a, **k))
     schedule = Schedule([list(fibonacci.schedule("int64", backend="numpy").order)])
-    function = batch(fibonacci.python_function)
     for _ in range(2):
-        function.run(np.array([3, 4]), backend="numpy", schedule=Schedule(schedule.groups))
-    assert len(function._machines) == 1
+        fibonacci.run(np.array([3, 4]), backend="numpy", schedule=Schedule(schedule.groups))
+    assert len(made) == 1
