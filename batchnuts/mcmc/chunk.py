@@ -120,8 +120,8 @@ class Chunk:
         if not left:  # else it made fewer sweeps than allowed, and the next slice would be far too long
             self.sweeps_per_second = sweeps / max(time.perf_counter() - began, 1e-6)
             self.machine.sweeps_per_second = self.sweeps_per_second
-        vm.check_faults(self.state)
         self.counts = self.merged + self.machine.gradients(self.state)
+        vm.check_faults(self.state)
         self.check_bounded()
         if left and may_stop:
             self.go_on(kept)

@@ -261,7 +261,8 @@ class ChunkRunner:
         if self.kept is None:
             return None
         for chunk in self.chunks.values():
-            self.kept.take(chunk)
+            if chunk.counts.executed_gradients:
+                self.kept.take(chunk)
         return self.kept.result
 
     def begun(self) -> np.ndarray:

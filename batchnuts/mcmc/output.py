@@ -35,9 +35,8 @@ def to_datasets(draws: Draws, model: Model, config: Mapping[str, Any] | None = N
     """Lay out a run as xarray Datasets, by group name.
 
     `posterior` and `sample_stats` hold the rectangle of draws that every chain completed. If the run was interrupted,
-    chains that had not begun are left out there, and the further draws of faster chains are in `unfinished`, of all
-    chains, padded with NaN, with the count of each chain. `config` is
-    kept in the attributes as JSON (default: the run's settings).
+    chains that had not begun are left out, and the further draws of faster chains are in `unfinished`, padded with NaN,
+    with the count of each chain. `config` is kept in the attributes as JSON (default: the run's settings).
     """
     import xarray
 
@@ -138,14 +137,14 @@ def _unfinished(draws: Draws, model: Model, labels: Mapping[str, list[Any]], att
     import xarray
 
     first, last = draws.complete, int(draws.done.max())
-    numbers = np.arange(first, last)
-    missing = numbers[None, :] >= draws.done[:, None]
-    position = np.where(missing[:, :, None], np.nan, draws.position[:, first:last])
+    numbers, done = np.arange(first, last), draws.done[draws.chains]
+    missing = numbers[None, :] >= done[:, None]
+    position = np.where(missing[:, :, None], np.nan, draws.position[draws.chains, first:last])
     entries: dict[str, Any] = _named(position.astype(draws.position.dtype), model)
     for name, array in draws.stats.items():
-        values = np.where(missing, np.nan, array[:, first:last].astype(np.float64))
+        values = np.where(missing, np.nan, array[draws.chains, first:last].astype(np.float64))
         # A parameter may bear a statistic's name; the file keeps both.
         entries[name if name not in entries else f"sample_stats_{name}"] = (("chain", "draw"), values)
-    entries["draws_done"] = (("chain",), np.asarray(draws.done, dtype=np.int64))
-    coords = {"chain": np.arange(len(draws.done)), "draw": numbers, **labels}
+    entries["draws_done"] = (("chain",), np.asarray(done, dtype=np.int64))
+    coords = {"chain": draws.chains, "draw": numbers, **labels}
     return xarray.Dataset(entries, coords=coords, attrs=attributes)
