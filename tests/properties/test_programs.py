@@ -80,22 +80,24 @@ def check_numbers(random: Random, *ways: Way) -> str:
             expected = [flatten(function.function(*lane))[0] for lane in zip(*inputs)]
         except OverflowError:
             expected = None
-        ended = "ran"
-        for way in ways:
+        refused: set[Way] = set()
+        for way in ways * 2:
+            if way in refused:
+                continue
             message = f"{way}\n{text}\ninputs = {inputs}"
-            for _ in range(2):
-                try:
-                    found = flatten(function.run(*inputs, **way.options))[0]
-                except BatchnutsError:
-                    ended = "refused"
-                    break
+            try:
+                found = flatten(function.run(*inputs, **way.options))[0]
+            except BatchnutsError:
+                refused.add(way)
+            else:
                 assert expected is not None, f"Python refuses what ran: {message}"
                 for k, leaves in enumerate(expected):
                     for a, b in zip(found, leaves, strict=True):
                         numbers = list(zip(np.ravel(a[k]), np.ravel(b), strict=True))
                         assert all(same_number(*pair) for pair in numbers), f"{a[k]}, Python has {b}: {message}"
+            if way == ways[-1]:  # all are compiled; what changes now reaches none of them
                 module.change()
-    return ended
+    return "refused" if refused else "ran"
 
 
 @settings(max_examples=120, **SETTINGS)
