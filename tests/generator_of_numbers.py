@@ -157,7 +157,8 @@ class _Body:
             case "real":
                 return [f"{self.pick('{y}', '{z}')} = {self.real(2)}"]
             case "literal":
-                return [f"{{t}} = {self.typed(0)} if {self.condition()} else {self.literal()}"]
+                # Python's own integer only so far: it does not wrap, and no variable of a program is one
+                return [f"{{t}} = {self.typed(0)} if {self.condition()} else {self.literal()}", "{t} = {t} ^ {n} ^ {n}"]
             case "write":
                 written = self.pick(self.typed(1), self.literal(), self.literal(), self.plain(0))
                 return [f"{{buffer}} = write({{buffer}}, {self.random.randrange(3)}, {written})"]
