@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcmc_models import gaussian_primitive
-from programs import CASES, Case, fibonacci
+from programs import BY_NAME, CASES, Case, covering_by_default, fibonacci
 from programs.assignment import keyword_arguments
 from programs.closures import closure
 from programs.structures import leapfrog
@@ -56,12 +56,9 @@ def after_every_pass(function: Any, types: tuple[Any, ...], backend: Any = NUMPY
     return found
 
 
-CASES_BY_NAME = {case.name: case for case in CASES}
-
-
 @cache
 def compiled(name: str) -> Any:
-    case = CASES_BY_NAME[name]
+    case = BY_NAME[name]
     return compile_function(case.function, case.function.lane_types(case.inputs), NUMPY)
 
 
@@ -76,7 +73,7 @@ def assert_round_trip(program: Program) -> None:
 # ---- round trips ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@covering_by_default()
 def test_every_pass_of_every_program_reads_back(case: Case) -> None:
     programs = after_every_pass(case.function, case.function.lane_types(case.inputs))
     assert len(programs) >= 9
@@ -92,10 +89,12 @@ def test_every_pass_of_nuts_reads_back() -> None:
         assert_round_trip(program)
 
 
-ALL_ARGUMENTS = [c for c in CASES if len(inspect.signature(c.function.python_function).parameters) == len(c.inputs)]
+ALL_ARGUMENTS = tuple(
+    c for c in CASES if len(inspect.signature(c.function.python_function).parameters) == len(c.inputs)
+)
 
 
-@pytest.mark.parametrize("case", ALL_ARGUMENTS, ids=lambda case: case.name)
+@covering_by_default(ALL_ARGUMENTS)
 def test_a_parsed_program_runs_with_the_functions_of_the_original(case: Case) -> None:
     """Both executable forms, read back, give what the originals give."""
     forms = compiled(case.name)
@@ -114,7 +113,7 @@ def test_a_parsed_program_runs_with_the_functions_of_the_original(case: Case) ->
 
 
 def test_structures_get_their_classes_from_the_program() -> None:
-    program = after_every_pass(leapfrog, leapfrog.lane_types(CASES_BY_NAME["leapfrog"].inputs))["infer_types"]
+    program = after_every_pass(leapfrog, leapfrog.lane_types(BY_NAME["leapfrog"].inputs))["infer_types"]
     text = show_program(program)
     structured = [v for v, t in program.var_defs.items() if type(t).__name__ == "Point"]
     assert structured

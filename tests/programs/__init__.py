@@ -5,6 +5,8 @@ chosen so that lanes take different paths and integer operations that a lane mus
 by zero).
 """
 
+import pytest
+
 from programs import (
     assignment,
     buffers,
@@ -30,12 +32,15 @@ from programs.recursion import ackermann, fibonacci, is_even, is_odd, recursion_
 from programs.structures import unpacks_results
 
 __all__ = [
+    "BY_NAME",
     "CASES",
+    "COVERING",
     "Case",
     "ackermann",
     "collatz",
     "costly_one_lane",
     "costly_step",
+    "covering_by_default",
     "declared_primitives",
     "early_return",
     "fibonacci",
@@ -67,3 +72,36 @@ CASES: tuple[Case, ...] = (
     *functions.CASES,
     *randomness.CASES,
 )
+
+BY_NAME = {case.name: case for case in CASES}
+
+COVERING: tuple[Case, ...] = tuple(
+    BY_NAME[name]
+    for name in (
+        "fibonacci",
+        "female",
+        "loop_recursion_loop",
+        "calls_in_conditions",
+        "guarded_division",
+        "loop_else",
+        "quadrature",
+        "oscillator",
+        "summarize",
+        "declared_primitives",
+        "mixed_lanes",
+        "quicksort",
+        "family",
+        "ackermann-int32",
+        "weak_argument",
+        "squares",
+        "leapfrog",
+    )
+)
+"""Programs that between them use every op of the machine and every kind of lane: what takes long runs these alone."""
+
+
+def covering_by_default(cases: tuple[Case, ...] = CASES) -> pytest.MarkDecorator:
+    """Parametrize by `case`: the covering programs in the default suite, the others where slow tests are asked for."""
+    slow = pytest.mark.slow
+    params = [pytest.param(case, id=case.name, marks=() if case in COVERING else slow) for case in cases]
+    return pytest.mark.parametrize("case", params)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import CASES, Case
+from programs import Case, covering_by_default
 
 from batchnuts.autobatch.compiler.tree import flatten
 from batchnuts.autobatch.runtime.backend import Backend
@@ -35,7 +35,7 @@ def test_the_page_names_every_member(lists: Any) -> None:
 
 
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@covering_by_default()
 def test_it_agrees_with_plain_python(case: Case, executor: str, lists: Any) -> None:
     expected = flatten(case.function.run(*case.inputs, executor="unbatched"))[0]
     found = flatten(case.function.run(*case.inputs, executor=executor, backend=lists))[0]

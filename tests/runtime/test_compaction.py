@@ -11,7 +11,7 @@ import pytest
 from gated_programs import GATED, Gated
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import CASES, Case, fibonacci
+from programs import Case, covering_by_default, fibonacci
 
 from batchnuts.autobatch import Schedule, Slot, batch, ops, write
 from batchnuts.autobatch.api import as_type, get_backend
@@ -66,7 +66,7 @@ def assert_like_plain_python(case: Any, **options: Any) -> None:
         np.testing.assert_array_equal(found, wanted.astype(found.dtype))
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@covering_by_default()
 def test_the_corpus_agrees_with_plain_python(case: Case) -> None:
     assert_like_plain_python(case, backend="numpy", schedule=narrow(case))
 

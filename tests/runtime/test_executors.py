@@ -3,9 +3,9 @@
 Integers, booleans, structures and dtypes agree exactly. Floats agree exactly on NumPy, which runs the very same
 operations, and to RTOL on TensorFlow, whose elementary functions and fusions round differently.
 
-The whole matrix takes minutes, most of them in XLA's compiler, and is marked slow. The default suite runs every program
-on NumPy in all ways, the covering selection on TensorFlow in all ways that do not compile, and every program once under
-XLA, the schedules taking turns.
+The default suite runs every program once: on NumPy, by all executors and in five of the eleven ways, which take turns.
+On TensorFlow it runs the covering programs, in some ways that do not compile and in one under XLA, in turn too. The
+whole matrix takes minutes, most of them in XLA's compiler, and is marked slow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from programs import (
+    BY_NAME,
     CASES,
+    COVERING,
     Case,
     costly_one_lane,
     costly_step,
@@ -27,38 +29,34 @@ from programs import (
 )
 from ways import ON_NUMPY, ON_TENSORFLOW, ORACLE, WAYS, Way, left_out
 
+from batchnuts.autobatch.api import get_backend
+from batchnuts.autobatch.compiler.ir import PrimOp
 from batchnuts.autobatch.compiler.tree import flatten, map_leaves
 
 RTOL = {"float32": 2e-6, "float64": 1e-13}
-
-BY_NAME = {case.name: case for case in CASES}
-
-COVERING = (
-    "fibonacci",
-    "female",
-    "loop_recursion_loop",
-    "calls_in_conditions",
-    "guarded_division",
-    "loop_else",
-    "quadrature",
-    "oscillator",
-    "summarize",
-    "declared_primitives",
-    "mixed_lanes",
-    "quicksort",
-    "family",
-)
-"""Programs that between them use every op of the machine and every kind of lane."""
 
 XLA = tuple(way for way in ON_TENSORFLOW if way.mode == "xla")
 EAGER = tuple(way for way in ON_TENSORFLOW if not way.compiles)
 
 Selection = list[tuple[Case, Way]]
 
-ON_NUMPY_ALL: Selection = [(case, way) for case in CASES for way in ON_NUMPY]
-EAGER_COVERING: Selection = [(BY_NAME[name], way) for name in COVERING for way in EAGER]
-XLA_ONCE: Selection = [(case, XLA[i % len(XLA)]) for i, case in enumerate(CASES)]
-DEFAULT: Selection = ON_NUMPY_ALL + EAGER_COVERING + XLA_ONCE
+
+def ways_in_turn(number: int) -> list[Way]:
+    """On NumPy for the program of this number: one way of each executor, the virtual machine's first, and two more."""
+    machines = [way for way in ON_NUMPY if way.executor == "virtual_machine"]
+    others = [way for way in ON_NUMPY if way.executor == "stackless"]
+    (reference,) = (way for way in ON_NUMPY if way.executor == "reference")
+    chosen = [machines[number % len(machines)], others[number % len(others)], reference]
+    rest = [way for way in ON_NUMPY if way not in chosen]
+    return chosen + [rest[(2 * number + more) % len(rest)] for more in (0, 1)]
+
+
+ON_NUMPY_IN_TURN: Selection = [(case, way) for i, case in enumerate(CASES) for way in ways_in_turn(i)]
+EAGER_IN_TURN: Selection = [
+    (case, EAGER[(3 * i + more) % len(EAGER)]) for i, case in enumerate(COVERING) for more in range(3)
+]
+XLA_IN_TURN: Selection = [(case, XLA[i % len(XLA)]) for i, case in enumerate(COVERING)]
+DEFAULT: Selection = ON_NUMPY_IN_TURN + EAGER_IN_TURN + XLA_IN_TURN
 in_default = {(case.name, way) for case, way in DEFAULT}
 THE_REST: Selection = [(case, way) for case in CASES for way in WAYS if (case.name, way) not in in_default]
 
@@ -118,8 +116,18 @@ def check_alone(case: Case, way: Way, lane: int) -> None:
             np.testing.assert_allclose(a[0], b[lane], rtol=rtol, atol=rtol)
 
 
-@each(DEFAULT)
-def test_agrees_with_plain_python(case: Case, way: Way) -> None:
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
+def test_agrees_with_plain_python(number: int) -> None:
+    """One program on NumPy, in several ways; each of its lanes alone as in the batch, on the virtual machine."""
+    case, ways = CASES[number], ways_in_turn(number)
+    for way in ways:
+        check(case, way)
+    for lane in range(lane_count(case)):
+        check_alone(case, ways[0], lane)
+
+
+@each(EAGER_IN_TURN + XLA_IN_TURN)
+def test_agrees_with_plain_python_on_tensorflow(case: Case, way: Way) -> None:
     check(case, way)
 
 
@@ -129,21 +137,23 @@ def test_agrees_with_plain_python_in_all_ways(case: Case, way: Way) -> None:
     check(case, way)
 
 
-@each(ON_NUMPY_ALL)
-def test_a_lane_alone_is_the_lane_in_the_batch(case: Case, way: Way) -> None:
-    for lane in range(lane_count(case)):
-        check_alone(case, way, lane)
-
-
-@each([(BY_NAME["declared_primitives"], way) for way in ON_TENSORFLOW])
+@each([(BY_NAME["declared_primitives"], way) for way in EAGER])
 def test_a_lane_alone_is_the_lane_in_the_batch_on_tensorflow(case: Case, way: Way) -> None:
     check_alone(case, way, 1)
 
 
 @pytest.mark.slow
-@each([(case, way) for case in CASES for way in ON_TENSORFLOW if case.name != "declared_primitives"])
+@each(
+    [
+        (case, way)
+        for case in CASES
+        for way in WAYS
+        if (case.name, way) not in {("declared_primitives", w) for w in EAGER}
+    ]
+)
 def test_a_lane_alone_is_the_lane_in_the_batch_in_all_ways(case: Case, way: Way) -> None:
-    check_alone(case, way, lane_count(case) - 1)
+    for lane in range(lane_count(case)) if way in ON_NUMPY else [lane_count(case) - 1]:
+        check_alone(case, way, lane)
 
 
 def test_the_table_of_ways_leaves_nothing_out() -> None:
@@ -153,11 +163,35 @@ def test_the_table_of_ways_leaves_nothing_out() -> None:
 def test_the_selections_are_what_they_say() -> None:
     assert len({case.function for case in CASES}) >= 90
     assert len(BY_NAME) == len(CASES)
-    assert {case.name for case, _ in XLA_ONCE} == set(BY_NAME)
-    assert {way for _, way in XLA_ONCE} == set(XLA)
+    assert {case.name for case, _ in ON_NUMPY_IN_TURN} == set(BY_NAME)
+    assert {way for _, way in ON_NUMPY_IN_TURN} == set(ON_NUMPY)
+    assert {way for _, way in EAGER_IN_TURN} == set(EAGER)
+    assert {way for _, way in XLA_IN_TURN} == set(XLA)
     assert len(DEFAULT) + len(THE_REST) == len(CASES) * len(WAYS)
     for case in CASES:
         assert lane_count(case) > 1
+
+
+def features(case: Case) -> set[str]:
+    """What the machine meets in a program: kinds of op, of terminator, of variable, of primitive, dtypes, ranks."""
+    types = case.function.lane_types(case.inputs)
+    program = case.function.compiled(types, get_backend("numpy", "eager")).lowered
+    found = {f"stored as {kind.name}" for kind in program.var_alloc.values()}
+    for block in program.graph.blocks:
+        found |= {type(op).__name__ for op in block.ops} | {type(block.terminator).__name__}
+        found |= {"gate"} if block.gate else set()
+        for op in block.ops:
+            if isinstance(op, PrimOp):
+                flags = ("batched", "costly", "speculable", "weak")
+                found |= {flag for flag in flags if getattr(op.function, flag)}
+    arrays = (*program.var_defs.values(), *flatten(types)[0])
+    return found | {name for array in arrays for name in (array.dtype, f"rank {len(array.shape)}")}
+
+
+def test_the_covering_programs_have_every_feature_of_the_corpus() -> None:
+    covered = set().union(*map(features, COVERING))
+    missing = {case.name: features(case) - covered for case in CASES}
+    assert {name: new for name, new in missing.items() if new} == {}
 
 
 def test_the_default_is_the_virtual_machine_under_xla() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from programs import CASES, Case, fibonacci
+from programs import Case, covering_by_default, fibonacci
 
 from batchnuts.autobatch import batch
 from batchnuts.autobatch.api import as_type, get_backend
@@ -86,7 +86,7 @@ def test_a_block_that_only_branches_changes_nothing() -> None:
     assert touched(fibonacci, "int64")["fibonacci.entry"] == set()
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@covering_by_default()
 def test_no_block_changes_what_it_is_not_said_to_touch(case: Case) -> None:
     """Every block that runs in the corpus, compared with the state before it, value by value."""
     backend = get_backend("numpy", "")

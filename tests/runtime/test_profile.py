@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gated_programs import uneven
-from programs import CASES, Case, declared_primitives, fibonacci, is_even
+from programs import Case, covering_by_default, declared_primitives, fibonacci, is_even
 
 from batchnuts import autobatch
 from batchnuts.autobatch import BatchnutsError, LaneInputError, batch
@@ -186,7 +186,7 @@ DEPTHS_WITH_TAIL_CALLS = {
 
 
 @pytest.mark.parametrize("schedule", ["earliest", "sweep"])
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@covering_by_default()
 def test_sums_agree_for_the_corpus(case: Case, schedule: str) -> None:
     run = profiled(case.function, *case.inputs, schedule=schedule)
     assert run.timeline.stride == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import CASES, Case, fibonacci
+from programs import Case, covering_by_default, fibonacci
 
 from batchnuts.autobatch import (
     AssertOp,
@@ -32,7 +32,7 @@ from batchnuts.autobatch.errors import BatchnutsError, StackOverflowError
 from batchnuts.autobatch.runtime import faults, reference
 from batchnuts.autobatch.runtime.reference import InternalError
 
-every_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+every_case = covering_by_default()
 
 
 def forms(function: Any, types: tuple[Any, ...], backend: str = "numpy") -> dict[str, Program]:

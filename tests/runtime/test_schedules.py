@@ -10,7 +10,7 @@ import pytest
 from gated_programs import GATED, Gated, majority, uneven, uneven_without_gate
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import CASES, Case, collatz, fibonacci
+from programs import Case, collatz, covering_by_default, fibonacci
 
 from batchnuts.autobatch import Schedule, Slot
 from batchnuts.autobatch.api import as_type, get_backend
@@ -42,7 +42,7 @@ def assert_like_plain_python(case: Case | Gated, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", ["most_active", "sweep"])
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@covering_by_default()
 def test_the_corpus_agrees_with_plain_python(case: Case, policy: str) -> None:
     assert_like_plain_python(case, backend="numpy", schedule=policy)
 

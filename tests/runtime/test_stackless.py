@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import CASES, Case, fibonacci, is_even
+from programs import Case, covering_by_default, fibonacci, is_even
 
 from batchnuts.autobatch import (
     BatchnutsError,
@@ -52,7 +52,7 @@ def test_lanes_at_one_block_are_one_entry_and_the_earliest_comes_first() -> None
     assert a.tolist() == [True, False, False]
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@covering_by_default()
 def test_no_block_runs_without_lanes(case: Case) -> None:
     dispatches: list[tuple[str, int, int]] = []
     inputs = case.function._bind(case.inputs, {}).leaves
@@ -208,12 +208,8 @@ def test_the_first_lane_is_named_whichever_failed_first(mode: str) -> None:
 
 # ---- the hybrid on the corpus --------------------------------------------------------------------------------------
 
-FAST = ("fibonacci", "declared_primitives", "squares", "weak_argument", "guarded_division", "leapfrog")
 
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, id=c.name, marks=[] if c.name in FAST else pytest.mark.slow) for c in CASES]
-)
+@covering_by_default()
 def test_the_hybrid_agrees_with_plain_python(case: Case) -> None:
     expected = flatten(case.function.run(*case.inputs, executor="unbatched"))[0]
     found = flatten(case.function.run(*case.inputs, executor="stackless", mode="xla"))[0]

@@ -6,22 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import CASES, Case, fibonacci
+from programs import Case, covering_by_default, fibonacci
 
 from batchnuts.autobatch import batch, ops, primitive
 from batchnuts.autobatch.api import as_backend, as_type, get_backend
 from batchnuts.autobatch.compiler.tree import flatten
 from batchnuts.autobatch.runtime.regions import Compute, plan_block
 
-FAST = (
-    "fibonacci",
-    "declared_primitives",
-    "squares",
-    "weak_argument",
-    "guarded_division",
-    "leapfrog",
-    "static_branches",
-)
 EAGER = {"backend": "tensorflow", "mode": "eager"}
 
 rows_seen: list[Any] = []
@@ -61,9 +52,7 @@ def test_the_rows_computed(backend: dict[str, str], executor: str) -> None:
 
 
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, id=c.name, marks=[] if c.name in FAST else pytest.mark.slow) for c in CASES]
-)
+@covering_by_default()
 def test_both_styles_give_the_same_on_tensorflow(case: Case, executor: str) -> None:
     """(On NumPy: test_executors.)"""
     options = {"executor": executor, **EAGER}
