@@ -21,8 +21,8 @@ from matplotlib.patches import Patch
 from batchnuts import autobatch
 from batchnuts.autobatch import ops, random
 from batchnuts.autobatch.api import as_type
-from batchnuts.autobatch.compiler.ir import TensorType
-from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
+from batchnuts.autobatch.backends.numpy import NumpyBackend
+from batchnuts.autobatch.ir.program import TensorType
 from batchnuts.mcmc.adaptation import start
 from batchnuts.mcmc.chain_program import make_chain
 from batchnuts.mcmc.nuts import NutsOptions

@@ -44,8 +44,8 @@ def check_golden(check_golden_text: Callable[[str, str], None]) -> Callable[...,
     types: of one lane's arguments, as `BatchedFunction.dump` takes them.
     """
     from batchnuts.autobatch.api import as_type, get_backend
-    from batchnuts.autobatch.compiler.pipeline import compile_function
-    from batchnuts.autobatch.compiler.text import show_program
+    from batchnuts.autobatch.ir.printer import show_program
+    from batchnuts.autobatch.pipeline import compile_function
 
     def check(name: str, function: Any, types: tuple[Any, ...]) -> None:
         passes: dict[str, str] = {}

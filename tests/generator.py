@@ -99,7 +99,7 @@ class _Body:
             case "chain":
                 return f"({left} {self.pick('and', 'or')} {right})"
             case "divided":
-                return f"({left} {self.pick('//', '%')} {right} if {right} else {left})"
+                return f"({left} {self.pick('//', '%')} ({right}) if {right} else {left})"
             case "part":
                 return self.pick("p[0]", "p[1][1]", "r.i", f"w[{left} % 3]", f"int({self.float(0)})")
             case "call":

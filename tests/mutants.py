@@ -15,17 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchnuts.autobatch.compiler import (
-    allocate,
-    cfg,
-    coalesce,
-    dataflow,
-    eliminate,
-    inline,
-    lower,
-    schedule,
-)
-from batchnuts.autobatch.compiler.ir import (
+from batchnuts.autobatch.backends.numpy import NumpyBackend
+from batchnuts.autobatch.ir import cfg, dataflow
+from batchnuts.autobatch.ir.program import (
     COPY,
     Block,
     BranchOp,
@@ -39,8 +31,9 @@ from batchnuts.autobatch.compiler.ir import (
     VariableAllocation,
     WriteRowOp,
 )
-from batchnuts.autobatch.runtime import machine_code, regions, stackless, storage
-from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
+from batchnuts.autobatch.passes import allocate, coalesce, eliminate, inline, lower
+from batchnuts.autobatch.runtime import block_code, regions, stackless, storage
+from batchnuts.autobatch.scheduling import schedule
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -442,7 +435,7 @@ def jump_not_masked(patch: pytest.MonkeyPatch) -> None:
     def change(true: Any, self: Any, state: Any, lanes: Any, mask: Any, *rest: Any) -> None:
         true(self, state, lanes, mask | (state["pc"] < self.halted), *rest)
 
-    around(patch, machine_code.MachineCode, "_jump", change)
+    around(patch, block_code.MachineCode, "_jump", change)
 
 
 @mutant("masking")

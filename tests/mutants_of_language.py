@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mutants import around, mutant
 
-from batchnuts.autobatch.compiler import calls, expressions, for_loops, loop_names, sequences, walrus
+from batchnuts.autobatch.frontend import calls, expressions, for_loops, loop_names, sequences, walrus
 
 
 @mutant("walrus")

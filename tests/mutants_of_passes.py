@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from mutants import after_pass, around, each_block, mutant
 
-from batchnuts.autobatch.compiler import (
-    drop_copies,
-    facts,
+from batchnuts.autobatch.frontend import speculation
+from batchnuts.autobatch.ir.dataflow import Solution
+from batchnuts.autobatch.ir.program import COPY, Block, GotoOp, PopOp, Primitive, PrimOp, Program
+from batchnuts.autobatch.passes import (
+    duplicate_tails,
     if_convert,
     invert,
-    merge_blocks,
-    pop_early,
+    propagate_copies,
     rematerialize,
-    tail_jumps,
-    tail_loops,
+    reuse_frames,
+    self_tail_calls,
+    tail_calls,
 )
-from batchnuts.autobatch.compiler.dataflow import Solution
-from batchnuts.autobatch.compiler.ir import COPY, Block, GotoOp, PopOp, Primitive, PrimOp, Program
 
 
-@mutant("tail_loops")
+@mutant("self_tail_calls")
 def arguments_one_after_another(patch: pytest.MonkeyPatch) -> None:
     """the arguments of a self tail call are assigned one after another"""
 
@@ -35,10 +35,10 @@ def arguments_one_after_another(patch: pytest.MonkeyPatch) -> None:
         singly = tuple(PrimOp((o,), COPY, (i,), last.source) for o, i in zip(last.vars_out, last.vars_in))
         return replace(made, ops=made.ops[:-1] + singly)
 
-    around(patch, tail_loops, "_without_tail_call", change)
+    around(patch, self_tail_calls, "_without_tail_call", change)
 
 
-@mutant("tail_loops")
+@mutant("self_tail_calls")
 def any_call_is_a_tail_call(patch: pytest.MonkeyPatch) -> None:
     """whatever a block returns, its last self call counts as a tail call"""
 
@@ -46,7 +46,7 @@ def any_call_is_a_tail_call(patch: pytest.MonkeyPatch) -> None:
         calls = [op for op in block.ops if getattr(op, "function", None) == function.name]
         return calls[-1] if calls else true(function, block)
 
-    around(patch, tail_loops, "tail_call", change)
+    around(patch, self_tail_calls, "tail_call", change)
 
 
 @mutant("if_convert")
@@ -69,7 +69,7 @@ def arm_sees_the_other(patch: pytest.MonkeyPatch) -> None:
 @mutant("if_convert", costs=True)
 def everything_may_be_speculated(patch: pytest.MonkeyPatch) -> None:
     """arms that call functions or index arrays are converted too"""
-    around(patch, facts, "is_speculable", lambda true, node, static: True)
+    around(patch, speculation, "is_speculable", lambda true, node, static: True)
 
 
 @mutant("rematerialize")
@@ -100,17 +100,17 @@ def assigned_parameters_too(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(invert, "any", lambda values: False, raising=False)
 
 
-@mutant("pop_early")
+@mutant("reuse_frames")
 def needed_frames_handed_on(patch: pytest.MonkeyPatch) -> None:
     """a call takes over a frame that is read behind it"""
 
     def change(true: Any, body: Any, parameter: str, entry: str) -> Solution[bool]:
         return Solution(dict.fromkeys(body.labels, False), dict.fromkeys(body.labels, False))
 
-    around(patch, pop_early, "own_frame_liveness", change)
+    around(patch, reuse_frames, "own_frame_liveness", change)
 
 
-@mutant("pop_early")
+@mutant("reuse_frames")
 def handed_on_and_dropped(patch: pytest.MonkeyPatch) -> None:
     """a return drops the frame that a call was given"""
 
@@ -126,16 +126,16 @@ def handed_on_and_dropped(patch: pytest.MonkeyPatch) -> None:
             ),
         )
 
-    around(patch, pop_early, "_hand_on", change)
+    around(patch, reuse_frames, "_hand_on", change)
 
 
-@mutant("drop_copies")
+@mutant("propagate_copies")
 def equal_for_ever(patch: pytest.MonkeyPatch) -> None:
     """variables once equal count as equal after one of them changed"""
-    around(patch, drop_copies, "_after", lambda true, op, equal, program: equal | true(op, equal, program))
+    around(patch, propagate_copies, "_after", lambda true, op, equal, program: equal | true(op, equal, program))
 
 
-@mutant("drop_copies")
+@mutant("propagate_copies")
 def equal_on_one_path(patch: pytest.MonkeyPatch) -> None:
     """variables equal on one path count as equal where paths meet"""
 
@@ -145,10 +145,10 @@ def equal_on_one_path(patch: pytest.MonkeyPatch) -> None:
 
         return true(graph, replace(analysis, merge=merge), **options)
 
-    around(patch, drop_copies, "solve", change)
+    around(patch, propagate_copies, "solve", change)
 
 
-@mutant("tail_jumps")
+@mutant("tail_calls")
 def frames_kept_at_a_jump(patch: pytest.MonkeyPatch) -> None:
     """a tail call keeps the frames its function had still to drop"""
 
@@ -163,20 +163,20 @@ def frames_kept_at_a_jump(patch: pytest.MonkeyPatch) -> None:
 
         return each_block(program, undropped)
 
-    after_pass(patch, tail_jumps.tail_jumps, change)
+    after_pass(patch, tail_calls.tail_calls, change)
 
 
-@mutant("tail_jumps")
+@mutant("tail_calls")
 def every_call_a_jump(patch: pytest.MonkeyPatch) -> None:
     """a call whose resume block still computes becomes a jump"""
 
     def change(true: Any, value: Any, kinds: Any) -> bool:
         return True if kinds is PopOp else true(value, kinds)
 
-    patch.setattr(tail_jumps, "isinstance", lambda value, kinds: change(isinstance, value, kinds), raising=False)
+    patch.setattr(tail_calls, "isinstance", lambda value, kinds: change(isinstance, value, kinds), raising=False)
 
 
-@mutant("merge_blocks", costs=True)
+@mutant("duplicate_tails", costs=True)
 def no_block_is_small(patch: pytest.MonkeyPatch) -> None:
     """a loop's test is not repeated at the end of its body"""
-    patch.setattr(merge_blocks, "_is_small", lambda block: False)
+    patch.setattr(duplicate_tails, "_is_small", lambda block: False)

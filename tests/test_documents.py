@@ -75,8 +75,8 @@ def test_set_up_lines_of_the_readme_are_whole():
 def dumps(function, types):
     """The lines of the program after every pass."""
     from batchnuts.autobatch.api import get_backend
-    from batchnuts.autobatch.compiler.pipeline import compile_function
-    from batchnuts.autobatch.compiler.text import show_program
+    from batchnuts.autobatch.ir.printer import show_program
+    from batchnuts.autobatch.pipeline import compile_function
 
     lines = set()
 
@@ -93,7 +93,7 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
     from from_source import load
 
     from batchnuts.autobatch import random
-    from batchnuts.autobatch.compiler.ir import TensorType
+    from batchnuts.autobatch.ir.program import TensorType
     from batchnuts.mcmc import adaptation
     from batchnuts.mcmc.chain_program import ChainInputs, make_chain
     from batchnuts.mcmc.hamiltonian import value_and_gradient

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batchnuts.autobatch.api import BACKENDS, EXECUTORS
-from batchnuts.autobatch.compiler.schedule import POLICIES
-from batchnuts.autobatch.runtime.backend import STYLES as STYLE_NAMES
+from batchnuts.autobatch.backends.backend import STYLES as STYLE_NAMES
+from batchnuts.autobatch.scheduling.schedule import POLICIES
 
 ORACLE = "unbatched"
 """The executor that the others are compared with: plain Python, lane by lane."""

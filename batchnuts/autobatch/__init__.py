@@ -11,12 +11,20 @@ def fib(n):
 fib(numpy.array([3, 7, 4, 5]))          # array([3, 21, 5, 8])
 """
 
-from batchnuts.autobatch import ops, random
 from batchnuts.autobatch.api import BatchedFunction, batch, get_backend
-from batchnuts.autobatch.compiler.allocate import allocate
-from batchnuts.autobatch.compiler.callables import primitive, sync, write
-from batchnuts.autobatch.compiler.check import MalformedProgramError
-from batchnuts.autobatch.compiler.ir import (
+from batchnuts.autobatch.errors import (
+    BatchnutsError,
+    CompileError,
+    LaneAssertionError,
+    LaneInputError,
+    ProgramTextError,
+    StackOverflowError,
+    TypeConflictError,
+    UndefinedVariableError,
+    UnsupportedSyntaxError,
+)
+from batchnuts.autobatch.ir.printer import show_program
+from batchnuts.autobatch.ir.program import (
     COPY,
     AssertOp,
     Block,
@@ -36,25 +44,17 @@ from batchnuts.autobatch.compiler.ir import (
     VariableAllocation,
     WriteRowOp,
 )
-from batchnuts.autobatch.compiler.lower import lower_function_calls
-from batchnuts.autobatch.compiler.parse import parse
-from batchnuts.autobatch.compiler.schedule import Schedule, Slot
-from batchnuts.autobatch.compiler.summary import Summary, summarize
-from batchnuts.autobatch.compiler.text import show_program
-from batchnuts.autobatch.errors import (
-    BatchnutsError,
-    CompileError,
-    LaneAssertionError,
-    LaneInputError,
-    ProgramTextError,
-    StackOverflowError,
-    TypeConflictError,
-    UndefinedVariableError,
-    UnsupportedSyntaxError,
-)
+from batchnuts.autobatch.ir.summary import Summary, summarize
+from batchnuts.autobatch.ir.verify import MalformedProgramError
+from batchnuts.autobatch.language import ops, random
+from batchnuts.autobatch.language.functions import primitive, sync, write
+from batchnuts.autobatch.passes.allocate import allocate
+from batchnuts.autobatch.passes.lower import lower_function_calls
 from batchnuts.autobatch.prepare import PreparedProgram, prepare
+from batchnuts.autobatch.profiling.profile import Profile, profile
 from batchnuts.autobatch.runtime import stackless, virtual_machine
-from batchnuts.autobatch.runtime.profile import Profile, profile
+from batchnuts.autobatch.scheduling.schedule import Schedule, Slot
+from batchnuts.autobatch.text.parser import parse
 
 __all__ = [
     "COPY",

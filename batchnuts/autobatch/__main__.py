@@ -23,11 +23,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from batchnuts.autobatch.api import BACKENDS, EXECUTORS, BatchedFunction, get_backend
-from batchnuts.autobatch.compiler.ir import TensorType
-from batchnuts.autobatch.compiler.schedule import POLICIES
-from batchnuts.autobatch.compiler.text import show_program
 from batchnuts.autobatch.demos import DEMOS, Demo
 from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch.ir.printer import show_program
+from batchnuts.autobatch.ir.program import TensorType
+from batchnuts.autobatch.scheduling.schedule import POLICIES
 from batchnuts.quiet import import_tensorflow
 
 PROGRAM = "python -m batchnuts.autobatch"

@@ -17,32 +17,32 @@ from typing import Any, overload
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.callables import LaneFunction, in_one_lane_code, require_function, single_lane
-from batchnuts.autobatch.compiler.expressions import frozen
-from batchnuts.autobatch.compiler.infer_types import WEAK_DTYPES
-from batchnuts.autobatch.compiler.ir import Program, TensorType
-from batchnuts.autobatch.compiler.parse_types import parse_type
-from batchnuts.autobatch.compiler.pipeline import Compiled, compile_function
-from batchnuts.autobatch.compiler.schedule import POLICIES, Schedule, make_schedule
-from batchnuts.autobatch.compiler.text import show_program
-from batchnuts.autobatch.compiler.tree import flatten, hashable, map_leaves, unflatten
+from batchnuts.autobatch.backends.backend import STYLES, Backend
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.explain import explain_passes
-from batchnuts.autobatch.plain_python import plain_python
-from batchnuts.autobatch.recent import Recent
-from batchnuts.autobatch.runtime import reference, stackless
-from batchnuts.autobatch.runtime.backend import STYLES, Backend
-from batchnuts.autobatch.runtime.block_costs import block_costs
-from batchnuts.autobatch.runtime.faults import assertion_of_python
-from batchnuts.autobatch.runtime.profile import (
+from batchnuts.autobatch.frontend.expressions import frozen
+from batchnuts.autobatch.frontend.plain_python import plain_python
+from batchnuts.autobatch.ir.printer import show_program
+from batchnuts.autobatch.ir.program import Program, TensorType
+from batchnuts.autobatch.language.functions import LaneFunction, in_one_lane_code, require_function, single_lane
+from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
+from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES
+from batchnuts.autobatch.pipeline import Compiled, compile_function
+from batchnuts.autobatch.profiling.profile import (
     MachineNotes,
     Profile,
     StacklessNotes,
     add_to_collecting,
     collecting,
 )
-from batchnuts.autobatch.runtime.profile import profile as collect
+from batchnuts.autobatch.profiling.profile import profile as collect
+from batchnuts.autobatch.recent import Recent
+from batchnuts.autobatch.runtime import reference, stackless
+from batchnuts.autobatch.runtime.block_costs import block_costs
+from batchnuts.autobatch.runtime.faults import assertion_of_python
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth, run_to_end
+from batchnuts.autobatch.scheduling.schedule import POLICIES, Schedule, make_schedule
+from batchnuts.autobatch.text.types import parse_type
 
 KEPT_MACHINES = 16
 """Machines that a batched function keeps: one that XLA has compiled has some ten to a hundred MB."""
@@ -78,10 +78,10 @@ def as_backend(backend: str | Backend, mode: str, style: str) -> Backend:
 @functools.cache
 def _make_backend(name: str, mode: str, style: str) -> Backend:
     if name == "numpy":
-        from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
+        from batchnuts.autobatch.backends.numpy import NumpyBackend
 
         return NumpyBackend(style)
-    from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
+    from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 
     return TensorFlowBackend(mode, style)
 

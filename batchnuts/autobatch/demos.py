@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from batchnuts.autobatch import ops
 from batchnuts.autobatch.api import BatchedFunction, batch
+from batchnuts.autobatch.language import ops
 
 
 @batch

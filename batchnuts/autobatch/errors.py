@@ -5,7 +5,10 @@ A message is one paragraph: what was found, what was expected, what to do. `Sour
 
 from __future__ import annotations
 
+import linecache
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 class BatchnutsError(Exception):
@@ -27,6 +30,17 @@ class Source:
         if not self.text:
             return place
         return f"{place}\n    {self.text}\n    {' ' * self.column}^"
+
+
+def start_of(function: Callable[..., Any]) -> Source:
+    """The first line of a function, or of its decorators."""
+    return start_of_line(function.__code__.co_filename, function.__code__.co_firstlineno)
+
+
+def start_of_line(filename: str, line: int) -> Source:
+    """The first character of a line."""
+    text = linecache.getline(filename, line).rstrip("\n")
+    return Source(filename, line, len(text) - len(text.lstrip()), text)
 
 
 class CompileError(BatchnutsError):

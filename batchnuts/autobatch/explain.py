@@ -9,11 +9,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchnuts.autobatch.compiler.ir import Function, PrimOp, Program, VariableAllocation
-from batchnuts.autobatch.compiler.summary import Summary, summarize
-from batchnuts.autobatch.compiler.text import show_type
-from batchnuts.autobatch.compiler.tree import flatten, leaf_names
 from batchnuts.autobatch.errors import Source
+from batchnuts.autobatch.ir.printer import show_type
+from batchnuts.autobatch.ir.program import Function, PrimOp, Program, VariableAllocation
+from batchnuts.autobatch.ir.summary import Summary, summarize
+from batchnuts.autobatch.language.pytree import flatten, leaf_names
 
 _PLACES = {
     VariableAllocation.FULL: "full: a stack per lane",

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.check import MalformedProgramError, check_well_formed
-from batchnuts.autobatch.compiler.ir import Program
-from batchnuts.autobatch.compiler.pipeline import compile_program
-from batchnuts.autobatch.compiler.schedule import make_schedule
-from batchnuts.autobatch.compiler.text import show_type
-from batchnuts.autobatch.compiler.tree import flatten, map_leaves
+from batchnuts.autobatch.backends.backend import Backend
 from batchnuts.autobatch.errors import LaneInputError
+from batchnuts.autobatch.ir.printer import show_type
+from batchnuts.autobatch.ir.program import Program
+from batchnuts.autobatch.ir.verify import MalformedProgramError, check_well_formed
+from batchnuts.autobatch.language.pytree import flatten, map_leaves
+from batchnuts.autobatch.pipeline import compile_program
 from batchnuts.autobatch.runtime import stackless, virtual_machine
-from batchnuts.autobatch.runtime.backend import Backend
 from batchnuts.autobatch.runtime.block_costs import block_costs
+from batchnuts.autobatch.scheduling.schedule import make_schedule
 
 EXECUTORS = ("virtual_machine", "stackless")
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.schedule import costly_blocks
-from batchnuts.autobatch.compiler.tree import flatten, unflatten
-from batchnuts.autobatch.runtime.backend import State
+from batchnuts.autobatch.backends.backend import State
+from batchnuts.autobatch.language.pytree import flatten, unflatten
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
+from batchnuts.autobatch.scheduling.schedule import costly_blocks
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.runner import Counts
 from batchnuts.mcmc.serving import buffers

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.compiler.tree import flatten, map_leaves
-from batchnuts.autobatch.runtime.backend import State
+from batchnuts.autobatch.backends.backend import State
+from batchnuts.autobatch.language.pytree import flatten, map_leaves
 from batchnuts.mcmc.chain_machine import ChainMachine
 from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
 from batchnuts.mcmc.runner import Counts, UnboundedDensity

@@ -22,8 +22,8 @@ import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.tree import map_leaves
-from batchnuts.autobatch.runtime.tensorflow_threads import on_shard, processors
+from batchnuts.autobatch.backends.tensorflow.devices import on_shard, processors
+from batchnuts.autobatch.language.pytree import map_leaves
 from batchnuts.mcmc.chain_machine import ChainMachine
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.chunk import NO_CHAIN, SLICE_SECONDS, Chunk, Kept, merge

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.ir import STORED, PrimOp, Program, WriteRowOp
-from batchnuts.autobatch.compiler.schedule import costly_blocks
-from batchnuts.autobatch.runtime.backend import Backend
-from batchnuts.autobatch.runtime.tensorflow_threads import processors, use_own_threads
+from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.backends.tensorflow.devices import processors, use_own_threads
+from batchnuts.autobatch.ir.program import STORED, PrimOp, Program, WriteRowOp
+from batchnuts.autobatch.scheduling.schedule import costly_blocks
 from batchnuts.mcmc.chain_program import empty_records
 from batchnuts.mcmc.runner import STRETCH
 from batchnuts.mcmc.settings import ExecutionSettings

@@ -26,18 +26,18 @@ from batchnuts.autobatch import (
     VariableAllocation,
     lower_function_calls,
 )
-from batchnuts.autobatch.compiler.allocate import allocate
-from batchnuts.autobatch.compiler.check import (
+from batchnuts.autobatch.backends.numpy import NumpyBackend
+from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
+from batchnuts.autobatch.ir.program import COPY
+from batchnuts.autobatch.ir.verify import (
     MalformedProgramError,
     check_allocation,
     check_stack_discipline,
     check_structure,
     check_types,
 )
-from batchnuts.autobatch.compiler.ir import COPY
+from batchnuts.autobatch.passes.allocate import allocate
 from batchnuts.autobatch.runtime import stackless, virtual_machine
-from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
-from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
 
 INT, BOOL = TensorType("int64"), TensorType("bool")
 

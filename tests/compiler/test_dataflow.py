@@ -23,12 +23,12 @@ from batchnuts.autobatch import (
     batch,
 )
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.allocate import invariants, needs_stack
-from batchnuts.autobatch.compiler.cfg import predecessors, reachable, simplify_graph, successors
-from batchnuts.autobatch.compiler.dataflow import liveness
-from batchnuts.autobatch.compiler.eliminate import eliminate
-from batchnuts.autobatch.compiler.ir import COPY
-from batchnuts.autobatch.compiler.pipeline import compile_function
+from batchnuts.autobatch.ir.cfg import predecessors, reachable, simplify_graph, successors
+from batchnuts.autobatch.ir.dataflow import liveness
+from batchnuts.autobatch.ir.program import COPY
+from batchnuts.autobatch.passes.allocate import invariants, needs_stack
+from batchnuts.autobatch.passes.eliminate import eliminate
+from batchnuts.autobatch.pipeline import compile_function
 
 
 def op(out: str, *inputs: str) -> PrimOp:

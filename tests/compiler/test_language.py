@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from batchnuts.autobatch import BatchnutsError, LaneAssertionError, UnsupportedSyntaxError, batch, ops
-from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.language.pytree import flatten
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"backend": "numpy"},

@@ -27,11 +27,11 @@ from batchnuts.autobatch import (
     ops,
 )
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.check import MalformedProgramError, check_stack_discipline
-from batchnuts.autobatch.compiler.depth import depth_bound
-from batchnuts.autobatch.compiler.if_convert import SELECT
-from batchnuts.autobatch.compiler.ir import COPY
-from batchnuts.autobatch.compiler.pipeline import compile_function
+from batchnuts.autobatch.ir.program import COPY
+from batchnuts.autobatch.ir.verify import MalformedProgramError, check_stack_discipline
+from batchnuts.autobatch.passes.depth_bound import depth_bound
+from batchnuts.autobatch.passes.if_convert import SELECT
+from batchnuts.autobatch.pipeline import compile_function
 from batchnuts.autobatch.runtime.virtual_machine import affordable_depth
 
 WAYS = [
@@ -79,8 +79,8 @@ def sum_to(n, total=0):
 def test_a_self_tail_call_is_a_loop() -> None:
     found = passes(sum_to, "int64", "int64")
     assert len(ops_of(found["eliminate"], FunctionCallOp)) == 2
-    assert len(ops_of(found["tail_loops"], FunctionCallOp)) == 1, "main's own call"
-    assert not ops_of(found["tail_jumps"], PushGotoOp, PushOp, PopOp)
+    assert len(ops_of(found["self_tail_calls"], FunctionCallOp)) == 1, "main's own call"
+    assert not ops_of(found["tail_calls"], PushGotoOp, PushOp, PopOp)
     n = np.array([0, 5000, 3, 100])
     np.testing.assert_array_equal(sum_to.run(n, backend="numpy", max_stack_depth=1), n * (n + 1) // 2)
     np.testing.assert_array_equal(sum_to.run(n, backend="numpy", executor="stackless"), n * (n + 1) // 2)
@@ -100,10 +100,10 @@ def test_arguments_of_a_tail_call_are_assigned_in_parallel() -> None:
 
 def test_mutual_tail_calls_are_jumps() -> None:
     found = passes(programs.is_even, "int64")
-    assert len(ops_of(found["drop_copies"], PushGotoOp)) == 3
-    (call,) = ops_of(found["tail_jumps"], PushGotoOp)
+    assert len(ops_of(found["propagate_copies"], PushGotoOp)) == 3
+    (call,) = ops_of(found["tail_calls"], PushGotoOp)
     assert call.target_label == "is_even.entry", "only main still calls"
-    assert not ops_of(found["tail_jumps"], PushOp, PopOp)
+    assert not ops_of(found["tail_calls"], PushOp, PopOp)
     n = np.array([0, 3001, 3000])
     found_even = programs.is_even.run(n, backend="numpy", max_stack_depth=1)
     np.testing.assert_array_equal(found_even, [True, False, True])
@@ -113,18 +113,18 @@ def test_tail_jumps_between_functions_that_keep_frames() -> None:
     found = passes(climb, "int64", "int64")
     jumps = [
         (b.owner, b.terminator.label)
-        for b in found["tail_jumps"].graph.blocks
+        for b in found["tail_calls"].graph.blocks
         if isinstance(b.terminator, GotoOp) and not b.terminator.label.startswith(b.owner)
     ]
     assert {owner for owner, _ in jumps} == {"climb", "descend"}
-    assert full(found["tail_jumps"])
+    assert full(found["tail_calls"])
     # a lane below zero in every second call: short recursions of both
     assert_same(climb, np.array([0, 4, 5, 9]), np.array([1, 2, 3, 4]))
 
 
 def test_a_call_whose_result_is_used_is_no_tail_call() -> None:
     found = passes(programs.fibonacci, "int64")
-    assert len(ops_of(found["tail_loops"], FunctionCallOp)) == 3
+    assert len(ops_of(found["self_tail_calls"], FunctionCallOp)) == 3
 
 
 # ---- branches and blocks ---------------------------------------------------------------------------------------------
@@ -200,14 +200,14 @@ def count_up(n):
 def test_a_loops_test_runs_with_its_body() -> None:
     found = passes(count_up, "int64")
     assert len(found["if_convert"].graph.blocks) == 4
-    blocks = found["merge_blocks"].graph.blocks
+    blocks = found["duplicate_tails"].graph.blocks
     assert len(blocks) == 3
     assert any(b.label in b.terminator.__dict__.values() for b in blocks), "the body is a loop of one block"
     assert_same(count_up, np.array([0, 5, 8]))
 
 
 def test_a_branch_on_a_literal_is_a_jump() -> None:
-    program = passes(known_at_first, "int64")["merge_blocks"]
+    program = passes(known_at_first, "int64")["duplicate_tails"]
     assert len(ops_of(program, BranchOp)) == 1
     assert_same(known_at_first, np.array([0, 5, 8]))
 
@@ -227,9 +227,9 @@ def with_literal(n):
 def test_literals_are_neither_state_nor_stacked() -> None:
     found = passes(with_literal, "int64")
     kept = {VariableAllocation.REGISTER, VariableAllocation.FULL}
-    stored = {v for v, a in found["tail_jumps"].var_alloc.items() if a in kept}
+    stored = {v for v, a in found["tail_calls"].var_alloc.items() if a in kept}
     assert not {v for v in stored if v.endswith((".limit", ".step"))}
-    assert not full(found["tail_jumps"])
+    assert not full(found["tail_calls"])
     assert_same(with_literal, np.array([0, 5, 80]))
 
 
@@ -238,7 +238,7 @@ def test_an_invertible_parameter_needs_no_stack() -> None:
     assert full(found["allocate"]) == {"fibonacci.n", "fibonacci.left"}
     assert full(found["invert"]) == {"fibonacci.left"}
     assert len(ops_of(found["allocate"], PushOp)) == 4
-    assert pushed(found["tail_jumps"]) == ["fibonacci.left"]
+    assert pushed(found["tail_calls"]) == ["fibonacci.left"]
 
 
 @batch
@@ -320,10 +320,10 @@ def quadrature(a, b, depth):
 
 def test_the_last_call_takes_over_its_callers_frame() -> None:
     found = passes(quadrature, "float64", "float64", "int64")
-    before, after = pushed(found["invert"]), pushed(found["pop_early"])
+    before, after = pushed(found["invert"]), pushed(found["reuse_frames"])
     assert before.count("quadrature.b") == 3, "by main and both recursive calls"
     assert after.count("quadrature.b") == 2, "the second recursive call needs no new frame"
-    pops = [op.var for op in ops_of(found["pop_early"], PopOp)]
+    pops = [op.var for op in ops_of(found["reuse_frames"], PopOp)]
     assert pops.count("quadrature.b") == 1, "only a leaf drops the frame: elsewhere the callee has had it"
     assert_same(quadrature, np.array([0.0, 1.0]), np.array([1.0, 3.0]), np.array([3, 5]))
 
@@ -365,7 +365,7 @@ def test_copies_to_where_the_value_stands_go() -> None:
     def copied(name: str) -> int:
         return sum(len(op.vars_out) for op in ops_of(found[name], PrimOp) if op.function is COPY)
 
-    assert copied("drop_copies") < copied("coalesce")
+    assert copied("propagate_copies") < copied("coalesce")
 
 
 # ---- the shape of NUTS -----------------------------------------------------------------------------------------------
@@ -373,8 +373,8 @@ def test_copies_to_where_the_value_stands_go() -> None:
 
 def test_stacks_and_pushes_of_a_nuts_shaped_program() -> None:
     found = passes(nuts_shaped, *NUTS_SHAPED_TYPES)
-    assert full(found["tail_jumps"]) == {"grow.first.chosen", "grow.first.total", "grow.first.weight"}
-    assert pushed(found["tail_jumps"]) == ["grow.first.chosen", "grow.first.total", "grow.first.weight"]
+    assert full(found["tail_calls"]) == {"grow.first.chosen", "grow.first.total", "grow.first.weight"}
+    assert pushed(found["tail_calls"]) == ["grow.first.chosen", "grow.first.total", "grow.first.weight"]
     assert len(pushed(found["lower"])) >= 15
 
 
@@ -404,7 +404,7 @@ def by_threes(x, n):
 
 
 def test_an_argument_that_is_counted_down_bounds_the_depth() -> None:
-    bound = depth_bound(passes(by_threes, "int64", "int64")["merge_blocks"])
+    bound = depth_bound(passes(by_threes, "int64", "int64")["duplicate_tails"])
     assert bound is not None
     assert (bound.variable, bound.step, bound.depth(100)) == ("main.n", 3, 64)
 
@@ -420,7 +420,7 @@ def test_the_machine_starts_with_that_depth() -> None:
 @pytest.mark.parametrize("program", [programs.ackermann, programs.is_even, sum_to, not_invertible, changed_on_the_way])
 def test_no_bound_where_no_argument_tells_it(program: Any) -> None:
     parameters = program.__wrapped__.__code__.co_argcount
-    assert depth_bound(passes(program, *["int64"] * parameters)["merge_blocks"]) is None
+    assert depth_bound(passes(program, *["int64"] * parameters)["duplicate_tails"]) is None
 
 
 def test_an_input_that_only_looks_like_a_depth_costs_little() -> None:
@@ -444,7 +444,7 @@ def test_an_input_that_only_looks_like_a_depth_costs_little() -> None:
 
 def disciplined(function: Any, *types: Any) -> tuple[Program, tuple[Any, ...]]:
     found = passes(function, *types)
-    return found["tail_jumps"], found["merge_blocks"].functions
+    return found["tail_calls"], found["duplicate_tails"].functions
 
 
 def without(program: Program, kind: type, variable: str, number: int) -> Program:
@@ -498,5 +498,5 @@ def gcd_in_an_expression(a, b):
 
 def test_a_self_tail_call_in_a_conditional_expression_is_a_loop() -> None:
     found = passes(gcd_in_an_expression, "int64", "int64")
-    assert len(ops_of(found["merge_blocks"], FunctionCallOp)) == 0, "nothing recursive is left, so it is inlined"
+    assert len(ops_of(found["duplicate_tails"], FunctionCallOp)) == 0, "nothing recursive is left, so it is inlined"
     assert_same(gcd_in_an_expression, np.array([12, 91, 7, 0]), np.array([18, 35, 0, 5]))

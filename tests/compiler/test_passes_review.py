@@ -9,8 +9,8 @@ import pytest
 
 from batchnuts import autobatch
 from batchnuts.autobatch import batch
-from batchnuts.autobatch.compiler.parse import parse
 from batchnuts.autobatch.prepare import prepare
+from batchnuts.autobatch.text.parser import parse
 
 WAYS: list[dict[str, Any]] = [
     *({"schedule": schedule} for schedule in ("earliest", "most_active", "sweep", "drain")),
@@ -109,7 +109,7 @@ def test_an_input_that_is_set_to_a_literal_comes_in_with_its_own_value() -> None
         np.testing.assert_array_equal(result, [17, 11, 9])
 
 
-# ---- frames that a tail call's callee still needs (`tail_jumps`) -----------------------------------------------------
+# ---- frames that a tail call's callee still needs (`tail_calls`) -----------------------------------------------------
 
 
 @batch

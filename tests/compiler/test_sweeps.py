@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from programs import fibonacci
 
 from batchnuts.autobatch import batch
-from batchnuts.autobatch.compiler.ir import Block, BranchOp, ControlFlowGraph, GotoOp, IndirectGotoOp, PushGotoOp
-from batchnuts.autobatch.compiler.lane_flow import STAYS, STAYS_RECURSIVE, LaneFlow, counted_flow, estimated_flow
-from batchnuts.autobatch.compiler.loops import innermost_loops
-from batchnuts.autobatch.compiler.sweeps import (
+from batchnuts.autobatch.ir.loops import innermost_loops
+from batchnuts.autobatch.ir.program import Block, BranchOp, ControlFlowGraph, GotoOp, IndirectGotoOp, PushGotoOp
+from batchnuts.autobatch.scheduling.lane_flow import STAYS, STAYS_RECURSIVE, LaneFlow, counted_flow, estimated_flow
+from batchnuts.autobatch.scheduling.sweep_search import (
     GATE,
     LANES,
     MOST_GATHERED,

@@ -11,26 +11,26 @@ from gated_programs import GATED, first_thing, gated_fibonacci, two_gates
 
 from batchnuts.autobatch import CompileError, UnsupportedSyntaxError, batch, sync
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.pipeline import compile_function
+from batchnuts.autobatch.pipeline import compile_function
 
 PASSES = (
     "frontend",
     "infer_types",
     "flatten_structures",
     "eliminate",
-    "tail_loops",
+    "self_tail_calls",
     "inline",
     "if_convert",
-    "merge_blocks",
+    "duplicate_tails",
     "lower",
     "eliminate_lowered",
     "allocate",
     "rematerialize",
     "invert",
-    "pop_early",
+    "reuse_frames",
     "coalesce",
-    "drop_copies",
-    "tail_jumps",
+    "propagate_copies",
+    "tail_calls",
 )
 
 
@@ -71,12 +71,12 @@ def test_one_block_has_the_gate_though_its_function_is_inlined() -> None:
 
 
 def test_a_gated_block_is_neither_skipped_nor_joined() -> None:
-    assert gates(first_thing, "int64")["tail_jumps"] == {
+    assert gates(first_thing, "int64")["tail_calls"] == {
         "first_thing.sync": 1.0,
         "first_thing.sync.2": 0.5,
         "first_thing.sync.3": 1.0,
     }
-    assert gates(two_gates, "int64")["tail_jumps"] == {"two_gates.sync": 1.0, "two_gates.sync.2": 0.75}
+    assert gates(two_gates, "int64")["tail_calls"] == {"two_gates.sync": 1.0, "two_gates.sync.2": 0.75}
 
 
 def test_an_empty_gated_block_stays() -> None:
@@ -87,7 +87,7 @@ def test_an_empty_gated_block_stays() -> None:
             sync(0.25)
         return n
 
-    assert gates(waits, "int64")["tail_jumps"] == {"waits.sync": 0.25}
+    assert gates(waits, "int64")["tail_calls"] == {"waits.sync": 0.25}
 
 
 def test_the_text_shows_the_gate() -> None:
@@ -117,7 +117,7 @@ def test_static_fractions() -> None:
         sync(1)
         return n
 
-    assert list(gates(by_name, "int64")["tail_jumps"].values()) == [0.25, 0.5, 1.0]
+    assert list(gates(by_name, "int64")["tail_calls"].values()) == [0.25, 0.5, 1.0]
 
 
 @pytest.mark.parametrize("fraction", [0, -0.5, 1.5, float("nan"), True, "half", None])

@@ -39,12 +39,12 @@ from batchnuts.autobatch import (
     show_program,
 )
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.ir import COPY
-from batchnuts.autobatch.compiler.parse_types import parse_type
-from batchnuts.autobatch.compiler.pipeline import compile_function
-from batchnuts.autobatch.compiler.text import show_type
-from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.ir.printer import show_type
+from batchnuts.autobatch.ir.program import COPY
+from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.pipeline import compile_function
 from batchnuts.autobatch.runtime import stackless, virtual_machine
+from batchnuts.autobatch.text.types import parse_type
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 
 NUMPY = get_backend("numpy", "eager")

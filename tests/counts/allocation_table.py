@@ -23,10 +23,10 @@ LOWERED = (
     "allocate",
     "rematerialize",
     "invert",
-    "pop_early",
+    "reuse_frames",
     "coalesce",
-    "drop_copies",
-    "tail_jumps",
+    "propagate_copies",
+    "tail_calls",
 )
 """The passes from lowering on, in order."""
 

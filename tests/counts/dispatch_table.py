@@ -28,9 +28,9 @@ from ways import SCHEDULES
 
 from batchnuts.autobatch import random
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.ir import COPY, Block, PrimOp, WriteRowOp
-from batchnuts.autobatch.compiler.tree import flatten
 from batchnuts.autobatch.errors import StackOverflowError
+from batchnuts.autobatch.ir.program import COPY, Block, PrimOp, WriteRowOp
+from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH
 
 COLUMNS = ("stackless", *SCHEDULES["virtual_machine"])

@@ -40,18 +40,18 @@ def shaped() -> dict[str, Program]:
 
 def test_nuts_has_fewer_stacks_and_pushes_than_the_reference(nuts: dict[str, Program]) -> None:
     """The reference implementation of the paper has 10 FULL variables and 20 pushes."""
-    last = summarize(nuts["tail_jumps"])
+    last = summarize(nuts["tail_calls"])
     assert (last.full, last.pushes, last.pops, last.return_addresses) == (9, 10, 9, 2)
     vectors = [
         v
-        for v, a in nuts["tail_jumps"].var_alloc.items()
-        if a is VariableAllocation.FULL and nuts["tail_jumps"].var_defs[v].shape
+        for v, a in nuts["tail_calls"].var_alloc.items()
+        if a is VariableAllocation.FULL and nuts["tail_calls"].var_defs[v].shape
     ]
     assert len(vectors) == 5
 
 
 def test_a_program_of_its_shape(shaped: dict[str, Program]) -> None:
-    last = summarize(shaped["tail_jumps"])
+    last = summarize(shaped["tail_calls"])
     assert (last.full, last.pushes, last.pops, last.return_addresses) == (3, 3, 3, 3)
 
 

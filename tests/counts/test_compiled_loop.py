@@ -17,8 +17,8 @@ from mcmc_models import gaussian
 
 from batchnuts.autobatch import Schedule, Slot, random
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.runtime import tensorflow_backend, tensorflow_work, xla_flags
-from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
+from batchnuts.autobatch.backends.tensorflow import backend, work, xla_flags
+from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc import adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
@@ -131,8 +131,8 @@ def test_primitives_are_looked_at_in_bare_graphs(monkeypatch: pytest.MonkeyPatch
         raise AssertionError("a tf.function is made before the machine is traced")
 
     random.normal(tf.constant([1, 2], "uint32"))  # the cipher is traced
-    noting(tensorflow_backend)
-    noting(tensorflow_work)
+    noting(backend)
+    noting(work)
     monkeypatch.setattr(tf, "function", refuse)
     monkeypatch.setattr(xla_flags, "_done", [xla_flags.PLAIN_LOOP_BYTES])
     make_machine()

@@ -8,11 +8,11 @@ import numpy as np
 from sampler_tasks import SCHOOLS, make_problem, make_task
 
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.schedule import Schedule
-from batchnuts.autobatch.compiler.sweeps import DEAR
-from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
+from batchnuts.autobatch.scheduling.schedule import Schedule
+from batchnuts.autobatch.scheduling.sweep_search import DEAR
 from batchnuts.experiments.samplers.ours import make_task_chain
 
 CHAINS = 128

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import batchnuts
 from batchnuts.autobatch import StackOverflowError
-from batchnuts.autobatch.runtime import tensorflow_session
+from batchnuts.autobatch.backends.tensorflow import session
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc import kept
 from batchnuts.mcmc.chains import run_chains
@@ -113,10 +113,8 @@ def test_every_setting_is_either_of_the_shape_or_of_no_program() -> None:
 
 def test_under_xla_nothing_is_traced_and_no_session_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    make = tensorflow_session.SessionProgram._make
-    monkeypatch.setattr(
-        tensorflow_session.SessionProgram, "_make", lambda self: [made.append(weakref.ref(self)), make(self)][1]
-    )
+    make = session.SessionProgram._make
+    monkeypatch.setattr(session.SessionProgram, "_make", lambda self: [made.append(weakref.ref(self)), make(self)][1])
     traced: list[Any] = []
     model = normal(calls=traced)
     settings: dict[str, Any] = {"backend": "tensorflow", "chains": 2}

@@ -11,9 +11,9 @@ from mcmc_models import gaussian
 from batchnuts import Model
 from batchnuts.autobatch import TensorType
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.schedule import costly_blocks
-from batchnuts.autobatch.compiler.sweeps import GATE, GATED_PATIENCE
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
+from batchnuts.autobatch.scheduling.schedule import costly_blocks
+from batchnuts.autobatch.scheduling.sweep_search import GATE, GATED_PATIENCE
 from batchnuts.mcmc.adaptation import DualAveraging
 from batchnuts.mcmc.chain_program import make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 from batchnuts.autobatch import random
-from batchnuts.autobatch.compiler.ir import Primitive, TensorType
+from batchnuts.autobatch.backends.tensorflow.work import primitive_work
+from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.pfor import PforError, pfor
 from batchnuts.autobatch.pfor.calls import ElementwiseFunction
 from batchnuts.autobatch.pfor.graphs import trace_of
-from batchnuts.autobatch.runtime.tensorflow_work import primitive_work
 
 ROWS = 4
 

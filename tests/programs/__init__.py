@@ -103,5 +103,6 @@ COVERING: tuple[Case, ...] = tuple(
 def covering_by_default(cases: tuple[Case, ...] = CASES) -> pytest.MarkDecorator:
     """Parametrize by `case`: the covering programs in the default suite, the others where slow tests are asked for."""
     slow = pytest.mark.slow
-    params = [pytest.param(case, id=case.name, marks=() if case in COVERING else slow) for case in cases]
+    covering = {case.name for case in COVERING}
+    params = [pytest.param(case, id=case.name, marks=() if case.name in covering else slow) for case in cases]
     return pytest.mark.parametrize("case", params)

@@ -26,11 +26,11 @@ from generator import lanes, program
 from mutants import MUTANTS, Mutant
 from programs import CASES
 
-from batchnuts.autobatch import PushOp, StackOverflowError, VariableAllocation
-from batchnuts.autobatch.compiler import pipeline, schedule
-from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch import PushOp, StackOverflowError, VariableAllocation, pipeline
+from batchnuts.autobatch.backends.numpy import NumpyBackend
+from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime import stackless, virtual_machine
-from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
+from batchnuts.autobatch.scheduling import schedule
 
 PROGRAMS = (
     "fibonacci",
@@ -212,5 +212,15 @@ def test_the_true_library_passes(subjects: tuple[Subject, ...]) -> None:
 
 def test_there_are_enough_mutants() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 30
-    places = {"lower", "masking", "allocate", "dataflow", "coalesce", "schedule", "invert", "pop_early", "tail_jumps"}
+    places = {
+        "lower",
+        "masking",
+        "allocate",
+        "dataflow",
+        "coalesce",
+        "schedule",
+        "invert",
+        "reuse_frames",
+        "tail_calls",
+    }
     assert places <= {mutant.where for mutant in MUTANTS}

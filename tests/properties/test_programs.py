@@ -21,11 +21,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ways import ON_NUMPY, ON_TENSORFLOW, ORACLE, Way
 
-from batchnuts.autobatch.compiler.lane_flow import estimated_flow
-from batchnuts.autobatch.compiler.schedule import POLICIES, make_schedule
-from batchnuts.autobatch.compiler.sweeps import drain_price
-from batchnuts.autobatch.compiler.tree import flatten
 from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.scheduling.lane_flow import estimated_flow
+from batchnuts.autobatch.scheduling.schedule import POLICIES, make_schedule
+from batchnuts.autobatch.scheduling.sweep_search import drain_price
 
 LANES = 4
 

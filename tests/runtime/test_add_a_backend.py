@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from programs import Case, covering_by_default
 
-from batchnuts.autobatch.compiler.tree import flatten
-from batchnuts.autobatch.runtime.backend import Backend
+from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.language.pytree import flatten
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "add_a_backend.md"
 

@@ -15,8 +15,8 @@ from programs import Case, covering_by_default, fibonacci
 
 from batchnuts.autobatch import Schedule, Slot, batch, ops, write
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.ir import PushOp, reads
-from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.ir.program import PushOp, reads
+from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime.compaction import written_in_place
 
 NUMPY = get_backend("numpy", "")
@@ -97,7 +97,7 @@ def test_a_width_changes_no_result(backend: str, mode: str, case: Gated, width: 
 
 
 def test_in_style_gather() -> None:
-    from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
+    from batchnuts.autobatch.backends.numpy import NumpyBackend
 
     assert_like_plain_python(SQUARES, backend=NumpyBackend(style="gather"), schedule=narrow(SQUARES))
 
@@ -194,7 +194,7 @@ def longest_wait(case: Gated, schedule: Schedule, sweeps: int) -> int:
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_schedule_with_widths_ends_and_starves_nobody(data: st.DataObject) -> None:
-    """Within patience times the runs that it takes to serve all lanes, as compiler/schedule.py says."""
+    """Within patience times the runs that it takes to serve all lanes, as scheduling/schedule.py says."""
     case = data.draw(st.sampled_from([*GATED, Gated(count_down, (np.array([3, 19, 4, 1, 25]),))]))
     types = ("int64",) * len(case.inputs)
     labels = data.draw(st.permutations(case.function.schedule(*types, backend="numpy", policy="earliest").order))

@@ -30,8 +30,8 @@ from programs import (
 from ways import ON_NUMPY, ON_TENSORFLOW, ORACLE, WAYS, Way, left_out
 
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.ir import PrimOp
-from batchnuts.autobatch.compiler.tree import flatten, map_leaves
+from batchnuts.autobatch.ir.program import PrimOp
+from batchnuts.autobatch.language.pytree import flatten, map_leaves
 
 RTOL = {"float32": 2e-6, "float64": 1e-13}
 

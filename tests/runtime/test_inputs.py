@@ -10,7 +10,7 @@ import pytest
 
 from batchnuts.autobatch import LaneInputError, batch, write
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime import reference, stackless, virtual_machine
 
 TENSORFLOW = [{"backend": "tensorflow", "mode": mode} for mode in ("eager", "graph", "xla")]

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from batchnuts.autobatch import lane_operators, ops
-from batchnuts.autobatch.lane_indexing import item
-from batchnuts.autobatch.lane_operators import Checks
+from batchnuts.autobatch import ops
+from batchnuts.autobatch.language import operators
+from batchnuts.autobatch.language.indexing import item
+from batchnuts.autobatch.language.operators import Checks
 
 DTYPES = ("bool", "int8", "int32", "int64", "uint8", "uint32", "uint64", "float32", "float64")
 VALUES = {
@@ -28,25 +29,25 @@ OTHERS = {
     "f": [2.0, -2.0, 0.1, 0.1, -3.0, 0.7],
 }
 ARITHMETIC: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "+": (lane_operators.add, operator.add),
-    "-": (lane_operators.subtract, operator.sub),
-    "*": (lane_operators.multiply, operator.mul),
-    "/": (lane_operators.divide, operator.truediv),
-    "//": (lane_operators.floor_divide, operator.floordiv),
-    "%": (lane_operators.remainder, operator.mod),
+    "+": (operators.add, operator.add),
+    "-": (operators.subtract, operator.sub),
+    "*": (operators.multiply, operator.mul),
+    "/": (operators.divide, operator.truediv),
+    "//": (operators.floor_divide, operator.floordiv),
+    "%": (operators.remainder, operator.mod),
 }
 COMPARISONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "==": (lane_operators.equal, operator.eq),
-    "!=": (lane_operators.not_equal, operator.ne),
-    "<": (lane_operators.less, operator.lt),
-    "<=": (lane_operators.less_equal, operator.le),
-    ">": (lane_operators.greater, operator.gt),
-    ">=": (lane_operators.greater_equal, operator.ge),
+    "==": (operators.equal, operator.eq),
+    "!=": (operators.not_equal, operator.ne),
+    "<": (operators.less, operator.lt),
+    "<=": (operators.less_equal, operator.le),
+    ">": (operators.greater, operator.gt),
+    ">=": (operators.greater_equal, operator.ge),
 }
 BITS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "&": (lane_operators.bitwise_and, operator.and_),
-    "|": (lane_operators.bitwise_or, operator.or_),
-    "^": (lane_operators.bitwise_xor, operator.xor),
+    "&": (operators.bitwise_and, operator.and_),
+    "|": (operators.bitwise_or, operator.or_),
+    "^": (operators.bitwise_xor, operator.xor),
 }
 
 
@@ -122,11 +123,11 @@ def test_division_compiled_and_vectorized(symbol: str, dtype: str) -> None:
             np.testing.assert_array_equal(found, expected, err_msg=way)
 
 
-@pytest.mark.parametrize("function", [lane_operators.floor_divide, lane_operators.remainder])
+@pytest.mark.parametrize("function", [operators.floor_divide, operators.remainder])
 def test_the_least_integer_over_minus_one_wraps(function: Callable[..., Any]) -> None:
     least = np.array([np.iinfo("int64").min, -7, 7])
     minus_one = np.array([-1, -1, -1])
-    expected = operator.floordiv(least, minus_one) if function is lane_operators.floor_divide else np.zeros(3)
+    expected = operator.floordiv(least, minus_one) if function is operators.floor_divide else np.zeros(3)
     for way, found in ways(lambda x, y: function(x, y, Checks(), 0), least, minus_one).items():
         np.testing.assert_array_equal(found, expected, err_msg=way)
 
@@ -136,18 +137,18 @@ def test_powers(dtype: str) -> None:
     x, _ = operands(dtype, dtype)
     exponents = np.array([0, 1, 2, 3, 5, 7]).astype(dtype)
     expected = x**exponents
-    for way, found in ways(lambda x, y: lane_operators.power(x, y, Checks(), 0), x, exponents).items():
+    for way, found in ways(lambda x, y: operators.power(x, y, Checks(), 0), x, exponents).items():
         assert ops.dtype_of(found) == expected.dtype
         np.testing.assert_allclose(np.asarray(found), expected, rtol=2e-6, err_msg=way)
-    assert_equal(lane_operators.power(tf.constant(x), 2), x**2)
+    assert_equal(operators.power(tf.constant(x), 2), x**2)
 
 
 def test_shifts_by_more_than_the_width_leave_nothing() -> None:
     x = np.array([-5, 5, -1, 1, 7])
     amounts = np.array([1, 63, 64, 100, 0])
     for function, python in (
-        (lane_operators.left_shift, operator.lshift),
-        (lane_operators.right_shift, operator.rshift),
+        (operators.left_shift, operator.lshift),
+        (operators.right_shift, operator.rshift),
     ):
         for found in ways(lambda a, b, f=function: f(a, b, Checks(), 0), x, amounts).values():
             np.testing.assert_array_equal(found, python(x, amounts))
@@ -160,10 +161,10 @@ def test_shifts_by_more_than_the_width_leave_nothing() -> None:
 def test_what_has_no_value_is_noted(as_array: Callable[..., Any]) -> None:
     x, zero = as_array(np.int64(7)), as_array(np.int64(0))
     for function, y, result in (
-        (lane_operators.floor_divide, zero, 7),
-        (lane_operators.remainder, zero, 0),
-        (lane_operators.power, as_array(np.int64(-2)), 1),
-        (lane_operators.left_shift, as_array(np.int64(-2)), 7),
+        (operators.floor_divide, zero, 7),
+        (operators.remainder, zero, 0),
+        (operators.power, as_array(np.int64(-2)), 1),
+        (operators.left_shift, as_array(np.int64(-2)), 7),
     ):
         checks = Checks()
         assert int(function(x, y, checks, 1)) == result
@@ -176,21 +177,21 @@ def test_what_has_no_value_is_noted(as_array: Callable[..., Any]) -> None:
 def test_static_mistakes_raise(as_array: Callable[..., Any]) -> None:
     x = as_array(np.arange(3))
     with pytest.raises(ZeroDivisionError, match="by zero"):
-        lane_operators.floor_divide(x, 0)
+        operators.floor_divide(x, 0)
     with pytest.raises(ValueError, match="negative power"):
-        lane_operators.power(x, -1)
+        operators.power(x, -1)
     with pytest.raises(TypeError, match="write -int"):
-        lane_operators.negative(x > 0)
+        operators.negative(x > 0)
     with pytest.raises(TypeError, match="write `not`"):
-        lane_operators.invert(True)
+        operators.invert(True)
 
 
 def test_floats_need_no_check() -> None:
     for y in (np.float32(0.0), tf.constant(0.0)):
         checks = Checks()
-        assert np.isnan(float(lane_operators.remainder(y, y, checks, 0)))
+        assert np.isnan(float(operators.remainder(y, y, checks, 0)))
         assert checks.results(1) == (True,)
-    assert np.isinf(lane_operators.divide(1, 0))
+    assert np.isinf(operators.divide(1, 0))
 
 
 def test_other_values_keep_their_own_operators() -> None:
@@ -198,14 +199,14 @@ def test_other_values_keep_their_own_operators() -> None:
         def __radd__(self, other: Any) -> str:
             return "mine"
 
-    assert lane_operators.add((1,), (2,)) == (1, 2)
-    assert lane_operators.add("a", "b") == "ab"
-    assert lane_operators.multiply([1], 2) == [1, 1]
-    assert lane_operators.remainder("%d", 3) == "3"
-    assert lane_operators.equal("a", "a") is True
-    assert lane_operators.add(tf.constant(1), Mine()) == "mine"
-    np.testing.assert_array_equal(lane_operators.add(tf.constant([1, 2]), [0.5, 1.5]), [1.5, 3.5])
-    assert lane_operators.negative(np.uint32(1)) == lane_operators.negative(tf.constant(1, tf.uint32))
+    assert operators.add((1,), (2,)) == (1, 2)
+    assert operators.add("a", "b") == "ab"
+    assert operators.multiply([1], 2) == [1, 1]
+    assert operators.remainder("%d", 3) == "3"
+    assert operators.equal("a", "a") is True
+    assert operators.add(tf.constant(1), Mine()) == "mine"
+    np.testing.assert_array_equal(operators.add(tf.constant([1, 2]), [0.5, 1.5]), [1.5, 3.5])
+    assert operators.negative(np.uint32(1)) == operators.negative(tf.constant(1, tf.uint32))
 
 
 # ---- indexing -------------------------------------------------------------------------------------------------------

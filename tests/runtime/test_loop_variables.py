@@ -11,10 +11,10 @@ from programs import Case, covering_by_default, fibonacci
 
 from batchnuts.autobatch import batch
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.schedule import make_schedule
-from batchnuts.autobatch.compiler.tree import flatten
-from batchnuts.autobatch.runtime.machine_code import MachineCode, entries_touched
-from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
+from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
+from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.runtime.block_code import MachineCode, entries_touched
+from batchnuts.autobatch.scheduling.schedule import make_schedule
 
 
 @batch

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from batchnuts.autobatch import lane_builtins, ops
+from batchnuts.autobatch import ops
+from batchnuts.autobatch.language import builtins as lane_builtins
 from batchnuts.autobatch.pfor import vectorized_map
 
 INF, NAN = math.inf, math.nan

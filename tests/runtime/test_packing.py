@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from batchnuts.autobatch import batch
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.ir import TensorType
-from batchnuts.autobatch.runtime.tensorflow_packing import GRAPH, HOST, SMALL, Layout, PackedFunction
+from batchnuts.autobatch.backends.tensorflow.packing import GRAPH, HOST, SMALL, Layout, PackedFunction
+from batchnuts.autobatch.ir.program import TensorType
 
 DTYPES = ("bool", "int32", "int64", "uint32", "float32", "float64")
 

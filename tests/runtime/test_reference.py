@@ -26,9 +26,9 @@ from batchnuts.autobatch import (
     write,
 )
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.compiler.pipeline import compile_function
-from batchnuts.autobatch.compiler.tree import flatten
 from batchnuts.autobatch.errors import BatchnutsError, StackOverflowError
+from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.pipeline import compile_function
 from batchnuts.autobatch.runtime import faults, reference
 from batchnuts.autobatch.runtime.reference import InternalError
 

@@ -14,10 +14,10 @@ from programs import Case, collatz, covering_by_default, fibonacci
 
 from batchnuts.autobatch import Schedule, Slot
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.tree import flatten
-from batchnuts.autobatch.runtime.backend import SweepPlan
-from batchnuts.autobatch.runtime.dispatch import OnHost, Rule
-from batchnuts.autobatch.runtime.numpy_backend import NumpyBackend
+from batchnuts.autobatch.backends.backend import SweepPlan
+from batchnuts.autobatch.backends.numpy import NumpyBackend
+from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.scheduling.dispatch import OnHost, Rule
 
 POLICIES = ("earliest", "most_active", "sweep", "drain")
 EVERYWHERE = [

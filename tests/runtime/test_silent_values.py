@@ -12,7 +12,7 @@ import pytest
 
 from batchnuts import autobatch
 from batchnuts.autobatch import TypeConflictError, ops
-from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.language.pytree import flatten
 
 WAYS = [
     {"backend": "numpy"},

@@ -23,7 +23,7 @@ from batchnuts.autobatch import (
     write,
 )
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime import faults, stackless
 from batchnuts.autobatch.runtime.stackless import Part
 

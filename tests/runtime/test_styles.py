@@ -10,7 +10,7 @@ from programs import Case, covering_by_default, fibonacci
 
 from batchnuts.autobatch import batch, ops, primitive
 from batchnuts.autobatch.api import as_backend, as_type, get_backend
-from batchnuts.autobatch.compiler.tree import flatten
+from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime.regions import Compute, plan_block
 
 EAGER = {"backend": "tensorflow", "mode": "eager"}

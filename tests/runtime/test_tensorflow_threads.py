@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from batchnuts.autobatch.runtime.tensorflow_threads import on_shard, use_own_threads
+from batchnuts.autobatch.backends.tensorflow.devices import on_shard, use_own_threads
 
 SAMPLED = """
 import sys
 import numpy as np
 import batchnuts
-from batchnuts.autobatch.runtime.tensorflow_threads import on_shard
+from batchnuts.autobatch.backends.tensorflow.devices import on_shard
 own = sys.argv[1] == "own"
 if own:
     assert not batchnuts.use_own_threads(1)
@@ -39,7 +39,7 @@ assert "TF_XLA_FLAGS" not in os.environ
 model = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
 data = batchnuts.sample_chains(model, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, shards=2)
 if own:
-    from batchnuts.autobatch.runtime.tensorflow_threads import _programs
+    from batchnuts.autobatch.backends.tensorflow.devices import _programs
     (kept,) = _programs
     def programs():
         return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(kept.name)}

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from batchnuts.autobatch import random
-from batchnuts.autobatch.runtime.tensorflow_backend import TensorFlowBackend
+from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.mcmc import adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient

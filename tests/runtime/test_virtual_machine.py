@@ -10,8 +10,8 @@ from programs import fibonacci, is_even, recursion_in_loop
 
 from batchnuts.autobatch import BatchnutsError, StackOverflowError, batch, ops, write
 from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.backends.tensorflow.backend import FEW
 from batchnuts.autobatch.runtime import virtual_machine
-from batchnuts.autobatch.runtime.tensorflow_backend import FEW
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
 
 MODES = [("numpy", "eager"), ("tensorflow", "eager"), ("tensorflow", "graph"), ("tensorflow", "xla")]

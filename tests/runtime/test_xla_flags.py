@@ -14,7 +14,7 @@ import sys
 import numpy as np
 from batchnuts.autobatch import batch, ops
 from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.runtime import xla_flags
+from batchnuts.autobatch.backends.tensorflow import xla_flags
 
 @batch
 def shrunk(x, n):

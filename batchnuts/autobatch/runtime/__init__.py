@@ -1,1 +1,1 @@
-"""The executors, and the backends they run on."""
+"""The executors: the virtual machine, stackless, and the reference interpreter."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from batchnuts.autobatch.compiler.ir import (
+from batchnuts.autobatch.backends.backend import Backend, Work
+from batchnuts.autobatch.ir.program import (
     STORED,
     Block,
     PopOp,
@@ -21,8 +22,7 @@ from batchnuts.autobatch.compiler.ir import (
     PushOp,
     WriteRowOp,
 )
-from batchnuts.autobatch.compiler.sweeps import DISPATCH, LANES
-from batchnuts.autobatch.runtime.backend import Backend, Work
+from batchnuts.autobatch.scheduling.sweep_search import DISPATCH, LANES
 
 PRODUCT = 1e-5
 """Microseconds of a multiplication within a product of matrices."""

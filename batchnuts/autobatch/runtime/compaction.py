@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.ir import Block, WriteRowOp, reads, writes
-from batchnuts.autobatch.runtime.backend import Array, Backend, State
+from batchnuts.autobatch.backends.backend import Array, Backend, State
+from batchnuts.autobatch.ir.program import Block, WriteRowOp, reads, writes
 from batchnuts.autobatch.runtime.storage import Storage
 
 

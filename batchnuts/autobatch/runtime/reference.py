@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.callables import write
-from batchnuts.autobatch.compiler.ir import (
+from batchnuts.autobatch.ir.program import (
     AssertOp,
     BranchOp,
     Function,
@@ -37,7 +36,8 @@ from batchnuts.autobatch.compiler.ir import (
     TensorType,
     WriteRowOp,
 )
-from batchnuts.autobatch.compiler.tree import flatten, map_leaves
+from batchnuts.autobatch.language.functions import write
+from batchnuts.autobatch.language.pytree import flatten, map_leaves
 from batchnuts.autobatch.runtime import faults
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 

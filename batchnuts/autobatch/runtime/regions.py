@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch import ops
-from batchnuts.autobatch.compiler.dataflow import Variables, live_after_ops
-from batchnuts.autobatch.compiler.ir import COPY, Block, Op, PrimOp, TensorType, terminator_reads
-from batchnuts.autobatch.runtime.backend import Array, Backend, RowFunction
+from batchnuts.autobatch.backends.backend import Array, Backend, RowFunction
+from batchnuts.autobatch.ir.dataflow import Variables, live_after_ops
+from batchnuts.autobatch.ir.program import COPY, Block, Op, PrimOp, TensorType, terminator_reads
+from batchnuts.autobatch.language import ops
 
 Region = Callable[..., tuple[Array, ...]]
 """(mask, *inputs) -> outputs, all over lanes. Rows of lanes outside the mask are unspecified in the outputs."""

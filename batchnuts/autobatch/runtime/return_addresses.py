@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from batchnuts.autobatch.compiler.ir import Program, PushGotoOp
-from batchnuts.autobatch.runtime.backend import Array, State, StateArrays
+from batchnuts.autobatch.backends.backend import Array, State, StateArrays
+from batchnuts.autobatch.ir.program import Program, PushGotoOp
 from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, Storage
 
 BITS = 62

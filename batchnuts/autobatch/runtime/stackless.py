@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.dataflow import function_liveness, live_after_ops
-from batchnuts.autobatch.compiler.ir import (
+from batchnuts.autobatch.backends.backend import Array, Backend, State
+from batchnuts.autobatch.ir.dataflow import function_liveness, live_after_ops
+from batchnuts.autobatch.ir.program import (
     AssertOp,
     Block,
     BranchOp,
@@ -40,7 +41,6 @@ from batchnuts.autobatch.compiler.ir import (
     writes,
 )
 from batchnuts.autobatch.runtime import faults
-from batchnuts.autobatch.runtime.backend import Array, Backend, State
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_ops
 from batchnuts.autobatch.runtime.storage import LaneValues, Storage

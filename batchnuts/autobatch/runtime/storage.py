@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.ir import TensorType, WriteRowOp
-from batchnuts.autobatch.runtime.backend import Array, Backend, State
+from batchnuts.autobatch.backends.backend import Array, Backend, State
+from batchnuts.autobatch.ir.program import TensorType, WriteRowOp
 
 RETURN_ADDRESS = "@"
 """The name under which return addresses are stored as if they were a variable."""

@@ -29,15 +29,15 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.compiler.ir import Program, VariableAllocation
-from batchnuts.autobatch.compiler.schedule import Schedule, ending_early, make_schedule
+from batchnuts.autobatch.backends.backend import Array, Backend, BlockStep, State, StateArrays, SweepPlan
 from batchnuts.autobatch.errors import StackOverflowError
-from batchnuts.autobatch.runtime.backend import Array, Backend, BlockStep, State, StateArrays, SweepPlan
+from batchnuts.autobatch.ir.program import Program, VariableAllocation
+from batchnuts.autobatch.runtime.block_code import MachineCode, entries_touched
 from batchnuts.autobatch.runtime.block_costs import block_work, costs_of
-from batchnuts.autobatch.runtime.dispatch import Rule
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
-from batchnuts.autobatch.runtime.machine_code import MachineCode, entries_touched
 from batchnuts.autobatch.runtime.return_addresses import WORD
+from batchnuts.autobatch.scheduling.dispatch import Rule
+from batchnuts.autobatch.scheduling.schedule import Schedule, ending_early, make_schedule
 
 FIRST_STACK_DEPTH = 16
 """Where an automatic stack depth begins; it grows up to LARGEST_STACK_DEPTH."""
@@ -74,7 +74,7 @@ class VirtualMachine:
 
     schedule: a policy's name, or a Schedule made by hand; ValueError if it does not fit the program.
     profiled: whether the state notes what a profile needs besides (see `MachineCode`).
-    ends_early: see `compiler.schedule.ending_early`.
+    ends_early: see `scheduling.schedule.ending_early`.
     """
 
     def __init__(

@@ -1,0 +1,1 @@
+"""What executors need of an array library, one implementation for each library."""

@@ -1,0 +1,49 @@
+"""What backends share when they evaluate primitives abstractly: stand-in values and the types of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.ir.program import TensorType
+from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES
+
+StandIns = Mapping[str, Any]
+"""A value for each dtype kind, in place of one that is not known at compile time."""
+
+USUAL: StandIns = {"b": True, "i": 5, "u": 5, "f": 0.5, "c": 0.5}
+OTHER: StandIns = {"b": False, "i": 2, "u": 2, "f": -1.5, "c": -1.5}
+ZEROS: StandIns = {"b": False, "i": 0, "u": 0, "f": 0.0, "c": 0.0}
+
+TRACED_LANES = 1009
+"""Lanes that a batched primitive is traced with: no extent of anyone's array, so a missing lane axis shows."""
+
+
+def stand_in(type_: TensorType, values: StandIns) -> Any:
+    """A Python number for a weak type, else an array of that type."""
+    value = values[np.dtype(type_.dtype).kind]
+    if type_.weak:
+        return value
+    return np.full(type_.shape, value, type_.dtype)[()]
+
+
+def type_of_value(value: Any) -> TensorType:
+    """The type of one array, or the weak type of a Python number. Raises TypeError for anything else."""
+    if type(value) in WEAK_DTYPES:
+        return TensorType(WEAK_DTYPES[type(value)], (), weak=True)
+    array = np.asarray(value)
+    if array.dtype.kind not in USUAL:
+        raise TypeError(f"a variable holds arrays and numbers, found {type(value).__name__}")
+    return TensorType(array.dtype.name, array.shape)
+
+
+def without_lanes(type_: TensorType, lanes: int) -> TensorType:
+    """One lane's type of a batched primitive's result. Raises ValueError if its first axis is not the lanes."""
+    if not type_.shape or type_.shape[0] != lanes:
+        raise ValueError(
+            f"a batched primitive returned shape {type_.shape} for {lanes} lanes; its results must have the lane axis "
+            f"in front, as in ({lanes}, ...). Reduce over the other axes only."
+        )
+    return TensorType(type_.dtype, type_.shape[1:])

@@ -1,0 +1,266 @@
+"""What an executor needs of an array library. A new backend is one file that provides this Protocol."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from batchnuts.autobatch.ir.program import Primitive, TensorType
+from batchnuts.autobatch.passes.infer_types import Evaluator
+from batchnuts.autobatch.scheduling.dispatch import OnHost, Rule
+
+Array = Any
+"""An array of the backend's library; [lanes, ...] unless said otherwise."""
+
+State = dict[str, Array]
+"""All arrays of a machine, by name."""
+
+RowFunction = Callable[..., tuple[Array, ...]]
+"""(*inputs [rows, ...]) -> outputs [rows, ...], row by row; for any number of rows from one on."""
+
+
+class CompiledMachine(Protocol):
+    """A function (State, *scalars) -> (State, scalar), compiled when it is first called."""
+
+    def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
+        """Run it."""
+
+    def trace(self, state: State, *scalars: Array) -> None:
+        """Do, for such arguments, what compiling takes of Python, so that other threads can run Python meanwhile."""
+
+
+STYLES = ("masking", "gather")
+"""How a primitive runs on the active lanes only: masking computes all rows and selects, so that shapes stay static;
+gather computes the active lanes' rows and scatters the results back, so that nothing is computed in vain."""
+
+
+@dataclass(frozen=True)
+class BlockStep:
+    """One block ready to run: on the lanes whose pc is `index`."""
+
+    label: str
+    index: int
+    group_start: int
+    """Index of the first block of its group."""
+    touches: tuple[str, ...]
+    """The entries of the state that it may change."""
+    run: Callable[[State], State]
+    width: int
+    """How many lanes it computes, and serves at most."""
+    free: bool = False
+    """Whether it is due wherever some lane's pc is at it (no gate, no earlier group); a backend may save the rule."""
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """One sweep: the steps in order, each if it is due by the rule when the sweep comes to it.
+
+    In a sweep for all, a step is due also if some lane is at its index. Such is every `patience`-th, by the state's
+    entry `sweeps`, which counts them from the machine's start on.
+    """
+
+    steps: tuple[BlockStep, ...]
+    halted: int
+    """The pc of lanes that have halted; more than any step's index."""
+    rule: Rule
+    one_choice: bool = False
+    """Whether only the most active block runs, as it stands at the start of a sweep."""
+    patience: int | None = None
+
+    @property
+    def touches(self) -> tuple[str, ...]:
+        """The entries of the state that a sweep may change: its own, and those of any step."""
+        of_steps = {name for step in self.steps for name in step.touches}
+        return tuple(sorted(of_steps | {"sweeps", "executions", "active", "computed"}))
+
+    def is_for_all(self, sweeps: Array) -> Array:
+        """Whether the sweep before which there were so many is one for all."""
+        return sweeps % self.patience == self.patience - 1 if self.patience is not None else False
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a primitive does for one lane."""
+
+    products: float = 0.0
+    """Multiplications within products of matrices."""
+    elements: float = 0.0
+    """Elements that anything else computes."""
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.products + other.products, self.elements + other.elements)
+
+
+class Backend(Evaluator, Protocol):
+    """Arrays, rows of stacks, vectorization and control flow of one array library.
+
+    Arrays support `+`, `-`, `*`, `//`, comparisons, `&` and `~` elementwise, and have `shape`. `docs/add_a_backend.md`
+    writes one.
+    """
+
+    name: str
+    mode: str
+    """How programs run: "eager", and where the library has them "graph" and "xla"."""
+    style: str
+    """One of STYLES: how primitives run."""
+    on_host: int
+    """Arrays of a state with fewer elements begin as NumPy's, and may come back so from a compiled machine; 0: none."""
+
+    def asarray(self, value: Any, dtype: str) -> Array:
+        """A value of the host as an array."""
+
+    def to_numpy(self, array: Array) -> np.ndarray:
+        """An array on the host."""
+
+    def full(self, shape: Sequence[int], value: Any, dtype: str) -> Array:
+        """An array with the same value everywhere."""
+
+    def cast(self, array: Array, dtype: str) -> Array:
+        """The array in another dtype."""
+
+    def where(self, mask: Array, new: Array, old: Array) -> Array:
+        """Per lane: the row of `new` where mask [lanes] holds, else of `old`."""
+
+    def count(self, mask: Array) -> Array:
+        """How many lanes of the mask hold: an int64 scalar."""
+
+    def take_rows(self, memory: Array, rows: Array) -> Array:
+        """memory[rows] for memory [n, ...] and valid row numbers [lanes]."""
+
+    def put_rows(self, memory: Array, rows: Array, values: Array) -> Array:
+        """memory [n, ...] with values [k, ...] in rows [k], valid and all different; `memory` itself may be changed."""
+
+    def merge_rows(self, memory: Array, rows: Array, mask: Array, values: Array) -> Array:
+        """memory [n, ...] with values [k, ...] in those of its rows [k], all different, where mask [k] holds.
+
+        `memory` itself is left alone.
+        """
+
+    def write_rows(self, buffers: Array, lanes: Array, mask: Array, rows: Array, values: Array) -> Array:
+        """buffers [n, m, ...] where row rows[i] of buffers[lanes[i]] is values[i], for the i [k] with mask[i].
+
+        lanes: [k], all different. `buffers` itself is left alone, and where the mask does not hold `rows` may be
+        anything.
+        """
+
+    def in_turn(self, mask: Array, after: Array, count: int) -> Array:
+        """The numbers of `count` lanes, all different: of those in the mask [lanes] first, each in cyclic order.
+
+        after: int32 [1]; the order begins with the lane after that one. Gives int32 [count], count <= lanes.
+        """
+
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+        """How much a primitive does for one lane; None where that cannot be told, or is not what a dispatch costs."""
+
+    def rows_to_compute(self, mask: Array) -> Array | None:
+        """Which lanes' inputs a primitive gets when it runs for the active lanes.
+
+        gather: the active lanes' numbers, in order. masking: for each lane its own number if it is active, else that
+        of an active lane, so that nothing is computed from junk; or None where junk is harmless, for all as they are.
+        """
+
+    def vectorize(
+        self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
+    ) -> RowFunction:
+        """A function of one lane's arrays (one or more) as a function of rows, whose results have these types."""
+
+    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
+        """A primitive already written over lanes as a function of rows, whose results have these types."""
+
+    def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of arrays of fixed shapes as a single operation, where every operation costs much by itself.
+
+        Else the function itself.
+        """
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of States and scalars as the mode runs it."""
+
+    def compile_machine(self, function: Callable[..., tuple[State, Array]], plain: bool) -> CompiledMachine:
+        """The same for a whole machine; small arrays of what it gives may be on the host.
+
+        plain: a compiler loses nothing if it makes plain loops of all operations.
+        """
+
+    def sweep(self, plan: SweepPlan, state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:
+        """Sweep until at most `leave_at` lanes live on (their pc is not `plan.halted`) or `budget` sweeps were made.
+
+        Both are int64 scalars. Called inside `compile_machine`.
+
+        The sweep counts for itself: `sweeps`, and for each block `executions`, the lanes served, `active`, and those
+        that were `computed`. Gives the state, in which at most the entries `plan.touches` differ, and how many sweeps
+        were made.
+        """
+
+
+class StateArrays:
+    """Makes the arrays of a state, outside of compiled functions: small ones NumPy's, where the backend has it so."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def asarray(self, value: Any, dtype: str) -> Array:
+        """As the backend's; the array is the state's own."""
+        if math.prod(np.shape(value)) < self.backend.on_host:
+            return np.array(value, dtype)
+        return self.backend.asarray(value, dtype)
+
+    def full(self, shape: Sequence[int], value: Any, dtype: str) -> Array:
+        """As the backend's."""
+        if math.prod(shape) < self.backend.on_host:
+            return np.full(shape, value, dtype) if value else np.zeros(shape, dtype)
+        return self.backend.full(shape, value, dtype)
+
+
+@dataclass(frozen=True)
+class Interpreted:
+    """A machine that Python runs: nothing is compiled."""
+
+    function: Callable[..., tuple[State, Array]]
+
+    def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
+        """Run it."""
+        return self.function(state, *scalars)
+
+    def trace(self, state: State, *scalars: Array) -> None:
+        """There is nothing to do."""
+
+
+def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, int]:
+    """`Backend.sweep` where Python drives every step."""
+    names = ("sweeps", "executions", "active", "computed")
+    sweeps, executions, active, computed = (backend.to_numpy(state[name]).copy() for name in names)
+    reductions = OnHost()
+
+    def waiting_now() -> np.ndarray:
+        return np.bincount(backend.to_numpy(state["pc"]), minlength=plan.halted + 1)
+
+    taken = 0
+    waiting = waiting_now()
+    while taken < int(budget) and waiting[:-1].sum() > int(leave_at):
+        for_all = plan.is_for_all(sweeps)
+        chosen = plan.rule.most_active(waiting, reductions) if plan.one_choice else None
+        for step in plan.steps:
+            served = waiting[step.index]
+            if served == 0:
+                continue
+            if chosen is not None:
+                due = chosen == step.index
+            else:
+                due = for_all or plan.rule.is_due(step.index, step.group_start, waiting, reductions)
+            if due:
+                state = step.run(state)
+                executions[step.index] += 1
+                active[step.index] += min(served, step.width)
+                computed[step.index] += step.width
+                waiting = waiting_now()
+                if chosen is not None:
+                    break
+        sweeps += 1
+        taken += 1
+    counters = zip(names, (sweeps, executions, active, computed))
+    return {**state, **{name: backend.asarray(value, "int64") for name, value in counters}}, taken

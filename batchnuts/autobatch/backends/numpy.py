@@ -1,0 +1,224 @@
+"""NumPy: regions run lane by lane. Slow and plain: the machine one can step through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.backends.abstract import (
+    OTHER,
+    TRACED_LANES,
+    USUAL,
+    ZEROS,
+    StandIns,
+    stand_in,
+    type_of_value,
+    without_lanes,
+)
+from batchnuts.autobatch.backends.backend import (
+    Array,
+    CompiledMachine,
+    Interpreted,
+    RowFunction,
+    State,
+    SweepPlan,
+    Work,
+    sweep_on_host,
+)
+from batchnuts.autobatch.errors import TypeConflictError
+from batchnuts.autobatch.ir.program import Primitive, TensorType
+from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.passes.infer_types import AbstractResult
+
+
+class NumpyBackend:
+    """The `Backend` of NumPy arrays; its only mode is eager, its style gather unless masking is asked for."""
+
+    name = "numpy"
+    mode = "eager"
+    on_host = 0
+
+    def __init__(self, style: str = "gather") -> None:
+        self.style = style
+
+    # ---- type inference ---------------------------------------------------------------------------------------
+
+    def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
+        """NumPy cannot trace, so the function runs on stand-in values: two sets of them, or those that it accepts.
+
+        A result that is an input's own object under both sets is passed on; a type that differs is an error, since
+        the values of a run would decide it.
+        """
+        found: list[tuple[AbstractResult, ...]] = []
+        failure: Exception | None = None
+        for values in (USUAL, OTHER, ZEROS):
+            try:
+                found.append(self._evaluate_with(function, arguments, values))
+            except Exception as error:  # values decide whether the function works; the first failure is the one shown
+                failure = failure or error
+            if len(found) == 2:
+                break
+        if not found:
+            assert failure is not None
+            raise failure
+        return tuple(_agreed(first, other) for first, other in zip(found[0], found[-1]))
+
+    def _evaluate_with(
+        self, function: Primitive, arguments: tuple[Any, ...], values: StandIns
+    ) -> tuple[AbstractResult, ...]:
+        lanes = TRACED_LANES if function.batched else None
+
+        def given(type_: TensorType) -> Any:
+            if lanes is None:
+                return stand_in(type_, values)
+            return stand_in(TensorType(type_.dtype, (lanes, *type_.shape)), values)
+
+        inputs = [map_leaves(given, t) for t in arguments]
+        order = [leaf for value in inputs for leaf in flatten(value)[0]]
+        # an input that comes back as the same object was passed on; Python's numbers and NumPy's two booleans are
+        # shared objects, which says nothing
+        own = [isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, np.bool_) for leaf in order]
+        position = {id(leaf): i for i, leaf in enumerate(order) if own[i]}
+        with np.errstate(all="ignore"):
+            results = function.call(*inputs)
+        abstract = []
+        for result in results:
+            leaves, tree = flatten(result)
+            types = [type_of_value(leaf) for leaf in leaves]
+            if lanes is not None:
+                types = [without_lanes(t, lanes) for t in types]
+            sources = tuple(position.get(id(leaf)) if function.rearranges else None for leaf in leaves)
+            abstract.append(AbstractResult(unflatten(tree, types), sources, frozenset(range(len(order)))))
+        return tuple(abstract)
+
+    # ---- arrays -----------------------------------------------------------------------------------------------
+
+    def asarray(self, value: Any, dtype: str) -> Any:
+        """See Backend."""
+        return np.array(value, dtype)
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        """See Backend."""
+        return np.asarray(array)
+
+    def full(self, shape: Sequence[int], value: Any, dtype: str) -> Any:
+        """See Backend."""
+        return np.full(tuple(shape), value, dtype)
+
+    def cast(self, array: Any, dtype: str) -> Any:
+        """See Backend."""
+        return np.asarray(array).astype(dtype)
+
+    def where(self, mask: Any, new: Any, old: Any) -> Any:
+        """See Backend."""
+        rank = max(np.ndim(new), np.ndim(old))
+        return np.where(np.reshape(mask, mask.shape + (1,) * (rank - 1)), new, old)
+
+    def count(self, mask: Any) -> Any:
+        """See Backend."""
+        return mask.sum(dtype="int64")
+
+    def take_rows(self, memory: Any, rows: Any) -> Any:
+        """See Backend."""
+        return memory[rows]
+
+    def put_rows(self, memory: Any, rows: Any, values: Any) -> Any:
+        """See Backend: in place."""
+        memory[rows] = values
+        return memory
+
+    def merge_rows(self, memory: Any, rows: Any, mask: Any, values: Any) -> Any:
+        """See Backend."""
+        memory = memory.copy()
+        memory[rows[mask]] = values[mask]
+        return memory
+
+    def write_rows(self, buffers: Any, lanes: Any, mask: Any, rows: Any, values: Any) -> Any:
+        """See Backend."""
+        buffers = buffers.copy()
+        buffers[lanes[mask], rows[mask]] = values[mask]
+        return buffers
+
+    def in_turn(self, mask: Any, after: Any, count: int) -> Any:
+        """See Backend."""
+        lanes = len(mask)
+        distance = (np.arange(lanes) - after[0] - 1) % lanes
+        return np.argsort(distance + lanes * ~mask)[:count].astype("int32")
+
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+        """See Backend: NumPy cannot look into a function."""
+
+    def rows_to_compute(self, mask: Any) -> Any:
+        """See Backend."""
+        active = np.flatnonzero(mask)
+        if self.style == "gather" or not len(active):
+            return active
+        return np.where(mask, np.arange(len(mask)), active[0])
+
+    # ---- programs ---------------------------------------------------------------------------------------------
+
+    def vectorize(
+        self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
+    ) -> RowFunction:
+        """See Backend: a loop over the rows."""
+
+        def over_rows(*values: Any) -> tuple[np.ndarray, ...]:
+            count = len(values[0])
+            results = tuple(np.empty((count, *t.shape), t.dtype) for t in outputs)
+            for row in range(count):
+                for result, value in zip(results, function(*(v[row] for v in values))):
+                    result[row] = _checked(value, result.shape[1:], result.dtype)
+            return results
+
+        return over_rows
+
+    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
+        """See Backend."""
+
+        def over_rows(*values: Any) -> tuple[np.ndarray, ...]:
+            count = len(values[0])
+            results = zip(primitive.call(*values), outputs)
+            return tuple(_checked(r, (count, *t.shape), np.dtype(t.dtype)).astype(t.dtype) for r, t in results)
+
+        return over_rows
+
+    def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See Backend: the function itself."""
+        return function
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See Backend: nothing to do."""
+        return function
+
+    def compile_machine(self, function: Callable[..., tuple[State, Array]], plain: bool) -> CompiledMachine:
+        """See Backend: nothing to do."""
+        return Interpreted(function)
+
+    def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
+        """See Backend: a host loop, on its own copy of what `put_rows` changes."""
+        state = {name: a if name.startswith("value:") else a.copy() for name, a in state.items()}
+        return sweep_on_host(self, plan, state, budget, leave_at)
+
+
+def _agreed(first: AbstractResult, other: AbstractResult) -> AbstractResult:
+    """What holds under two sets of stand-ins."""
+    if first is other:  # nothing to compare with: it may depend on its inputs in any way
+        return replace(first, sources=(None,) * len(first.sources))
+    if first.type != other.type:
+        raise TypeError(f"the values decide the result's type: {first.type} or {other.type}; it must be one type")
+    sources = tuple(a if a == b else None for a, b in zip(first.sources, other.sources))
+    return replace(first, sources=sources)
+
+
+def _checked(value: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A result of a run, if it has the type that was inferred on stand-in values."""
+    array = np.asarray(value)
+    if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise TypeConflictError(
+            f"an operation gave {array.dtype}{list(array.shape)} where {dtype}{list(shape)} was inferred: its result's "
+            "type depends on its inputs' values. Return one type, or branch in the batched function."
+        )
+    return array

@@ -1,0 +1,1 @@
+"""TensorFlow: eagerly, as a graph, or compiled by XLA."""

@@ -1,0 +1,393 @@
+"""TensorFlow: regions are vectorized by `pfor`; programs run eagerly, as a graph, or compiled by XLA."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from batchnuts.autobatch.backends.abstract import (
+    TRACED_LANES,
+    USUAL,
+    ZEROS,
+    StandIns,
+    stand_in,
+    type_of_value,
+    without_lanes,
+)
+from batchnuts.autobatch.backends.backend import (
+    BlockStep,
+    CompiledMachine,
+    Interpreted,
+    RowFunction,
+    State,
+    SweepPlan,
+    Work,
+    sweep_on_host,
+)
+from batchnuts.autobatch.backends.tensorflow.packing import SMALL, PackedFunction
+from batchnuts.autobatch.backends.tensorflow.work import primitive_work
+from batchnuts.autobatch.backends.tensorflow.xla_flags import compile_small_loops_whole
+from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
+from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.passes.infer_types import AbstractResult
+from batchnuts.autobatch.pfor.graphs import trace_of
+from batchnuts.autobatch.pfor.loop import over_rows
+
+MODES = ("xla", "graph", "eager")
+VECTORIZERS: dict[str, Callable[..., Any]] = {
+    "pfor": over_rows,
+    "tensorflow": lambda function, rows: tf.vectorized_map(lambda row: function(*row), tuple(rows)),
+}
+"""What turns a function of one lane into one of all: our own, and TensorFlow's, to compare with."""
+
+
+COMPARED = 512
+"""So many lanes are put in order by comparing each with each, more by sorting."""
+
+FEW = 1 << 15
+"""So many elements are sooner copied from NumPy than filled by an operation: its call takes 30 microseconds, and in a
+graph it is three nodes."""
+
+LOOP_SHARE = 4
+"""Of the bytes that a small loop may move, so large a part may be packed: cutting it apart reads and writes it."""
+
+LONGEST_SUM = 32
+"""Rows that XLA's compiler for processors sums in one plain loop."""
+
+
+class TensorFlowBackend:
+    """The `Backend` of TensorFlow tensors.
+
+    xla compiles the machine's whole loop; graph runs the same loop in TensorFlow's executor; eager drives it from
+    Python with one traced function per region, for any number of rows. XLA computes junk lanes and never raises; the
+    other modes hand junk lanes the inputs of an active lane, so an operation that would raise on junk (integer division
+    by zero, say) only ever sees values that an active lane has.
+    """
+
+    name = "tensorflow"
+
+    def __init__(self, mode: str = "xla", style: str = "masking", vectorizer: str = "pfor") -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
+        if style == "gather" and mode != "eager":
+            raise ValueError(
+                f"style='gather' computes as many rows as there are active lanes, but mode={mode!r} compiles for a "
+                "fixed number of rows. Use mode='eager', or style='masking'."
+            )
+        if vectorizer not in VECTORIZERS:
+            raise ValueError(f"vectorizer must be one of {', '.join(VECTORIZERS)}; found {vectorizer!r}")
+        self.mode = mode
+        self.on_host = 0 if mode == "eager" else SMALL
+        self.style = style
+        self.vectorizer = vectorizer
+
+    # ---- type inference ---------------------------------------------------------------------------------------
+
+    def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
+        """Trace the function once; the graph tells types, what is passed on unchanged, and what is used."""
+        try:
+            return self._trace(function, arguments, USUAL)
+        except Exception:
+            if not any(leaf.weak for t in arguments for leaf in flatten(t)[0]):
+                raise
+            try:  # a literal may be an index, and zero is one where five is not
+                return self._trace(function, arguments, ZEROS)
+            except Exception:  # the first failure is the one to show
+                pass
+            raise
+
+    def _trace(self, function: Primitive, arguments: tuple[Any, ...], literals: StandIns) -> tuple[AbstractResult, ...]:
+        lanes = (TRACED_LANES,) if function.batched else ()
+        types = [leaf for t in arguments for leaf in flatten(t)[0]]
+        places = [i for i, t in enumerate(types) if not (t.weak and not lanes)]
+
+        def call(*tensors: Any) -> tuple[Any, ...]:
+            by_index = dict(zip(places, tensors))
+            leaves = iter([by_index[i] if i in by_index else stand_in(t, literals) for i, t in enumerate(types)])
+            return function.call(*[map_leaves(lambda _: next(leaves), t) for t in arguments])
+
+        trace = trace_of(call, [tf.TensorSpec(lanes + types[i].shape, types[i].dtype) for i in places])
+        position = {id(tensor): i for i, tensor in zip(places, trace.inputs)}
+        results = [flatten(value) for value in trace.result]
+        computed = [leaf for flat, _ in results for leaf in flat if tf.is_tensor(leaf) and id(leaf) not in position]
+        reached = _reached(trace.graph, computed)
+        used = frozenset(position[id(tensor)] for tensor in trace.inputs if tensor.op in reached)
+        used |= {i for i in range(len(types)) if i not in places}
+        abstract = []
+        for flat, tree in results:
+            leaf_types = [_type(leaf) for leaf in flat]
+            leaf_types = [without_lanes(t, *lanes) for t in leaf_types] if lanes else leaf_types
+            sources = tuple(position.get(id(leaf)) for leaf in flat)
+            abstract.append(AbstractResult(unflatten(tree, leaf_types), sources, used))
+        return tuple(abstract)
+
+    def _scope(self, name: str) -> Any:
+        """Operations within have the name in theirs, which a profile of XLA's kernels shows."""
+        return nullcontext() if self.mode == "eager" else tf.name_scope(name)
+
+    # ---- arrays -----------------------------------------------------------------------------------------------
+
+    def asarray(self, value: Any, dtype: str) -> tf.Tensor:
+        """See Backend."""
+        return tf.convert_to_tensor(value, dtype)
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        """See Backend."""
+        return np.asarray(array)
+
+    def full(self, shape: Sequence[int], value: Any, dtype: str) -> tf.Tensor:
+        """See Backend."""
+        one = np.asarray(value, dtype)
+        if math.prod(shape) <= FEW:
+            return tf.constant(np.full(tuple(shape), one))
+        return tf.fill(tuple(shape), tf.constant(one))
+
+    def cast(self, array: Any, dtype: str) -> tf.Tensor:
+        """See Backend."""
+        return tf.cast(array, dtype)
+
+    def where(self, mask: Any, new: Any, old: Any) -> tf.Tensor:
+        """See Backend."""
+        rank = max(len(new.shape), len(old.shape))
+        with self._scope("mask"):
+            mask = tf.reshape(mask, [mask.shape[0]] + [1] * (rank - 1)) if rank > 1 else mask
+            return tf.where(mask, new, old)
+
+    def count(self, mask: Any) -> tf.Tensor:
+        """See Backend."""
+        with self._scope("rule"):
+            return tf.cast(_sum_of_rows(tf.cast(mask, tf.int32)), tf.int64)
+
+    def largest(self, values: Any, mask: Any) -> tf.Tensor:
+        """See dispatch.Reductions."""
+        return tf.reduce_max(tf.where(mask, values, 0))
+
+    def _waiting(self, pc: Any, halted: int) -> tf.Tensor:
+        """int64 [halted + 1]: how many lanes are at each pc."""
+        with self._scope("rule"):
+            places = tf.range(halted + 1, dtype=tf.int32)
+            return tf.cast(_sum_of_rows(tf.cast(pc[:, None] == places, tf.int32)), tf.int64)
+
+    def take_rows(self, memory: Any, rows: Any) -> tf.Tensor:
+        """See Backend."""
+        with self._scope("stack"):
+            return tf.gather(memory, rows)
+
+    def put_rows(self, memory: Any, rows: Any, values: Any) -> tf.Tensor:
+        """See Backend."""
+        with self._scope("stack"):
+            return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
+
+    def merge_rows(self, memory: Any, rows: Any, mask: Any, values: Any) -> tf.Tensor:
+        """See Backend: by a scatter."""
+        if self.mode == "xla":
+            rows = tf.where(mask, rows, memory.shape[0])  # outside: XLA passes over it
+        else:
+            values = self.where(mask, values, tf.gather(memory, rows))
+        return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
+
+    def write_rows(self, buffers: Any, lanes: Any, mask: Any, rows: Any, values: Any) -> tf.Tensor:
+        """See Backend: by a scatter, no select over whole buffers.
+
+        Lanes that write nothing write outside of them, which XLA passes over. Elsewhere that is an error, and they
+        write their old row.
+        """
+        count, size = buffers.shape[0], buffers.shape[1]
+        flat = tf.reshape(buffers, (count * size, *buffers.shape[2:]))
+        first = lanes * size
+        if self.mode == "xla":
+            slots = tf.where(mask, first + tf.cast(rows, tf.int32), count * size)
+        else:
+            slots = first + tf.where(mask, tf.cast(rows, tf.int32), 0)
+            values = self.where(mask, values, tf.gather(flat, slots))
+        with self._scope("record"):
+            return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
+
+    def in_turn(self, mask: Any, after: Any, count: int) -> tf.Tensor:
+        """See Backend: each lane's place is the number of lanes before it, which is faster than sorting a few."""
+        lanes = mask.shape[0]
+        numbers = tf.range(lanes, dtype=tf.int32)
+        with self._scope("rule"):
+            order = (numbers - after - 1) % lanes + tf.where(mask, 0, lanes)
+            if lanes > COMPARED:
+                return tf.argsort(order)[:count]
+            places = _sum_of_rows(tf.cast(order[:, None] < order, tf.int32))
+            return tf.tensor_scatter_nd_update(numbers, places[:, None], numbers)[:count]
+
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+        """See Backend: by tracing it. In the other modes a dispatch costs what TensorFlow takes to start its ops."""
+        if self.mode != "xla":
+            return None
+        return Work() if function is COPY else primitive_work(function, inputs)
+
+    def rows_to_compute(self, mask: Any) -> tf.Tensor | None:
+        """See Backend."""
+        if self.mode == "xla":
+            return None
+        if self.style == "gather":
+            return tf.cast(tf.where(mask)[:, 0], tf.int32)
+        return tf.where(mask, tf.range(mask.shape[0], dtype=tf.int32), tf.argmax(mask, output_type=tf.int32))
+
+    # ---- programs ---------------------------------------------------------------------------------------------
+
+    def vectorize(
+        self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
+    ) -> RowFunction:
+        """See Backend: by our own `pfor`; in eager mode traced once, whatever the number of rows."""
+
+        def one_lane(*values: Any) -> tuple[tf.Tensor, ...]:
+            return tuple(_as_type(r, t) for r, t in zip(function(*values), outputs))
+
+        def over_lanes(*values: Any) -> tuple[tf.Tensor, ...]:
+            return tuple(VECTORIZERS[self.vectorizer](one_lane, values))
+
+        if self.mode != "eager":
+            return over_lanes
+        rows = tuple(tf.TensorSpec((None, *t.shape), t.dtype) for t in inputs)
+        return _traced(over_lanes, input_signature=rows)
+
+    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
+        """See Backend."""
+
+        def over_rows(*values: Any) -> tuple[tf.Tensor, ...]:
+            results = zip(primitive.call(*values), outputs)
+            return tuple(tf.ensure_shape(_as_type(r, t), (values[0].shape[0], *t.shape)) for r, t in results)
+
+        return over_rows
+
+    def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See Backend: traced in eager mode; the other modes compile more than that at once."""
+        return _traced(function) if self.mode == "eager" else function
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See Backend."""
+        if self.mode == "eager":
+            return function
+        if self.mode == "xla":
+            compile_small_loops_whole(plain=False)  # unless a machine has said what is best
+        return _traced(function, jit_compile=self.mode == "xla")
+
+    def compile_machine(self, function: Callable[..., tuple[State, Any]], plain: bool) -> CompiledMachine:
+        """See Backend: small arrays cross together, under XLA where they are few bytes."""
+        if self.mode == "eager":
+            return Interpreted(function)
+        if self.mode == "graph":
+            return PackedFunction(function, self.compile, None)
+        return PackedFunction(function, self.compile, compile_small_loops_whole(plain) // LOOP_SHARE)
+
+    def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
+        """See Backend: a host loop in eager mode, else one `tf.while_loop`.
+
+        Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
+        conditional, that makes XLA copy neither stacks nor buffers. What no block changes is no loop variable at all.
+        """
+        if self.mode == "eager":
+            return sweep_on_host(self, plan, state, budget, leave_at)
+
+        def goes_on(touched: State, taken: Any) -> Any:
+            return (self.count(touched["pc"] < plan.halted) > leave_at) & (taken < budget)
+
+        def one_sweep(touched: State, taken: Any) -> tuple[State, Any]:
+            now = {**state, **touched}
+            for_all = plan.is_for_all(now["sweeps"])
+            chosen = plan.rule.most_active(self._waiting(now["pc"], plan.halted), self) if plan.one_choice else None
+            runs: dict[int, Any] = {}
+            served: dict[int, Any] = {}
+            computed: dict[int, Any] = {}
+            for step in plan.steps:
+                block = step.index
+                if step.free or chosen is not None:
+                    waiting = self.count(now["pc"] == block)
+                    due = waiting > 0 if chosen is None else chosen == block
+                else:
+                    by_block = self._waiting(now["pc"], plan.halted)
+                    waiting = by_block[block]
+                    due = plan.rule.is_due(block, step.group_start, by_block, self) | (for_all & (waiting > 0))
+                runs[block] = runs.get(block, 0) + tf.cast(due, tf.int64)
+                moved = tf.minimum(waiting, step.width)
+                served[block] = served.get(block, 0) + tf.where(due, moved, 0)
+                computed[block] = computed.get(block, 0) + tf.where(due, tf.constant(step.width, tf.int64), 0)
+                now = _run_if_due(step, due, now)
+            now["sweeps"] += 1
+            for name, counts in (("executions", runs), ("active", served), ("computed", computed)):
+                if name in touched:
+                    now[name] += tf.stack([counts[block] for block in range(plan.halted)])
+            return {name: now[name] for name in touched}, taken + 1
+
+        lanes = state["pc"].shape[0]
+        all_alike = all(step.width == lanes for step in plan.steps)  # then one counter says it all
+        touched = {name: state[name] for name in plan.touches if not (all_alike and name == "computed")}
+        touched, taken = tf.while_loop(goes_on, one_sweep, (touched, tf.zeros_like(budget)))
+        if all_alike:
+            runs = touched["executions"] - state["executions"]
+            touched["computed"] = state["computed"] + runs * lanes
+        return {**state, **touched}, taken
+
+
+def _sum_of_rows(x: Any) -> Any:
+    """The sum over the first axis.
+
+    XLA for processors makes one operation of it, with all that leads to it, if no plain sum is longer than LONGEST_SUM;
+    of a longer one three, and no vector instructions.
+    """
+    over = []
+    while x.shape[0] > LONGEST_SUM:
+        half = x.shape[0] // 2
+        if x.shape[0] % 2:
+            over.append(x[2 * half])
+        x = x[:half] + x[half : 2 * half]
+    return tf.add_n([tf.reduce_sum(x, 0), *over])
+
+
+def _traced(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """A `tf.function`, without TensorFlow's warning that it is traced too often.
+
+    TensorFlow counts by the line of the source, and here one line makes the functions of all blocks.
+    """
+    traced: Callable[..., Any] = tf.function(function, autograph=False, **options)
+    traced._omit_frequent_tracing_warning = True  # type: ignore[attr-defined]
+    return traced
+
+
+def _run_if_due(step: BlockStep, due: Any, state: State) -> State:
+    """The state after the step, if it is due; a loop whose trip count is zero or one."""
+
+    def once(_: Any, touched: State) -> tuple[Any, State]:
+        after = step.run({**state, **touched})
+        return tf.constant(False), {name: after[name] for name in step.touches}
+
+    touched = {name: state[name] for name in step.touches}
+    name = re.sub(r"[^\w.]", "_", step.label)  # what a profile of XLA's kernels shows
+    _, touched = tf.while_loop(lambda due, _: due, once, (due, touched), name=name)
+    return {**state, **touched}
+
+
+def _type(leaf: Any) -> TensorType:
+    if not tf.is_tensor(leaf):
+        return type_of_value(leaf)
+    if not leaf.shape.is_fully_defined():
+        raise ValueError(f"shape {leaf.shape} is not static; every array of the language has a static shape")
+    return TensorType(leaf.dtype.name, tuple(leaf.shape))
+
+
+def _as_type(value: Any, type_: TensorType) -> tf.Tensor:
+    return tf.cast(value, type_.dtype) if tf.is_tensor(value) else tf.constant(value, type_.dtype)
+
+
+def _reached(graph: Any, tensors: Sequence[Any]) -> set[Any]:
+    """The ops of the graph that the tensors depend on, or that have effects."""
+    todo = [tensor.op for tensor in tensors if tf.is_symbolic_tensor(tensor) and tensor.graph is graph]
+    todo += [op for op in graph.get_operations() if op.op_def.is_stateful]
+    seen = set(todo)
+    while todo:
+        op = todo.pop()
+        before = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - seen
+        seen |= before
+        todo.extend(before)
+    return seen

@@ -1,0 +1,134 @@
+"""Threads of TensorFlow: a pool for each of the threads that drive machines, in place of one for all.
+
+XLA for processors hands parts of a program to the threads of its device's pool, though with many small kernels there is
+little to gain. Two machines at once, on the one device of the processor, so take each other's threads; on a device of
+its own, whose pool is a single thread, each runs as if it were alone (decisions/0015). TensorFlow would compile a
+program for each device; it loads it for the others from a file, which takes a third of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from batchnuts.autobatch.backends.tensorflow.environment import variable_set, with_flag
+
+_OWN_POOLS = "TF_OVERRIDE_GLOBAL_THREADPOOL"
+"""Environment variable: whether every device has a pool of its own. Read when TensorFlow makes the first device."""
+
+_KEEP = "--tf_xla_persistent_cache_directory"
+"""A flag of the variable TF_XLA_FLAGS: where TensorFlow keeps the programs that XLA has compiled. Read when it first
+looks for devices."""
+
+_programs: list[tempfile.TemporaryDirectory[str]] = []
+"""That directory, if there is one; deleted when the process ends."""
+
+LEAST_ROOM = 1 << 30
+"""Bytes that must be free where temporary files are. A program takes some 5 MB."""
+
+_devices: list[str] = []
+"""Those made by `use_own_threads`."""
+
+
+def processors() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_own_threads(shards: int | None = None) -> bool:
+    """Divide the processor into `shards` devices of one thread each (default: one for each core that may be used).
+
+    For a process that samples and does little else with TensorFlow: whatever runs outside of the sampler has one thread
+    afterwards. To be called before TensorFlow makes its devices, which it does at the first tensor. False, and no
+    devices were made, where that was before, where there is a graphics card, or for fewer than two shards.
+
+    Programs that XLA compiles are kept in a directory for temporary files until the process ends.
+    """
+    import tensorflow as tf
+
+    if shards is None:
+        shards = processors()
+    if _devices:
+        return len(_devices) >= shards
+    if shards < 2:
+        return False
+    with _programs_kept():
+        whole = tf.config.list_physical_devices("CPU")
+    if len(whole) != 1 or tf.config.list_physical_devices("GPU"):
+        return False
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+    except RuntimeError:  # the devices are there
+        _keep_no_programs()
+        return False
+    with variable_set(_OWN_POOLS, "1"):
+        tf.config.set_logical_device_configuration(whole[0], [tf.config.LogicalDeviceConfiguration()] * shards)
+        _devices.extend(device.name for device in tf.config.list_logical_devices("CPU"))  # makes them
+    return True
+
+
+@contextmanager
+def _programs_kept() -> Iterator[None]:
+    """TensorFlow's first look for devices, told where to keep programs; not where there is little room, since what
+    cannot be kept is an error to it, or where the user's own flags say something else."""
+    flags = None
+    try:
+        if not _programs and shutil.disk_usage(tempfile.gettempdir()).free >= LEAST_ROOM:
+            directory = tempfile.TemporaryDirectory(prefix="batchnuts-")
+            flags = with_flag("TF_XLA_FLAGS", _KEEP, directory.name)
+            if flags is not None:
+                _programs.append(directory)
+            else:
+                directory.cleanup()
+    except OSError:  # no such place: then programs are compiled for each device
+        pass
+    if flags is None:
+        yield
+        return
+    with variable_set("TF_XLA_FLAGS", flags):
+        yield
+
+
+def _keep_no_programs() -> None:
+    """TensorFlow had looked before, and does not know of the directory."""
+    while _programs:
+        _programs.pop().cleanup()
+
+
+_here = threading.local()
+"""The shard of each thread that is at one."""
+
+
+@contextmanager
+def on_shard(number: int) -> Iterator[None]:
+    """What this thread runs inside runs on the device of the shard, if there are such devices."""
+    if not _devices:
+        yield
+        return
+    import tensorflow as tf
+
+    _here.shard, before = number % len(_devices), present_shard()
+    try:
+        with tf.device(_devices[_here.shard]):
+            yield
+    finally:
+        _here.shard = before
+
+
+def present_shard() -> int:
+    """The shard that this thread is at; the first one where it is at none, or where shards have no devices."""
+    return getattr(_here, "shard", 0)
+
+
+@contextmanager
+def own_pool() -> Iterator[int | None]:
+    """A session that is made inside has a pool of its own, where shards have such devices: of so many threads."""
+    if not _devices:
+        yield None
+        return
+    with variable_set(_OWN_POOLS, "1"):
+        yield 1

@@ -1,0 +1,241 @@
+"""Small arrays on their way into compiled code and back: one behind the other, in one array for each dtype.
+
+A call of TensorFlow takes some ten microseconds for every array that goes in or comes out, however small: it looks at
+types, makes handles, allocates. A machine's state has about ninety arrays, and most of them are a number for each lane.
+So where lanes are few the small ones cross the border together. On the far side they are cut apart, and the machine's
+loop would have copied them in any case; on this side they are views of NumPy arrays. Where lanes are many a call takes
+far longer than that, and all arrays cross by themselves.
+
+XLA makes a function of its own of each slice of an array, and takes twenty milliseconds over it, unless the slices are
+the body of a small loop: that it compiles whole (xla_flags.py). So they are cut in a loop that makes one trip.
+
+    {pc: int32 [4], fault: int32 [4], value:q: float32 [4, 9000]}   ->   value:q, int32 [8]
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from batchnuts.autobatch.backends.backend import Array, State
+from batchnuts.autobatch.backends.tensorflow.session import SessionProgram, may_have_session
+from batchnuts.autobatch.ir.program import TensorType
+
+SMALL = 1 << 13
+"""Arrays with fewer elements are packed: copying so many a few times takes as long as an array more."""
+
+
+def is_small(shape: Sequence[int]) -> bool:
+    """Whether an array of that shape may be packed."""
+    return math.prod(shape) < SMALL
+
+
+class Library(NamedTuple):
+    """Whose arrays they are on one side of the border."""
+
+    join: Callable[[list[Array]], Array]
+    """Arrays as one vector."""
+    cut: Callable[[Array, list[int]], list[Array]]
+    """A vector in parts of these sizes."""
+    shaped: Callable[[Array, tuple[int, ...]], Array]
+    """A vector as an array of that shape."""
+
+
+HOST = Library(
+    lambda arrays: np.concatenate(arrays, axis=None),
+    lambda vector, sizes: [vector[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes))],
+    np.reshape,
+)
+GRAPH = Library(
+    lambda arrays: tf.concat([array if len(array.shape) == 1 else tf.reshape(array, [-1]) for array in arrays], 0),
+    lambda vector, sizes: tf.split(vector, sizes) if len(sizes) > 1 else [vector],
+    lambda vector, shape: vector if len(shape) == 1 else tf.reshape(vector, shape),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How some arrays cross: the large ones by themselves, then all small ones of each dtype as one.
+
+    If the small ones have more than `most` bytes in all, they are by themselves too. None: however many they have, and
+    they are cut apart without a loop, for there is no XLA.
+    """
+
+    types: tuple[TensorType, ...]
+    most: int | None
+
+    @cached_property
+    def together(self) -> tuple[int, ...]:
+        """Which arrays are packed."""
+        small = tuple(i for i, t in enumerate(self.types) if is_small(t.shape))
+        size = sum(self.sizes[i] * np.dtype(self.types[i].dtype).itemsize for i in small)
+        return small if self.most is None or size <= self.most else ()
+
+    @cached_property
+    def alone(self) -> tuple[int, ...]:
+        """Which are not."""
+        return tuple(i for i in range(len(self.types)) if i not in self.together)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each array."""
+        return tuple(math.prod(t.shape) for t in self.types)
+
+    @cached_property
+    def packs(self) -> tuple[tuple[int, ...], ...]:
+        """Which arrays go together."""
+        by_dtype: dict[str, list[int]] = {}
+        for i in self.together:
+            by_dtype.setdefault(self.types[i].dtype, []).append(i)
+        return tuple(map(tuple, by_dtype.values()))
+
+    @cached_property
+    def crossing(self) -> tuple[TensorType, ...]:
+        """The types of what crosses."""
+        vectors = (TensorType(self.types[pack[0]].dtype, (sum(self.sizes[i] for i in pack),)) for pack in self.packs)
+        return (*(self.types[i] for i in self.alone), *vectors)
+
+    def pack(self, arrays: Sequence[Array], library: Library) -> list[Array]:
+        """What crosses, of the arrays."""
+        packs = (library.join([arrays[i] for i in pack]) for pack in self.packs)
+        return [*(arrays[i] for i in self.alone), *packs]
+
+    def unpack(self, crossed: Sequence[Array], library: Library) -> list[Array]:
+        """The arrays, of what crossed; on the host, those that were packed are views."""
+        return self._in_place(crossed, self._cut(crossed, library))
+
+    def unpack_in_graph(self, crossed: Sequence[Array], once: Array) -> list[Array]:
+        """The arrays; for XLA cut apart in a loop of one trip. `once` is true, which nobody knows before."""
+        if not self.packs or self.most is None:
+            return self.unpack(crossed, GRAPH)
+        types = [self.types[i] for pack in self.packs for i in pack]
+        nothing = [tf.zeros(t.shape, t.dtype) for t in types]
+        _, *parts = tf.while_loop(
+            lambda again, *_: again, lambda *_: (False, *self._cut(crossed, GRAPH)), (once, *nothing), name="unpack"
+        )
+        return self._in_place(crossed, parts)
+
+    def _cut(self, crossed: Sequence[Array], library: Library) -> list[Array]:
+        """What was packed, pack by pack."""
+        parts: list[Array] = []
+        for pack, vector in zip(self.packs, crossed[len(self.alone) :]):
+            pieces = library.cut(vector, [self.sizes[i] for i in pack])
+            parts.extend(library.shaped(piece, self.types[i].shape) for i, piece in zip(pack, pieces))
+        return parts
+
+    def _in_place(self, crossed: Sequence[Array], parts: list[Array]) -> list[Array]:
+        order = (*self.alone, *(i for pack in self.packs for i in pack))
+        found = dict(zip(order, (*crossed[: len(self.alone)], *parts)))
+        return [found[i] for i in range(len(self.types))]
+
+
+@dataclass(frozen=True)
+class _Border:
+    """A function for arguments of some types: how they cross, what runs, how results come back."""
+
+    into: Layout
+    traced: Any
+    graph: Any
+    """Of its concrete function."""
+    run: Callable[..., Sequence[Array]]
+    names: tuple[str, ...]
+    """Of the state that results."""
+    back: Layout
+
+    def arguments(self, state: State, scalars: tuple[Array, ...]) -> list[Array]:
+        """What crosses: whether to cut, which is always so, and what is cut."""
+        return [np.True_, *self.into.pack([*state.values(), *scalars], HOST)]
+
+
+class PackedFunction:
+    """(State, *scalars) -> (State, scalar) of small arrays on the host, run by a traced function of packed ones.
+
+    traced: makes a `tf.function` of a Python function. Traced once for each list of names, dtypes and shapes. most: see
+    Layout.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., tuple[State, Array]],
+        traced: Callable[[Callable[..., Any]], Any],
+        most: int | None,
+    ) -> None:
+        self._function = function
+        self._trace = traced
+        self._most = most
+        self._borders: dict[Any, _Border] = {}
+        self._making = threading.Lock()
+
+    def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
+        """What the function gives for them."""
+        border = self._border(state, scalars)
+        crossed = border.run(*border.arguments(state, scalars))
+        large = len(border.back.alone)
+        *values, scalar = border.back.unpack([*crossed[:large], *map(np.asarray, crossed[large:])], HOST)
+        return dict(zip(border.names, values)), scalar
+
+    def trace(self, state: State, *scalars: Array) -> None:
+        """Trace it for such arguments, if it was not yet."""
+        self._border(state, scalars)
+
+    @property
+    def traces(self) -> int:
+        """How often it was traced."""
+        return len(self._borders)
+
+    def graph(self, state: State, *scalars: Array) -> Any:
+        """The graph that runs on these."""
+        return self._border(state, scalars).graph
+
+    def compiled_text(self, state: State, *scalars: Array) -> str:
+        """What XLA makes of it for these: its optimized instructions."""
+        border = self._border(state, scalars)
+        text: str = border.traced.experimental_get_compiler_ir(*border.arguments(state, scalars))(stage="optimized_hlo")
+        return text
+
+    def _border(self, state: State, scalars: tuple[Array, ...]) -> _Border:
+        arrays = [*state.values(), *scalars]
+        key = (tuple(state), tuple((_dtype(array), tuple(array.shape)) for array in arrays))
+        border = self._borders.get(key)
+        if border is None:
+            with self._making:  # several threads may be the first
+                if key not in self._borders:
+                    types = tuple(TensorType(dtype.name, shape) for dtype, shape in key[1])
+                    self._borders[key] = self._make(tuple(state), Layout(types, self._most))
+                border = self._borders[key]
+        return border
+
+    def _make(self, names: tuple[str, ...], into: Layout) -> _Border:
+        found: dict[str, Any] = {}
+
+        def crossing(once: Any, *crossed: Any) -> list[Any]:
+            arrays = into.unpack_in_graph(crossed, once)
+            after, scalar = self._function(dict(zip(names, arrays)), *arrays[len(names) :])
+            results = [*after.values(), scalar]
+            found["names"] = tuple(after)
+            back = Layout(tuple(TensorType(r.dtype.name, tuple(r.shape)) for r in results), self._most)
+            found["back"] = back
+            return back.pack(results, GRAPH)
+
+        traced = self._trace(crossing)
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in (TensorType("bool"), *into.crossing)]
+        concrete = traced.get_concrete_function(*specs)
+        if self._most is not None and may_have_session(concrete):
+            run: Callable[..., Sequence[Array]] = SessionProgram(traced, specs)
+        else:  # itself it would take its time to make tensors
+            run = lambda *arrays: concrete(*map(tf.convert_to_tensor, arrays))  # noqa: E731
+        return _Border(into, traced, concrete.graph, run, found["names"], found["back"])
+
+
+def _dtype(array: Any) -> np.dtype[Any]:
+    """NumPy's, of a tensor too."""
+    dtype = array.dtype
+    return dtype if isinstance(dtype, np.dtype) else np.dtype(dtype.as_numpy_dtype)

@@ -1,0 +1,1 @@
+"""From a Python function of one lane to control-flow graphs."""

@@ -1,0 +1,331 @@
+"""Functions as values: names that stand for functions, lambdas and `def` inside, comprehensions that call.
+
+h = square              `h` is no variable of the program: it stands for `square` up to the end of its block
+h = lambda k: k + n     a call h(2) is the expression 2 + n, with the value that `n` has there
+def h(k): ...           a function of its own, which gets what it reads of the variables around it
+[f(k) for k in (1, 2)]  is [f(1), f(2)]
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from batchnuts.autobatch.errors import CompileError
+from batchnuts.autobatch.frontend import expressions
+from batchnuts.autobatch.frontend.calls import CallBuilder, is_function
+from batchnuts.autobatch.frontend.expressions import UNKNOWN
+from batchnuts.autobatch.frontend.inner_function import InnerFunction
+from batchnuts.autobatch.frontend.loop_names import renamed
+from batchnuts.autobatch.frontend.source import FunctionSource
+from batchnuts.autobatch.language import iteration
+from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction, write
+from batchnuts.autobatch.language.pytree import flatten
+
+MOST_ELEMENTS = 64
+"""Elements of a comprehension that calls batched functions."""
+
+MOST_NESTED = 32
+"""Lambdas expanded within each other."""
+
+_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
+
+
+class FunctionValueBuilder(CallBuilder):
+    """What one function does with functions."""
+
+    visible: dict[str, tuple[Any, int]]
+    """Names that stand for functions (or syntax of lambdas), and in how many loops they were bound."""
+    unsettled: set[str]
+    """Names that stood for a function in a block that has ended."""
+    copies: tuple[Any, ...]
+    loops: list[Any]
+    expanding: int = 0
+
+    # ---- names ------------------------------------------------------------------------------------------------------
+
+    def static(self, node: ast.AST) -> Any:
+        """See ExpressionBuilder; a choice known at compile time denotes what it chooses."""
+        if isinstance(node, ast.Name) and node.id in self.unsettled:
+            what = f"{node.id!r}, which stands for a function within a block before this line only,"
+            self.refuse(node, what, "choose the function before the `if` or loop, or call it in each branch")
+        if isinstance(node, ast.IfExp) and self.is_static(node.test):
+            return self.static(node.body if self.evaluate(node.test) else node.orelse)
+        return super().static(node)
+
+    def hold(self, name: str, value: Any, node: ast.AST) -> None:
+        """From here to the end of the block, `name` stands for a function."""
+        if name in self.visible:
+            held, depth = self.visible[name]
+            if held is not value and len(self.loops) > depth:
+                what = f"{name!r}, which stands for another function in the next round,"
+                self.refuse(node, what, "use a name of its own in the loop")
+        self.visible[name] = value, len(self.loops)
+        self.unsettled.discard(name)
+        self.locals.discard(name)
+        if not isinstance(value, ast.Lambda):
+            self.namespace[name] = value
+
+    @contextlib.contextmanager
+    def block(self) -> Iterator[None]:
+        """Statements that not every lane runs: what they bind to functions is forgotten behind them."""
+        before = dict(self.visible)
+        yield
+        for name in [n for n, held in self.visible.items() if before.get(n) != held]:
+            del self.visible[name]
+            self.namespace.pop(name, None)
+            self.unsettled.add(name)
+            self.locals.add(name)
+
+    def held_function(self, node: ast.expr) -> Any:
+        """The function, or the lambda's syntax, that an assigned value is; else `expressions.UNKNOWN`."""
+        if isinstance(node, ast.Name) and isinstance(self.visible.get(node.id, (None,))[0], ast.Lambda):
+            return self.visible[node.id][0]
+        if isinstance(node, ast.Lambda):
+            if not all(self.is_static(d) for d in (*node.args.defaults, *filter(None, node.args.kw_defaults))):
+                self.refuse(node, "a lambda whose defaults are values of the lane", "read them in its body")
+            return node
+        value = self.static(node)
+        return value if is_function(value) else UNKNOWN
+
+    def hidden(self, value: Any) -> ast.expr:
+        """An expression that denotes a constant."""
+        if type(value) in (int, float, bool):
+            return ast.Constant(value)
+        name = self.fresh("constant")
+        self.namespace[name] = value
+        return ast.Name(name, ast.Load())
+
+    # ---- functions inside -------------------------------------------------------------------------------------------
+
+    def define(self, node: ast.FunctionDef) -> None:
+        """A `def` inside the function."""
+        for decorator in node.decorator_list:
+            made = self.static(decorator)
+            if (getattr(made, "__module__", ""), getattr(made, "__name__", "")) != (_BATCH, "batch"):
+                self.refuse(decorator, "a decorator within a batched function", "define the function outside")
+        self.hold(node.name, self.inner_function(node, node.args), node)
+
+    def lambda_as_function(self, node: ast.Lambda) -> InnerFunction:
+        """See CallBuilder."""
+        body = ast.copy_location(ast.Return(node.body), node.body)
+        tree = ast.FunctionDef("lambda_", node.args, [body], [])
+        return self.inner_function(ast.copy_location(tree, node), node.args)
+
+    def inner_function(self, tree: ast.FunctionDef, arguments: ast.arguments) -> InnerFunction:
+        """What stands for a function inside this one."""
+        kinds = inspect.Parameter
+        found = []
+        positional = [*arguments.posonlyargs, *arguments.args]
+        defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
+        for i, (argument, default) in enumerate(zip(positional, defaults)):
+            kind = kinds.POSITIONAL_ONLY if i < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD
+            found.append(kinds(argument.arg, kind, default=self.default_of(default)))
+        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults):
+            found.append(kinds(argument.arg, kinds.KEYWORD_ONLY, default=self.default_of(default)))
+        if arguments.vararg or arguments.kwarg:
+            self.refuse(tree, "*args and **kwargs", "name each parameter")
+
+        def settle() -> tuple[FunctionSource, tuple[str, ...]]:
+            return replace(self.source, tree=tree, namespace=self.meaning_around()), self.reads_around(tree)
+
+        identity = (self.callee, tree.name, tree.lineno, tree.col_offset, self.copies)
+        return InnerFunction(tree.name, inspect.Signature(found), settle, identity)
+
+    def default_of(self, node: ast.expr | None) -> Any:
+        """A parameter's default."""
+        if node is None:
+            return inspect.Parameter.empty
+        if not self.is_static(node):
+            self.refuse(node, "a default that is a value of the lane", "pass it with each call")
+        return self.evaluate(node)
+
+    def reads_around(self, tree: ast.FunctionDef) -> tuple[str, ...]:
+        """The variables of this function that one inside it reads."""
+        return tuple(dict.fromkeys(name for name in expressions.free_names(tree) if name in self.locals))
+
+    def meaning_around(self) -> dict[str, Any]:
+        """What names that are no variables mean here: around the function, and those that stand for functions."""
+        found = {name: value for name, value in self.around.items() if name not in self.locals}
+        for name, (held, _) in self.visible.items():
+            found[name] = self.lambda_as_function(held) if isinstance(held, ast.Lambda) else held
+        return found
+
+    # ---- expressions ------------------------------------------------------------------------------------------------
+
+    def in_order(self, node: ast.expr) -> ast.expr:
+        """See ExpressionBuilder; lambdas in place of their names, and comprehensions that call written out."""
+        node = self.with_lambdas(node)
+        return super().in_order(self.written_out(node))
+
+    def with_lambdas(self, node: ast.expr) -> ast.expr:
+        """The expression with the lambdas that its names stand for."""
+        named = {name: held for name, (held, _) in self.visible.items() if isinstance(held, ast.Lambda)}
+        places = [load for load in expressions.free_loads(node) if load.id in named] if named else []
+        if not places:
+            return node
+        hidden = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        hidden |= {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
+        for place in places:
+            taken = hidden.intersection(load.id for load in expressions.free_loads(named[place.id]))
+            if taken:
+                what = f"the lambda {place.id!r}, which reads {taken.pop()!r}, where that name means something else,"
+                self.refuse(place, what, "use another name in the lambda or comprehension here")
+        self.expanding += 1
+        if self.expanding > MOST_NESTED:
+            self.refuse(places[0], f"a lambda that calls itself, {places[0].id!r},", "write it with `def`")
+        expanded = _with_nodes(node, {id(place): copy.deepcopy(named[place.id]) for place in places})
+        expanded = self.with_lambdas(expanded)
+        self.expanding -= 1
+        return expanded
+
+    def needs_variable(self, node: ast.expr) -> bool:
+        """See ExpressionBuilder."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Lambda) and _is_plain(node):
+            given = [*node.args, *(k.value for k in node.keywords)]
+            return self.needs_flow(node.func.body) or any(self.function_given(a) is not UNKNOWN for a in given)
+        return super().needs_variable(node)
+
+    def assign(self, identifier: str, node: ast.expr) -> None:
+        """See ExpressionBuilder; a called lambda is its body, with variables for its parameters."""
+        node = self.in_order(node)
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Lambda) and self.needs_variable(node)):
+            super().assign(identifier, node)
+            return
+        function = self.inner_function(
+            ast.copy_location(ast.FunctionDef("lambda", node.func.args, [], []), node), node.func.args
+        )
+        bound = {p: self.held_argument(p, a) for p, a in self.bound(node, function).items()}
+        body = renamed(node.func.body, bound)
+        self.assign(identifier, body)
+
+    def needs_flow(self, body: ast.expr) -> bool:
+        """Whether the body of a called lambda branches or calls batched functions, which no expression can do."""
+        branches = (ast.IfExp, ast.BoolOp)
+        parts = list(ast.walk(body))
+        return any(isinstance(p, branches) or expressions.must_stop_early(p) for p in parts) or self.calls_batched(body)
+
+    def held_argument(self, parameter: str, argument: ast.expr | str) -> str:
+        """A name for an argument of a called lambda."""
+        if isinstance(argument, str):
+            return argument
+        value = self.held_function(argument)
+        name = self.fresh(parameter)
+        self.locals.add(name)
+        if value is not UNKNOWN:
+            self.hold(name, value, argument)
+        else:
+            self.assign(name, argument)
+        return name
+
+    def calls_batched(self, node: ast.AST) -> bool:
+        """Whether something in an expression has to be called by the program itself."""
+        for part in ast.walk(node):
+            callee = self.static(part.func) if isinstance(part, ast.Call) else None
+            over_lanes = isinstance(callee, PrimitiveFunction) and callee.batched
+            if isinstance(callee, LaneFunction) or over_lanes or callee is write:
+                return True
+        return False
+
+    # ---- comprehensions ---------------------------------------------------------------------------------------------
+
+    def written_out(self, node: ast.expr) -> ast.expr:
+        """The expression with lists in place of comprehensions that call batched functions."""
+        places = [part for part in ast.walk(node) if isinstance(part, _COMPREHENSIONS)]
+        places = [part for part in places if self.calls_batched(part) or self.over_functions(part)]
+        replaced: dict[int, ast.AST] = {}
+        for place in places[:1]:  # the outermost; those inside are found again
+            parts: list[Any] = list(self.elements_of(place, place.generators, {}))
+            made: ast.expr
+            if isinstance(place, ast.DictComp):
+                made = ast.Dict([key for key, _ in parts], [value for _, value in parts])
+            elif isinstance(place, ast.SetComp):
+                self.refuse(place, "a set of values of the lane", "write a list")
+            else:
+                made = ast.List(parts, ast.Load())
+            replaced[id(place)] = expressions.located(made, place)
+        return self.written_out(_with_nodes(node, replaced)) if replaced else node
+
+    def over_functions(self, node: Any) -> bool:
+        """Whether a comprehension's variables stand for batched functions."""
+        over = [self.evaluate(g.iter) for g in node.generators if self.is_static(g.iter)]
+        leaves = [leaf for v in over if isinstance(v, Iterable) and not isinstance(v, Iterator) for leaf in _leaves(v)]
+        return any(isinstance(leaf, (LaneFunction, PrimitiveFunction)) for leaf in leaves)
+
+    def elements_of(
+        self, node: Any, generators: list[ast.comprehension], values: Mapping[str, ast.expr], made: int = 0
+    ) -> Iterator[Any]:
+        """The elements, with constants in place of the comprehension's variables."""
+        if not generators:
+            parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+            filled = [_filled(part, values) for part in parts]
+            yield tuple(filled) if isinstance(node, ast.DictComp) else filled[0]
+            return
+        first, *others = generators
+        over = _filled(first.iter, values)
+        if not self.is_static(over):
+            return self.refuse_calls(node)
+        try:
+            elements = iteration.elements(self.evaluate(over))
+        except TypeError as error:
+            raise CompileError(f"`{expressions.text_of(over)}`: {error}.", self.source.at(first.iter)) from None
+        for element in elements:
+            inner = {**values, **self.constants(first.target, element)}
+            tests = [_filled(test, inner) for test in first.ifs]
+            if not all(map(self.is_static, tests)):
+                return self.refuse_calls(node)
+            if all(self.evaluate(test) for test in tests):
+                for part in self.elements_of(node, others, inner):
+                    made += 1
+                    if made > MOST_ELEMENTS:
+                        what = f"a comprehension of more than {MOST_ELEMENTS} elements that calls a batched function"
+                        self.refuse(node, what, "use a for loop and a buffer")
+                    yield part
+        return None
+
+    def refuse_calls(self, node: ast.AST) -> None:
+        """Raise for calls within a comprehension that goes by values of the lane."""
+        call = next(p for p in ast.walk(node) if isinstance(p, ast.Call) and self.calls_batched(p))
+        called = ast.unparse(call).split("(")[0]
+        what = f"a call of `{called}` inside a lambda or comprehension"
+        self.refuse(call, f"{what} that goes by values of the lane", "use a for loop, or a range known at compile time")
+
+    def constants(self, target: ast.expr, value: Any) -> dict[str, ast.expr]:
+        """The names of a comprehension's target, and the constants they stand for."""
+        if isinstance(target, ast.Name):
+            return {target.id: self.hidden(value)}
+        pattern = expressions.Pattern.of(target, lambda part: self.refuse(part, "this target", "use plain names"))
+        try:
+            return {name: self.hidden(part) for name, part in zip(pattern.names, pattern.take_apart(value))}
+        except (TypeError, ValueError) as error:
+            raise CompileError(f"`{ast.unparse(target)}`: {error}.", self.source.at(target)) from None
+
+
+_BATCH = "batchnuts.autobatch.api"
+
+
+def _leaves(value: Iterable[Any]) -> list[Any]:
+    """What a constant holds; of arrays and ranges nothing."""
+    containers = (tuple, list, set, frozenset, dict, *map(type, ({}.items(), {}.values())))
+    parts = [*value] if isinstance(value, containers) else []
+    return [leaf for part in parts for leaf in flatten(part)[0]]
+
+
+def _is_plain(node: ast.Call) -> bool:
+    return not any(isinstance(a, ast.Starred) for a in node.args) and all(k.arg for k in node.keywords)
+
+
+def _with_nodes(node: ast.expr, nodes: Mapping[int, ast.AST]) -> ast.expr:
+    """A copy with other nodes in place of some, by their `id`."""
+    return copy.deepcopy(node, dict(nodes))
+
+
+def _filled(node: ast.expr, values: Mapping[str, ast.expr]) -> ast.expr:
+    """A copy with expressions in place of names that it reads."""
+    places = [load for load in expressions.free_loads(node) if load.id in values]
+    return _with_nodes(node, {id(load): expressions.located(copy.deepcopy(values[load.id]), load) for load in places})

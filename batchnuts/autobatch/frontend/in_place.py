@@ -1,0 +1,149 @@
+"""`x[i] = v` as `x = write(x, i, v)`, and `x += v` as `x = x + v`: assignment makes a new value.
+
+    x[i, j] += v        -->      _1 = x[i]
+                                 _1 = write(_1, row(_1, j), _1[j] + v)
+                                 x = write(x, row(x, i), _1)
+
+The frontend reads these statements in place of the user's, and so does plain Python (`autobatch.plain_python`): NumPy
+would change the array itself, under all its names.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable
+from typing import NoReturn
+
+WRITE = "@write"
+ROW = "@row"
+"""The names by which the statements call `functions.write` and `indexing.row`; no identifier of a user is one."""
+
+Refuse = Callable[[ast.AST, str, str], NoReturn]
+"""Called with the place, what cannot be batched, and the rewrite."""
+
+
+class Rewriter:
+    """Statements on plain names, from those on elements.
+
+    fresh: gives a name that is not used yet. is_local: whether the function itself assigns a name.
+    """
+
+    def __init__(self, fresh: Callable[[], str], is_local: Callable[[str], bool], refuse: Refuse) -> None:
+        self.fresh = fresh
+        self.is_local = is_local
+        self.refuse = refuse
+
+    def simpler(self, statement: ast.stmt) -> list[ast.stmt] | None:
+        """What stands for an assignment to elements, or to a name in place; None for every other statement."""
+        made: list[ast.stmt] = []
+        match statement:
+            case ast.Assign(targets=targets, value=value) if any(map(_has_element, targets)):
+                held = self.held(value, made, any(map(_has_walrus, targets)) or len(targets) > 1)
+                for target in targets:
+                    self.assign(target, held, made)
+            case ast.AnnAssign(target=ast.Subscript() as target, value=ast.expr() as value):
+                self.assign(target, self.held(value, made, _has_walrus(target)), made)
+            case ast.AugAssign(target=ast.Subscript() as target, op=op, value=value):
+                self.element(target, made, op=op, value=value)
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
+                made.append(_assign(name, ast.BinOp(_load(name, target), op, value), statement))
+            case _:
+                return None
+        return made
+
+    def held(self, value: ast.expr, made: list[ast.stmt], always: bool) -> ast.expr:
+        """The value, in a variable unless it is as simple as one."""
+        if isinstance(value, ast.Constant) or (isinstance(value, ast.Name) and not always):
+            return value
+        name = self.fresh()
+        made.append(_assign(name, value, value))
+        return _load(name, value)
+
+    def assign(self, target: ast.expr, value: ast.expr, made: list[ast.stmt]) -> None:
+        """target = value, of a value that is held."""
+        if isinstance(target, ast.Subscript):
+            self.element(target, made, value=value)
+        elif isinstance(target, (ast.Tuple, ast.List)) and _has_element(target):
+            names = [self.fresh() for _ in target.elts]
+            for element in target.elts:
+                if isinstance(element, ast.Starred):
+                    self.refuse(element, f"assignment to `{ast.unparse(element)}`", "assign to plain names")
+            parts = [ast.copy_location(ast.Name(n, ast.Store()), e) for n, e in zip(names, target.elts)]
+            taken = ast.copy_location(ast.Tuple(list(parts), ast.Store()), target)
+            made.append(ast.copy_location(ast.Assign([taken], value), target))
+            for name, element in zip(names, target.elts):
+                self.assign(element, _load(name, element), made)
+        else:
+            made.append(ast.copy_location(ast.Assign([target], value), target))
+
+    def element(
+        self, target: ast.Subscript, made: list[ast.stmt], *, value: ast.expr, op: ast.operator | None = None
+    ) -> None:
+        """target = value, or target op= value."""
+        base, indices = self.indices(target)
+        base_name = base.id
+        indices = [self.held(index, made, _has_walrus(target) or _has_walrus(value)) for index in indices]
+        rows = [base_name]
+        for index in indices[:-1]:
+            name = self.fresh()
+            made.append(_assign(name, _item(rows[-1], index, target), target))
+            rows.append(name)
+        if op is not None:
+            value = ast.copy_location(ast.BinOp(_item(rows[-1], indices[-1], target), op, value), target)
+        for name, index in zip(reversed(rows), reversed(indices)):
+            row = _call(ROW, target, _load(name, target), index)
+            made.append(_assign(name, _call(WRITE, target, _load(name, target), row, value), target))
+            value = _load(name, target)
+
+    def indices(self, target: ast.Subscript) -> tuple[ast.Name, list[ast.expr]]:
+        """The variable whose element is assigned, and the indices, outermost first."""
+        found: list[ast.expr] = []
+        node: ast.expr = target
+        while isinstance(node, ast.Subscript):
+            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            found = [*parts, *found]
+            node = node.value
+        for part in found:
+            if isinstance(part, (ast.Slice, ast.Starred)) or (
+                isinstance(part, ast.Constant) and type(part.value) is not int
+            ):
+                what = f"assignment to `{ast.unparse(target)}`, whose index is no integer,"
+                self.refuse(target, what, "assign one element at a time, or use ops.where or ops.concatenate")
+        if isinstance(node, ast.Attribute):
+            what = f"assignment to `{ast.unparse(target)}`, an element of a field,"
+            self.refuse(target, what, f"write x = x._replace({node.attr}=autobatch.write(x.{node.attr}, index, value))")
+        if not isinstance(node, ast.Name):
+            self.refuse(target, f"assignment to `{ast.unparse(target)}`", "give the array a name first")
+        if not self.is_local(node.id):
+            what = f"assignment to an element of {node.id!r}, which is no variable of the function,"
+            self.refuse(target, what, f"copy it into one first: x = {node.id}")
+        return node, found
+
+
+def _has_element(target: ast.expr) -> bool:
+    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else []
+    return isinstance(target, ast.Subscript) or any(map(_has_element, parts))
+
+
+def _has_walrus(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
+
+
+def _load(name: str, like: ast.AST) -> ast.expr:
+    return ast.copy_location(ast.Name(name, ast.Load()), like)
+
+
+def _assign(name: str, value: ast.expr, like: ast.AST) -> ast.stmt:
+    target = ast.copy_location(ast.Name(name, ast.Store()), like)
+    made = ast.copy_location(ast.Assign([target], ast.copy_location(value, like)), like)
+    return ast.fix_missing_locations(made)
+
+
+def _item(name: str, index: ast.expr, like: ast.AST) -> ast.expr:
+    return ast.copy_location(ast.Subscript(_load(name, like), copy.deepcopy(index), ast.Load()), like)
+
+
+def _call(name: str, like: ast.AST, *arguments: ast.expr) -> ast.expr:
+    made = ast.Call(_load(name, like), [copy.deepcopy(a) for a in arguments], [])
+    return ast.copy_location(made, like)

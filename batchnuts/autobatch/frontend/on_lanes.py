@@ -1,0 +1,331 @@
+"""An expression's syntax made to work on lanes: operators, subscripts and builtins become calls of lane functions.
+
+    n // d + x[i]   -->   add(floor_divide(n, d, checks, 0), item(x, i, checks, 1))
+
+Numbered checks go where an operand that is no constant could have no result: the expression's value then comes with one
+boolean for each (see `operators.Checks`), which the frontend asserts.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchnuts.autobatch.language import builtins as lane_builtins
+from batchnuts.autobatch.language import operators, ops
+from batchnuts.autobatch.language.indexing import item
+from batchnuts.autobatch.language.iteration import iterated, known, range_bound
+
+PREFIX = "@"  # no identifier of a user can hold it
+TRUTH = PREFIX + "truth"
+NOT = PREFIX + "not"
+CHECKS = PREFIX + "checks"
+CONSTANT = PREFIX + "constant "
+BOUND = PREFIX + "bound"
+
+_BUILTINS: dict[Any, Any] = {
+    builtins.min: lane_builtins.python_min,
+    builtins.max: lane_builtins.python_max,
+    builtins.abs: lane_builtins.python_abs,
+    builtins.round: lane_builtins.python_round,
+    builtins.len: lane_builtins.python_len,
+    builtins.sum: lane_builtins.python_sum,
+    builtins.any: lane_builtins.python_any,
+    builtins.all: lane_builtins.python_all,
+}
+"""Builtins that Python defines on numbers only, and what stands for them on arrays of every backend."""
+
+_WHERE_CALLED: dict[Any, Any] = {
+    builtins.int: lane_builtins.python_int,
+    builtins.float: lane_builtins.python_float,
+    builtins.bool: lane_builtins.truth,
+    builtins.divmod: operators.divmod_,
+    builtins.pow: operators.power,
+}
+"""Those replaced only where they are called: `dtype=float` stays as it is, and divmod and pow are checked."""
+
+_ITERATING: dict[Any, int] = {
+    **dict.fromkeys((builtins.list, builtins.tuple, builtins.zip, builtins.enumerate, builtins.reversed), 0),
+    **dict.fromkeys((builtins.sorted, builtins.iter), 0),
+    **dict.fromkeys((builtins.map, builtins.filter), 1),
+}
+"""Builtins that iterate over their arguments, from the first or second one on."""
+
+_CONDITION = ("a condition within a comprehension", "use a `for` loop, or ops.where to choose between two values")
+_RANGE = ("the end of a range within an expression", "loop with `for i in range(n):` as a statement")
+_TEXT = ("what a text or hash is made of", "make texts of the results")
+
+_KNOWING: dict[Any, tuple[str, str]] = {
+    builtins.range: _RANGE,
+    **dict.fromkeys((builtins.str, builtins.repr, builtins.ascii, builtins.format, builtins.hash), _TEXT),
+}
+"""Builtins of numbers that must be known when the expression is compiled: what they are, and what to do instead."""
+
+_CHECKED_BUILTINS = {builtins.divmod: "integer division by zero", builtins.pow: "an integer to a negative power"}
+
+_PLAIN: dict[type[ast.AST], Any] = {
+    ast.Add: operators.add,
+    ast.Sub: operators.subtract,
+    ast.Mult: operators.multiply,
+    ast.MatMult: operators.matmul,
+    ast.BitAnd: operators.bitwise_and,
+    ast.BitOr: operators.bitwise_or,
+    ast.BitXor: operators.bitwise_xor,
+    ast.USub: operators.negative,
+    ast.UAdd: operators.positive,
+    ast.Invert: operators.invert,
+    ast.Eq: operators.equal,
+    ast.NotEq: operators.not_equal,
+    ast.Lt: operators.less,
+    ast.LtE: operators.less_equal,
+    ast.Gt: operators.greater,
+    ast.GtE: operators.greater_equal,
+    ast.In: operators.contains,
+    ast.NotIn: operators.not_contains,
+}
+
+_CHECKED: dict[type[ast.AST], tuple[Any, str]] = {
+    ast.FloorDiv: (operators.floor_divide, "integer division by zero"),
+    ast.Mod: (operators.remainder, "integer division by zero"),
+    ast.Pow: (operators.power, "an integer to a negative power"),
+    ast.LShift: (operators.left_shift, "a negative shift"),
+    ast.RShift: (operators.right_shift, "a negative shift"),
+}
+"""Operators that not every second operand goes with, and what a message says of such a one."""
+
+_FUNCTIONS: dict[str, Any] = {
+    **{PREFIX + operator.__name__: function for operator, function in _PLAIN.items()},
+    **{PREFIX + operator.__name__: function for operator, (function, _) in _CHECKED.items()},
+    **{PREFIX + builtin.__name__: function for builtin, function in _WHERE_CALLED.items()},
+    PREFIX + "Div": operators.divide,
+    PREFIX + "StaticDiv": operators.static_divide,
+    PREFIX + "item": item,
+    PREFIX + "slice": slice,
+    PREFIX + "iterated": iterated,
+    PREFIX + "known": known,
+    BOUND: range_bound,
+    TRUTH: lane_builtins.truth,
+    NOT: lambda value: ops.logical_not(lane_builtins.truth(value)),
+}
+
+
+def with_lane_functions(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The namespace in which a function's expressions are evaluated."""
+
+    def replaced(value: Any) -> Any:
+        try:
+            return _BUILTINS.get(value, value)
+        except TypeError:  # unhashable values are no builtins
+            return value
+
+    return {name: replaced(value) for name, value in namespace.items()} | _FUNCTIONS
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of an expression: the part of it that is checked, and what is wrong where it does not hold."""
+
+    node: ast.expr
+    message: str
+
+
+class _OnLanes(ast.NodeTransformer):
+    def __init__(self, names: frozenset[str], lane_names: Iterable[str], namespace: Mapping[str, Any]) -> None:
+        self.names = names
+        self.lane_names = set(lane_names)
+        self.namespace = namespace
+        self.checks: dict[str, tuple[int, Check]] = {}
+
+    def varies(self, node: ast.AST) -> bool:
+        """Whether an operand depends on a variable, of the lane or of a comprehension."""
+        return any(isinstance(part, ast.Name) and part.id in self.names for part in ast.walk(node))
+
+    def of_the_lane(self, node: ast.AST) -> bool:
+        """Whether an operand depends on a variable of the lane."""
+        return any(isinstance(part, ast.Name) and part.id in self.lane_names for part in ast.walk(node))
+
+    def known(self, node: ast.expr, reason: tuple[str, str]) -> ast.expr:
+        """The visited node; if it depends on the lane, with the check that its value does not."""
+        texts = [ast.Constant(text) for text in reason]
+        of_the_lane = self.of_the_lane(node)
+        visited: ast.expr = self.visit(node)
+        return self.call("known", node, visited, *texts) if of_the_lane else visited
+
+    def iterated(self, node: ast.expr) -> ast.expr:
+        """The visited node, as something to iterate over."""
+        of_the_lane = self.of_the_lane(node)
+        visited: ast.expr = self.visit(node)
+        return self.call("iterated", node, visited) if of_the_lane else visited
+
+    def call(self, function: str, node: ast.expr, *arguments: ast.expr) -> ast.expr:
+        made = ast.Call(ast.Name(PREFIX + function, ast.Load()), list(arguments), [])
+        return ast.fix_missing_locations(ast.copy_location(made, node))
+
+    def check(self, node: ast.expr, problem: str) -> list[ast.expr]:
+        """The arguments that tell a lane function which check it makes; equal parts share one."""
+        text = ast.unparse(node).replace(CONSTANT, "")
+        number, _ = self.checks.setdefault(text, (len(self.checks), Check(node, f"{problem} in `{text}`")))
+        return [ast.Name(CHECKS, ast.Load()), ast.Constant(number)]
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        if isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
+            node.right = self.known(node.right, _TEXT)
+            return node
+        name, right = type(node.op).__name__, node.right
+        extra: list[ast.expr] = []
+        if type(node.op) in _CHECKED and self.varies(right):
+            extra = self.check(copy.deepcopy(node), _CHECKED[type(node.op)][1])
+        elif isinstance(node.op, ast.Div) and not self.varies(right):
+            name = "StaticDiv"
+        self.generic_visit(node)
+        return self.call(name, node, node.left, node.right, *extra)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Not):
+            return self.call("not", node, node.operand)
+        return node if isinstance(node.operand, ast.Constant) else self.call(type(node.op).__name__, node, node.operand)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """`a < b < c` as `(a < b) & (b < c)`: what must not be evaluated too early was taken out before."""
+        self.generic_visit(node)
+        if not all(type(op) in _PLAIN for op in node.ops):
+            return node
+        sides = [node.left, *node.comparators]
+        links = [
+            self.call(type(op).__name__, node, copy.deepcopy(left), copy.deepcopy(right))
+            for left, op, right in zip(sides, node.ops, sides[1:])
+        ]
+        result = links[0]
+        for link in links[1:]:
+            result = self.call("BitAnd", node, result, link)
+        return result
+
+    def comprehension(self, node: Any) -> Any:
+        """A comprehension, whose iterables may be arrays and whose conditions are no values of the lane."""
+        outside = set(self.lane_names)
+        for generator in node.generators:
+            of_the_lane = self.of_the_lane(generator.iter)
+            generator.iter = self.iterated(generator.iter)
+            targets = {part.id for part in ast.walk(generator.target) if isinstance(part, ast.Name)}
+            self.lane_names = self.lane_names | targets if of_the_lane else self.lane_names - targets
+            generator.ifs = [self.known(test, _CONDITION) for test in generator.ifs]
+        if isinstance(node, ast.DictComp):
+            node.key, node.value = self.known(node.key, _TEXT), self.visit(node.value)
+        elif isinstance(node, ast.SetComp):
+            node.elt = self.known(node.elt, _TEXT)
+        else:
+            node.elt = self.visit(node.elt)
+        self.lane_names = outside
+        return node
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = comprehension
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        node.test = self.known(node.test, _CONDITION)
+        node.body, node.orelse = self.visit(node.body), self.visit(node.orelse)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        node.values = [*(self.known(v, _CONDITION) for v in node.values[:-1]), self.visit(node.values[-1])]
+        return node
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.expr:
+        node.value = self.known(node.value, _TEXT)
+        return node
+
+    def visit_Set(self, node: ast.Set) -> ast.expr:
+        node.elts = [self.known(e, _TEXT) for e in node.elts]
+        return node
+
+    def visit_Dict(self, node: ast.Dict) -> ast.expr:
+        node.keys = [key and self.known(key, _TEXT) for key in node.keys]
+        node.values = [self.visit(value) for value in node.values]
+        return node
+
+    def visit_Starred(self, node: ast.Starred) -> ast.expr:
+        node.value = self.iterated(node.value)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if not self.varies(node.slice):
+            self.generic_visit(node)
+            return node
+        extra = self.check(copy.deepcopy(node), "an index out of range")
+        self.generic_visit(node)
+        return self.call("item", node, node.value, _index(node.slice), *extra)
+
+    def builtin(self, called: ast.expr) -> Any:
+        """The function or class that is called by a name from around the function, if it can be looked up."""
+        if not isinstance(called, ast.Name) or called.id in self.names:
+            return None
+        value = self.namespace.get(called.id)
+        try:
+            hash(value)
+        except TypeError:
+            return None
+        return value if callable(value) else None
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        called = node.func
+        if isinstance(called, ast.Name) and called.id == BOUND and self.varies(node):
+            extra = self.check(copy.deepcopy(node.args[0]), "the bound of a range beyond int64")
+            self.generic_visit(node)
+            node.args += [ast.fix_missing_locations(ast.copy_location(e, node)) for e in extra]
+            return node
+        builtin = self.builtin(called)
+        if builtin in _KNOWING:
+            node.args = [self.known(a, _KNOWING[builtin]) for a in node.args]
+            return node
+        if builtin in _ITERATING:
+            first = _ITERATING[builtin]
+            node.args = [self.visit(a) if i < first else self.iterated(a) for i, a in enumerate(node.args)]
+            node.keywords = [self.visit(keyword) for keyword in node.keywords]
+            return node
+        if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Constant) and called.attr == "format":
+            node.args = [self.known(a, _TEXT) for a in node.args]
+        if builtin not in _WHERE_CALLED:
+            self.generic_visit(node)
+            return node
+        plain = len(node.args) == 2 and not node.keywords
+        extra = []
+        if builtin in _CHECKED_BUILTINS:
+            if not plain:  # pow(a, b, modulus): of Python's own numbers only
+                self.generic_visit(node)
+                return node
+            extra = self.check(copy.deepcopy(node), _CHECKED_BUILTINS[builtin]) if self.varies(node.args[1]) else []
+        self.generic_visit(node)
+        node.func = ast.copy_location(ast.Name(PREFIX + builtin.__name__, ast.Load()), node)
+        node.args += [ast.fix_missing_locations(ast.copy_location(e, node)) for e in extra]
+        return node
+
+
+def _index(node: ast.expr) -> ast.expr:
+    """A subscript's index as an expression of its own: `1:2` is `slice(1, 2, None)`."""
+    if isinstance(node, ast.Tuple):
+        return ast.copy_location(ast.Tuple([_index(part) for part in node.elts], ast.Load()), node)
+    if not isinstance(node, ast.Slice):
+        return node
+    none = ast.Constant(None)
+    bounds = [part or none for part in (node.lower, node.upper, node.step)]
+    made = ast.Call(ast.Name(PREFIX + "slice", ast.Load()), bounds, [])
+    return ast.fix_missing_locations(ast.copy_location(made, node))
+
+
+def on_lanes(
+    node: ast.expr, names: tuple[str, ...], namespace: Mapping[str, Any]
+) -> tuple[ast.expr, tuple[Check, ...]]:
+    """A copy of the expression on lanes, and its checks in the order of their numbers.
+
+    names: the variables it reads; those that its own comprehensions and lambdas bind vary as well.
+    """
+    node = copy.deepcopy(node)
+    bound = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    bound |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+    transformer = _OnLanes(frozenset({*names, *bound}), names, namespace)
+    changed: ast.expr = transformer.visit(node)
+    return changed, tuple(check for _, check in transformer.checks.values())

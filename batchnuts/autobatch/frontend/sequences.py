@@ -1,0 +1,275 @@
+"""What a `for` loop runs over, as data: arrays and structures, counts, and enumerate and zip of these.
+
+    for i, (a, b) in enumerate(zip(x, y)):      Enumerate(Zip((Held("_1"), Held("_2"))), 0)
+
+A loop counts its rounds `k` from zero. A sequence tells the values of round `k` from those of the variables that it
+reads (`item`), how many rounds there are as far as types tell (`length`), and whether there is a round `k` as far as
+values do (`bounds`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchnuts.autobatch.errors import CompileError
+from batchnuts.autobatch.language import iteration, operators
+from batchnuts.autobatch.language.pytree import parts
+
+Values = Mapping[str, Any]
+"""The values of variables by their identifiers."""
+
+
+Lengths = Callable[[str], int]
+"""The length of the array or structure in a variable."""
+
+Hide = Callable[[Any], ast.expr]
+"""From a constant to an expression that denotes it."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What types have told of a loop: how many rounds it makes at most, and whether one body can serve them all."""
+
+    rounds: int
+    alike: bool
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Types have told of an expression that its parts meet dtypes of their own: each part becomes an op."""
+
+
+class LearnedMore(CompileError):
+    """Types tell that a loop or an expression (by the place it stands at) has to be written in another way.
+
+    The program is to be read again.
+    """
+
+    def __init__(self, loop: Hashable, learned: Learned | Apart) -> None:
+        super().__init__("the elements of a structure that a loop runs over have different types")
+        self.loop = loop
+        self.learned = learned
+
+
+def length_of_type(type_: Any) -> int | None:
+    """How many elements a value of that (structured) type has; None for a scalar."""
+    found = parts(type_)
+    if found is not None:
+        return len(found[1])
+    return type_.shape[0] if type_.shape else None
+
+
+class Sequence:
+    """What a loop runs over; see the module."""
+
+    def inners(self) -> tuple[Sequence, ...]:
+        """The sequences it is made of."""
+        return ()
+
+    def parts(self) -> Iterator[Sequence]:
+        """Itself and all sequences it is made of."""
+        yield self
+        for inner in self.inners():
+            yield from inner.parts()
+
+    def held(self) -> tuple[str, ...]:
+        """The variables whose lengths it asks for."""
+        return tuple(part.variable for part in self.parts() if isinstance(part, Held))
+
+    def reads(self) -> tuple[str, ...]:
+        """The variables it reads itself."""
+        return ()
+
+    def length(self, lengths: Lengths) -> int | None:
+        """How many rounds it has at most; None where only a number of the lane tells. ValueError of a strict zip."""
+        return self.inners()[0].length(lengths)
+
+    def bounds(self, values: Values, k: Any) -> list[Any]:
+        """Conditions that hold where there is a round `k`, as far as the length does not tell."""
+        return [bound for inner in self.inners() for bound in inner.bounds(values, k)]
+
+    def item(self, values: Values, k: Any) -> Any:
+        """The value of round `k`. Raises NotAlike where `k` cannot choose it."""
+        raise NotImplementedError
+
+    def text(self, k: str) -> str:
+        """How the program's text shows the value of round `k`."""
+        raise NotImplementedError
+
+    def in_round(self, k: int, hide: Hide) -> ast.expr:
+        """The value of a round that is known, as an expression."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Held(Sequence):
+    """An array or structure in a variable."""
+
+    variable: str
+
+    def reads(self) -> tuple[str, ...]:
+        """See Sequence."""
+        return (self.variable,)
+
+    def length(self, lengths: Lengths) -> int | None:
+        """See Sequence."""
+        return lengths(self.variable)
+
+    def item(self, values: Values, k: Any) -> Any:
+        """See Sequence."""
+        return iteration.element(values[self.variable], k)
+
+    def text(self, k: str) -> str:
+        """See Sequence."""
+        return f"element({self.variable}, {k})"
+
+    def in_round(self, k: int, hide: Hide) -> ast.expr:
+        """See Sequence."""
+        return ast.Subscript(ast.Name(self.variable, ast.Load()), ast.Constant(k), ast.Load())
+
+
+@dataclass(frozen=True, eq=False)
+class Known(Sequence):
+    """A sequence that is known at compile time."""
+
+    value: Any
+    written: str
+
+    def length(self, lengths: Lengths) -> int | None:
+        """See Sequence."""
+        return len(self.value)
+
+    def item(self, values: Values, k: Any) -> Any:
+        """See Sequence."""
+        return iteration.element(self.value, k)
+
+    def text(self, k: str) -> str:
+        """See Sequence."""
+        return f"element({self.written}, {k})"
+
+    def in_round(self, k: int, hide: Hide) -> ast.expr:
+        """See Sequence."""
+        return hide(self.value[k])
+
+
+@dataclass(frozen=True)
+class Count(Sequence):
+    """`range(start, stop)` up to a number of the lane."""
+
+    start: int
+    stop: str
+
+    def reads(self) -> tuple[str, ...]:
+        """See Sequence."""
+        return (self.stop,)
+
+    def length(self, lengths: Lengths) -> int | None:
+        """See Sequence."""
+        return None
+
+    def bounds(self, values: Values, k: Any) -> list[Any]:
+        """See Sequence."""
+        return [operators.less(self.item(values, k), values[self.stop])]
+
+    def item(self, values: Values, k: Any) -> Any:
+        """See Sequence."""
+        return k + self.start if self.start else k
+
+    def text(self, k: str) -> str:
+        """See Sequence."""
+        return f"{k} + {self.start}" if self.start else k
+
+    def in_round(self, k: int, hide: Hide) -> ast.expr:
+        """See Sequence."""
+        return ast.Constant(k + self.start)
+
+
+@dataclass(frozen=True)
+class Enumerate(Sequence):
+    """`enumerate(inner, start)`; start is a number, or a variable that holds one."""
+
+    inner: Sequence
+    start: int | str
+
+    def inners(self) -> tuple[Sequence, ...]:
+        """See Sequence."""
+        return (self.inner,)
+
+    def reads(self) -> tuple[str, ...]:
+        """See Sequence."""
+        return (self.start,) if isinstance(self.start, str) else ()
+
+    def item(self, values: Values, k: Any) -> Any:
+        """See Sequence."""
+        start = values[self.start] if isinstance(self.start, str) else self.start
+        number = k if self.start == 0 else operators.add(k, start)
+        return number, self.inner.item(values, k)
+
+    def text(self, k: str) -> str:
+        """See Sequence."""
+        return f"({k if self.start == 0 else f'{k} + {self.start}'}, {self.inner.text(k)})"
+
+    def in_round(self, k: int, hide: Hide) -> ast.expr:
+        """See Sequence."""
+        number: ast.expr = ast.Constant(k + self.start) if isinstance(self.start, int) else ast.Constant(k)
+        if isinstance(self.start, str):
+            number = ast.BinOp(number, ast.Add(), ast.Name(self.start, ast.Load()))
+        return ast.Tuple([number, self.inner.in_round(k, hide)], ast.Load())
+
+
+@dataclass(frozen=True)
+class Zip(Sequence):
+    """`zip(*all, strict=strict)`: as long as the shortest, and where strict, all as long."""
+
+    all: tuple[Sequence, ...]
+    strict: bool
+
+    def inners(self) -> tuple[Sequence, ...]:
+        """See Sequence."""
+        return self.all
+
+    def length(self, lengths: Lengths) -> int | None:
+        """See Sequence."""
+        found = [inner.length(lengths) for inner in self.all]
+        known = [n for n in found if n is not None]
+        if self.strict and len(set(found)) > 1:
+            raise ValueError(f"zip(..., strict=True) of sequences of the lengths {', '.join(map(str, known))}")
+        return min(known, default=None)
+
+    def item(self, values: Values, k: Any) -> Any:
+        """See Sequence."""
+        return tuple(inner.item(values, k) for inner in self.all)
+
+    def text(self, k: str) -> str:
+        """See Sequence."""
+        return f"({', '.join(inner.text(k) for inner in self.all)})"
+
+    def in_round(self, k: int, hide: Hide) -> ast.expr:
+        """See Sequence."""
+        return ast.Tuple([inner.in_round(k, hide) for inner in self.all], ast.Load())
+
+
+@dataclass(frozen=True)
+class Backwards(Sequence):
+    """`reversed` of a sequence in a variable."""
+
+    inner: Held
+
+    def inners(self) -> tuple[Sequence, ...]:
+        """See Sequence."""
+        return (self.inner,)
+
+    def item(self, values: Values, k: Any) -> Any:
+        """See Sequence."""
+        return self.inner.item(values, iteration.length(values[self.inner.variable]) - 1 - k)
+
+    def text(self, k: str) -> str:
+        """See Sequence."""
+        return self.inner.text(f"len({self.inner.variable}) - 1 - {k}")
+
+    def in_round(self, k: int, hide: Hide) -> ast.expr:
+        """See Sequence."""
+        return self.inner.in_round(-1 - k, hide)

@@ -1,0 +1,119 @@
+"""What the text of an expression tells the passes: what it may do on lanes that do not need it, what it undoes.
+
+These are facts about one pure expression over local variables, found in its syntax; nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from batchnuts.autobatch.language import builtins as lane_builtins
+from batchnuts.autobatch.language import ops
+
+_PARTS = (
+    ast.Name,
+    ast.Constant,
+    ast.expr_context,
+    ast.Attribute,
+    ast.Compare,
+    ast.Lt,
+    ast.LtE,
+    ast.Gt,
+    ast.GtE,
+    ast.Eq,
+    ast.NotEq,
+    ast.BinOp,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.Div,
+    ast.BitAnd,
+    ast.BitOr,
+    ast.BitXor,
+    ast.UnaryOp,
+    ast.USub,
+    ast.UAdd,
+    ast.Invert,
+    ast.Not,
+    ast.Call,
+)
+"""Syntax whose evaluation is cheap and cannot fail on any value of the right type."""
+
+_DIVISIONS = (ast.FloorDiv, ast.Mod)
+"""Operators that cannot fail for a divisor that is a literal other than zero."""
+
+_FUNCTIONS = (
+    builtins.abs,
+    builtins.bool,
+    lane_builtins.python_abs,
+    lane_builtins.python_max,
+    lane_builtins.python_min,
+    lane_builtins.truth,
+    ops.abs,
+    ops.isfinite,
+    ops.isnan,
+    ops.logical_and,
+    ops.logical_not,
+    ops.logical_or,
+    ops.maximum,
+    ops.minimum,
+    ops.sign,
+    ops.square,
+    ops.where,
+)
+"""Functions of which the same is true."""
+
+
+def is_speculable(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:
+    """Whether a block may evaluate the expression on lanes that would have branched around it.
+
+    static: the object that a name or attribute chain denotes at compile time, as `expressions.static_value`.
+    """
+    for part in ast.walk(node):
+        if isinstance(part, ast.BinOp) and isinstance(part.op, _DIVISIONS):
+            if not (isinstance(part.right, ast.Constant) and part.right.value):
+                return False
+        elif not isinstance(part, (*_PARTS, *_DIVISIONS)):
+            return False
+        if isinstance(part, ast.Call) and (part.keywords or not any(static(part.func) is f for f in _FUNCTIONS)):
+            return False
+    return True
+
+
+_CHOOSING = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.BoolOp)
+"""Syntax that may choose between values by values."""
+
+
+def rearranges(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:
+    """Whether the expression's own syntax says which of its inputs come out unchanged, whatever their values.
+
+    It may build, take apart and replace structures, and compute; a function that it calls could choose by values.
+    """
+    for part in ast.walk(node):
+        if isinstance(part, _CHOOSING):
+            return False
+        if isinstance(part, ast.Call) and not _only_rearranges(part.func, static(part.func)):
+            return False
+    return True
+
+
+def _only_rearranges(written: ast.expr, function: Any) -> bool:
+    if isinstance(written, ast.Attribute) and written.attr == "_replace":
+        return True
+    if isinstance(function, type):
+        return hasattr(function, "_fields") or dataclasses.is_dataclass(function)
+    return function is dataclasses.replace or getattr(function, "__module__", None) == ops.__name__
+
+
+def offset_of(node: ast.expr) -> int | None:
+    """c if the expression is `x + c` or `x - c` of a plain name and an integer literal (c negative then), else None."""
+    match node:
+        case ast.BinOp(ast.Name(), ast.Add() | ast.Sub() as sign, ast.Constant(int(amount))) if type(amount) is int:
+            return amount if isinstance(sign, ast.Add) else -amount
+        case ast.BinOp(ast.Constant(int(amount)), ast.Add(), ast.Name()) if type(amount) is int:
+            return amount
+    return None

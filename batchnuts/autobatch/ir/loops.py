@@ -1,0 +1,76 @@
+"""Loops of a control-flow graph: its strongly connected components, and those within them."""
+
+from __future__ import annotations
+
+from batchnuts.autobatch.ir.cfg import successors
+from batchnuts.autobatch.ir.program import ControlFlowGraph, PushGotoOp
+
+Edges = dict[str, tuple[str, ...]]
+"""For each label, where control may go next."""
+
+
+def components(labels: tuple[str, ...], following: Edges) -> list[tuple[str, ...]]:
+    """Strongly connected components of the graph on `labels`, sources first; labels keep their order within one."""
+    inside = frozenset(labels)
+    behind = {label: reached(label, following, inside) for label in labels}
+    found: dict[str, tuple[str, ...]] = {}
+    for label in labels:
+        if not any(label in part for part in found.values()):
+            found[label] = tuple(x for x in labels if x == label or (x in behind[label] and label in behind[x]))
+    # what reaches another component reaches all that the other does, and the other besides
+    return sorted(found.values(), key=lambda part: -len(behind[part[0]] | {part[0]}))
+
+
+def is_loop(component: tuple[str, ...], following: Edges) -> bool:
+    """Control can come back to a block of the component."""
+    return len(component) > 1 or component[0] in following[component[0]]
+
+
+def reached(label: str, following: Edges, inside: frozenset[str]) -> frozenset[str]:
+    """The labels of `inside` that lie behind a label on some path of one or more edges within `inside`."""
+    seen: set[str] = set()
+    todo = [label]
+    while todo:
+        new = [target for target in following[todo.pop()] if target in inside and target not in seen]
+        seen.update(new)
+        todo += new
+    return frozenset(seen)
+
+
+def on_cycles(graph: ControlFlowGraph) -> frozenset[str]:
+    """The blocks that a lane may come back to, through calls too."""
+    following = successors(graph)
+    return frozenset(
+        label for part in components(graph.labels, following) if is_loop(part, following) for label in part
+    )
+
+
+def innermost_loops(graph: ControlFlowGraph) -> dict[str, frozenset[str]]:
+    """For each block on a cycle within its own function, the blocks of the smallest loop around it.
+
+    A loop is a strongly connected component; what is still one without its first block is a loop within it (a weak
+    topological order).
+    """
+    following = successors(graph, through_calls=False)
+    found: dict[str, frozenset[str]] = {}
+
+    def look(labels: tuple[str, ...]) -> None:
+        for part in components(labels, following):
+            if is_loop(part, following):
+                found.update(dict.fromkeys(part, frozenset(part)))
+                look(part[1:])
+
+    look(graph.labels)
+    return found
+
+
+def calls_itself(graph: ControlFlowGraph, loop: frozenset[str]) -> bool:
+    """Some block of the loop makes a call in which control may come to that block again."""
+    following = successors(graph)
+    for label in loop:
+        terminator = graph.block(label).terminator
+        if isinstance(terminator, PushGotoOp):
+            inside = frozenset(graph.labels) - {terminator.resume_label}
+            if label in reached(terminator.target_label, following, inside):
+                return True
+    return False

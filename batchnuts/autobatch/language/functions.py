@@ -1,0 +1,155 @@
+"""What the frontend recognizes when a user's code calls it: batched functions, declared primitives, `write`, `sync`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import FrameType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.errors import UnsupportedSyntaxError, start_of, start_of_line
+from batchnuts.autobatch.language.pytree import map_leaves
+
+single_lane: ContextVar[bool] = ContextVar("single_lane", default=False)
+"""True while a program runs as plain Python, one lane, without a lane axis anywhere."""
+
+
+in_one_lane_code: ContextVar[bool] = ContextVar("in_one_lane_code", default=False)
+"""True while the compiler traces or runs an expression on one lane's arrays."""
+
+
+class LaneFunction:
+    """A Python function of one lane that the compiler batches; `api.BatchedFunction` is the one users hold."""
+
+    python_function: Callable[..., Any]
+    method_of: type | None = None
+    """The class whose attribute it is."""
+
+    def __init__(self, python_function: Callable[..., Any]) -> None:
+        self.python_function = python_function
+        functools.update_wrapper(self, python_function)  # type: ignore[arg-type]
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Its parameters, with defaults."""
+        return inspect.signature(self.python_function)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Called where a class has the function for an attribute: a method would get no `self`."""
+        self.method_of = owner  # an error here would reach users as one of `__set_name__`
+
+    def refuse_method(self, owner: type | None) -> None:
+        """Raise UnsupportedSyntaxError, at its line, if the function is a method of that class."""
+        name = self.python_function.__name__
+        if owner is not None and getattr(self, "__qualname__", "") == f"{owner.__qualname__}.{name}":
+            first = next(iter(self.signature.parameters), "self")
+            raise UnsupportedSyntaxError(
+                f"the method {name!r} of class {owner.__name__!r} cannot be batched: its `{first}` is no array. Define "
+                "the function outside the class, over the arrays it needs, or put @staticmethod above @batch. Methods "
+                "without @batch can be called in batched functions.",
+                start_of(self.python_function),
+            )
+
+
+_NO_FUNCTIONS = {
+    "classmethod": ("a classmethod", "Define the function outside the class, or put @staticmethod above @batch"),
+    "staticmethod": ("a staticmethod", "Put @staticmethod above @batch"),
+    "BatchedFunction": ("one that is batched already", "Leave out the second @batch"),
+    "PrimitiveFunction": ("a primitive", "Leave out @primitive, or @batch"),
+}
+"""By type, what is given in place of a function, and what to do."""
+
+
+def require_function(function: Any, frame: FrameType) -> None:
+    """Raise UnsupportedSyntaxError, at the line where the frame stands, for what `batch` cannot be put above."""
+    if isinstance(function, FunctionType):
+        return
+    kind = type(function).__name__
+    found, advice = _NO_FUNCTIONS.get(kind, (f"a {kind}", "Write a `def` that calls it, and batch that"))
+    if isinstance(function, type):
+        found, advice = f"the class {function.__name__!r}", "Put it above the function that is to be batched"
+    raise UnsupportedSyntaxError(
+        f"@batch takes a function of one lane, found {found}. {advice}.",
+        start_of_line(frame.f_code.co_filename, frame.f_lineno),
+    )
+
+
+class PrimitiveFunction:
+    """A function the compiler calls as one operation; made by `primitive`."""
+
+    def __init__(self, function: Callable[..., Any], batched: bool, costly: bool) -> None:
+        self.function = function
+        self.batched = batched
+        self.costly = costly
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any) -> Any:
+        """The function itself; a batched one gets a lane axis of one where plain Python runs a single lane."""
+        if self.batched and in_one_lane_code.get():
+            raise TypeError(
+                f"the batched primitive {self.__name__!r} was called by code that is written for one lane and has no "  # type: ignore[attr-defined]
+                "lane axis to give it; call it directly in the batched function"
+            )
+        if not (self.batched and single_lane.get()):
+            return self.function(*args)
+        lanes_of_one = [map_leaves(lambda leaf: np.asarray(leaf)[None], arg) for arg in args]
+        return map_leaves(lambda leaf: leaf[0], self.function(*lanes_of_one))
+
+
+def primitive(
+    function: Callable[..., Any] | None = None, *, batched: bool = False, costly: bool = False
+) -> Callable[..., Any]:
+    """Declare a function of arrays to be one operation of the language.
+
+    batched: the function is already written over a leading lane axis: every argument and result has shape
+        [lanes, ...], and row i of the result depends on row i of the arguments only.
+    costly: the function is what the program spends its time on; schedules wait for many lanes before they run it.
+
+    A function that needs neither flag needs no declaration. Arguments are positional.
+    """
+    if function is None:
+        return functools.partial(primitive, batched=batched, costly=costly)
+    return PrimitiveFunction(function, batched, costly)
+
+
+def write(buffer: Any, index: Any, value: Any) -> Any:
+    """`buffer` with row `index` along its first axis replaced by `value`; the argument itself is left alone.
+
+    One lane: buffer [n, ...], index an integer scalar in [0, n), value [...] of the buffer's dtype; or three equal
+    structures of buffers and values with one index. Inside a batched function, `buffer = write(buffer, i, value)`
+    is done in place, whatever n. An index outside [0, n) is a ValueError in plain Python and writes nothing in the
+    machine.
+    """
+
+    def one(rows: Any, row: Any) -> Any:
+        rows = np.array(rows)
+        if not 0 <= int(index) < len(rows):
+            raise ValueError(f"write: index {int(index)} is outside the buffer's {len(rows)} rows")
+        rows[int(index)] = row
+        return rows
+
+    return map_leaves(one, buffer, value)
+
+
+def sync(fraction: float = 1.0) -> None:
+    """A hint, written as a statement of a batched function: gather lanes before what follows.
+
+    The code behind it, up to the next branch, loop or call, runs only when at least `fraction` of the lanes that have
+    not halted wait there, or when none of them can do anything else, or in a sweep that serves all lanes, so that none
+    starves (`Schedule.patience`). It changes when lanes go on, never what they compute; in plain Python it does
+    nothing. Inside a batched function `fraction` is a number known at compile time.
+
+    Raises ValueError for a fraction outside (0, 1].
+    """
+    if not is_share(fraction):
+        raise ValueError(f"sync: the fraction is {fraction!r}, expected a number in (0, 1]")
+
+
+def is_share(value: Any) -> bool:
+    """Whether a value is a number in (0, 1]."""
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return is_number and bool(0 < value <= 1)

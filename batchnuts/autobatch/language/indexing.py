@@ -1,0 +1,122 @@
+"""`x[index]` where the index is a lane's own value: Python's meaning, negative indices included, on every backend.
+
+An index outside the array is noted in `Checks`, and the nearest element stands for the result. Indices known at compile
+time need none of this: they stay Python's own subscript.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchnuts.autobatch.language import ops
+from batchnuts.autobatch.language.arrays import convert, dtype_of, is_array, static_shape, tensorflow, uses_tensorflow
+from batchnuts.autobatch.language.operators import Checks
+
+
+def item(x: Any, index: Any, checks: Checks, check: int) -> Any:
+    """`x[index]`. index: an integer scalar, one integer vector, static slices, None, ..., or a tuple of these.
+
+    Raises TypeError for what has no static meaning: a slice with bounds of the lane, a boolean mask, a tuple or list
+    indexed by a lane's value. IndexError for too many indices.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    if not is_array(x):
+        if any(is_array(part) for part in parts):
+            raise TypeError(
+                f"the index of a {type(x).__name__} must be known at compile time, and this one is a lane's value. "
+                "Make it an array first: ops.stack(values)[i], or numpy.array for constants"
+            )
+        return x[index]
+    parts = tuple(convert(p, dtype_of(p), uses_tensorflow(p)) if isinstance(p, list) else p for p in parts)
+    shape = static_shape(x)
+    if shape is None:
+        raise ValueError("indexing an array of unknown rank")
+    parts = _full(parts, len(shape))
+    _require_indices(parts)
+    safe: list[Any] = []
+    axis = 0
+    for part in parts:
+        if part is None or isinstance(part, slice):
+            safe.append(part)
+        else:
+            safe.append(_inside(part, shape[axis], checks, check))
+        axis += part is not None
+    if not uses_tensorflow(x, *safe):
+        return x[tuple(safe)]
+    return _gathered(convert(x, dtype_of(x), True), safe)
+
+
+def _full(parts: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
+    """The indices with `...` written out, one for each axis (and None for each new one)."""
+    used = sum(part is not None and part is not Ellipsis for part in parts)
+    if used > rank:
+        raise IndexError(f"too many indices: the array has {rank} axes, but {used} were indexed")
+    dots = [i for i, part in enumerate(parts) if part is Ellipsis]
+    at = dots[0] if dots else len(parts)
+    return (*parts[:at], *[slice(None)] * (rank - used), *parts[at + bool(dots) :])
+
+
+def _require_indices(parts: tuple[Any, ...]) -> None:
+    vectors = others = 0
+    for part in parts:
+        if isinstance(part, slice):
+            if any(is_array(bound) for bound in (part.start, part.stop, part.step)):
+                raise TypeError(
+                    "the bounds of a slice must be known at compile time, since they decide the result's shape. Index "
+                    "element by element, or mask with ops.where"
+                )
+        elif part is not None:
+            if dtype_of(part).kind not in "iu":
+                raise TypeError(f"an index must be an integer, not {dtype_of(part)}; a boolean mask is ops.where")
+            vectors += bool(static_shape(part))
+            others += not static_shape(part)
+    if vectors > 1 or (vectors and others):
+        raise TypeError("one array of indices at a time, and no other index beside it: index twice")
+
+
+def _inside(index: Any, extent: int | None, checks: Checks, check: int) -> Any:
+    """The index, counted from the front and moved to the nearest element if it lies outside; that is noted."""
+    if extent is None:
+        raise ValueError("indexing an axis of unknown extent")
+    if not extent:
+        raise IndexError("the array is empty")
+    if not is_array(index):
+        checks.note(check, -extent <= index < extent)
+        return min(max(index + extent if index < 0 else index, 0), extent - 1)
+    index = ops.cast(index, "int64")
+    checks.note(check, ops.all((index >= -extent) & (index < extent)))
+    return ops.clip(ops.where(index < 0, index + extent, index), 0, extent - 1)
+
+
+def _gathered(x: Any, parts: list[Any]) -> Any:
+    """x[parts] of a tensor: static parts by slicing, then one gather for each lane's index, last axis first."""
+    tf = tensorflow()
+    sliced = x[tuple(slice(None) if is_array(part) else part for part in parts)]
+    axes = [part for part in parts if not isinstance(part, int)]
+    for axis in reversed(range(len(axes))):
+        if is_array(axes[axis]):
+            sliced = tf.gather(sliced, axes[axis], axis=axis)
+    return sliced
+
+
+def row(x: Any, index: Any) -> Any:
+    """The index of `x[index] = value` counted from the front. Raises TypeError for what is not an array's element."""
+    if not is_array(x):
+        kind = type(x).__name__
+        raise TypeError(
+            f"an element of an array can be assigned, not one of a {kind}; make it an array, or build a new {kind}"
+        )
+    shape = static_shape(x)
+    if not shape:
+        raise TypeError("a number has no elements to assign; assign the variable itself")
+    extent = shape[0]
+    if extent is None:
+        raise ValueError("indexing an axis of unknown extent")
+    if dtype_of(index).kind not in "iu" or static_shape(index):
+        raise TypeError(
+            "the index of an assigned element is an integer; assign one element at a time, or use ops.where(mask, ...)"
+        )
+    if not is_array(index):
+        return index + extent if index < 0 else index
+    index = ops.cast(index, "int64")
+    return ops.where(index < 0, index + extent, index)

@@ -1,0 +1,1 @@
+"""Pure functions from Program to Program, one file each; `autobatch.pipeline` has their order."""

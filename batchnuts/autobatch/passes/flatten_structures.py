@@ -1,0 +1,138 @@
+"""Structures to leaves: after this pass every variable is one array.
+
+        point = {move(point, h)} point, h                    with point: Point(q, p), of which move changes q
+    -->
+        point.q = {move(point, h)} point.q, point.p, h
+
+A leaf that an op passes on unchanged becomes a copy, and an op reads only the leaves that its computed leaves depend
+on, so liveness sees fields, not whole structures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.ir.program import (
+    COPY,
+    Block,
+    Function,
+    FunctionCallOp,
+    Op,
+    Primitive,
+    PrimOp,
+    Program,
+    TensorType,
+    WriteRowOp,
+)
+from batchnuts.autobatch.language.pytree import flatten, leaf_names, unflatten
+from batchnuts.autobatch.passes.infer_types import Evaluator
+
+Names = tuple[str, ...]
+
+
+def flatten_structures(program: Program, evaluator: Evaluator) -> Program:
+    """The program over leaf variables. `evaluator` tells, as in type inference, which leaves each op really uses."""
+    leaves: dict[str, Names] = {}
+    types: dict[str, TensorType] = {}
+    for variable, type_ in program.var_defs.items():
+        members, tree = flatten(type_)
+        leaves[variable] = tuple(leaf_names(variable, tree))
+        types.update(zip(leaves[variable], members))
+
+    def expand(variables: Names) -> Names:
+        return tuple(leaf for v in variables for leaf in leaves.get(v, (v,)))
+
+    def convert(op: Op) -> tuple[Op, ...]:
+        match op:
+            case PrimOp():
+                return _flatten_primitive(op, program.var_defs, expand, evaluator)
+            case WriteRowOp():
+                index = expand((op.index,))[0]
+                rows = zip(expand((op.var_out,)), expand((op.buffer,)), expand((op.value,)))
+                return tuple(WriteRowOp(out, buffer, index, value, op.source) for out, buffer, value in rows)
+            case FunctionCallOp():
+                return (replace(op, vars_out=expand(op.vars_out), vars_in=expand(op.vars_in)),)
+            case _:
+                return (op,)
+
+    def block(old: Block) -> Block:
+        return replace(old, ops=tuple(new for op in old.ops for new in convert(op)))
+
+    functions = {
+        f.name: Function(
+            f.name,
+            expand(f.vars_in),
+            expand(f.vars_out),
+            replace(f.graph, blocks=tuple(map(block, f.graph.blocks))),
+            f.source,
+        )
+        for f in program.all_functions()
+    }
+    return program.with_functions(functions).replace(var_defs=types)
+
+
+def _flatten_primitive(
+    op: PrimOp, var_defs: Mapping[str, Any], expand: Callable[[Names], Names], evaluator: Evaluator
+) -> tuple[Op, ...]:
+    inputs, outputs = expand(op.vars_in), expand(op.vars_out)
+    arguments = tuple(var_defs[v] for v in op.vars_in)
+    if op.function is COPY:
+        sources: tuple[int | None, ...] = tuple(range(len(outputs)))
+        used: frozenset[int] = frozenset()
+    else:
+        results = evaluator.evaluate(op.function, arguments)
+        sources = tuple(s for result in results for s in result.sources)
+        used = frozenset().union(*(result.used for result in results))
+    copies = [(out, inputs[s]) for out, s in zip(outputs, sources) if s is not None and out != inputs[s]]
+    wanted = [k for k, s in enumerate(sources) if s is None]
+    computed_from = tuple(inputs[i] for i in sorted(used))
+    computed_to = tuple(outputs[k] for k in wanted)
+    copy = [PrimOp(tuple(o for o, _ in copies), COPY, tuple(i for _, i in copies), op.source)] if copies else []
+    if not wanted:
+        return tuple(copy)
+    compute = PrimOp(computed_to, _on_leaves(op.function, arguments, sorted(used), wanted), computed_from, op.source)
+    if not {o for o, _ in copies} & set(computed_from):
+        return (*copy, compute)
+    if not {i for _, i in copies} & set(computed_to):
+        return (compute, *copy)
+    everything = _on_leaves(op.function, arguments, range(len(inputs)), range(len(outputs)))
+    return (PrimOp(outputs, everything, inputs, op.source),)
+
+
+def _on_leaves(primitive: Primitive, types: tuple[Any, ...], used: Any, wanted: Any) -> Primitive:
+    """The primitive from its used input leaves to its wanted output leaves; other inputs get zeros, unread."""
+    used, wanted = tuple(used), tuple(wanted)
+    trees = [flatten(t) for t in types]
+    if all(tree.kind is None for _, tree in trees) and len(used) == len(trees):
+        flat_call = primitive.call
+    else:
+        flat_call = _from_leaves(primitive, trees, used)
+
+    def call(*values: Any) -> tuple[Any, ...]:
+        results = [leaf for value in flat_call(*values) for leaf in flatten(value)[0]]
+        return tuple(results[i] for i in wanted)
+
+    return replace(primitive, call=call)
+
+
+def _from_leaves(primitive: Primitive, trees: list[Any], used: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:
+    types = [leaf for leaves, _ in trees for leaf in leaves]
+    place = {leaf: k for k, leaf in enumerate(used)}
+
+    def unread(type_: TensorType, values: tuple[Any, ...]) -> Any:
+        lanes = (int(values[0].shape[0]),) if primitive.batched and values else ()
+        return np.zeros(lanes + type_.shape, type_.dtype)
+
+    def call(*values: Any) -> tuple[Any, ...]:
+        leaves = [values[place[i]] if i in place else unread(t, values) for i, t in enumerate(types)]
+        arguments = []
+        for members, tree in trees:
+            arguments.append(unflatten(tree, leaves[: len(members)]))
+            leaves = leaves[len(members) :]
+        return primitive.call(*arguments)
+
+    return call

@@ -1,0 +1,141 @@
+"""The passes in order, each with the name under which its result can be dumped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from batchnuts.autobatch.errors import CompileError, UndefinedVariableError
+from batchnuts.autobatch.frontend.for_loops import Reading
+from batchnuts.autobatch.frontend.sequences import Apart, Learned, LearnedMore, length_of_type
+from batchnuts.autobatch.frontend.statements import build_program
+from batchnuts.autobatch.ir import verify
+from batchnuts.autobatch.ir.cfg import simplify
+from batchnuts.autobatch.ir.dataflow import check_assigned
+from batchnuts.autobatch.ir.program import Program
+from batchnuts.autobatch.language.functions import LaneFunction
+from batchnuts.autobatch.passes.allocate import allocate, classify
+from batchnuts.autobatch.passes.coalesce import coalesce
+from batchnuts.autobatch.passes.depth_bound import DepthBound, depth_bound
+from batchnuts.autobatch.passes.duplicate_tails import duplicate_tails, fold_branches
+from batchnuts.autobatch.passes.eliminate import eliminate
+from batchnuts.autobatch.passes.flatten_structures import flatten_structures
+from batchnuts.autobatch.passes.if_convert import if_convert
+from batchnuts.autobatch.passes.infer_types import Evaluator, Remembering, infer_types
+from batchnuts.autobatch.passes.inline import inline
+from batchnuts.autobatch.passes.invert import invert
+from batchnuts.autobatch.passes.lower import lower_function_calls
+from batchnuts.autobatch.passes.propagate_copies import propagate_copies
+from batchnuts.autobatch.passes.rematerialize import rematerialize
+from batchnuts.autobatch.passes.reuse_frames import reuse_frames
+from batchnuts.autobatch.passes.self_tail_calls import self_tail_calls
+from batchnuts.autobatch.passes.tail_calls import tail_calls
+
+Observer = Callable[[str, Program], None]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The two forms that executors run: with calls (stackless) and lowered (virtual machine)."""
+
+    with_calls: Program
+    lowered: Program
+    result_type: Any
+    """Structure of TensorTypes of one lane's result."""
+    depth_bound: DepthBound | None = None
+    """What tells how deep stacks have to be, where an input tells it."""
+
+
+def compile_function(
+    function: LaneFunction, input_types: tuple[Any, ...], evaluator: Evaluator, observe: Observer | None = None
+) -> Compiled:
+    """From a Python function and the types of one lane's arguments to both executable forms.
+
+    `observe` is called with each pass's name and result: frontend, and then those of `compile_program`.
+    """
+    learned: dict[Hashable, Learned | Apart] = {}
+    while True:
+        reading = Reading(learned)
+        program = build_program(function, reading)
+        verify.check_structure(program)
+        if observe is not None:
+            observe("frontend", program)
+        try:
+            check_assigned(program)
+            return compile_program(program, input_types, evaluator, observe)
+        except LearnedMore as error:
+            if learned.get(error.loop) == error.learned:  # reading the program again would change nothing
+                raise
+            learned = {**learned, error.loop: error.learned}
+        except UndefinedVariableError:
+            more = _learn(reading, program, input_types, evaluator)
+            if more.items() <= learned.items():
+                raise
+            learned = {**learned, **more}
+
+
+def _learn(
+    reading: Reading, program: Program, input_types: tuple[Any, ...], evaluator: Evaluator
+) -> dict[Hashable, Learned | Apart]:
+    """How many rounds loops make, as far as types tell; nothing where there is no such loop, or types conflict."""
+    if not reading.loops:
+        return {}
+    try:
+        types = infer_types(program, input_types, evaluator).var_defs
+    except LearnedMore as error:
+        return {error.loop: error.learned}
+    except CompileError:
+        return {}
+    more: dict[Hashable, Learned | Apart] = {}
+    for loop, (function, sequence) in reading.loops.items():
+        lengths = {v: length_of_type(types[f"{function}.{v}"]) for v in sequence.held() if f"{function}.{v}" in types}
+        known = {v: n for v, n in lengths.items() if n is not None}
+        if len(known) == len(sequence.held()) and (rounds := sequence.length(known.__getitem__)) is not None:
+            more[loop] = Learned(rounds, alike=True)
+    return more
+
+
+def compile_program(
+    program: Program, input_types: tuple[Any, ...], evaluator: Evaluator, observe: Observer | None = None
+) -> Compiled:
+    """From a well-formed program with calls, made by the frontend or by hand, to both executable forms.
+
+    `observe` is called with each pass's name and result, from infer_types to tail_calls.
+    """
+
+    def passed(name: str, program: Program, check: Callable[[Program], None]) -> Program:
+        check(program)
+        if observe is not None:
+            observe(name, program)
+        return program
+
+    evaluator = Remembering(evaluator)
+    program = passed("infer_types", infer_types(program, input_types, evaluator), verify.check_types)
+    result_type = program.var_defs[program.vars_out[0]]
+    program = passed("flatten_structures", flatten_structures(program, evaluator), verify.check_types)
+    program = passed("eliminate", simplify(eliminate(program)), verify.check_types)
+    program = passed("self_tail_calls", self_tail_calls(program), verify.check_types)
+    program = passed("inline", eliminate(inline(program)), verify.check_types)
+    program = passed("if_convert", eliminate(if_convert(program)), verify.check_types)
+    with_calls = passed(
+        "duplicate_tails", eliminate(fold_branches(eliminate(duplicate_tails(program)))), verify.check_types
+    )
+    obeys_discipline = partial(verify.check_stack_discipline, functions=with_calls.functions)
+    program = passed("lower", lower_function_calls(with_calls), obeys_discipline)
+    program = passed("eliminate_lowered", eliminate(program), obeys_discipline)
+    bodies = with_calls.functions
+
+    def is_allocated(program: Program) -> None:
+        verify.check_allocation(program)
+        obeys_discipline(program)
+
+    program = passed("allocate", allocate(program), is_allocated)
+    program = passed("rematerialize", classify(eliminate(rematerialize(program))), is_allocated)
+    program = passed("invert", invert(program, bodies), is_allocated)
+    program = passed("reuse_frames", classify(eliminate(reuse_frames(program, bodies))), is_allocated)
+    program = passed("coalesce", coalesce(program), is_allocated)
+    program = passed("propagate_copies", classify(eliminate(propagate_copies(program))), is_allocated)
+    lowered = passed("tail_calls", tail_calls(program), is_allocated)
+    return Compiled(with_calls, lowered, result_type, depth_bound(with_calls))

@@ -1,0 +1,1 @@
+"""How often each block and source line ran and on how many lanes."""

@@ -1,0 +1,391 @@
+"""Profiles: how often each block and source line ran and on how many lanes, how high stacks grew, and when.
+
+    with autobatch.profile() as p:      collects every run inside (of this thread)
+    result, p = f.run(x, profile=True)  that run alone
+
+`docs/profiler.md` explains the numbers, and the JSON that `Profile.to_json` writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from batchnuts.autobatch.backends.backend import Array, Backend, State
+from batchnuts.autobatch.ir.program import (
+    Block,
+    BranchOp,
+    FunctionCallOp,
+    IndirectGotoOp,
+    PopOp,
+    PrimOp,
+    Program,
+    PushGotoOp,
+    PushOp,
+)
+from batchnuts.autobatch.profiling import report
+from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS
+from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
+
+K = TypeVar("K")
+
+KINDS = ("costly", "gated", "call", "return", "branch", "plain")
+"""What a block is, the first that fits: it runs a costly primitive; it has a gate; how it ends."""
+
+TIMELINE_LIMIT = 100_000
+"""Dispatches of a run that a profile keeps; of a longer run it keeps every second, fourth, ... one."""
+
+RETURN_ADDRESSES = "return addresses"
+
+Line = tuple[str, int]
+"""File name and line number."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """Executions of something, the lanes for which they were needed, and the lanes that they computed."""
+
+    executions: int = 0
+    active: int = 0
+    lanes_computed: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(
+            self.executions + other.executions, self.active + other.active, self.lanes_computed + other.lanes_computed
+        )
+
+    @property
+    def utilization(self) -> float | None:
+        """active / lanes computed; None for what never ran."""
+        return self.active / self.lanes_computed if self.lanes_computed else None
+
+
+@dataclass(frozen=True)
+class BlockProfile:
+    """One block of the program that ran."""
+
+    label: str
+    kind: str
+    lines: tuple[Line, ...]
+    """Source lines that have an operation in the block."""
+    costly: tuple[str, ...]
+    """The costly primitives it runs, once for each call."""
+    count: Count
+
+
+@dataclass(frozen=True)
+class StackProfile:
+    """One stack of the virtual machine, over all lanes."""
+
+    variable: str
+    pushes: int
+    pops: int
+    peak: int
+    """The most frames that a lane had beneath the top."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Dispatches in order; dispatch number i*stride ran block `blocks[i]` (an index) on `active[i]` lanes."""
+
+    blocks: np.ndarray
+    active: np.ndarray
+    stride: int
+
+
+@dataclass(frozen=True)
+class RunProfile:
+    """One run of one function."""
+
+    function: str
+    executor: str
+    backend: str
+    mode: str
+    schedule: str | None
+    """The virtual machine's policy."""
+    lanes: int
+    sweeps: int | None
+    stack_depth: int | None
+    """Frames the virtual machine's stacks could hold."""
+    restarts: int
+    """How often stacks were too small and the run began anew; only the last attempt is counted."""
+    call_depth: int
+    """How deep calls were nested on the lane where they were deepest."""
+    compile_seconds: float
+    """From the call until the first block ran."""
+    run_seconds: float
+    blocks: tuple[BlockProfile, ...]
+    stacks: tuple[StackProfile, ...]
+    timeline: Timeline
+
+    @property
+    def total(self) -> Count:
+        """All blocks together; its executions are the dispatches."""
+        return sum((block.count for block in self.blocks), Count())
+
+
+@dataclass
+class Profile:
+    """The runs that were profiled, one by one in `runs` and summed by the methods. `print` shows a table."""
+
+    runs: list[RunProfile] = field(default_factory=list)
+
+    @property
+    def total(self) -> Count:
+        """All blocks of all runs."""
+        return sum((run.total for run in self.runs), Count())
+
+    def lines(self) -> dict[Line, Count]:
+        """By source line. A line whose code is spread over several blocks counts the executions of each."""
+        return _summed((line, block.count) for run in self.runs for block in run.blocks for line in block.lines)
+
+    def blocks(self) -> dict[tuple[str, str, str], Count]:
+        """By function, executor and block label."""
+        return _summed(
+            ((run.function, run.executor, block.label), block.count) for run in self.runs for block in run.blocks
+        )
+
+    def costly(self) -> dict[str, Count]:
+        """By costly primitive: its evaluations, and the lanes for which they were needed."""
+        return _summed((name, block.count) for run in self.runs for block in run.blocks for name in block.costly)
+
+    def stacks(self) -> dict[tuple[str, str], StackProfile]:
+        """By function and variable, pushes and pops summed, and the highest of the peaks."""
+        result: dict[tuple[str, str], StackProfile] = {}
+        for run in self.runs:
+            for stack in run.stacks:
+                sofar = result.get((run.function, stack.variable), StackProfile(stack.variable, 0, 0, 0))
+                result[run.function, stack.variable] = StackProfile(
+                    stack.variable, sofar.pushes + stack.pushes, sofar.pops + stack.pops, max(sofar.peak, stack.peak)
+                )
+        return result
+
+    def __str__(self) -> str:
+        return report.as_text(self)
+
+    def to_json(self, path: str | None = None) -> str:
+        """Everything as JSON text (docs/profiler.md has the schema), also written to a file if `path` is given."""
+        return report.to_json(self, path)
+
+    def plot(self, path: str) -> None:
+        """A picture of the active lanes over time, in the format of the file's suffix.
+
+        Raises BatchnutsError where matplotlib is not installed, ValueError if no run was profiled.
+        """
+        report.plot(self, path)
+
+
+def _summed(counts: Iterable[tuple[K, Count]]) -> dict[K, Count]:
+    result: dict[K, Count] = {}
+    for key, count in counts:
+        result[key] = result.get(key, Count()) + count
+    return result
+
+
+class _TimelineNotes:
+    """Dispatches as they come, thinned out beyond TIMELINE_LIMIT."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.stride = 1
+        self.parts: list[np.ndarray] = []
+        self.kept = 0
+
+    def add(self, dispatches: np.ndarray) -> None:
+        """Rows (block, active) in order: [n, 2]."""
+        new = dispatches[-self.seen % self.stride :: self.stride]
+        self.seen += len(dispatches)
+        self.parts.append(new)
+        self.kept += len(new)
+        while self.kept > TIMELINE_LIMIT:
+            self.stride *= 2
+            self.parts = [np.concatenate(self.parts)[::2]]
+            self.kept = len(self.parts[0])
+
+    def timeline(self) -> Timeline:
+        rows = np.concatenate([np.zeros((0, 2), "int64"), *self.parts])
+        return Timeline(rows[:, 0], rows[:, 1], self.stride)
+
+
+class MachineNotes:
+    """What a run of the virtual machine leaves behind for its profile."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.attempts = 0
+        self.compile_seconds = 0.0
+
+    def run(self, machine: VirtualMachine, inputs: dict[str, Array]) -> State:
+        """As `VirtualMachine.run`, taking the timeline out of the state before it is full."""
+        self.attempts += 1
+        self.sweeps = 0
+        notes = self.timeline = _TimelineNotes()
+        state = machine.advance(machine.start(inputs), 0)  # compiles
+        now = time.perf_counter()
+        self.compile_seconds += now - self.began
+        while not machine.is_finished(state):
+            state, taken = machine.counted_advance(state, machine.code.timeline_rows // machine.steps_per_sweep)
+            self.sweeps += int(taken)
+            names = ("timeline:block", "timeline:active")
+            rows = np.stack([machine.backend.to_numpy(state[name]).astype("int64") for name in names], axis=1)
+            notes.add(rows[: int(machine.backend.to_numpy(state["timeline:length"])[0])])
+            state["timeline:length"] = machine.backend.full((1,), 0, "int32")
+        self.state = state
+        self.began = time.perf_counter()
+        self.run_seconds = self.began - now
+        return state
+
+    def profile(self, function: str, machine: VirtualMachine) -> RunProfile:
+        """The profile of the last attempt, which the machine made."""
+        backend, state, graph = machine.backend, self.state, machine.program.graph
+        executions, active, computed = (backend.to_numpy(state[n]) for n in ("executions", "active", "computed"))
+        blocks = [graph.block(label) for label in machine.schedule.order]
+        gates = machine.schedule.gates
+        pushes, pops = Counter[str](), Counter[str]()
+        for block, lanes in zip(blocks, active):
+            pushed, popped = _pushes_and_pops(block)
+            pushes.update({v: n * int(lanes) for v, n in pushed.items()})
+            pops.update({v: n * int(lanes) for v, n in popped.items()})
+        peaks = {v: int(backend.to_numpy(state[f"peak:{v}"]).max(initial=0)) for v in machine.code.stacks}
+        return RunProfile(
+            function=function,
+            executor="virtual_machine",
+            backend=backend.name,
+            mode=backend.mode,
+            schedule=machine.schedule.policy,
+            lanes=machine.lanes,
+            sweeps=self.sweeps,
+            stack_depth=machine.stack_depth,
+            restarts=self.attempts - 1,
+            call_depth=peaks[RETURN_ADDRESS],
+            compile_seconds=self.compile_seconds,
+            run_seconds=self.run_seconds,
+            blocks=tuple(
+                _block_profile(block, block.label in gates, Count(int(n), int(served), int(lanes)))
+                for block, n, served, lanes in zip(blocks, executions, active, computed)
+            ),
+            stacks=tuple(
+                StackProfile(RETURN_ADDRESSES if v == RETURN_ADDRESS else v, pushes[v], pops[v], peak)
+                for v, peak in peaks.items()
+            ),
+            timeline=self.timeline.timeline(),
+        )
+
+
+class StacklessNotes:
+    """What a run of the stackless executor leaves behind; `observe` is called with each block execution."""
+
+    def __init__(self, program: Program, began: float) -> None:
+        self.began = began
+        self.blocks = [block for function in program.all_functions() for block in function.graph.blocks]
+        self.index = {block.label: i for i, block in enumerate(self.blocks)}
+        self.dispatches: list[tuple[int, int]] = []
+        self.executions, self.active = Counter[str](), Counter[str]()
+        self.call_depth = 0
+        self.timeline = _TimelineNotes()
+        self.first: float | None = None
+
+    def observe(self, label: str, lanes: int, depth: int) -> None:
+        """A block is about to run on `lanes` lanes, `depth` calls beneath the main program."""
+        if self.first is None:
+            self.first = time.perf_counter()
+        self.executions[label] += 1
+        self.active[label] += lanes
+        self.call_depth = max(self.call_depth, depth)
+        self.dispatches.append((self.index[label], lanes))
+        if len(self.dispatches) >= TIMELINE_LIMIT:
+            self._flush()
+
+    def _flush(self) -> None:
+        self.timeline.add(np.array(self.dispatches, "int64").reshape(-1, 2))
+        self.dispatches.clear()
+
+    def profile(self, function: str, backend: Backend, lanes: int) -> RunProfile:
+        """The profile of the finished run."""
+        ended = time.perf_counter()
+        first = ended if self.first is None else self.first
+        self._flush()
+        return RunProfile(
+            function=function,
+            executor="stackless",
+            backend=backend.name,
+            mode=backend.mode,
+            schedule=None,
+            lanes=lanes,
+            sweeps=None,
+            stack_depth=None,
+            restarts=0,
+            call_depth=self.call_depth,
+            compile_seconds=first - self.began,
+            run_seconds=ended - first,
+            blocks=tuple(
+                _block_profile(
+                    b, bool(b.gate), Count(runs := self.executions[b.label], self.active[b.label], runs * lanes)
+                )
+                for b in self.blocks
+            ),
+            stacks=(),
+            timeline=self.timeline.timeline(),
+        )
+
+
+def _block_profile(block: Block, gated: bool, count: Count) -> BlockProfile:
+    sources = [getattr(op, "source", None) for op in (*block.ops, block.terminator)]
+    lines = dict.fromkeys((source.filename, source.line) for source in sources if source is not None)
+    costly = tuple(op.function.text for op in block.ops if isinstance(op, PrimOp) and op.function.costly)
+    return BlockProfile(block.label, _kind(block, gated, costly), tuple(sorted(lines)), costly, count)
+
+
+def _kind(block: Block, gated: bool, costly: tuple[str, ...]) -> str:
+    if costly:
+        return "costly"
+    if gated:
+        return "gated"
+    if isinstance(block.terminator, PushGotoOp) or any(isinstance(op, FunctionCallOp) for op in block.ops):
+        return "call"
+    if isinstance(block.terminator, IndirectGotoOp):
+        return "return"
+    return "branch" if isinstance(block.terminator, BranchOp) else "plain"
+
+
+def _pushes_and_pops(block: Block) -> tuple[Counter[str], Counter[str]]:
+    """For each stack, how often one lane's pass through the block pushes and pops it."""
+    pushes = Counter(op.var for op in block.ops if isinstance(op, PushOp))
+    pops = Counter(op.var for op in block.ops if isinstance(op, PopOp))
+    if isinstance(block.terminator, PushGotoOp):
+        pushes[RETURN_ADDRESS] += 1
+    elif isinstance(block.terminator, IndirectGotoOp) and block.owner != "main":  # main returns by halting
+        pops[RETURN_ADDRESS] += 1
+    return pushes, pops
+
+
+collecting: ContextVar[tuple[Profile, ...]] = ContextVar("collecting", default=())
+"""The profiles that runs of this context add themselves to."""
+
+
+@contextlib.contextmanager
+def profile() -> Iterator[Profile]:
+    """Profile every run inside the `with` block, on the executors `virtual_machine` and `stackless`.
+
+    A profiled machine is compiled apart from the usual one and leaves compiled code now and then, so its times are
+    longer; its counts are the usual ones.
+    """
+    collected = Profile()
+    token = collecting.set((*collecting.get(), collected))
+    try:
+        yield collected
+    finally:
+        collecting.reset(token)
+
+
+def add_to_collecting(run: RunProfile) -> None:
+    """Add a run to every profile that is being taken."""
+    for collected in collecting.get():
+        collected.runs.append(run)

@@ -1,0 +1,1 @@
+"""Programs from their text: the inverse of `ir.printer`."""
