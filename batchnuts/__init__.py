@@ -17,10 +17,10 @@ __all__ = ["Model", "__version__", "autobatch", "check", "keep_programs", "sampl
 if TYPE_CHECKING:
     from batchnuts import autobatch
     from batchnuts.autobatch.backends.tensorflow.devices import use_own_threads
-    from batchnuts.mcmc.chains import sample_chains
-    from batchnuts.mcmc.check import check
-    from batchnuts.mcmc.kept import keep_programs
+    from batchnuts.mcmc.execution.program_cache import keep_programs
     from batchnuts.mcmc.model import Model
+    from batchnuts.mcmc.sampling import sample_chains
+    from batchnuts.mcmc.verdict import check
 
 
 def __getattr__(name: str) -> Any:
@@ -28,11 +28,11 @@ def __getattr__(name: str) -> Any:
     if name == "autobatch":
         return importlib.import_module("batchnuts.autobatch")
     if name == "sample_chains":
-        return importlib.import_module("batchnuts.mcmc.chains").sample_chains
+        return importlib.import_module("batchnuts.mcmc.sampling").sample_chains
     if name == "check":
-        return importlib.import_module("batchnuts.mcmc.check").check
+        return importlib.import_module("batchnuts.mcmc.verdict").check
     if name == "keep_programs":
-        return importlib.import_module("batchnuts.mcmc.kept").keep_programs
+        return importlib.import_module("batchnuts.mcmc.execution.program_cache").keep_programs
     if name == "use_own_threads":
         return importlib.import_module("batchnuts.autobatch.backends.tensorflow.devices").use_own_threads
     if name == "Model":

@@ -17,11 +17,12 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from batchnuts.mcmc.memory import memory_problem
 from batchnuts.mcmc.model import DType, Model
-from batchnuts.mcmc.settings import MOST_NUMBERS, ExecutionSettings, SamplerSettings, Settings, expected, nearest, shown
+from batchnuts.mcmc.required_memory import memory_problem
+from batchnuts.mcmc.settings import MOST_NUMBERS, ExecutionSettings, SamplerSettings
 from batchnuts.models import REGISTRY, ModelOptions, build
-from batchnuts.yaml_settings import (
+from batchnuts.settings.schema import Settings, expected, nearest, shown
+from batchnuts.settings.yaml import (
     ConfigError,
     Origin,
     apply_override,

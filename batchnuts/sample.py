@@ -119,15 +119,15 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
 
     import_tensorflow()
     from batchnuts.config import build_model
+    from batchnuts.mcmc.execution.chunk_plan import own_threads
     from batchnuts.mcmc.output import file_size, to_datasets
     from batchnuts.mcmc.saving import check_space
-    from batchnuts.mcmc.serving import own_threads
     from batchnuts.progress import ProgressView, SafeConsole
 
     own_threads(config.sampler.chains, config.execution)
     model = build_model(config.model)
     check_space(target, file_size(model, config.sampler))
-    from batchnuts.mcmc.chains import run_chains
+    from batchnuts.mcmc.sampling import run_chains
 
     stop.check()  # an import may have swallowed what the signal raised
     view = nullcontext() if quiet else ProgressView(SafeConsole(stderr=True))

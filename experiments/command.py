@@ -22,7 +22,7 @@ from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.experiments import plots
 from batchnuts.experiments.config import FOLDER, OutputSettings
 from batchnuts.experiments.rows import MeasurementsError
-from batchnuts.yaml_settings import ConfigError, packaged_configs
+from batchnuts.settings.yaml import ConfigError, packaged_configs
 
 _INTERRUPTED = 130
 _LINE_EVERY = 10.0

@@ -24,9 +24,9 @@ from batchnuts.experiments.problems import Start
 from batchnuts.experiments.samplers import REGISTRY
 from batchnuts.experiments.samplers.task import Device, Task
 from batchnuts.mcmc.diagnostics import MINIMUM_DRAWS
-from batchnuts.mcmc.settings import Settings, nearest
 from batchnuts.models import ModelOptions
-from batchnuts.yaml_settings import (
+from batchnuts.settings.schema import Settings, nearest
+from batchnuts.settings.yaml import (
     ConfigError,
     Origin,
     Schema,

@@ -26,7 +26,7 @@ from batchnuts.experiments.config import ExperimentConfig, load_experiment
 from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers.task import Task
 from batchnuts.experiments.summary import table
-from batchnuts.yaml_settings import ConfigError
+from batchnuts.settings.yaml import ConfigError
 
 KINDS = {
     "random": "random words",
@@ -125,7 +125,7 @@ def measure(task: Task) -> Iterator[str]:
 
     tf.config.threading.set_intra_op_parallelism_threads(1)  # one kernel after another
     from batchnuts.experiments.samplers.ours import make_task_chain
-    from batchnuts.mcmc.chunks import ChunkRunner, make_runner
+    from batchnuts.mcmc.execution.chunk_runner import ChunkRunner, make_runner
     from batchnuts.models import REGISTRY
 
     problem = Problem(REGISTRY[task.problem["name"]].options.model_validate(task.problem))

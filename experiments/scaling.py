@@ -19,7 +19,7 @@ from batchnuts.experiments.notebook import Experiment, main
 from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.results import QUANTITIES, Results, Value
 from batchnuts.experiments.summary import format_figure, table
-from batchnuts.yaml_settings import ConfigError
+from batchnuts.settings.yaml import ConfigError
 
 QUESTION = """\
 How does the cost of a gradient change as one thing grows and the rest stays? A gradient is *useful* if NUTS of one

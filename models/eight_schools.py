@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.mcmc.model import DType, Model, Variable
-from batchnuts.mcmc.settings import Settings
+from batchnuts.settings.schema import Settings
 
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 """Of coaching on the score of a test, estimated in each school."""

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from batchnuts.mcmc.memory import machine_memory
 from batchnuts.mcmc.model import DType, Model, Variable
-from batchnuts.mcmc.settings import MOST_NUMBERS, Settings
+from batchnuts.mcmc.required_memory import machine_memory
+from batchnuts.mcmc.settings import MOST_NUMBERS
 from batchnuts.models.tables import read_labelled
+from batchnuts.settings.schema import Settings
 
 
 class LogisticRegressionOptions(Settings):

@@ -13,7 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.mcmc.model import DType, Model, Variable
-from batchnuts.mcmc.settings import MOST_NUMBERS, Settings
+from batchnuts.mcmc.settings import MOST_NUMBERS
+from batchnuts.settings.schema import Settings
 
 
 class NealFunnelOptions(Settings):

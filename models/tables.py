@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.errors import BatchnutsError
-from batchnuts.mcmc.settings import nearest, shown
+from batchnuts.settings.schema import nearest, shown
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _FORMATS = ".csv, .npy, .npz"

@@ -9,9 +9,10 @@ import pytest
 from mcmc_models import quartic, quartic_alone
 
 from batchnuts.autobatch import random
-from batchnuts.mcmc import adaptation, chunk, chunks
+from batchnuts.mcmc import step_size as adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, make_chain
-from batchnuts.mcmc.chunks import make_runner
+from batchnuts.mcmc.execution import chunk, chunk_runner
+from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.nuts import NutsOptions
 from batchnuts.mcmc.settings import ExecutionSettings
 
@@ -35,7 +36,7 @@ def make_program(capacity: int = CAPACITY) -> Any:
 
 def slice_for(seconds: float, patch: pytest.MonkeyPatch) -> None:
     """Machines are left, and runs report, after so long."""
-    for module in (chunk, chunks):
+    for module in (chunk, chunk_runner):
         patch.setattr(module, "SLICE_SECONDS", seconds)
 
 

@@ -35,7 +35,7 @@ def cli(tmp_path, monkeypatch, capsys):
                 report(progress, sampler)
             return make_draws(model, sampler, execution) if run is None else run(model, sampler, execution)
 
-        monkeypatch.setitem(sys.modules, "batchnuts.mcmc.chains", SimpleNamespace(run_chains=run_chains))
+        monkeypatch.setitem(sys.modules, "batchnuts.mcmc.sampling", SimpleNamespace(run_chains=run_chains))
         code = sample.main(["--config", config, *arguments])
         return code, *capsys.readouterr()
 

@@ -9,7 +9,7 @@ import batchnuts.config as config_module
 from batchnuts.config import ConfigError, TargetOptions, build_model, describe_keys, load_config, packaged_configs
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.models import REGISTRY
-from batchnuts.yaml_settings import find_config
+from batchnuts.settings.yaml import find_config
 
 GAUSS = "model: {name: correlated_gaussian, dimension: 3}\n"
 

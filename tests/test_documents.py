@@ -94,7 +94,7 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
 
     from batchnuts.autobatch import random
     from batchnuts.autobatch.ir.program import TensorType
-    from batchnuts.mcmc import adaptation
+    from batchnuts.mcmc import step_size as adaptation
     from batchnuts.mcmc.chain_program import ChainInputs, make_chain
     from batchnuts.mcmc.hamiltonian import value_and_gradient
     from batchnuts.mcmc.nuts import NutsOptions

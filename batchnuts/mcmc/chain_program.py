@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, random, write
-from batchnuts.mcmc.adaptation import DualAveraging, update_if
 from batchnuts.mcmc.hamiltonian import draw_momentum, drift, kick, kinetic_energy
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.step_size import DualAveraging, update_if
 
 Array = Any
 

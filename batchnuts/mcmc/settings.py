@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-import math
-import reprlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.settings.schema import Settings, SettingsError, explain, nearest
 
 MOST_NUMBERS = 10_000_000
 """Most entries of a position, and most chains: bounds that no machine comes near, so that mistakes are told at once."""
-
-
-class SettingsError(BatchnutsError):
-    """A setting that is unknown, of the wrong type or out of range; the message names it and what is expected."""
-
-
-class Settings(BaseModel):
-    """Base of every checked group of settings: immutable, strict about types, no unknown names, no NaN or infinity."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    def without_effect(self) -> set[str]:
-        """Names of settings that the others make meaningless; a resolved config leaves them out."""
-        return set()
-
-    def refuse_without_effect(self, reason: str) -> None:
-        """Raise ValueError if a setting of `without_effect` was set to something other than its default."""
-        fields = type(self).model_fields
-        for name in sorted(self.without_effect()):
-            if getattr(self, name) != fields[name].default:
-                raise ValueError(f"{name}: found {shown(getattr(self, name))}, which has no effect {reason}")
 
 
 class SamplerSettings(Settings):
@@ -95,25 +71,6 @@ class ExecutionSettings(Settings):
     )
 
 
-def shown(value: Any) -> str:
-    """A value as a message has it: its repr, cut off where it is long or nested deep, or cannot be made."""
-    if isinstance(value, int) and abs(value) >= 10**40:
-        return f"an integer of {int(math.log10(abs(value))) + 1} digits"
-    return _REPR.repr(value)
-
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 100
-_REPR.maxlong = 60
-_REPR.maxlist = _REPR.maxdict = _REPR.maxtuple = 12
-
-
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """The clause `; did you mean 'x'?` where a valid name is close to `name`, else an empty string."""
-    close = difflib.get_close_matches(name.lower(), list(valid), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
 def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, ExecutionSettings]:
     """Sort keyword arguments into the two groups and check them.
 
@@ -141,94 +98,3 @@ def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, Executio
     if problems or sampler is None or execution is None:
         raise SettingsError("\n".join(problems))
     return sampler, execution
-
-
-def explain(
-    error: ValidationError,
-    schema: type[BaseModel],
-    prefix: str = "",
-    where: Callable[[str], str] = lambda path: "",
-    elsewhere: Mapping[str, str] | None = None,
-) -> list[str]:
-    """One line per mistake in `error`: full key path, what was found, what is expected, the nearest valid name.
-
-    `prefix` is put before each key; `where(path)` gives the place of a key (`file.yaml:3: `), or an empty string;
-    `elsewhere` names the full path of keys that belong to other groups, for a key put into the wrong one.
-    """
-    lines = []
-    for item in error.errors(include_url=False):
-        keys = _key_path(schema, item["loc"])
-        path = ".".join([*([prefix] if prefix else []), *keys])
-        if item["type"] == "extra_forbidden":
-            known = list(schema.model_fields)
-            hint = nearest(keys[-1], known) or f"; expected one of {', '.join(known)}"
-            if elsewhere and keys[-1] in elsewhere:
-                hint = f"; did you mean {elsewhere[keys[-1]]!r}?"
-            lines.append(f"{where(path)}{path}: unknown key{hint}")
-        elif item["type"] == "missing":
-            what = expected(schema, keys[0])
-            lines.append(f"{where(path)}{path}: this key is required; expected {what}")
-        elif item["type"] == "value_error":
-            # The message of our own validators, without pydantic's "Value error, ".
-            head = f"{path}: " if path else ""
-            lines.append(f"{where(path)}{head}{item['ctx']['error']}")
-        else:
-            found = f"found {shown(item['input'])}" + _kind(item["input"])
-            hint = ""
-            if item["type"] == "literal_error" and isinstance(item["input"], str):
-                hint = nearest(item["input"], choices(schema, keys[0]))
-            lines.append(f"{where(path)}{path}: {found}; expected {expected(schema, keys[0])}{hint}")
-    # A union reports each of its branches; the texts are the same here, so each is told once.
-    return list(dict.fromkeys(lines))
-
-
-def _key_path(schema: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The keys of a mistake's place, without the names that pydantic adds for a union's branch or a mapping's key."""
-    field = schema.model_fields.get(str(location[0])) if location else None
-    if field is None or "dict" in str(field.annotation):
-        return [str(part) for part in location if part != "[key]"]
-    return [str(part) for position, part in enumerate(location) if position == 0 or isinstance(part, int)]
-
-
-def _kind(value: Any) -> str:
-    names = {bool: "a boolean", int: "an integer", float: "a number", str: "a text", dict: "a mapping", list: "a list"}
-    return f" ({names[type(value)]})" if type(value) in names else ""
-
-
-def choices(schema: type[BaseModel], name: str) -> tuple[str, ...]:
-    """The allowed words of a field that is a choice, else an empty tuple."""
-    field = schema.model_fields.get(name)
-    options = get_args(field.annotation) if field is not None else ()
-    return tuple(option for option in options if isinstance(option, str))
-
-
-def expected(schema: type[BaseModel], name: str) -> str:
-    """What a field accepts, in words, from the schema itself: its type and its bounds."""
-    field = schema.model_fields[name]
-    words = choices(schema, name)
-    if words:
-        return "one of " + ", ".join(words) if len(words) > 1 else words[0]
-    bounds = []
-    for rule in field.metadata:
-        for attribute, phrase in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
-            limit = getattr(rule, attribute, None)
-            if limit is not None:
-                power = isinstance(limit, int) and limit > 10**15 and limit & (limit - 1) == 0
-                number = f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
-                bounds.append(f"{phrase} {f'2**{limit.bit_length() - 1}' if power else number}")
-    return _type_words(field.annotation) + (" " + " and ".join(bounds) if bounds else "")
-
-
-def _type_words(annotation: Any) -> str:
-    plain = {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
-    if annotation in plain:
-        return plain[annotation]
-    origin = getattr(annotation, "__origin__", None)
-    if origin is dict:
-        return "a mapping of names to shapes (lists of integers)"
-    if origin is list:
-        return f"a list (each item {_type_words(get_args(annotation)[0])})"
-    arguments = get_args(annotation)
-    # `x | None` reads best with null at the front, so that the bounds which follow belong to the other type.
-    ordered = sorted(arguments, key=lambda argument: argument is not type(None))
-    return " or ".join(_type_words(argument) for argument in ordered)

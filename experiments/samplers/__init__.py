@@ -13,7 +13,8 @@ from typing import Literal, cast
 from pydantic import Field, model_validator
 
 from batchnuts.experiments.samplers.task import Sampler
-from batchnuts.mcmc.settings import ExecutionSettings, Settings
+from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.settings.schema import Settings
 
 
 class OursOptions(ExecutionSettings):

@@ -12,12 +12,12 @@ from batchnuts.autobatch import BatchedFunction, random
 from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers import OursOptions
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
-from batchnuts.mcmc import adaptation
+from batchnuts.mcmc import step_size as adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
-from batchnuts.mcmc.chunks import make_runner
+from batchnuts.mcmc.execution.chunk_plan import buffer_rows, own_threads
+from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.serving import buffer_rows, own_threads
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.starts import make_evaluate, values_at
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from batchnuts.mcmc.settings import Settings
+from batchnuts.settings.schema import Settings
 
 Method = Literal["pfor", "tensorflow", "sequential", "by_hand", "jax"]
 """How one example's function is run for many: our pfor; `tf.vectorized_map` and `GradientTape.jacobian`; a sequential

@@ -22,8 +22,8 @@ from batchnuts.experiments.config import OutputSettings, check_each, check_keys,
 from batchnuts.experiments.samplers.task import Device
 from batchnuts.experiments.vectorizing import KINDS, Method
 from batchnuts.experiments.vectorizing.task import Task
-from batchnuts.mcmc.settings import Settings, nearest
-from batchnuts.yaml_settings import ConfigError, Origin, check_section, dump_settings, to_yaml
+from batchnuts.settings.schema import Settings, nearest
+from batchnuts.settings.yaml import ConfigError, Origin, check_section, dump_settings, to_yaml
 
 
 class WorkloadSettings(Settings):

@@ -20,7 +20,7 @@ from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.backends.tensorflow import backend, work, xla_flags
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.mcmc import adaptation
+from batchnuts.mcmc import step_size as adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions

@@ -9,7 +9,7 @@ import pytest
 from tiny_experiment import CONFIG
 
 from batchnuts.experiments.config import FOLDER, load_experiment
-from batchnuts.yaml_settings import ConfigError, packaged_configs
+from batchnuts.settings.yaml import ConfigError, packaged_configs
 
 WITH_SAMPLERS = ["benchmark.yaml", "figure6.yaml", "figure7.yaml", "fsm.yaml", "scaling.yaml"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from batchnuts.experiments.config import load_experiment
 from batchnuts.experiments.kernels import Kernel, Traced, kernels, main, one_chunk, report
-from batchnuts.yaml_settings import ConfigError
+from batchnuts.settings.yaml import ConfigError
 
 HLO = """HloModule m
 

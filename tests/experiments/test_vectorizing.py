@@ -23,7 +23,7 @@ from batchnuts.experiments.vectorizing.measuring import Measuring
 from batchnuts.experiments.vectorizing.results import VectorizingResults
 from batchnuts.experiments.vectorizing.task import Task
 from batchnuts.experiments.vectorizing.worker import Answering, difference, fingerprint
-from batchnuts.yaml_settings import ConfigError
+from batchnuts.settings.yaml import ConfigError
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from mcmc_models import gaussian
 
 from batchnuts.autobatch import batch
-from batchnuts.mcmc import adaptation
-from batchnuts.mcmc.chains import run_chains
+from batchnuts.mcmc import step_size as adaptation
+from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 
 NUMPY = ExecutionSettings(backend="numpy")

@@ -19,10 +19,10 @@ from mcmc_models import gaussian
 
 from batchnuts import sample_chains
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
-from batchnuts.mcmc.chains import run_chains
 from batchnuts.mcmc.draws import STATISTICS, Draws, Progress
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.output import to_datasets
+from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 
 MODEL = gaussian(3, covariance="ar1", correlation=0.6)

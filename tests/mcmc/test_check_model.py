@@ -13,12 +13,13 @@ import pytest
 import tensorflow as tf
 
 from batchnuts.mcmc.assertions import AssertionWarning, warn_of_assertions
-from batchnuts.mcmc.chains import run_chains, sample_chains
 from batchnuts.mcmc.check_model import check_density
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError
+from batchnuts.mcmc.sampling import run_chains, sample_chains
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import TRIES, find_starts, first_starts, make_evaluate
+from batchnuts.settings.schema import SettingsError
 
 NUMPY = ExecutionSettings(backend="numpy")
 

@@ -18,13 +18,13 @@ from mcmc_models import gaussian
 from batchnuts.autobatch import Schedule, StackOverflowError
 from batchnuts.autobatch.runtime import virtual_machine
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.mcmc import serving
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
-from batchnuts.mcmc.chains import run_chains
-from batchnuts.mcmc.chunk import Chunk
-from batchnuts.mcmc.chunks import Bracket, ChunkRunner, Place, make_runner
 from batchnuts.mcmc.draws import Arrangement
-from batchnuts.mcmc.serving import Chunking, divide
+from batchnuts.mcmc.execution import chunk_plan
+from batchnuts.mcmc.execution.chunk import Chunk
+from batchnuts.mcmc.execution.chunk_plan import Chunking, divide
+from batchnuts.mcmc.execution.chunk_runner import Bracket, ChunkRunner, Place, make_runner
+from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, split_settings
 
 XLA = ExecutionSettings()
@@ -272,8 +272,8 @@ def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pyte
     runs = []
     for shards, seconds, rows in ((1, 0.5, 8), (3, 1e-4, 8), (2, 1e-6, 8), (1, 0.5, 3), (2, 1e-5, 3)):
         slice_for(seconds, monkeypatch)
-        monkeypatch.setattr(serving, "LEAST_ROWS", rows)
-        monkeypatch.setattr(serving, "BUFFER_BYTES", 1)
+        monkeypatch.setattr(chunk_plan, "LEAST_ROWS", rows)
+        monkeypatch.setattr(chunk_plan, "BUFFER_BYTES", 1)
         model = gaussian(3, covariance="ar1", correlation=0.6)  # another each time: nothing is kept of the last one
         runs.append(run_chains(model, *split_settings(settings | {"shards": shards})))
     for other, alike in zip(runs[1:], (0, 0, 3, 3)):  # those with as many rows have the same sweeps
@@ -362,7 +362,7 @@ def test_a_fault_in_a_thread_is_raised_here(program: Any) -> None:
 
 UNDER_WAY = """
 from chain_runs import inputs, make_program
-from batchnuts.mcmc.chunks import make_runner
+from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.settings import ExecutionSettings
 
 rows = 10_000

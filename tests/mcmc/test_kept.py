@@ -18,10 +18,10 @@ import batchnuts
 from batchnuts.autobatch import StackOverflowError
 from batchnuts.autobatch.backends.tensorflow import session
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.mcmc import kept
-from batchnuts.mcmc.chains import run_chains
 from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.mcmc.execution import program_cache
 from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 
 NUMPY: dict[str, Any] = {"chains": 2, "warmup": 6, "draws": 4, "backend": "numpy", "max_tree_depth": 3}
@@ -106,9 +106,9 @@ def test_what_makes_other_programs(machines: list[Any]) -> None:
 def test_every_setting_is_either_of_the_shape_or_of_no_program() -> None:
     """A setting that somebody adds makes other programs until it is known that it need not."""
     sampler, execution = split_settings({})
-    shape = dict(kept._shape(sampler, execution))
-    assert set(type(sampler).model_fields) >= kept.ANY_VALUE
-    assert set(shape) == set(type(sampler).model_fields) - kept.ANY_VALUE | set(type(execution).model_fields)
+    shape = dict(program_cache._shape(sampler, execution))
+    assert set(type(sampler).model_fields) >= program_cache.ANY_VALUE
+    assert set(shape) == set(type(sampler).model_fields) - program_cache.ANY_VALUE | set(type(execution).model_fields)
 
 
 def test_under_xla_nothing_is_traced_and_no_session_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_runs_at_once_have_programs_of_their_own() -> None:
         with ThreadPoolExecutor(threads) as pool:
             for seed, found in enumerate(pool.map(one, range(threads))):
                 assert_same(found, run(normal(), seed=seed))
-    assert len(kept._kept_with(model)) == 1
+    assert len(program_cache._kept_with(model)) == 1
 
 
 def test_nothing_of_the_last_run_is_kept_but_the_programs() -> None:

@@ -12,11 +12,12 @@ import xarray
 from rich.console import Console
 
 from batchnuts.mcmc import saving
-from batchnuts.mcmc.chains import run_chains, sample_chains
 from batchnuts.mcmc.diagnostics import diagnose
 from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError
+from batchnuts.mcmc.sampling import run_chains, sample_chains
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.models.tables import DataError, read_labelled
+from batchnuts.settings.schema import SettingsError
 
 
 def test_labels_in_brackets_are_no_markup() -> None:

@@ -14,11 +14,8 @@ from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.autobatch.scheduling.schedule import costly_blocks
 from batchnuts.autobatch.scheduling.sweep_search import GATE, GATED_PATIENCE
-from batchnuts.mcmc.adaptation import DualAveraging
 from batchnuts.mcmc.chain_program import make_chain
-from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.serving import (
+from batchnuts.mcmc.execution.chunk_plan import (
     COSTLY_CHUNK_LANES,
     GREATEST_WIDTH,
     LEAST_WIDTH,
@@ -27,7 +24,10 @@ from batchnuts.mcmc.serving import (
     greatest_width,
     is_costly,
 )
+from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.nuts import NutsOptions
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.step_size import DualAveraging
 
 COMPILED = get_backend("tensorflow", "xla")
 

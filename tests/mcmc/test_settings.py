@@ -2,7 +2,8 @@ import numpy as np
 import pydantic
 import pytest
 
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError, split_settings
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.settings.schema import SettingsError
 
 
 def test_defaults_and_split():

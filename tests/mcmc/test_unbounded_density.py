@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from batchnuts import sample_chains
 from batchnuts.autobatch import BatchnutsError, random
-from batchnuts.mcmc.adaptation import pooled_step_size
 from batchnuts.mcmc.chain_program import make_first_step_size
-from batchnuts.mcmc.chains import run_chains
 from batchnuts.mcmc.check_model import UnboundedDensityError
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, Variable
+from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.step_size import pooled_step_size
 
 CHAINS = 6
 LIMIT = 1.6
@@ -58,8 +58,8 @@ def test_met_while_drawing_it_is_named_and_no_draw_is_lost(
     if (way == "xla") > (leapfrogs == 1):
         pytest.skip("one is enough to be compiled")
     if way == "buffers that fill":
-        monkeypatch.setattr("batchnuts.mcmc.serving.BUFFER_BYTES", 1)
-        monkeypatch.setattr("batchnuts.mcmc.serving.LEAST_ROWS", 3)
+        monkeypatch.setattr("batchnuts.mcmc.execution.chunk_plan.BUFFER_BYTES", 1)
+        monkeypatch.setattr("batchnuts.mcmc.execution.chunk_plan.LEAST_ROWS", 3)
     settings = {"chains": CHAINS, "warmup": 0, "draws": 60, "step_size": 0.5, "leapfrogs_per_leaf": leapfrogs}
     with pytest.raises(UnboundedDensityError) as caught:
         sample_chains(model_ending_with(np.inf), **settings, **WAYS[way], seed=5)

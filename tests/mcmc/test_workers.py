@@ -6,7 +6,7 @@ import gc
 import threading
 from functools import partial
 
-from batchnuts.mcmc.workers import Workers
+from batchnuts.mcmc.execution.workers import Workers
 
 PATIENCE = 30.0
 """Seconds after which a test has failed that waits for a thread."""

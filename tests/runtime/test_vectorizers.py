@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from batchnuts.autobatch import random
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
-from batchnuts.mcmc import adaptation
+from batchnuts.mcmc import step_size as adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model

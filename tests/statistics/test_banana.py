@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 from moments import assert_expectations
 
-from batchnuts.mcmc.chains import run_chains
 from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 
 BEND = 0.5

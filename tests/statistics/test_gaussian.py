@@ -9,8 +9,8 @@ import pytest
 from mcmc_models import gaussian
 from moments import assert_expectations
 
-from batchnuts.mcmc.chains import run_chains
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 
 DIMENSION = 10

@@ -10,7 +10,7 @@ import pytest
 from moments import mcse
 from scipy import stats
 
-from batchnuts.mcmc.chains import run_chains
+from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 from batchnuts.models.logistic_regression import LogisticRegressionOptions, build_logistic_regression, synthetic
 

@@ -14,21 +14,22 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch import random
-from batchnuts.mcmc import adaptation
+from batchnuts.mcmc import step_size as adaptation
 from batchnuts.mcmc.assertions import warn_of_assertions
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, refuse_unbounded
-from batchnuts.mcmc.chunks import make_runner
 from batchnuts.mcmc.draws import Draws, Phase, Progress
-from batchnuts.mcmc.kept import borrow, give_back
-from batchnuts.mcmc.memory import memory_problem
+from batchnuts.mcmc.execution.chunk_plan import buffer_rows
+from batchnuts.mcmc.execution.chunk_runner import make_runner
+from batchnuts.mcmc.execution.program_cache import borrow, give_back
+from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.nuts import NutsOptions
-from batchnuts.mcmc.runner import Counts, Runner, UnboundedDensity
-from batchnuts.mcmc.serving import buffer_rows
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, SettingsError, split_settings
+from batchnuts.mcmc.required_memory import memory_problem
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.starts import find_starts, first_starts
 from batchnuts.mcmc.warmup import Window, warmup_windows
+from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, tell
 
 ProgressCallback = Callable[[Progress], None]

@@ -26,7 +26,7 @@ from ruamel.yaml.events import (
 from ruamel.yaml.reader import ReaderError
 
 from batchnuts.autobatch.errors import BatchnutsError
-from batchnuts.mcmc.settings import Settings, explain, nearest, shown
+from batchnuts.settings.schema import Settings, explain, nearest, shown
 
 _PACKAGED = Path(__file__).parent / "configs"
 

@@ -14,8 +14,8 @@ from batchnuts.autobatch.language.pytree import flatten, unflatten
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.autobatch.scheduling.schedule import costly_blocks
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
-from batchnuts.mcmc.runner import Counts
-from batchnuts.mcmc.serving import buffers
+from batchnuts.mcmc.execution.chunk_plan import buffers
+from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.settings import ExecutionSettings
 
 

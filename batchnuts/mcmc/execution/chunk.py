@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.backends.backend import State
 from batchnuts.autobatch.language.pytree import flatten, map_leaves
-from batchnuts.mcmc.chain_machine import ChainMachine
 from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
-from batchnuts.mcmc.runner import Counts, UnboundedDensity
+from batchnuts.mcmc.execution.chain_machine import ChainMachine
+from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 
 SLICE_SECONDS = 0.5
 """How long the machine runs between two looks at it; leaving it twice a second costs nothing measurable."""

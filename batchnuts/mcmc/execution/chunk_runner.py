@@ -24,14 +24,14 @@ from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.backends.tensorflow.devices import on_shard, processors
 from batchnuts.autobatch.language.pytree import map_leaves
-from batchnuts.mcmc.chain_machine import ChainMachine
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
-from batchnuts.mcmc.chunk import NO_CHAIN, SLICE_SECONDS, Chunk, Kept, merge
 from batchnuts.mcmc.draws import Arrangement
-from batchnuts.mcmc.runner import Counts, Runner, StretchRunner
-from batchnuts.mcmc.serving import Chunking, divide, greatest_width, is_compiled
+from batchnuts.mcmc.execution.chain_machine import ChainMachine
+from batchnuts.mcmc.execution.chunk import NO_CHAIN, SLICE_SECONDS, Chunk, Kept, merge
+from batchnuts.mcmc.execution.chunk_plan import Chunking, divide, greatest_width, is_compiled
+from batchnuts.mcmc.execution.runner import Counts, Runner, StretchRunner
+from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.workers import Workers
 
 
 def make_runner(

@@ -12,7 +12,7 @@ from batchnuts.autobatch.backends.tensorflow.devices import processors, use_own_
 from batchnuts.autobatch.ir.program import STORED, PrimOp, Program, WriteRowOp
 from batchnuts.autobatch.scheduling.schedule import costly_blocks
 from batchnuts.mcmc.chain_program import empty_records
-from batchnuts.mcmc.runner import STRETCH
+from batchnuts.mcmc.execution.runner import STRETCH
 from batchnuts.mcmc.settings import ExecutionSettings
 
 COSTLY_WORK = 400_000

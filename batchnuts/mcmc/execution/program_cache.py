@@ -22,9 +22,9 @@ import numpy as np
 
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.mcmc.chain_program import make_first_step_size
+from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.runner import Runner
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import make_evaluate
 
