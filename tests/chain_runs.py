@@ -9,12 +9,12 @@ import pytest
 from mcmc_models import quartic, quartic_alone
 
 from batchnuts.autobatch import random
-from batchnuts.mcmc import step_size as adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, make_chain
 from batchnuts.mcmc.execution import chunk, chunk_runner
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.nuts import NutsOptions
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.step_size import start_adaptation
 
 LANES, CAPACITY = 5, 12
 
@@ -24,7 +24,7 @@ def inputs(transitions: int, step: float = 0.1, first: int = 0, lanes: int = LAN
     values, gradients = (np.array(x) for x in zip(*map(quartic_alone, position), strict=True))
     return ChainInputs.begin(
         random.lane_keys(4, lanes), position, values, gradients, np.ones((lanes, 2)),
-        adaptation.start(np.full(lanes, np.log(step))), np.full(lanes, False),
+        start_adaptation(np.full(lanes, np.log(step))), np.full(lanes, False),
         first=np.full(lanes, first, "int64"), transitions=np.full(lanes, transitions, "int64"),
     )  # fmt: skip
 

@@ -94,10 +94,10 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
 
     from batchnuts.autobatch import random
     from batchnuts.autobatch.ir.program import TensorType
-    from batchnuts.mcmc import step_size as adaptation
     from batchnuts.mcmc.chain_program import ChainInputs, make_chain
     from batchnuts.mcmc.hamiltonian import value_and_gradient
     from batchnuts.mcmc.nuts import NutsOptions
+    from batchnuts.mcmc.step_size import start_adaptation
     from batchnuts.models.registry import REGISTRY, build
 
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -116,7 +116,7 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
     one = np.zeros(1, "float32")
     vector = np.zeros((1, model.dimension), "float32")
     count = np.zeros(1, "int64")
-    chain = (random.lane_keys(0, 1), vector, one, vector, vector, adaptation.start(one), one > 0)
+    chain = (random.lane_keys(0, 1), vector, one, vector, vector, start_adaptation(one), one > 0)
     inputs = ChainInputs.begin(*chain, first=count, transitions=count)
     known |= dumps(program, program.lane_types(inputs))
     assert [line for line in wanted if line not in known] == []

@@ -1,4 +1,4 @@
-"""The programs a run is made of, each written for one chain: a stretch of transitions, and a first step size."""
+"""The program that a run is made of, written for one chain: a stretch of transitions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, random, write
-from batchnuts.mcmc.hamiltonian import draw_momentum, drift, kick, kinetic_energy
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
-from batchnuts.mcmc.step_size import DualAveraging, update_if
+from batchnuts.mcmc.step_size import DualAveraging, adapt_if
 
 Array = Any
 
@@ -134,7 +133,7 @@ def make_chain(
             step_size = ops.exp(adaptation.log_step)
             transition_key = random.fold_in(key, first + done)
             new = nuts_transition(transition_key, position, log_density, gradient, step_size, inverse_mass)
-            adaptation = update_if(adapting, adaptation, new.acceptance_rate, target_acceptance)
+            adaptation = adapt_if(adapting, adaptation, new.acceptance_rate, target_acceptance)
             position, log_density, gradient = new.position, new.log_density, new.gradient
             records = write(
                 records,
@@ -156,42 +155,3 @@ def make_chain(
         return ChainResult(position, log_density, gradient, adaptation, records, done, divergences)
 
     return run_chain
-
-
-def make_first_step_size(value_and_gradient: Any, dtype: str) -> BatchedFunction:
-    """The program `first_step_size`: a step size at which one leapfrog step is accepted about 8 times in 10.
-
-    [H] Algorithm 4, with Stan's threshold 0.8: from the step given, double or halve until the acceptance probability
-    of one step crosses it. One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density, step
-    scalars. Returns the step size, and the last place that was tried with its log-density: the search ends where that
-    is +inf.
-    """
-
-    @batch
-    def first_step_size(
-        key: Array, position: Array, log_density: Array, gradient: Array, inverse_mass: Array, step: Array
-    ) -> tuple[Array, Array, Array]:
-        """Double or halve until the acceptance crosses the threshold, at most 50 times."""
-        momentum = draw_momentum(key, inverse_mass, dtype)
-        energy = kinetic_energy(momentum, inverse_mass) - log_density
-        there, log_density_there = position, log_density
-        larger = False
-        tries = 0
-        searching = True
-        while searching:
-            half = kick(momentum, gradient, step)
-            there = drift(position, half, inverse_mass, step)
-            log_density_there, gradient_there = value_and_gradient(there)
-            energy_there = kinetic_energy(kick(half, gradient_there, step), inverse_mass) - log_density_there
-            gain = energy - energy_there
-            # log 0.8; False for NaN, and for an energy that overflows, which no step may aim at
-            accepted = (gain > -0.2231435513142097) & (gain < float("inf"))
-            if tries == 0:
-                larger = accepted
-            searching = (accepted == larger) & (tries < 50) & (log_density_there != float("inf"))
-            if searching:
-                step = step * 2.0 if larger else step * 0.5
-            tries += 1
-        return step, there, log_density_there
-
-    return first_step_size

@@ -1,8 +1,9 @@
 """The Hamiltonian system of one chain: energy, the leapfrog integrator, and the U-turn criterion.
 
-    H(q, p) = -log pi(q) + p' M^-1 p / 2                                       ([B] section 3; M^-1 diagonal here)
+    H(q, p) = -log pi(q) + p' M^-1 p / 2                                                              ([B] section 3)
 
-Everything is written for one chain: positions and momenta are vectors [dimension], energies scalars.
+Everything is written for one chain: positions and momenta are vectors [dimension], energies scalars. What depends on
+the form of M stands in `metric.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from batchnuts.autobatch import ops, primitive, random
+from batchnuts.autobatch import ops, primitive
 from batchnuts.mcmc.model import Model
 
 Array = Any
@@ -49,31 +50,21 @@ def value_and_gradient(model: Model) -> Callable[[Array], tuple[Array, Array]]:
     return primitive(density_and_gradient, batched=by_hand is not None, costly=True)
 
 
-def draw_momentum(key: Array, inverse_mass: Array, dtype: str) -> Array:
-    """p ~ N(0, M), M diagonal: [dimension]."""
-    return random.normal(key, inverse_mass.shape, dtype) / ops.sqrt(inverse_mass)
-
-
-def kinetic_energy(momentum: Array, inverse_mass: Array) -> Array:
-    """p' M^-1 p / 2."""
-    return 0.5 * ops.dot(inverse_mass * momentum, momentum)
-
-
 def kick(momentum: Array, gradient: Array, step: Array) -> Array:
     """Half a step of the momentum: p + step/2 * grad log pi(q)."""
     return momentum + 0.5 * step * gradient
 
 
-def drift(position: Array, momentum: Array, inverse_mass: Array, step: Array) -> Array:
+def drift(position: Array, velocity: Array, step: Array) -> Array:
     """A full step of the position: q + step * M^-1 p."""
-    return position + step * inverse_mass * momentum
+    return position + step * velocity
 
 
-def keeps_going(first_momentum: Array, last_momentum: Array, momentum_sum: Array, inverse_mass: Array) -> Array:
+def keeps_going(first_momentum: Array, last_momentum: Array, velocity_sum: Array) -> Array:
     """The generalized no-U-turn criterion ([B] appendix A.4.2): both ends still move along the trajectory.
 
-    p_first' M^-1 rho > 0 and p_last' M^-1 rho > 0, with rho the sum of the momenta of all states between them.
-    It is symmetric in the two ends, so it does not matter in which direction the trajectory was built.
+    p_first' M^-1 rho > 0 and p_last' M^-1 rho > 0, with rho the sum of the momenta of all states between them, of which
+    `velocity_sum` is M^-1 rho. It is symmetric in the two ends, so it does not matter in which direction the trajectory
+    was built.
     """
-    velocity = inverse_mass * momentum_sum
-    return (ops.dot(first_momentum, velocity) > 0) & (ops.dot(last_momentum, velocity) > 0)
+    return (ops.dot(first_momentum, velocity_sum) > 0) & (ops.dot(last_momentum, velocity_sum) > 0)

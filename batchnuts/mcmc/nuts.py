@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, random
-from batchnuts.mcmc.hamiltonian import Point, draw_momentum, drift, keeps_going, kick, kinetic_energy
+from batchnuts.mcmc.hamiltonian import Point, drift, keeps_going, kick
+from batchnuts.mcmc.metric import DIAGONAL, Metric
 
 Array = Any
 
@@ -98,6 +99,7 @@ class NutsOptions:
     leapfrogs_per_leaf: int = 1
     divergence_threshold: float = 1000.0
     dtype: str = "float32"
+    metric: Metric = DIAGONAL
 
 
 def swap_if(condition: Array, first: Point, second: Point) -> tuple[Point, Point]:
@@ -128,11 +130,16 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
     leapfrogs = options.leapfrogs_per_leaf
     threshold = options.divergence_threshold
     dtype = options.dtype
+    metric = options.metric
 
     def move(position: Array, momentum: Array, trajectory: Trajectory, log_density: Array) -> Array:
         """A step of the position, from which no leaf returns if its density is +inf; one leapfrog starts at none."""
-        there = drift(position, momentum, trajectory.inverse_mass, trajectory.step)
+        there = drift(position, metric.velocity(momentum, trajectory.inverse_mass), trajectory.step)
         return ops.where(log_density == float("inf"), position, there) if leapfrogs > 1 else there
+
+    def no_u_turn(first: Array, last: Array, momentum_sum: Array, inverse_mass: Array) -> Array:
+        """Of the trajectory between two states, by their momenta and the sum of the momenta on the way."""
+        return keeps_going(first, last, metric.velocity(momentum_sum, inverse_mass))
 
     @batch
     def leaf(walk: Walk, trajectory: Trajectory) -> tuple[Walk, Subtree]:
@@ -144,7 +151,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             position = move(position, momentum, trajectory, log_density)
             log_density, gradient = value_and_gradient(position)
             momentum = kick(momentum, gradient, trajectory.step)
-        energy = kinetic_energy(momentum, trajectory.inverse_mass) - log_density
+        energy = metric.kinetic_energy(momentum, trajectory.inverse_mass) - log_density
         log_weight = trajectory.initial_energy - energy
         # NaN, or a density without bound: no state that may be drawn
         log_weight = ops.where(log_weight < float("inf"), log_weight, -float("inf"))
@@ -182,11 +189,11 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             # without a branch: of an invalid half's other values nothing is ever drawn
             valid = (
                 outer.valid
-                & keeps_going(inner.first_momentum, last, momentum_sum, inverse_mass)
-                & keeps_going(
+                & no_u_turn(inner.first_momentum, last, momentum_sum, inverse_mass)
+                & no_u_turn(
                     inner.first_momentum, outer.first_momentum, inner.momentum_sum + outer.first_momentum, inverse_mass
                 )
-                & keeps_going(between, last, outer.momentum_sum + between, inverse_mass)
+                & no_u_turn(between, last, outer.momentum_sum + between, inverse_mass)
             )
             inner = Subtree(inner.first_momentum, momentum_sum, proposal, log_weight, depth, valid)
         return walk, inner
@@ -196,8 +203,8 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
         key: Array, position: Array, log_density: Array, gradient: Array, step_size: Array, inverse_mass: Array
     ) -> Transition:
         """Double the trajectory until it turns, diverges or is deep enough."""
-        momentum = draw_momentum(event(key, _MOMENTUM, 0), inverse_mass, dtype)
-        initial_energy = kinetic_energy(momentum, inverse_mass) - log_density
+        momentum = metric.sample_momentum(event(key, _MOMENTUM, 0), inverse_mass, dtype)
+        initial_energy = metric.kinetic_energy(momentum, inverse_mass) - log_density
         near = Point(position, momentum, gradient)
         far = Point(position, momentum, gradient)
         step = step_size
@@ -228,9 +235,9 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             last = walk.point.momentum
             growing = (
                 subtree.valid
-                & keeps_going(far.momentum, last, total, inverse_mass)
-                & keeps_going(far.momentum, subtree.first_momentum, momentum_sum + subtree.first_momentum, inverse_mass)
-                & keeps_going(near.momentum, last, subtree.momentum_sum + near.momentum, inverse_mass)
+                & no_u_turn(far.momentum, last, total, inverse_mass)
+                & no_u_turn(far.momentum, subtree.first_momentum, momentum_sum + subtree.first_momentum, inverse_mass)
+                & no_u_turn(near.momentum, last, subtree.momentum_sum + near.momentum, inverse_mass)
             )
             momentum_sum = total
             near = walk.point

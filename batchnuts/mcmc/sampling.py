@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch import random
-from batchnuts.mcmc import step_size as adaptation
 from batchnuts.mcmc.assertions import warn_of_assertions
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, refuse_unbounded
@@ -23,11 +22,13 @@ from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.program_cache import borrow, give_back
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
+from batchnuts.mcmc.metric import pooled_inverse_mass
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.nuts import NutsOptions
 from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.starts import find_starts, first_starts
+from batchnuts.mcmc.step_size import pooled_step_size, start_adaptation
 from batchnuts.mcmc.warmup import Window, warmup_windows
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, tell
@@ -212,7 +213,7 @@ class _Run:
             **options,
         )
         refuse_unbounded(self.model, log_density, there, "the search for a first step size")
-        state.step_size = adaptation.pooled_step_size(np.log(found))
+        state.step_size = pooled_step_size(np.log(found))
 
     def inputs(self, transitions: int, adapting: bool) -> ChainInputs:
         """The arguments of `run_chain` from the state of all chains."""
@@ -224,7 +225,7 @@ class _Run:
             state.log_density,
             state.gradient,
             np.tile(state.inverse_mass, (n, 1)),
-            adaptation.start(log_step, settled=state.transitions_done > 0),
+            start_adaptation(log_step, settled=state.transitions_done > 0),
             np.full(n, adapting),
             first=np.full(n, state.transitions_done, "int64"),
             transitions=np.full(n, transitions, "int64"),
@@ -268,10 +269,10 @@ class _Run:
         result = self.stretch(window.transitions, adapting, "warmup", sampler.warmup, state.transitions_done)
         self.carry_over(result, window.transitions)
         if adapting:
-            state.step_size = adaptation.pooled_step_size(result.adaptation.log_step_mean)
+            state.step_size = pooled_step_size(result.adaptation.log_step_mean)
         if window.estimates_metric and sampler.adapt_metric:
             recorded = result.records.position[:, : window.transitions]
-            state.inverse_mass = adaptation.pooled_inverse_mass(recorded).astype(self.model.dtype)
+            state.inverse_mass = pooled_inverse_mass(recorded).astype(self.model.dtype)
             if adapting:
                 self.timed("warmup", self.find_step_size)
 

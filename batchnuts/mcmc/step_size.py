@@ -1,7 +1,7 @@
-"""Adaptation during warmup: the step size by dual averaging in every chain, the metric pooled over all chains.
+"""The step size: the first one, and its adaptation during warmup by dual averaging.
 
-`DualAveraging` is written for one chain, in the language, and runs inside the machine, so chains adapt while they are
-out of step with each other. The pooled estimates are made on the host between the windows of warmup.
+Both are written for one chain, in the language, and run inside the machine, so chains adapt while they are out of step
+with each other. Between the windows of warmup their step sizes are pooled, on the host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch import BatchnutsError, ops
+from batchnuts.autobatch import BatchedFunction, BatchnutsError, batch, ops
+from batchnuts.mcmc.hamiltonian import drift, kick
+from batchnuts.mcmc.metric import DIAGONAL, Metric
 
 Array = Any
 
@@ -40,7 +42,7 @@ class DualAveraging(NamedTuple):
     """How strongly it is drawn there, and so how little it moves with one transition's acceptance rate."""
 
 
-def start(log_step: Array, settled: bool = False) -> DualAveraging:
+def start_adaptation(log_step: Array, settled: bool = False) -> DualAveraging:
     """The state before the first transition.
 
     Where little is known of the step size mu = log(10 step), to try large steps before small ones, and gamma is small,
@@ -52,7 +54,7 @@ def start(log_step: Array, settled: bool = False) -> DualAveraging:
     return DualAveraging(log_step, log_step, zero, zero, center, zero + gamma)
 
 
-def update(state: DualAveraging, acceptance_rate: Array, target: float) -> DualAveraging:
+def adapt(state: DualAveraging, acceptance_rate: Array, target: float) -> DualAveraging:
     """The state after a transition with that acceptance rate ([H] Algorithm 5, warmup branch)."""
     count = state.count + 1.0
     weight = 1.0 / (count + T0)
@@ -63,9 +65,9 @@ def update(state: DualAveraging, acceptance_rate: Array, target: float) -> DualA
     return DualAveraging(log_step, log_step_mean, error_mean, count, state.center, state.gamma)
 
 
-def update_if(adapting: Array, state: DualAveraging, acceptance_rate: Array, target: float) -> DualAveraging:
-    """`update` where `adapting` holds, the state itself elsewhere."""
-    changed = update(state, acceptance_rate, target)
+def adapt_if(adapting: Array, state: DualAveraging, acceptance_rate: Array, target: float) -> DualAveraging:
+    """`adapt` where `adapting` holds, the state itself elsewhere."""
+    changed = adapt(state, acceptance_rate, target)
     return DualAveraging(*(ops.where(adapting, new, old) for new, old in zip(changed, state)))
 
 
@@ -83,13 +85,40 @@ def pooled_step_size(log_step_means: NDArray[Any]) -> float:
     return float(np.exp(np.median(finite)))
 
 
-def pooled_inverse_mass(positions: NDArray[Any]) -> NDArray[Any]:
-    """The diagonal inverse metric from draws [chains, draws, dimension] of all chains together.
+def make_first_step_size(value_and_gradient: Any, dtype: str, metric: Metric = DIAGONAL) -> BatchedFunction:
+    """The program `first_step_size`: a step size at which one leapfrog step is accepted about 8 times in 10.
 
-    Each coordinate's variance about the mean over chains and draws, shrunk towards 1e-3 as in Stan with the weight of
-    5 draws in n: n/(n+5) var + 5/(n+5) 1e-3. float64 [dimension].
+    [H] Algorithm 4, with Stan's threshold 0.8: from the step given, double or halve until the acceptance probability
+    of one step crosses it. One chain: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density, step
+    scalars. Returns the step size, and the last place that was tried with its log-density: the search ends where that
+    is +inf.
     """
-    flat = positions.reshape(-1, positions.shape[-1]).astype("float64")
-    n = len(flat)
-    shrunk: NDArray[Any] = n / (n + 5.0) * flat.var(axis=0, ddof=1) + 5.0 / (n + 5.0) * 1e-3
-    return shrunk
+
+    @batch
+    def first_step_size(
+        key: Array, position: Array, log_density: Array, gradient: Array, inverse_mass: Array, step: Array
+    ) -> tuple[Array, Array, Array]:
+        """Double or halve until the acceptance crosses the threshold, at most 50 times."""
+        momentum = metric.sample_momentum(key, inverse_mass, dtype)
+        energy = metric.kinetic_energy(momentum, inverse_mass) - log_density
+        there, log_density_there = position, log_density
+        larger = False
+        tries = 0
+        searching = True
+        while searching:
+            half = kick(momentum, gradient, step)
+            there = drift(position, metric.velocity(half, inverse_mass), step)
+            log_density_there, gradient_there = value_and_gradient(there)
+            energy_there = metric.kinetic_energy(kick(half, gradient_there, step), inverse_mass) - log_density_there
+            gain = energy - energy_there
+            # log 0.8; False for NaN, and for an energy that overflows, which no step may aim at
+            accepted = (gain > -0.2231435513142097) & (gain < float("inf"))
+            if tries == 0:
+                larger = accepted
+            searching = (accepted == larger) & (tries < 50) & (log_density_there != float("inf"))
+            if searching:
+                step = step * 2.0 if larger else step * 0.5
+            tries += 1
+        return step, there, log_density_there
+
+    return first_step_size

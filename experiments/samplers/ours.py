@@ -12,7 +12,6 @@ from batchnuts.autobatch import BatchedFunction, random
 from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers import OursOptions
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
-from batchnuts.mcmc import step_size as adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows, own_threads
 from batchnuts.mcmc.execution.chunk_runner import make_runner
@@ -20,6 +19,7 @@ from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.starts import make_evaluate, values_at
+from batchnuts.mcmc.step_size import start_adaptation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
             position,
             *values_at(model, evaluate, position, execution),
             np.ones((chains, model.dimension), model.dtype),
-            adaptation.start(log_step, settled=False),
+            start_adaptation(log_step, settled=False),
             np.full(chains, False),
             first=np.zeros(chains, "int64"),
             transitions=np.full(chains, task.transitions, "int64"),

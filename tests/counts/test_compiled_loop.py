@@ -20,10 +20,10 @@ from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.backends.tensorflow import backend, work, xla_flags
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.mcmc import step_size as adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.step_size import start_adaptation
 
 LANES, DIMENSION, CAPACITY, STACK_DEPTH = 3, 7, 13, 5
 STACK = f"f64[{LANES * (STACK_DEPTH + 1)},{DIMENSION}]"
@@ -37,7 +37,7 @@ def make_machine(schedule: str | Schedule = "sweep") -> tuple[VirtualMachine, di
     position = np.ones((LANES, DIMENSION))
     assert model.batched_value_and_gradient is not None
     log_density, gradient = (x.numpy() for x in model.batched_value_and_gradient(tf.constant(position)))
-    state = adaptation.start(np.zeros(LANES), settled=False)
+    state = start_adaptation(np.zeros(LANES), settled=False)
     inputs = ChainInputs.begin(
         random.lane_keys(0, LANES), position, log_density, gradient, np.ones_like(position), state,
         np.full(LANES, False), first=np.zeros(LANES, "int64"), transitions=np.full(LANES, 2, "int64"),

@@ -7,9 +7,10 @@ import pytest
 from mcmc_models import gaussian
 
 from batchnuts.autobatch import batch
-from batchnuts.mcmc import step_size as adaptation
+from batchnuts.mcmc.metric import pooled_inverse_mass
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.step_size import adapt, adapt_if, pooled_step_size, start_adaptation
 
 NUMPY = ExecutionSettings(backend="numpy")
 
@@ -23,11 +24,11 @@ def acceptance(log_step: np.ndarray, best: float) -> np.ndarray:
 @pytest.mark.parametrize("initial", [1e-3, 0.3, 50.0])
 def test_dual_averaging_finds_the_step_size_of_the_target(target: float, initial: float) -> None:
     rng = np.random.default_rng(0)
-    state = adaptation.start(np.log(initial) + np.zeros(()))
+    state = start_adaptation(np.log(initial) + np.zeros(()))
     for _ in range(2000):
         rate = acceptance(state.log_step, 0.2)
         noise = rng.uniform(-1, 1) * min(rate, 1 - rate)  # leaves its mean as it is
-        state = adaptation.update(state, rate + noise, target)
+        state = adapt(state, rate + noise, target)
     assert state.count == 2000
     assert abs(acceptance(state.log_step_mean, 0.2) - target) < 0.04
 
@@ -35,24 +36,24 @@ def test_dual_averaging_finds_the_step_size_of_the_target(target: float, initial
 def test_many_settled_chains_pool_to_the_target_within_a_few_transitions() -> None:
     """Each chain hears a very noisy acceptance rate; their median is near the target all the same."""
     rng = np.random.default_rng(0)
-    state = adaptation.start(np.full(256, np.log(0.3)), settled=True)
+    state = start_adaptation(np.full(256, np.log(0.3)), settled=True)
     for _ in range(25):
         rate = acceptance(state.log_step, 0.2)
-        state = adaptation.update(state, rate + rng.uniform(-1, 1, 256) * np.minimum(rate, 1 - rate), 0.8)
-    pooled = adaptation.pooled_step_size(state.log_step_mean)
+        state = adapt(state, rate + rng.uniform(-1, 1, 256) * np.minimum(rate, 1 - rate), 0.8)
+    pooled = pooled_step_size(state.log_step_mean)
     assert abs(acceptance(np.log(pooled), 0.2) - 0.8) < 0.03
 
 
 def test_one_update_by_hand() -> None:
     """[H] Algorithm 5 with gamma 0.05, t0 10, kappa 0.75, written out for the first two transitions."""
-    state = adaptation.start(np.log(np.float64(0.5)))
+    state = start_adaptation(np.log(np.float64(0.5)))
     mu = np.log(10 * 0.5)
     assert state.center == pytest.approx(mu)
-    first = adaptation.update(state, np.float64(0.3), 0.8)
+    first = adapt(state, np.float64(0.3), 0.8)
     error = (1 - 1 / 11) * 0 + 1 / 11 * 0.5
     assert first.log_step == pytest.approx(mu - 1 / 0.05 * error)
     assert first.log_step_mean == pytest.approx(float(first.log_step))
-    second = adaptation.update(first, np.float64(0.9), 0.8)
+    second = adapt(first, np.float64(0.9), 0.8)
     error = (1 - 1 / 12) * error + 1 / 12 * -0.1
     x = mu - np.sqrt(2) / 0.05 * error
     assert second.log_step == pytest.approx(x)
@@ -64,52 +65,52 @@ def test_one_update_by_hand() -> None:
 def test_it_runs_in_the_language_and_stands_still_where_not_adapting() -> None:
     @batch
     def some_updates(log_step, rate, adapting):
-        state = adaptation.start(log_step)
+        state = start_adaptation(log_step)
         for _ in range(3):
-            state = adaptation.update_if(adapting, state, rate, 0.8)
+            state = adapt_if(adapting, state, rate, 0.8)
         return state
 
     log_step, rate = np.log(np.array([0.1, 0.2, 0.3])), np.array([0.2, 0.99, 0.5])
     found = some_updates.run(log_step, rate, np.array([True, True, False]), backend="numpy")
     for lane in range(2):
-        state = adaptation.start(log_step[lane])
+        state = start_adaptation(log_step[lane])
         for _ in range(3):
-            state = adaptation.update(state, rate[lane], 0.8)
+            state = adapt(state, rate[lane], 0.8)
         np.testing.assert_allclose([part[lane] for part in found], state)
     assert found.log_step[2] == log_step[2]
     assert found.count[2] == 0
 
 
 def test_no_dtype_is_widened() -> None:
-    state = adaptation.start(np.float32(-1.0))
-    state = adaptation.update(state, np.float32(0.5), 0.8)
+    state = start_adaptation(np.float32(-1.0))
+    state = adapt(state, np.float32(0.5), 0.8)
     assert {np.asarray(part).dtype for part in state} == {np.dtype("float32")}
 
 
 def test_a_stuck_chain_does_not_move_the_pooled_step_size() -> None:
     rng = np.random.default_rng(0)
     log_steps = np.log(0.25) + 0.05 * rng.normal(size=31)
-    calm = adaptation.pooled_step_size(log_steps)
+    calm = pooled_step_size(log_steps)
     assert calm == pytest.approx(0.25, rel=0.05)
     for stuck in (-80.0, 80.0, np.inf):
         disturbed = log_steps.copy()
         disturbed[3] = stuck
-        assert adaptation.pooled_step_size(disturbed) == pytest.approx(calm, rel=0.02)
+        assert pooled_step_size(disturbed) == pytest.approx(calm, rel=0.02)
 
 
 def test_pooled_inverse_mass_is_the_shrunk_variance_over_all_chains() -> None:
     draws = np.random.default_rng(0).normal(size=(6, 7, 3)) * [1.0, 10.0, 0.1] + [[[5.0, 0.0, 0.0]]]
     flat = draws.reshape(42, 3)
     variance = ((flat - flat.mean(0)) ** 2).sum(0) / 41
-    found = adaptation.pooled_inverse_mass(draws.astype("float32"))
+    found = pooled_inverse_mass(draws.astype("float32"))
     np.testing.assert_allclose(found, 42 / 47 * variance + 5 / 47 * 1e-3, rtol=1e-5)
     assert found.dtype == np.float64
 
 
 def test_pooled_inverse_mass_keeps_digits_far_from_zero_and_is_positive_for_chains_that_stand_still() -> None:
     far = 1000.0 + np.random.default_rng(0).normal(size=(50, 40, 1)).astype("float32")
-    assert adaptation.pooled_inverse_mass(far)[0] == pytest.approx(1.0, rel=0.1)
-    assert (adaptation.pooled_inverse_mass(np.ones((2, 3, 4))) > 0).all()
+    assert pooled_inverse_mass(far)[0] == pytest.approx(1.0, rel=0.1)
+    assert (pooled_inverse_mass(np.ones((2, 3, 4))) > 0).all()
 
 
 @pytest.fixture(scope="module")

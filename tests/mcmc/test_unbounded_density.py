@@ -10,13 +10,12 @@ import tensorflow as tf
 
 from batchnuts import sample_chains
 from batchnuts.autobatch import BatchnutsError, random
-from batchnuts.mcmc.chain_program import make_first_step_size
 from batchnuts.mcmc.check_model import UnboundedDensityError
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.step_size import pooled_step_size
+from batchnuts.mcmc.step_size import make_first_step_size, pooled_step_size
 
 CHAINS = 6
 LIMIT = 1.6

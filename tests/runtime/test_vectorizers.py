@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from batchnuts.autobatch import random
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
-from batchnuts.mcmc import step_size as adaptation
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.step_size import start_adaptation
 
 CHAINS, TRANSITIONS = 6, 5
 PRECISION = tf.constant([[2.0, 0.6, 0.0], [0.6, 1.0, 0.1], [0.0, 0.1, 0.5]], tf.float64)
@@ -40,7 +40,7 @@ def draws(vectorizer: str, mode: str) -> Any:
         values = tf.map_fn(single, starts)
     arguments = ChainInputs.begin(
         random.lane_keys(4, CHAINS), position, np.asarray(values), np.asarray(tape.gradient(values, starts)),
-        np.ones((CHAINS, 3)), adaptation.start(np.full(CHAINS, np.log(0.3)), settled=False), np.full(CHAINS, False),
+        np.ones((CHAINS, 3)), start_adaptation(np.full(CHAINS, np.log(0.3)), settled=False), np.full(CHAINS, False),
         first=np.zeros(CHAINS, "int64"), transitions=np.full(CHAINS, TRANSITIONS, "int64"),
     )  # fmt: skip
     return program.run(*arguments, backend=TensorFlowBackend(mode, vectorizer=vectorizer))

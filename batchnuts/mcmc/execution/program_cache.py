@@ -21,12 +21,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction
-from batchnuts.mcmc.chain_program import make_first_step_size
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import make_evaluate
+from batchnuts.mcmc.step_size import make_first_step_size
 
 ANY_VALUE = frozenset({"seed", "warmup", "draws", "step_size", "adapt_metric"})
 """Settings of the sampler that no program depends on; that buffers are long enough for the draws is seen to."""
