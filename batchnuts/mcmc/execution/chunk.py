@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.backends.backend import State
 from batchnuts.autobatch.language.pytree import flatten, map_leaves
-from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
+from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
+from batchnuts.mcmc.storage.contract import Storage
 
 SLICE_SECONDS = 0.5
 """How long the machine runs between two looks at it; leaving it twice a second costs nothing measurable."""
@@ -36,42 +37,46 @@ NOTHING = Counts()
 
 
 class Kept:
-    """What is known of all chains, on the host: a ChainResult of arrays [chains, ...], records [chains, rows, ...]."""
+    """What is known of all chains, on the host: where each has come to, arrays [chains, ...], and their records.
 
-    def __init__(self, like: ChainResult, chains: int, rows: int) -> None:
-        def zeros(*shape: int, like: np.ndarray) -> np.ndarray:
-            return np.zeros(shape, like.dtype)
+    like: a ChainResult of a machine's lanes, of which dtypes and shapes are taken.
+    """
 
-        result: ChainResult = map_leaves(lambda array: zeros(chains, *array.shape[1:], like=array), like)
-        records = (zeros(chains, rows, *array.shape[2:], like=array) for array in like.records)
-        self.result = result._replace(records=Record(*records))
+    def __init__(self, like: ChainResult, chains: int, storage: Storage) -> None:
+        self.ends: ChainResult = map_leaves(
+            lambda array: np.zeros((chains, *array.shape[1:]), array.dtype), _without_records(like)
+        )
+        self.storage = storage
+
+    @property
+    def result(self) -> ChainResult:
+        """With the records, arrays [chains, transitions, ...]."""
+        return self.ends._replace(records=self.storage.finalize())
 
     def count(self, chunk: Chunk) -> None:
         """Note how many transitions its chains have made."""
         lanes, chains = chunk.occupied()
         for name in ("done", "divergences"):
-            getattr(self.result, name)[chains] = chunk.machine.working(chunk.state, name)[lanes]
+            getattr(self.ends, name)[chains] = chunk.machine.working(chunk.state, name)[lanes]
 
     def take(self, chunk: Chunk) -> ChainResult:
         """Copy what its chains have come to, and the rows that stand in its buffers. Gives what was found there."""
         lanes, chains = chunk.occupied()
         found = chunk.machine.so_far(chunk.state)
         first, last = chunk.machine.working(chunk.state, "first_row")[lanes], found.done[lanes]
-        whole = first == 0
-        for to, there in zip(self.result.records, found.records):
-            rows = min(to.shape[1], there.shape[1])
-            to[chains[whole], :rows] = there[lanes[whole], :rows]  # with rows behind the last, which nobody reads
-            for place in np.flatnonzero(~whole & (last > first)):
-                begin, end = first[place], last[place]
-                to[chains[place], begin:end] = there[lanes[place], : end - begin]
-        for to, there in zip(_ends(self.result), _ends(found)):
+        self.storage.record(chains, lanes, first, last, found.records)
+        for to, there in zip(_ends(self.ends), _ends(found)):
             to[chains] = there[lanes]
         return found
 
 
 def _ends(result: ChainResult) -> list[Any]:
     """All arrays but the records."""
-    return flatten(tuple(array for array in result if not isinstance(array, Record)))[0]
+    return flatten(_without_records(result))[0]
+
+
+def _without_records(result: ChainResult) -> Any:
+    return result._replace(records=())  # type: ignore[arg-type]
 
 
 @dataclass

@@ -32,6 +32,7 @@ from batchnuts.mcmc.execution.chunk_plan import Chunking, divide, greatest_width
 from batchnuts.mcmc.execution.runner import Counts, Runner, StretchRunner
 from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.storage.memory import MemoryStorage
 
 
 def make_runner(
@@ -172,7 +173,7 @@ class ChunkRunner:
                         raise self.failures[0]
                     gradients = sum((chunk.counts for chunk in self.chunks.values()), Counts())
                     over = self.finished
-                done, divergences = (int(array.sum()) for array in (kept.result.done, kept.result.divergences))
+                done, divergences = (int(array.sum()) for array in (kept.ends.done, kept.ends.divergences))
                 yield replace(gradients, transitions=done, divergences=divergences), kept.result if over else None
                 if over:
                     return
@@ -188,7 +189,8 @@ class ChunkRunner:
             rows = self.rows(number)
             chunk = Chunk.begin(self.machine, np.where(rows < chains, rows, NO_CHAIN), self.part(inputs, number))
             self.chunks[Place(0, number)] = chunk
-        self.kept = Kept(self.machine.so_far(chunk.state), chains, transitions)
+        like = self.machine.so_far(chunk.state)
+        self.kept = Kept(like, chains, MemoryStorage(like.records, chains, transitions))
         self.waiting, self.ready = set(self.chunks), set()
         self.finished, self.failures = False, []
         self.stopping = threading.Event()
@@ -216,7 +218,7 @@ class ChunkRunner:
         """How far the chains of a chunk have come on average: the last one is served first."""
         assert self.kept is not None
         _, chains = self.chunks[place].occupied()
-        return float(self.kept.result.done[chains].mean()) if len(chains) else 0.0, place
+        return float(self.kept.ends.done[chains].mean()) if len(chains) else 0.0, place
 
     def step(self, place: Place) -> None:
         """One slice of a chunk. After its last in a round it goes on to the next, merged with its partner if any."""
@@ -268,12 +270,12 @@ class ChunkRunner:
     def begun(self) -> np.ndarray:
         """See Runner: those whose chunk has run a slice."""
         assert self.kept is not None
-        begun = np.zeros(len(self.kept.result.done), bool)
+        begun = np.zeros(len(self.kept.ends.done), bool)
         for chunk in self.chunks.values():
             if chunk.counts.executed_gradients:
                 begun[chunk.occupied()[1]] = True
         # chains that have halted leave a chunk when it merges
-        begun[self.kept.result.done > 0] = True
+        begun[self.kept.ends.done > 0] = True
         return begun
 
     def forget(self) -> None:
