@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     import xarray
 
     from batchnuts.config import RunConfig
-    from batchnuts.mcmc.draws import Draws
-    from batchnuts.mcmc.model import Model
-
-_PLAIN_WIDTH = 120  # of tables that do not go to a terminal
 
 
 def program() -> None:
@@ -160,7 +156,9 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
         elif stop.count > draws.interrupted:
             raise KeyboardInterrupt  # pressed again, or while the file was written: somebody does not want to wait
         else:
-            _report(draws, model, config, target, saving)
+            from batchnuts.report import print_report
+
+            print_report(draws, model, config, target, saving)
             sys.stdout.flush()
     except KeyboardInterrupt:
         tell(f"the summary was {stop.name}; the draws are in {target}.")
@@ -209,35 +207,6 @@ def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> No
             except NotSaved as again:
                 error = again
         raise
-
-
-def _report(draws: Draws, model: Model, config: RunConfig, target: Path, saving: float) -> None:
-    from batchnuts.mcmc.diagnostics import diagnose
-    from batchnuts.progress import SafeConsole, short
-
-    console = SafeConsole()
-    if not console.is_terminal:
-        console = SafeConsole(width=_PLAIN_WIDTH)
-    timings = {**draws.timings, "saving": saving}
-    if draws.complete:
-        started = time.monotonic()
-        found = diagnose(
-            draws.rectangle(draws.position),
-            model.coefficient_names(),
-            draws.rectangle(draws.stats["diverging"]),
-            draws.rectangle(draws.stats["reached_max_treedepth"]),
-            draws.rectangle(draws.stats["lp"]),
-        )
-        timings["diagnostics"] = time.monotonic() - started
-        console.print(found.table(config.output.summary_rows, narrow=console.width < 105))
-        console.print(found.verdict(), highlight=False, markup=False, soft_wrap=True)
-    seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
-    speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s in warmup and sampling, " if seconds else ""
-    served = f"; {draws.arrangement}" if draws.arrangement is not None else ""
-    console.print(f"Speed: {speed}utilization {draws.utilization:.2f}{served}", highlight=False, soft_wrap=True)
-    spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in timings.items())
-    console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
-    console.print(f"Draws: {target}", highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":
