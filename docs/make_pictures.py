@@ -24,7 +24,7 @@ from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends.numpy import NumpyBackend
 from batchnuts.autobatch.ir.program import TensorType
 from batchnuts.mcmc.chain_program import make_chain
-from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.step_size import start
 
 IMAGES = Path(__file__).parent / "images"
@@ -110,7 +110,7 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
         scaled = position / scales
         return -0.5 * ops.sum(scaled * scaled, axis=-1), -scaled / scales
 
-    program = make_chain(value_and_gradient, NutsOptions(), 0.8, transitions, dimension)
+    program = make_chain(make_nuts(value_and_gradient, NutsOptions()), 0.8, transitions, dimension, "float32")
     scalar, vector = TensorType("float32"), TensorType("float32", (dimension,))
     rng = np.random.default_rng(3)
     position = (rng.standard_normal((chains, dimension)) * scales).astype("float32")

@@ -12,7 +12,7 @@ from batchnuts.autobatch import random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, make_chain
 from batchnuts.mcmc.execution import chunk, chunk_runner
 from batchnuts.mcmc.execution.chunk_runner import make_runner
-from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.step_size import start_adaptation
 
@@ -31,7 +31,7 @@ def inputs(transitions: int, step: float = 0.1, first: int = 0, lanes: int = LAN
 
 def make_program(capacity: int = CAPACITY) -> Any:
     """NUTS on the quartic density, with buffers of so many rows."""
-    return make_chain(quartic, NutsOptions(8, dtype="float64"), 0.8, capacity, 2)
+    return make_chain(make_nuts(quartic, NutsOptions(8, dtype="float64")), 0.8, capacity, 2, "float64")
 
 
 def slice_for(seconds: float, patch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
     from batchnuts.autobatch.ir.program import TensorType
     from batchnuts.mcmc.chain_program import ChainInputs, make_chain
     from batchnuts.mcmc.hamiltonian import value_and_gradient
-    from batchnuts.mcmc.nuts import NutsOptions
+    from batchnuts.mcmc.nuts import NutsOptions, make_nuts
     from batchnuts.mcmc.step_size import start_adaptation
     from batchnuts.models.registry import REGISTRY, build
 
@@ -112,7 +112,7 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
     module = load(tmp_path, source.split("PASSES")[0])
     known = dumps(module.fibonacci, (TensorType("int64"),))
     model = build(REGISTRY["logistic_regression"].options(name="logistic_regression", rows=10))
-    program = make_chain(value_and_gradient(model), NutsOptions(), 0.8, 300, model.dimension)
+    program = make_chain(make_nuts(value_and_gradient(model), NutsOptions()), 0.8, 300, model.dimension, "float32")
     one = np.zeros(1, "float32")
     vector = np.zeros((1, model.dimension), "float32")
     count = np.zeros(1, "int64")

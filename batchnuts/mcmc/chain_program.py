@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, random, write
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.step_size import DualAveraging, adapt_if
 
 Array = Any
@@ -97,9 +96,11 @@ def empty_records(capacity: int, dimension: int, dtype: str) -> Record:
 
 
 def make_chain(
-    value_and_gradient: Any, options: NutsOptions, target_acceptance: float, capacity: int, dimension: int
+    transition: BatchedFunction, target_acceptance: float, capacity: int, dimension: int, dtype: str
 ) -> BatchedFunction:
-    """The program `run_chain`: NUTS transitions from a state, until `until` of a stretch are done, each recorded.
+    """The program `run_chain`: transitions from a state, until `until` of a stretch are done, each recorded.
+
+    transition: see `transition.py`. dtype: of positions, and so of all that is computed from them.
 
     One chain takes a ChainInputs: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density scalar;
     adaptation a DualAveraging; adapting bool; the others int64, with until - first_row <= capacity. Transition i uses
@@ -107,10 +108,9 @@ def make_chain(
     a stretch is broken off to go on from there. Returns a ChainResult, of fewer transitions where the density was +inf.
 
     A machine's owner may move `first_row` and `until` up while a chain is under way: rows that it has taken out of the
-    buffers so make room for more (mcmc/chunk.py).
+    buffers so make room for more (`execution/chunk.py`).
     """
-    nuts_transition = make_nuts(value_and_gradient, options)
-    empty = empty_records(capacity, dimension, options.dtype)
+    empty = empty_records(capacity, dimension, dtype)
 
     @batch
     def run_chain(
@@ -132,7 +132,7 @@ def make_chain(
         while (done < until) & (log_density < float("inf")):
             step_size = ops.exp(adaptation.log_step)
             transition_key = random.fold_in(key, first + done)
-            new = nuts_transition(transition_key, position, log_density, gradient, step_size, inverse_mass)
+            new = transition(transition_key, position, log_density, gradient, step_size, inverse_mass)
             adaptation = adapt_if(adapting, adaptation, new.acceptance_rate, target_acceptance)
             position, log_density, gradient = new.position, new.log_density, new.gradient
             records = write(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from batchnuts.autobatch import BatchedFunction, batch, ops, random
 from batchnuts.mcmc.hamiltonian import Point, drift, keeps_going, kick
 from batchnuts.mcmc.metric import DIAGONAL, Metric
+from batchnuts.mcmc.transition import Transition
 
 Array = Any
 
@@ -72,23 +73,6 @@ class Trajectory(NamedTuple):
     """Signed step size: negative when integrating backwards in time."""
     inverse_mass: Array
     initial_energy: Array
-
-
-class Transition(NamedTuple):
-    """The result of one NUTS transition: the new state and its statistics.
-
-    Where the density is +inf no state can be drawn, and the model is at fault. Then `log_density` is +inf, `position`
-    is the place, and the rest means nothing.
-    """
-
-    position: Array
-    gradient: Array
-    log_density: Array
-    energy: Array
-    acceptance_rate: Array
-    tree_depth: Array
-    n_steps: Array
-    diverging: Array
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from batchnuts.mcmc.execution.program_cache import borrow, give_back
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.metric import pooled_inverse_mass
 from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.starts import find_starts, first_starts
@@ -185,8 +185,8 @@ class _Run:
         self.runner = programs.runner
         if self.runner is None or programs.rows < rows:
             programs.runner = self.runner = None
-            density = programs.value_and_gradient
-            program = make_chain(density, options, sampler.target_acceptance, rows, model.dimension)
+            transition = make_nuts(programs.value_and_gradient, options)
+            program = make_chain(transition, sampler.target_acceptance, rows, model.dimension, model.dtype)
             self.runner = self.timed(
                 "compile", lambda: make_runner(program, example, self.execution, sampler.max_tree_depth)
             )

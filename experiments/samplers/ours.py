@@ -16,7 +16,7 @@ from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows, own_threads
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.starts import make_evaluate, values_at
 from batchnuts.mcmc.step_size import start_adaptation
@@ -40,10 +40,11 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
         model = dataclasses.replace(model, batched_value_and_gradient=None)
     density = value_and_gradient(model)
     evaluate = make_evaluate(density)
-    nuts = NutsOptions(task.max_tree_depth, task.leapfrogs_per_leaf, dtype=model.dtype)
+    options_of_nuts = NutsOptions(task.max_tree_depth, task.leapfrogs_per_leaf, dtype=model.dtype)
+    transition = make_nuts(density, options_of_nuts)
     chains = task.chains
     rows = buffer_rows(task.transitions, chains, model.dimension, model.dtype, execution)
-    program = make_chain(density, nuts, 0.8, rows, model.dimension)  # nothing adapts to the 0.8
+    program = make_chain(transition, 0.8, rows, model.dimension, model.dtype)  # nothing adapts to the 0.8
     log_step = np.full(chains, np.log(task.step_size), model.dtype)
 
     def arguments(seed: int) -> ChainInputs:

@@ -22,7 +22,7 @@ from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.step_size import start_adaptation
 
 LANES, DIMENSION, CAPACITY, STACK_DEPTH = 3, 7, 13, 5
@@ -42,7 +42,8 @@ def make_machine(schedule: str | Schedule = "sweep") -> tuple[VirtualMachine, di
         random.lane_keys(0, LANES), position, log_density, gradient, np.ones_like(position), state,
         np.full(LANES, False), first=np.zeros(LANES, "int64"), transitions=np.full(LANES, 2, "int64"),
     )  # fmt: skip
-    chain = make_chain(value_and_gradient(model), NutsOptions(4, dtype="float64"), 0.8, CAPACITY, DIMENSION)
+    nuts = make_nuts(value_and_gradient(model), NutsOptions(4, dtype="float64"))
+    chain = make_chain(nuts, 0.8, CAPACITY, DIMENSION, "float64")
     backend = get_backend("tensorflow", "xla")
     program = chain.compiled(chain.lane_types(inputs), backend).lowered
     machine = VirtualMachine(program, backend, LANES, STACK_DEPTH, schedule)

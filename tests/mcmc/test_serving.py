@@ -25,7 +25,7 @@ from batchnuts.mcmc.execution.chunk_plan import (
     is_costly,
 )
 from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.nuts import NutsOptions
+from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.step_size import DualAveraging
 
@@ -36,7 +36,8 @@ def lowered(model: Model) -> Any:
     scalar, vector = TensorType(model.dtype), TensorType(model.dtype, (model.dimension,))
     types = (TensorType("uint32", (2,)), vector, scalar, vector, vector, DualAveraging(*[scalar] * 6))
     types += (TensorType("bool"), *[TensorType("int64")] * 5)
-    chain = make_chain(value_and_gradient(model), NutsOptions(dtype=model.dtype), 0.8, 5, model.dimension)
+    nuts = make_nuts(value_and_gradient(model), NutsOptions(dtype=model.dtype))
+    chain = make_chain(nuts, 0.8, 5, model.dimension, model.dtype)
     return chain.compiled(types, COMPILED).lowered
 
 
