@@ -97,7 +97,7 @@ REGISTRY: dict[str, Registered] = {
     "leapfrog_limit": Registered(LimitOptions, "leapfrog_limit"),
     "tfp_unrolled": Registered(UnrolledOptions, "tfp_unrolled"),
     "tfp_autobatched": Registered(AutobatchedOptions, "tfp_autobatched"),
-    "blackjax": Registered(BlackjaxOptions, "blackjax_vmap", "blackjax"),
+    "blackjax": Registered(BlackjaxOptions, "blackjax_sharded", "blackjax"),
     "numpyro": Registered(NoOptions, "numpyro_vectorized", "numpyro"),
     "stan": Registered(StanOptions, "stan", "stan"),
 }

@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 
 from batchnuts.experiments.problems import Problem
-from batchnuts.experiments.samplers import BlackjaxOptions
+from batchnuts.experiments.samplers import BlackjaxOptions, blackjax_vmap
 from batchnuts.experiments.samplers.jax_densities import use_jax
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler."""
+    """See task.Sampler. Without processes it is all chains in lockstep, in this one."""
     options = BlackjaxOptions.model_validate(task.options)
-    assert options.processes is not None
+    if options.processes is None:
+        return blackjax_vmap.prepare(task, problem)
     assert options.chunk_lanes is not None
     use_jax("blackjax", task.device, problem.dtype)  # in this process only to say that it is missing
     if task.device != "cpu":
@@ -69,9 +70,7 @@ def _start(free: Any, task: Task, problem: Problem, width: int) -> None:
     """One process, once."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {free.get()})
-    from batchnuts.experiments.samplers.blackjax_vmap import make_vmapped
-
-    _ready.append(make_vmapped(task, problem, width))
+    _ready.append(blackjax_vmap.make_vmapped(task, problem, width))
 
 
 def _sample(part: tuple[int, Any]) -> Outcome:

@@ -14,18 +14,12 @@ from typing import Any
 import numpy as np
 
 from batchnuts.experiments.problems import Problem
-from batchnuts.experiments.samplers import BlackjaxOptions
 from batchnuts.experiments.samplers.jax_densities import log_density, use_jax
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
     """See task.Sampler. BlackJAX counts leaves; draws are recorded and come to the host, asked for or not."""
-    options = BlackjaxOptions.model_validate(task.options)
-    if options.processes is not None:
-        from batchnuts.experiments.samplers import blackjax_sharded
-
-        return blackjax_sharded.prepare(task, problem)
     vmapped = make_vmapped(task, problem, task.chains)
 
     def lay_out(seed: int) -> Callable[[], Outcome]:

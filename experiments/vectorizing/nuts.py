@@ -8,8 +8,7 @@ from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers import ours
 from batchnuts.experiments.samplers.task import Task as SamplerTask
 from batchnuts.experiments.vectorizing import NutsOptions
-from batchnuts.experiments.vectorizing.task import Task
-from batchnuts.experiments.vectorizing.ways import Ready
+from batchnuts.experiments.vectorizing.task import Ready, Task
 from batchnuts.models.logistic_regression import LogisticRegressionOptions
 
 

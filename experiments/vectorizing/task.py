@@ -1,11 +1,14 @@
-"""What a process is asked to measure: plain data."""
+"""What a process is asked to measure, which is plain data, and what it makes ready for that."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from numpy.typing import NDArray
 
 from batchnuts.experiments.samplers.task import Device
 from batchnuts.experiments.vectorizing import Method
@@ -33,3 +36,15 @@ class Task:
         """Twelve hexadecimal digits that change with anything in the task."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A computation, compiled as far as its library allows."""
+
+    call: Callable[[], Any]
+    """Does it once, and returns when it is done."""
+    units: float
+    """Done by one call."""
+    outputs: Callable[[Any], Sequence[NDArray[Any]]]
+    """What a call gave, on the host; empty where another way may rightly give something else."""

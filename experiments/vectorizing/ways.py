@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from batchnuts.autobatch import pfor
 from batchnuts.experiments.processes import Unavailable
 from batchnuts.experiments.samplers.tf_densities import place
 from batchnuts.experiments.vectorizing import KINDS, NutsOptions
-from batchnuts.experiments.vectorizing.task import Task
+from batchnuts.experiments.vectorizing.task import Ready, Task
 from batchnuts.experiments.vectorizing.workloads import WORKLOADS, Tools, Work
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A computation, compiled as far as its library allows."""
-
-    call: Callable[[], Any]
-    """Does it once, and returns when it is done."""
-    units: float
-    """Done by one call."""
-    outputs: Callable[[Any], Sequence[NDArray[Any]]]
-    """What a call gave, on the host; empty where another way may rightly give something else."""
 
 
 def ready(task: Task) -> Ready:

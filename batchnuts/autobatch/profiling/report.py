@@ -7,12 +7,10 @@ import json
 import linecache
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchnuts.autobatch.errors import BatchnutsError
-
-if TYPE_CHECKING:
-    from batchnuts.autobatch.profiling.profile import Count, Line, Profile, RunProfile
+from batchnuts.autobatch.profiling.counts import Count, Line, RunProfile, Runs
 
 JSON_VERSION = 1
 
@@ -30,7 +28,7 @@ COLOURS = {
 # ---- text -----------------------------------------------------------------------------------------------------------
 
 
-def as_text(profile: Profile) -> str:
+def as_text(profile: Runs) -> str:
     """The runs one by one; then, summed over them, source lines, costly primitives, stacks and blocks."""
     if not profile.runs:
         return "no run was profiled"
@@ -119,7 +117,7 @@ def _lines_to_show(text: list[str], counted: set[int]) -> list[int]:
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def to_json(profile: Profile, path: str | None) -> str:
+def to_json(profile: Runs, path: str | None) -> str:
     """The schema of docs/profiler.md, version JSON_VERSION."""
     content = {
         "version": JSON_VERSION,
@@ -180,7 +178,7 @@ def _run(run: RunProfile) -> dict[str, Any]:
 # ---- picture --------------------------------------------------------------------------------------------------------
 
 
-def plot(profile: Profile, path: str) -> None:
+def plot(profile: Runs, path: str) -> None:
     """For each run, active lanes over dispatches, and beneath it which kind of block each dispatch ran."""
     if not profile.runs:
         raise ValueError("no run was profiled, so there is nothing to plot")

@@ -1,0 +1,112 @@
+"""Imports point one way, and folders are what docs/architecture.md says."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1] / "batchnuts"
+
+WITHIN_AUTOBATCH = (
+    ("errors", "recent"),
+    ("pfor",),
+    ("language",),
+    ("ir",),
+    ("frontend",),
+    ("passes",),
+    ("text",),
+    ("scheduling",),
+    ("backends",),
+    ("runtime",),
+    ("pipeline",),
+    ("profiling",),
+    ("explain",),
+    ("api",),
+    ("prepare", "demos"),
+)
+"""Each imports only from those before it, and from its own folder."""
+
+IN_BATCHNUTS = (
+    ("quiet", "stopping"),
+    ("autobatch",),
+    ("settings",),
+    ("mcmc", "progress"),
+    ("models",),
+    ("config",),
+    ("report",),
+    ("sample",),
+    ("experiments",),
+)
+
+
+def modules() -> dict[str, Path]:
+    """By dotted name, with what the symlinks for models and experiments lead to."""
+    files = [path for folder in (ROOT, *(ROOT / name for name in ("models", "experiments"))) for path in walk(folder)]
+    return {
+        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path for path in files
+    }
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            yield from walk(path)
+        elif path.suffix == ".py":
+            yield path
+
+
+MODULES = modules()
+
+
+def imports(module: str) -> set[str]:
+    """The modules of ours that a module imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in MODULES else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name.split(".")[0] == "batchnuts"}
+
+
+@pytest.mark.parametrize(
+    ("package", "layers"),
+    [("batchnuts.autobatch", WITHIN_AUTOBATCH), ("batchnuts", IN_BATCHNUTS)],
+    ids=["autobatch", "all"],
+)
+def test_imports_point_one_way(package: str, layers: tuple[tuple[str, ...], ...]) -> None:
+    """`__init__` and `__main__` of the package itself stand above all."""
+    layer = {name: number for number, names in enumerate(layers) for name in names}
+    depth = package.count(".") + 1
+
+    def part(module: str) -> str:
+        return [*module.split("."), "__init__"][depth]
+
+    inside = [module for module in MODULES if module.startswith(package + ".") and part(module) != "__main__"]
+    assert {part(module) for module in inside} == set(layer), "a folder that the table of layers does not know"
+    back = [
+        f"{module} imports {other}"
+        for module in inside
+        for other in imports(module)
+        if other.startswith(package + ".") and layer[part(other)] > layer[part(module)]
+    ]
+    assert back == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    seen: dict[str, int] = {}
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path[path.index(module) :], module))
+        if module not in seen:
+            seen[module] = 1
+            for other in sorted(imports(module) & set(MODULES)):
+                if other != "batchnuts":  # its names are loaded when they are asked for
+                    visit(other, (*path, module))
+
+    for module in MODULES:
+        visit(module, ())
