@@ -193,7 +193,7 @@ def test_the_price_is_what_lanes_pay(slots: tuple[int, ...]) -> None:
             if sweep >= 100:
                 spent += SKIP + costs[b] * here.any()
                 moved += here.sum()
-            lanes[here] = [rng.choice(3, p=CYCLE.chances[b]) for _ in range(here.sum())]
+            lanes[here] = rng.choice(3, p=CYCLE.chances[b], size=here.sum())
     ((price,), _) = forecast(CYCLE, costs, [Sweep(slots, (1, 1, 1))])
     np.testing.assert_allclose(price / LANES, spent / moved, rtol=0.03)
 

@@ -60,7 +60,9 @@ PICTURES = {
 }
 
 
-@pytest.mark.parametrize("name", list(TINY))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "figure6" else pytest.mark.slow) for name in TINY]
+)
 def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,10 +100,11 @@ def check_numbers(random: Random, *ways: Way) -> str:
     return "refused" if refused else "ran"
 
 
-@settings(max_examples=120, **SETTINGS)
+@settings(max_examples=80, **SETTINGS)
 @given(randoms)
 def test_numpy_agrees_with_plain_python(random: Random) -> None:
-    check(random, *ON_NUMPY)
+    """Each program in some of the ways, which it draws."""
+    check(random, *random.sample(ON_NUMPY, 3))
 
 
 @settings(max_examples=100, **SETTINGS)
@@ -118,13 +119,13 @@ def test_tensorflow_agrees_with_plain_python_at_the_edges_of_dtypes(random: Rand
     check_numbers(random, EAGER[0])
 
 
-@settings(max_examples=4, **SETTINGS)
+@settings(max_examples=5, **SETTINGS)
 @given(randoms)
 def test_tensorflow_agrees_with_plain_python(random: Random) -> None:
-    check(random, *EAGER)
+    check(random, *random.sample(EAGER, 2))
 
 
-@settings(max_examples=30, **SETTINGS)
+@settings(max_examples=15, **SETTINGS)
 @given(randoms)
 def test_every_program_has_a_schedule_by_every_policy(random: Random) -> None:
     """With any block costly, and any costs."""
