@@ -22,19 +22,19 @@ from batchnuts.autobatch.pfor.errors import FallbackWarning, NoRule, PforError, 
 from batchnuts.autobatch.pfor.loop import pfor
 from batchnuts.autobatch.pfor.registry import REGISTRY, Converter, converts, table
 from batchnuts.autobatch.pfor.site import Loop, Site
-from batchnuts.autobatch.pfor.values import Rows, Same
+from batchnuts.autobatch.pfor.values import Invariant, Stacked
 
 __all__ = [
     "REGISTRY",
     "Converter",
     "FallbackWarning",
+    "Invariant",
     "Loop",
     "NoRule",
     "PforError",
     "Refused",
-    "Rows",
-    "Same",
     "Site",
+    "Stacked",
     "converts",
     "hessian",
     "jacobian",

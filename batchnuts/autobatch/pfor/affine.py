@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.padding import origin_of
-from batchnuts.autobatch.pfor.values import Rows, Tensor, Value
+from batchnuts.autobatch.pfor.values import Stacked, Tensor, Value
 
 ValueOf = Callable[[Tensor], Value]
 
@@ -66,4 +66,4 @@ def known_rows(total: Sum, value_of: ValueOf, count: int | None) -> np.ndarray |
 
 
 def _counts(value: Value) -> bool:
-    return isinstance(value, Rows) and value.counts
+    return isinstance(value, Stacked) and value.counts

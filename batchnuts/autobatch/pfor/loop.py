@@ -13,7 +13,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.errors import PforError, caller, of_tracing, refusal
 from batchnuts.autobatch.pfor.graphs import compiled_by_xla, not_by_autograph, traced
 from batchnuts.autobatch.pfor.site import Loop, dense
-from batchnuts.autobatch.pfor.values import Padded, Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, Padded, Stacked, Tensor, Value
 from batchnuts.autobatch.pfor.walk import convert_graph, has_effects
 
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
@@ -56,14 +56,14 @@ def pfor(
 
         return traced(run, [])()
     count = _count(iters)
-    index = Rows(tf.range(count), counts=True)
+    index = Stacked(tf.range(count), counts=True)
     return convert(body, [tf.TensorSpec((), tf.int32, "iteration")], [index], count, fallback, sequential, masked)
 
 
 def convert(
     body: Callable[..., Any],
     row_specs: Sequence[tf.TensorSpec],
-    rows: Sequence[Rows],
+    rows: Sequence[Stacked],
     count: Tensor,
     fallback: bool = True,
     sequential: bool = False,
@@ -89,7 +89,7 @@ def convert(
         return _one_after_another(concrete, rows)
     loop = Loop(count, compiled_by_xla() or nested if masked is None else masked, fallback)
     _check_memory(graph, loop)
-    captured = {internal.ref(): Same(external) for external, internal in graph.captures}
+    captured = {internal.ref(): Invariant(external) for external, internal in graph.captures}
     given = iter(rows)
     inputs = [captured[tensor.ref()] if tensor.ref() in captured else next(given) for tensor in graph.inputs]
     try:
@@ -116,7 +116,7 @@ def over_rows(
     sizes = [tensor.shape[0] for tensor in rows if tensor.shape[0] is not None]
     count = tf.constant(sizes[0]) if sizes else tf.shape(rows[0])[0]
     specs = [tf.TensorSpec(tensor.shape[1:], tensor.dtype) for tensor in rows]
-    return convert(function, specs, [Rows(tensor) for tensor in rows], count, fallback, masked=masked)
+    return convert(function, specs, [Stacked(tensor) for tensor in rows], count, fallback, masked=masked)
 
 
 def _static_count(iters: Any) -> int | None:
@@ -148,7 +148,7 @@ def _count(iters: Any) -> Tensor:
 
 
 def _stacked(value: Value, output: Tensor, loop: Loop) -> Tensor:
-    if isinstance(value, Rows):
+    if isinstance(value, Stacked):
         return value.tensor
     if isinstance(value, Padded):
         op = output.op
@@ -159,7 +159,7 @@ def _stacked(value: Value, output: Tensor, loop: Loop) -> Tensor:
             f"the body returns {output.name!r}, whose length depends on the iteration, so it cannot be stacked. Reduce "
             "it, or pad to one shape: tf.where(mask, x, 0) in place of tf.boolean_mask(x, mask)",
         )
-    if isinstance(value, Same) and value.tensor.dtype not in (tf.variant, tf.resource):
+    if isinstance(value, Invariant) and value.tensor.dtype not in (tf.variant, tf.resource):
         return loop.rows(value.tensor)
     raise PforError("an output of the body is a list or a variable, which cannot be stacked", caller())
 
@@ -216,7 +216,7 @@ def _structured(concrete: Any, results: list[Tensor]) -> Any:
     return tf.nest.map_structure(fill, outputs)
 
 
-def _one_after_another(concrete: Any, rows: Sequence[Rows]) -> Any:
+def _one_after_another(concrete: Any, rows: Sequence[Stacked]) -> Any:
     """The sequential loop."""
     signature = tuple(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in concrete.outputs)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor.values import Padded, Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, Padded, Stacked, Tensor, Value
 
 
 def real(tensor: Tensor, lengths: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def _computed(tensor: Tensor, value_of: Callable[[Tensor], Value], memo: dict[An
         op = tensor.op
         if op.op_def.is_stateful or not (op.inputs or op.type == "Const"):
             value = value_of(tensor)  # of a function's body that is converted twice, another one each time
-            memo[tensor.ref()] = _digest(id(value.tensor) if isinstance(value, (Same, Rows)) else id(value))
+            memo[tensor.ref()] = _digest(id(value.tensor) if isinstance(value, (Invariant, Stacked)) else id(value))
         else:
             attributes = sorted((name, value.SerializeToString()) for name, value in op.node_def.attr.items())
             inputs = [_computed(part, value_of, memo) for part in op.inputs]

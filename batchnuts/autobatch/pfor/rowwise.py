@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import FallbackWarning, Refused, caller, refusal, source_of
 from batchnuts.autobatch.pfor.site import Site
-from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Value
+from batchnuts.autobatch.pfor.values import ListHandle, OptionalValue, Stacked, Value
 
 
 def row_by_row(site: Site) -> list[Value]:
     """The op's outputs, row after row; all rows must give the same shapes."""
-    if any(isinstance(value, (Handle, Box)) for value in site.inputs):
+    if any(isinstance(value, (ListHandle, OptionalValue)) for value in site.inputs):
         raise Refused("its lists cannot be taken apart; write the loop with tf.map_fn")
     varying = site.varying()
     outputs = site.op.outputs
@@ -38,7 +38,7 @@ def row_by_row(site: Site) -> list[Value]:
 
     signature = tuple(tf.TensorSpec(output.shape, output.dtype) for output in outputs)
     results = tf.map_fn(one_row, tuple(site.tensor(k) for k in varying), fn_output_signature=signature)
-    return [Rows(result) for result in results]
+    return [Stacked(result) for result in results]
 
 
 def fall_back(site: Site, why: str) -> list[Value]:

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
-from batchnuts.autobatch.pfor.values import Padded, Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, Padded, Stacked, Tensor, Value
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Site:
 
     def varies(self, k: int) -> bool:
         """Input k has rows."""
-        return isinstance(self.inputs[k], Rows)
+        return isinstance(self.inputs[k], Stacked)
 
     def varying(self) -> list[int]:
         """The inputs that have rows."""
@@ -103,7 +103,7 @@ class Site:
     def tensor(self, k: int) -> Tensor:
         """Input k as it is, with or without rows."""
         value = self.inputs[k]
-        assert isinstance(value, (Same, Rows))
+        assert isinstance(value, (Invariant, Stacked))
         return value.tensor
 
     def tensors(self) -> list[Tensor]:
@@ -125,7 +125,7 @@ class Site:
     def constant(self, k: int) -> np.ndarray | None:
         """Input k where it is a constant."""
         value = self.inputs[k]
-        return tf.get_static_value(value.tensor) if isinstance(value, Same) else None
+        return tf.get_static_value(value.tensor) if isinstance(value, Invariant) else None
 
     def axis(self, k: int, rank: int) -> int:
         """Input k, an axis of a tensor whose rows have this rank, counted from 0. Raises NoRule if not constant."""
@@ -144,7 +144,7 @@ class Site:
 
     def emit_rows(self, *tensors: Tensor, **attributes: Any) -> list[Value]:
         """The same op on inputs of which some have rows; so have all outputs."""
-        return [Rows(tensor) for tensor in self.emit(*tensors, **attributes)]
+        return [Stacked(tensor) for tensor in self.emit(*tensors, **attributes)]
 
 
 def emit_like(op: tf.Operation, tensors: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:

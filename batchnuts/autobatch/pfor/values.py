@@ -1,13 +1,13 @@
 """What a tensor of the loop body is, seen from all iterations at once.
 
-    Value ::= Same(tensor)          one tensor for every iteration ("invariant")
-            | Rows(tensor)          one row an iteration, along a new leading axis ("varying")
-            | Padded(tensor)        rows of different lengths, padded to one
-            | Later(tensor)         rows of a loop around, of which ops take a part before this loop takes its rows
-            | Handle(tensor)        one TensorList or Optional for all iterations, whose contents have rows
-            | Box(contents)         what an Optional holds, known while the body is converted
+    Value ::= Invariant(tensor)         one tensor for every iteration
+            | Stacked(tensor)           one row an iteration, along a new leading axis ("varying")
+            | Padded(tensor)            rows of different lengths, padded to one
+            | Deferred(tensor)          rows of a loop around, of which ops take a part before this loop takes its rows
+            | ListHandle(tensor)        one TensorList or Optional for all iterations, whose contents have rows
+            | OptionalValue(contents)   what an Optional holds, known while the body is converted
 
-A row is what one iteration has; the number of rows is the number of iterations. What is the same is never stacked or
+A row is what one iteration has; the number of rows is the number of iterations. What is invariant is never stacked or
 tiled unless a converter has no other way.
 """
 
@@ -22,14 +22,14 @@ Tensor = Any
 
 
 @dataclass(frozen=True)
-class Same:
+class Invariant:
     """The same for every iteration."""
 
     tensor: Tensor
 
 
 @dataclass(frozen=True)
-class Rows:
+class Stacked:
     """[rows, *shape of one row]."""
 
     tensor: Tensor
@@ -52,7 +52,7 @@ class Padded:
 
 
 @dataclass(frozen=True)
-class Later:
+class Deferred:
     """What an inner loop only reads: the rows of the loop around it, whole, and what has to be done to them before an
     op may use them (those still in the loop taken, or those that are done made harmless).
 
@@ -67,13 +67,13 @@ class Later:
     settle: Callable[[Tensor], Tensor]
     """To [rows of this loop, *shape of one row], whatever that shape is."""
 
-    def rows(self) -> Rows:
+    def rows(self) -> Stacked:
         """Those of this loop."""
-        return Rows(self.settle(self.tensor))
+        return Stacked(self.settle(self.tensor))
 
 
 @dataclass(frozen=True)
-class Handle:
+class ListHandle:
     """A TensorList of elements [rows, *shape of one row], or an Optional with such values; TensorFlow's dtype variant.
 
     All iterations have the list in common, and it has one length. Iterations that stopped before others have their
@@ -86,7 +86,7 @@ class Handle:
 
 
 @dataclass(frozen=True)
-class Box:
+class OptionalValue:
     """The values of an Optional: nothing of it is in the graph.
 
     TensorFlow makes them of what a branch computes and its gradient needs. Where iterations take different branches,
@@ -96,14 +96,14 @@ class Box:
     contents: tuple[tuple[Value, ...] | None, ...]
     """One for each branch that it came from, or a single one; None where a branch left nothing."""
 
-    def map(self, function: Callable[[Value], Value]) -> Box:
+    def map(self, function: Callable[[Value], Value]) -> OptionalValue:
         """With a function applied to each value."""
-        return Box(tuple(None if part is None else tuple(map(function, part)) for part in self.contents))
+        return OptionalValue(tuple(None if part is None else tuple(map(function, part)) for part in self.contents))
 
 
-Value: TypeAlias = "Same | Rows | Padded | Later | Handle | Box"
+Value: TypeAlias = "Invariant | Stacked | Padded | Deferred | ListHandle | OptionalValue"
 
 
 def varies(value: Value) -> bool:
     """It may differ between iterations."""
-    return not isinstance(value, Same)
+    return not isinstance(value, Invariant)

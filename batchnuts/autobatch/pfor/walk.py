@@ -19,7 +19,7 @@ from batchnuts.autobatch.pfor.graphs import in_order
 from batchnuts.autobatch.pfor.registry import LENGTHS, REGISTRY
 from batchnuts.autobatch.pfor.rowwise import fall_back
 from batchnuts.autobatch.pfor.site import Loop, Site, static_shape
-from batchnuts.autobatch.pfor.values import Later, Padded, Rows, Same, Tensor, Value, varies
+from batchnuts.autobatch.pfor.values import Deferred, Invariant, Padded, Stacked, Tensor, Value, varies
 
 
 def convert_graph(graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value]:
@@ -30,7 +30,7 @@ def convert_graph(graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value
 
     def value_of(tensor: Tensor) -> Value:
         value = values[tensor.ref()]
-        if not isinstance(value, Later):
+        if not isinstance(value, Deferred):
             return value
         if tensor.ref() not in settled:
             settled[tensor.ref()] = value.rows()
@@ -71,7 +71,9 @@ _PASSES_ON = {"Identity", "PartitionedCall", "StatefulPartitionedCall"}
 
 def _takes_elements(op: Any, inputs: Sequence[Value]) -> bool:
     """It takes the same part of each row, for all of the rows of a loop around."""
-    if op.type not in ("StridedSlice", "Slice", "Gather", "GatherV2", "GatherNd") or not isinstance(inputs[0], Later):
+    if op.type not in ("StridedSlice", "Slice", "Gather", "GatherV2", "GatherNd") or not isinstance(
+        inputs[0], Deferred
+    ):
         return False
     if op.type == "GatherV2" and op.get_attr("batch_dims"):
         return False
@@ -81,10 +83,10 @@ def _takes_elements(op: Any, inputs: Sequence[Value]) -> bool:
 def _elements(op: Any, inputs: Sequence[Value], loop: Loop, value_of: Callable[[Tensor], Value]) -> list[Value]:
     """What such an op takes, and of that the rows of this loop."""
     source, *rest = inputs
-    assert isinstance(source, Later)
-    site = Site(op, (Rows(source.tensor), *rest), loop.of(source.count), value_of, convert_graph)
+    assert isinstance(source, Deferred)
+    site = Site(op, (Stacked(source.tensor), *rest), loop.of(source.count), value_of, convert_graph)
     (taken,) = convert_op(site)
-    assert isinstance(taken, Rows)
+    assert isinstance(taken, Stacked)
     return [replace(source, tensor=taken.tensor).rows()]
 
 
@@ -113,11 +115,11 @@ def convert_op(site: Site) -> list[Value]:
     """The outputs of one op."""
     op = site.op
     if op.type == "Const":
-        return [Same(_constant(op))]
+        return [Invariant(_constant(op))]
     converter = REGISTRY.get(op.type)
     try:
         if not any(varies(value) for value in site.inputs) and not (converter is not None and converter.always):
-            return [Same(tensor) for tensor in site.emit(*site.tensors())]
+            return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
         if any(_of_lengths(value) for value in site.inputs):
             found = _convert_lengths(site)
             if found is not None:
@@ -141,7 +143,7 @@ def convert_op(site: Site) -> list[Value]:
 
 
 def _of_lengths(value: Value) -> bool:
-    return isinstance(value, Padded) or (isinstance(value, Rows) and value.shape_of is not None)
+    return isinstance(value, Padded) or (isinstance(value, Stacked) and value.shape_of is not None)
 
 
 def _convert_lengths(site: Site) -> list[Value] | None:
@@ -174,7 +176,7 @@ def _constant(op: Any) -> Tensor:
 def _known(site: Site, k: int, value: Value) -> Value:
     """The value, with the shape that the body's graph knows of it."""
     output = site.op.outputs[k]
-    if isinstance(value, Rows) and output.shape.rank is not None and output.dtype != tf.variant:
+    if isinstance(value, Stacked) and output.shape.rank is not None and output.dtype != tf.variant:
         expected = (site.loop.known, *static_shape(output))
         if value.tensor.shape.is_compatible_with(expected):  # what is not asked for (eigenvectors) has no true shape
             value.tensor.set_shape(expected)

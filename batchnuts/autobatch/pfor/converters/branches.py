@@ -25,7 +25,16 @@ from batchnuts.autobatch.pfor.flows import branches_of, outputs_vary
 from batchnuts.autobatch.pfor.graphs import called
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
-from batchnuts.autobatch.pfor.values import Box, Handle, Later, Rows, Same, Tensor, Value, varies
+from batchnuts.autobatch.pfor.values import (
+    Deferred,
+    Invariant,
+    ListHandle,
+    OptionalValue,
+    Stacked,
+    Tensor,
+    Value,
+    varies,
+)
 
 
 @converts("PartitionedCall StatefulPartitionedCall", always=True)
@@ -35,9 +44,9 @@ def call(site: Site) -> list[Value]:
     A gradient that was taken of it later may have added outputs behind its own.
     """
     elementwise = ELEMENTWISE.get(site.attr("f").name)
-    if elementwise is not None and all(isinstance(value, (Same, Rows, Later)) for value in site.inputs):
-        inputs = tuple(value.rows() if isinstance(value, Later) else value for value in site.inputs)
-        of_rows = Rows if any(map(varies, inputs)) else Same
+    if elementwise is not None and all(isinstance(value, (Invariant, Stacked, Deferred)) for value in site.inputs):
+        inputs = tuple(value.rows() if isinstance(value, Deferred) else value for value in site.inputs)
+        of_rows = Stacked if any(map(varies, inputs)) else Invariant
         return [of_rows(tensor) for tensor in elementwise(*aligned(replace(site, inputs=inputs)))]
     return site.convert_graph(called(site.op, "f"), site.inputs, site.loop)[: len(site.op.outputs)]
 
@@ -47,11 +56,11 @@ def conditional(site: Site) -> list[Value]:
     """See above."""
     chosen, *inputs = site.inputs
     branches = branches_of(site.op)
-    if isinstance(chosen, Same):
+    if isinstance(chosen, Invariant):
         return _one_branch(site, chosen.tensor, branches, inputs)
-    assert isinstance(chosen, Rows)
+    assert isinstance(chosen, Stacked)
     index = _branch_index(chosen.tensor, len(branches))
-    if site.loop.static or site.loop.mask is not None or any(isinstance(value, Handle) for value in inputs):
+    if site.loop.static or site.loop.mask is not None or any(isinstance(value, ListHandle) for value in inputs):
         return _masked(site, index, branches, inputs)
     return _split(site, index, branches, inputs)
 
@@ -91,15 +100,15 @@ def _switch(chosen: Tensor, runs: list[Any]) -> Any:
 
 def to_tensor(loop: Loop, value: Value, vary: bool) -> Tensor:
     """The one tensor of a value, for a place that takes tensors; with rows if it may vary."""
-    if isinstance(value, Box):
+    if isinstance(value, OptionalValue):
         return unpacked(loop, value, vary).tensor
-    if isinstance(value, Same) and vary and value.tensor.dtype == tf.variant:
+    if isinstance(value, Invariant) and vary and value.tensor.dtype == tf.variant:
         raise Refused("what a branch gives back, a variant, has no rows where that of another has")
-    if isinstance(value, Handle):
+    if isinstance(value, ListHandle):
         if value.lengths is not None:
             raise Refused("the length of a list depends on the iteration")
         return value.tensor
-    if isinstance(value, Same) and vary:
+    if isinstance(value, Invariant) and vary:
         return loop.rows(value.tensor)
     return value.tensor
 
@@ -107,12 +116,12 @@ def to_tensor(loop: Loop, value: Value, vary: bool) -> Tensor:
 def from_tensor(tensor: Tensor, vary: bool, like: Tensor) -> Value:
     """The value again."""
     if not vary:
-        return Same(tensor)
+        return Invariant(tensor)
     if like.dtype == tf.variant:
-        return Handle(tensor)
+        return ListHandle(tensor)
     if like.shape.rank is not None:
         tensor = with_shape(tensor, [None, *like.shape])
-    return Rows(tensor)
+    return Stacked(tensor)
 
 
 # ---- rows split by branch ---------------------------------------------------------------------------------------
@@ -149,16 +158,16 @@ def _run_unless_empty(site: Site, graph: Any, inputs: Sequence[Value], loop: Loo
         return [*(tf.zeros([0, *output.shape], output.dtype) for output in graph.outputs), tf.constant(0)]
 
     found = tf.cond(loop.count > 0, run, empty)[:-1]
-    return [Rows(with_shape(tensor, [None, *output.shape])) for tensor, output in zip(found, graph.outputs)]
+    return [Stacked(with_shape(tensor, [None, *output.shape])) for tensor, output in zip(found, graph.outputs)]
 
 
 def take_rows(value: Value, rows: Tensor) -> Value:
     """Some of the rows of a value."""
-    if isinstance(value, Rows):
-        return Rows(tf.gather(value.tensor, rows))
-    if isinstance(value, Box):
+    if isinstance(value, Stacked):
+        return Stacked(tf.gather(value.tensor, rows))
+    if isinstance(value, OptionalValue):
         return value.map(lambda inner: take_rows(inner, rows))
-    if isinstance(value, Handle):
+    if isinstance(value, ListHandle):
         raise Refused("a list cannot be split by branch")
     return value
 
@@ -167,11 +176,11 @@ def _put_back(site: Site, places: list[Tensor], values: list[Value], output: Ten
     if output.dtype == tf.variant:
         return _put_back_optional(site, places, values)
     parts = [
-        value.tensor if isinstance(value, Rows) else _repeated(value.tensor, rows)  # type: ignore[union-attr]
+        value.tensor if isinstance(value, Stacked) else _repeated(value.tensor, rows)  # type: ignore[union-attr]
         for value, rows in zip(values, places)
     ]
     joined = tf.dynamic_stitch(places, parts)
-    return Rows(with_shape(joined, (site.loop.known, *output.shape)) if output.shape.rank is not None else joined)
+    return Stacked(with_shape(joined, (site.loop.known, *output.shape)) if output.shape.rank is not None else joined)
 
 
 def _repeated(tensor: Tensor, rows: Tensor) -> Tensor:
@@ -184,31 +193,31 @@ def _put_back_optional(site: Site, places: list[Tensor], values: list[Value]) ->
     for value, rows in zip(values, places):
         inner = _single(value)
         contents.append(None if inner is None else tuple(_spread(site, one, rows) for one in inner))
-    return Box(tuple(contents))
+    return OptionalValue(tuple(contents))
 
 
 def _spread(site: Site, value: Value, rows: Tensor) -> Value:
     """A value of some rows put in their places among all."""
-    if isinstance(value, Same):
+    if isinstance(value, Invariant):
         return value
-    if not isinstance(value, Rows):
+    if not isinstance(value, Stacked):
         raise Refused("a branch that only some iterations take leaves a list for its gradient")
     shape = tf.concat([site.loop.count[None], tf.shape(value.tensor)[1:]], 0)
     spread = tf.scatter_nd(rows[:, None], value.tensor, shape)
-    return Rows(with_shape(spread, (site.loop.known, *value.tensor.shape[1:])))
+    return Stacked(with_shape(spread, (site.loop.known, *value.tensor.shape[1:])))
 
 
 def _single(value: Value) -> tuple[Value, ...] | None:
     """What an Optional of one branch holds."""
-    if not isinstance(value, Box) or len(value.contents) != 1:
+    if not isinstance(value, OptionalValue) or len(value.contents) != 1:
         raise Refused("what a branch gives back, a variant, cannot be joined with what others give")
     return value.contents[0]
 
 
 def _of_branch(value: Value, k: int, branches: int) -> Value:
     """What branch k sees of an input: of an Optional, what the branch of that number left."""
-    if isinstance(value, Box) and len(value.contents) == branches:
-        return Box((value.contents[k],))
+    if isinstance(value, OptionalValue) and len(value.contents) == branches:
+        return OptionalValue((value.contents[k],))
     return value
 
 
@@ -228,16 +237,16 @@ def _masked(site: Site, index: Tensor, branches: list[Any], inputs: Sequence[Val
 
 def safe(value: Value, mask: Tensor) -> Value:
     """The value for the rows of the mask; others have what the mask's first row has, as a constant."""
-    if isinstance(value, Box):
+    if isinstance(value, OptionalValue):
         return value.map(lambda inner: safe(inner, mask))
-    if isinstance(value, Same) and value.tensor.dtype.is_floating:
-        return Same(tf.where(tf.reduce_any(mask), value.tensor, tf.stop_gradient(value.tensor)))
-    if not isinstance(value, Rows) or value.tensor.dtype == tf.variant:
+    if isinstance(value, Invariant) and value.tensor.dtype.is_floating:
+        return Invariant(tf.where(tf.reduce_any(mask), value.tensor, tf.stop_gradient(value.tensor)))
+    if not isinstance(value, Stacked) or value.tensor.dtype == tf.variant:
         return value
     tensor = value.tensor
     first = tf.argmax(mask, output_type=tf.int32)
     spare = tf.stop_gradient(tf.gather(tensor, first[None]))
-    return Rows(tf.where(beside(mask, tensor), tensor, spare))
+    return Stacked(tf.where(beside(mask, tensor), tensor, spare))
 
 
 def beside(mask: Tensor, tensor: Tensor) -> Tensor:
@@ -246,19 +255,19 @@ def beside(mask: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _chosen(site: Site, index: Tensor, values: list[Value]) -> Value:
-    if any(isinstance(value, Box) for value in values):
-        return Box(tuple(_single(value) for value in values))
-    if any(isinstance(value, Handle) or _is_variant(value) for value in values):
+    if any(isinstance(value, OptionalValue) for value in values):
+        return OptionalValue(tuple(_single(value) for value in values))
+    if any(isinstance(value, ListHandle) or _is_variant(value) for value in values):
         first = values[0]
-        if all(isinstance(value, (Handle, Same)) and value.tensor is first.tensor for value in values):  # type: ignore[union-attr]
+        if all(isinstance(value, (ListHandle, Invariant)) and value.tensor is first.tensor for value in values):  # type: ignore[union-attr]
             return first
         raise Refused("whether a list is changed depends on the iteration")
     stacked = [to_tensor(site.loop, value, True) for value in values]
     result = stacked[-1]
     for k in range(len(stacked) - 2, -1, -1):
         result = tf.where(beside(index == k, result), stacked[k], result)
-    return Rows(result)
+    return Stacked(result)
 
 
 def _is_variant(value: Value) -> bool:
-    return not isinstance(value, Box) and value.tensor.dtype == tf.variant
+    return not isinstance(value, OptionalValue) and value.tensor.dtype == tf.variant

@@ -9,7 +9,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, reshape, shape_of, unsplit, with_axes
-from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, ListHandle, OptionalValue, Stacked, Tensor, Value
 
 UNARY = """
     Abs Acos Acosh Angle Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0
@@ -38,7 +38,7 @@ SAME_SHAPE = """
 @converts(UNARY, no_xla=UNARY_WITHOUT_XLA)
 def one_input(site: Site) -> list[Value]:
     """f(rows) has the rows f(row)."""
-    return [Rows(_before_split(site, site.tensors()))]
+    return [Stacked(_before_split(site, site.tensors()))]
 
 
 @converts("Snapshot")
@@ -49,22 +49,22 @@ def computed_once(site: Site) -> list[Value]:
     is indexed: that must be there first. It takes this op itself for nothing.
     """
     rows = site.tensor(0)
-    return [Rows(tf.gather(rows, tf.range(shape_of(rows)[0])))]
+    return [Stacked(tf.gather(rows, tf.range(shape_of(rows)[0])))]
 
 
 @converts("ZerosLike")
 def zeros(site: Site) -> list[Value]:
     """Of a list too: the same number of elements, all zeros."""
     value = site.inputs[0]
-    if isinstance(value, Handle):
-        return [Handle(site.emit(value.tensor)[0], value.lengths)]
-    if isinstance(value, Box):
+    if isinstance(value, ListHandle):
+        return [ListHandle(site.emit(value.tensor)[0], value.lengths)]
+    if isinstance(value, OptionalValue):
         return [value.map(_zeros)]
     return site.emit_rows(site.tensor(0))
 
 
 def _zeros(value: Value) -> Value:
-    if not isinstance(value, (Same, Rows)):
+    if not isinstance(value, (Invariant, Stacked)):
         raise Refused("the gradient of a gradient of a branch needs zeros in place of a list")
     return replace(value, tensor=tf.zeros_like(value.tensor))
 
@@ -73,17 +73,17 @@ def _zeros(value: Value) -> Value:
 def passed_on(site: Site) -> list[Value]:
     """As above; what counts the rows still does, unless the new dtype is too small for it."""
     value = site.inputs[0]
-    if not isinstance(value, Rows):  # a list
+    if not isinstance(value, Stacked):  # a list
         return [value]
     (tensor,) = site.emit(value.tensor)
     exact = tensor.dtype in (tf.int32, tf.int64, value.tensor.dtype)
-    return [Rows(tensor, counts=value.counts and exact)]
+    return [Stacked(tensor, counts=value.counts and exact)]
 
 
 @converts(BROADCASTING)
 def broadcasting(site: Site) -> list[Value]:
     """Shapes of rows broadcast against each other from the right, so rows of lower rank get unit axes before them."""
-    return [Rows(_before_split(site, aligned(site)))]
+    return [Stacked(_before_split(site, aligned(site)))]
 
 
 def _before_split(site: Site, tensors: list[Tensor]) -> Tensor:
@@ -127,23 +127,23 @@ def same_shape_or_scalars(site: Site) -> list[Value]:
 def sum_of_many(site: Site) -> list[Value]:
     """What is the same is added by broadcasting, in the order that it has; lists are added element by element."""
     if site.op.outputs[0].dtype == tf.variant:
-        lists = [value for value in site.inputs if isinstance(value, Handle)]
+        lists = [value for value in site.inputs if isinstance(value, ListHandle)]
         if len(lists) != len(site.inputs) or any(value.lengths is not None for value in lists):
             raise Refused("lists of different kinds are added")
-        return [Handle(*site.emit(*(value.tensor for value in lists)))]
+        return [ListHandle(*site.emit(*(value.tensor for value in lists)))]
     if len(site.varying()) == len(site.inputs):
         return site.emit_rows(*site.tensors())
     total, *others = site.tensors()
     for other in others:
         total = total + other
-    return [Rows(total)]
+    return [Stacked(total)]
 
 
 @converts("ClipByValue")
 def clip(site: Site) -> list[Value]:
     """The bounds are scalars, or of the shape of the first input."""
     value, low, high = aligned(site)
-    return [Rows(tf.maximum(tf.minimum(value, high), low))]
+    return [Stacked(tf.maximum(tf.minimum(value, high), low))]
 
 
 @converts("Select")
@@ -159,4 +159,4 @@ def select_v1(site: Site) -> list[Value]:
         chosen = tf.reshape(value, tf.stack([*lead, -1, *[1] * (rank - 1)]))
     if not (site.varies(1) or site.varies(2)):
         others[0] = site.stacked(1)
-    return [Rows(tf.where(chosen, *others))]
+    return [Stacked(tf.where(chosen, *others))]

@@ -17,14 +17,16 @@ from batchnuts.autobatch.pfor.errors import PforError, refusal
 from batchnuts.autobatch.pfor.graphs import gradient_of, is_visible, traced_in
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, dense
-from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 
 @converts("IdentityN", always=True)
 def all_passed_on(site: Site) -> list[Value]:
     """Each of its inputs is an output: also what is the same for all rows, or a list."""
     gradient = gradient_of(site.op)
-    ours = [k for k, value in enumerate(site.inputs) if isinstance(value, (Same, Rows)) and _flows(value.tensor)]
+    ours = [
+        k for k, value in enumerate(site.inputs) if isinstance(value, (Invariant, Stacked)) and _flows(value.tensor)
+    ]
     if gradient is None or not ours:
         return list(site.inputs)
 
@@ -41,7 +43,7 @@ def all_passed_on(site: Site) -> list[Value]:
     results = list(site.inputs)
     for k, tensor in zip(ours, passed(*(site.tensor(k) for k in ours)), strict=True):
         before = site.inputs[k]
-        results[k] = Rows(tensor, before.counts) if isinstance(before, Rows) else Same(tensor)
+        results[k] = Stacked(tensor, before.counts) if isinstance(before, Stacked) else Invariant(tensor)
     return results
 
 
@@ -86,7 +88,7 @@ def _seen_from(site: Site, inside: Inside) -> Site:
 
     def value_of(tensor: Tensor) -> Value:
         value = site.value_of(tensor)
-        return replace(value, tensor=inside(value.tensor)) if isinstance(value, (Same, Rows)) else value
+        return replace(value, tensor=inside(value.tensor)) if isinstance(value, (Invariant, Stacked)) else value
 
     mask = site.loop.mask
     loop = replace(site.loop, count=inside(site.loop.count), mask=None if mask is None else inside(mask))
@@ -106,11 +108,11 @@ def _value_of(site: Site, tensor: Tensor, inside: Inside) -> Value:
         if tensor.graph is not here:
             raise refusal(site.op, f"its own gradient needs {tensor.name!r} of the graph around this one")
         return site.value_of(tensor)
-    return Same(inside(tensor))
+    return Invariant(inside(tensor))
 
 
 def _like(site: Site, k: int, tensor: Tensor) -> Value:
-    return Rows(tensor) if isinstance(site.inputs[k], Rows) else Same(tensor)
+    return Stacked(tensor) if isinstance(site.inputs[k], Stacked) else Invariant(tensor)
 
 
 def _nothing(site: Site, k: int) -> Value:
@@ -118,19 +120,19 @@ def _nothing(site: Site, k: int) -> Value:
     output = site.op.outputs[k]
     if not output.shape.is_fully_defined() or output.dtype in (tf.variant, tf.resource):
         raise refusal(site.op, "its own gradient needs one of a tensor that has none")
-    return Same(tf.zeros(output.shape, output.dtype))
+    return Invariant(tf.zeros(output.shape, output.dtype))
 
 
 def _for_input(site: Site, k: int, value: Value) -> Tensor:
     """One for each row where the input has rows; else their sum."""
-    if isinstance(site.inputs[k], Rows):
-        return value.tensor if isinstance(value, Rows) else site.loop.rows(value.tensor)  # type: ignore[union-attr]
-    if isinstance(value, Rows):
+    if isinstance(site.inputs[k], Stacked):
+        return value.tensor if isinstance(value, Stacked) else site.loop.rows(value.tensor)  # type: ignore[union-attr]
+    if isinstance(value, Stacked):
         tensor = value.tensor
         if site.loop.mask is not None:
             mask = tf.reshape(site.loop.mask, [-1, *[1] * (tensor.shape.rank - 1)])
             tensor = tf.where(mask, tensor, tf.zeros_like(tensor))
         return tf.reduce_sum(tensor, 0)
-    if isinstance(value, Same):
+    if isinstance(value, Invariant):
         return value.tensor
     raise PforError("a gradient of its own gives rows of different lengths, or a list", None)

@@ -17,7 +17,7 @@ from batchnuts.autobatch.pfor.graphs import compiled_by_xla, put_in_place
 from batchnuts.autobatch.pfor.padding import cut_to, origin_of
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, rows_from, rows_to, shape_of, static_shape
-from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 
 def first_rows(site: Site, tensor: Tensor) -> Tensor:
@@ -54,18 +54,18 @@ def _gather(site: Site, axis: int, batch_dims: int) -> Value:
     batch_dims = batch_dims % site.row_rank(1) if batch_dims < 0 else batch_dims
     params, indices = site.tensor(0), site.tensor(1)
     if site.varies(0) and site.varies(1):
-        return Rows(tf.gather(params, indices, axis=axis + 1, batch_dims=batch_dims + 1))
+        return Stacked(tf.gather(params, indices, axis=axis + 1, batch_dims=batch_dims + 1))
     if site.varies(0):
         if batch_dims:
-            return Rows(tf.gather(params, site.stacked(1), axis=axis + 1, batch_dims=batch_dims + 1))
-        return Rows(tf.gather(params, indices, axis=axis + 1))
+            return Stacked(tf.gather(params, site.stacked(1), axis=axis + 1, batch_dims=batch_dims + 1))
+        return Stacked(tf.gather(params, indices, axis=axis + 1))
     counted = site.inputs[1]
-    if isinstance(counted, Rows) and counted.counts and site.row_rank(1) == 0:
-        return Rows(first_rows(site, rows_from(params, axis)))
+    if isinstance(counted, Stacked) and counted.counts and site.row_rank(1) == 0:
+        return Stacked(first_rows(site, rows_from(params, axis)))
     if batch_dims:
-        return Rows(tf.gather(site.stacked(0), indices, axis=axis + 1, batch_dims=batch_dims + 1))
+        return Stacked(tf.gather(site.stacked(0), indices, axis=axis + 1, batch_dims=batch_dims + 1))
     taken = tf.gather(params, indices, axis=axis)
-    return Rows(rows_from(taken, axis))
+    return Stacked(rows_from(taken, axis))
 
 
 @converts("GatherNd", varying="params indices")
@@ -76,10 +76,10 @@ def gather_nd(site: Site) -> list[Value]:
         if places[-1] is None:
             raise NoRule
         (taken,) = site.emit(rows_to(site.tensor(0), places[-1]), site.tensor(1))
-        return [Rows(rows_from(taken, len(places) - 1))]
+        return [Stacked(rows_from(taken, len(places) - 1))]
     if site.varies(0):
-        return [Rows(tf.gather_nd(site.tensor(0), site.stacked(1), batch_dims=1))]
-    return [Rows(tf.gather_nd(site.tensor(0), site.tensor(1)))]
+        return [Stacked(tf.gather_nd(site.tensor(0), site.stacked(1), batch_dims=1))]
+    return [Stacked(tf.gather_nd(site.tensor(0), site.tensor(1)))]
 
 
 @converts("ResourceGather", varying="indices", always=True)
@@ -87,7 +87,7 @@ def gather_from_variable(site: Site) -> list[Value]:
     """Of a variable that is the same for all rows."""
     touch(site, "read")
     if not site.varies(1):
-        return [Same(tensor) for tensor in site.emit(*site.tensors())]
+        return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
     if site.attr("batch_dims"):
         raise NoRule
     return site.emit_rows(*site.tensors())
@@ -98,7 +98,7 @@ def gather_nd_from_variable(site: Site) -> list[Value]:
     """As above."""
     touch(site, "read")
     if not site.varies(1):
-        return [Same(tensor) for tensor in site.emit(*site.tensors())]
+        return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
     return site.emit_rows(*site.tensors())
 
 
@@ -115,7 +115,7 @@ def scatter_nd(site: Site) -> list[Value]:
         count = tf.cast(site.loop.count, shape.dtype)[None]
         shape = _known_constant(tf.concat([shape[:depth], count, shape[depth:]], 0))
         (result,) = site.emit(site.tensor(0), updates, shape)
-        return [Rows(rows_from(result, depth))]
+        return [Stacked(rows_from(result, depth))]
     shape = tf.concat([tf.cast(site.loop.count, shape.dtype)[None], shape], 0)
     return site.emit_rows(_with_row_numbers(site, 0), site.stacked(1), _known_constant(shape))
 
@@ -135,7 +135,7 @@ def scatter_into(site: Site) -> list[Value]:
     if not site.varies(1) and depth is not None:
         updates = rows_to(site.stacked(2), site.row_rank(1) - 1)
         (result,) = site.emit(rows_to(site.stacked(0), depth), site.tensor(1), updates)
-        return [Rows(rows_from(result, depth))]
+        return [Stacked(rows_from(result, depth))]
     return site.emit_rows(site.stacked(0), _with_row_numbers(site, 1), site.stacked(2))
 
 
@@ -161,24 +161,24 @@ def stitch(site: Site) -> list[Value]:
         order = [*range(1, rank + 1), 0, *range(rank + 1, data.shape.rank)]
         parts.append(tf.transpose(data, order))
     (result,) = site.emit(*site.tensors()[:half], *parts)
-    return [Rows(tf.transpose(result, [1, 0, *range(2, result.shape.rank)]))]
+    return [Stacked(tf.transpose(result, [1, 0, *range(2, result.shape.rank)]))]
 
 
 @converts("XlaDynamicUpdateSlice", varying="input update indices", always=True)
 def put_part(site: Site) -> list[Value]:
     """What the gradient of `tf.slice` is under XLA. Where the places differ between rows, it is a scatter."""
     if not site.varying():
-        return [Same(put_in_place(*site.tensors()))]
+        return [Invariant(put_in_place(*site.tensors()))]
     if not site.varies(2):
         begin = tf.concat([tf.zeros(1, site.tensor(2).dtype), site.tensor(2)], 0)
-        return [Rows(put_in_place(site.stacked(0), site.stacked(1), begin))]
+        return [Stacked(put_in_place(site.stacked(0), site.stacked(1), begin))]
     sizes = site.row_shape(1)
     grid = tf.stack(tf.meshgrid(*(tf.range(size) for size in sizes), indexing="ij"), -1)
     begin = tf.cast(tf.reshape(site.tensor(2), [-1, *[1] * len(sizes), len(sizes)]), tf.int32)
     numbers = tf.reshape(tf.range(site.loop.count), [-1, *[1] * (len(sizes) + 1)])
     places = grid + begin
     numbers = tf.broadcast_to(numbers, tf.concat([tf.shape(places)[:-1], [1]], 0))
-    return [Rows(tf.tensor_scatter_nd_update(site.stacked(0), tf.concat([numbers, places], -1), site.stacked(1)))]
+    return [Stacked(tf.tensor_scatter_nd_update(site.stacked(0), tf.concat([numbers, places], -1), site.stacked(1)))]
 
 
 # ---- slices -----------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def cut(site: Site) -> list[Value]:
     for axis, size in enumerate(out):
         value = _windows(value, begin[:, axis], int(size or 0), axis, varies)
         varies = True
-    return [Rows(value)]
+    return [Stacked(value)]
 
 
 def _windows(value: Tensor, begin: Tensor, size: int, axis: int, varies: bool) -> Tensor:
@@ -234,7 +234,7 @@ def strided_slice(site: Site) -> list[Value]:
         return site.emit_rows(site.tensor(0), *places, **masks_behind_rows(site))
     out = static_shape(site.op.outputs[0])
     value, lengths, origin = _index_rows(site, site.tensor(0), site.varies(0), site.row_rank(0), out)
-    return [Rows(value) if lengths is None else cut_to(value, lengths, origin)]
+    return [Stacked(value) if lengths is None else cut_to(value, lengths, origin)]
 
 
 def _behind_rows(site: Site, k: int, first: int) -> Tensor:
@@ -304,7 +304,7 @@ def _index_rows(
         begin, end, shrinks = part.begin, part.end, part.shrinks
         if part.new:
             value = tf.expand_dims(value, axis + varies)
-        elif isinstance(begin, Rows):
+        elif isinstance(begin, Stacked):
             index = begin.tensor
             extent = tf.cast(tf.shape(value)[axis + varies], index.dtype)
             inside: Tensor | None = None
@@ -329,7 +329,7 @@ def _index_rows(
             if shrinks:
                 value = tf.squeeze(value, axis + 1)
                 continue
-        elif isinstance(end, Rows) and not shrinks:
+        elif isinstance(end, Stacked) and not shrinks:
             if axis or part.stride != 1:
                 raise Refused(
                     "the end of a slice depends on the iteration, so rows would have different shapes: only for the "
@@ -440,16 +440,16 @@ def _entries(site: Site, k: int) -> list[Any] | None:
         return None
     tensor = site.tensor(k)
     value = site.inputs[k]
-    if isinstance(value, Rows):
-        return [Rows(tensor[:, entry], value.counts and length == 1) for entry in range(length)]
-    return [Same(tensor[entry]) for entry in range(length)]
+    if isinstance(value, Stacked):
+        return [Stacked(tensor[:, entry], value.counts and length == 1) for entry in range(length)]
+    return [Invariant(tensor[entry]) for entry in range(length)]
 
 
 @converts("StridedSliceGrad", varying="begin dy")
 def strided_slice_gradient(site: Site) -> list[Value]:
     """Into zeros of the shape that was cut. Where the places differ between rows, what was cut is differentiated."""
     if site.varies(1) or site.varies(2) or site.varies(3):
-        return [Rows(_backward(site))]
+        return [Stacked(_backward(site))]
     return _into_zeros(site, site.tensor(2), site.stacked(4), masks_behind_rows(site))
 
 
@@ -480,7 +480,7 @@ def _varying_end(site: Site) -> int:
     """The place, among the entries of a slice, of the one whose end has rows."""
     ends = _entries(site, 2) or []
     varying = [
-        k for k, end in enumerate(ends) if isinstance(end, Rows) and not (site.attr("end_mask") >> k & 1)
+        k for k, end in enumerate(ends) if isinstance(end, Stacked) and not (site.attr("end_mask") >> k & 1)
         and not (site.attr("shrink_axis_mask") >> k & 1)
     ]  # fmt: skip
     if len(varying) != 1:

@@ -23,7 +23,7 @@ from batchnuts.autobatch.pfor.errors import NoRule, Refused
 from batchnuts.autobatch.pfor.padding import cut_to, filled, origin_of, real
 from batchnuts.autobatch.pfor.registry import REGISTRY, converts, on_lengths
 from batchnuts.autobatch.pfor.site import Site, product, reshape, shape_of, with_axes
-from batchnuts.autobatch.pfor.values import Padded, Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, Padded, Stacked, Tensor, Value
 
 # ---- made by ----------------------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def unique(site: Site) -> list[Value]:
     origin = origin_of(site.value_of, "unique", site.op.inputs[0])
     found: list[Value] = [
         Padded(tf.gather(x, order, batch_dims=1), lengths, origin),
-        Rows(tf.cast(tf.gather(place, earliest, batch_dims=1), index)),
+        Stacked(tf.cast(tf.gather(place, earliest, batch_dims=1), index)),
     ]
     if len(site.op.outputs) == 3:
         counts = tf.reduce_sum(tf.cast(equal, index), 2)
@@ -112,7 +112,7 @@ def one_input(site: Site) -> list[Value]:
 def passed_on(site: Site) -> list[Value]:
     """As above; a shape stays one."""
     (value,) = site.inputs
-    assert isinstance(value, (Rows, Padded))
+    assert isinstance(value, (Stacked, Padded))
     (tensor,) = site.emit(value.tensor)
     return [replace(value, tensor=tensor)]
 
@@ -141,9 +141,9 @@ def several_inputs(site: Site) -> list[Value]:
             )
         if isinstance(value, Padded) and len(shape) != rank:
             raise Refused("it puts new axes before the one whose length depends on the iteration")
-        tensors.append(with_axes(value.tensor, rank) if isinstance(value, Rows) else value.tensor)  # type: ignore[union-attr]
+        tensors.append(with_axes(value.tensor, rank) if isinstance(value, Stacked) else value.tensor)  # type: ignore[union-attr]
     if site.op.type == "Select":
-        tensors = [site.loop.rows(t) if isinstance(v, Same) else t for t, v in zip(tensors, site.inputs)]
+        tensors = [site.loop.rows(t) if isinstance(v, Invariant) else t for t, v in zip(tensors, site.inputs)]
     (result,) = site.emit(*tensors)
     return [replace(values[0], tensor=result)]
 
@@ -159,13 +159,13 @@ def gather(site: Site) -> list[Value]:
         or axis
         or (site.op.type == "GatherV2" and (site.attr("batch_dims")))
     ):
-        if isinstance(params, Rows) and not isinstance(indices, Padded):
+        if isinstance(params, Stacked) and not isinstance(indices, Padded):
             raise NoRule
         raise Refused(
             "it takes by index from, or along another axis of, a tensor whose length depends on the iteration"
         )
-    assert isinstance(params, (Rows, Same))
-    if isinstance(params, Rows):
+    assert isinstance(params, (Stacked, Invariant))
+    if isinstance(params, Stacked):
         taken = tf.gather(params.tensor, indices.tensor, axis=1, batch_dims=1)
     else:
         taken = tf.gather(params.tensor, indices.tensor)
@@ -208,7 +208,7 @@ def to_shape(site: Site) -> list[Value]:
     leads = constant is None or constant[0] == -1
     if not leads or product(rest) != product(static[1:]):
         raise Refused("the new shape would cut across the axis whose length depends on the iteration")
-    if isinstance(target, Rows) and target.shape_of is not None:
+    if isinstance(target, Stacked) and target.shape_of is not None:
         _alike([value, target.shape_of])
     new = reshape(value.tensor, [*shape_of(value.tensor)[:2], *static[1:]])
     return [replace(value, tensor=new)]
@@ -224,7 +224,7 @@ def shape(site: Site) -> list[Value]:
     dtype = site.attr("out_type")
     rest = tf.shape(value.tensor, dtype)[2:]
     columns = [tf.cast(value.lengths, dtype)[:, None], site.loop.rows(rest)]
-    return [Rows(tf.concat(columns, 1), shape_of=value)]
+    return [Stacked(tf.concat(columns, 1), shape_of=value)]
 
 
 @on_lengths("Size")
@@ -232,20 +232,20 @@ def size(site: Site) -> list[Value]:
     """Of each row."""
     value = _padded_input(site)
     dtype = site.attr("out_type")
-    return [Rows(tf.cast(value.lengths, dtype) * tf.reduce_prod(tf.shape(value.tensor, dtype)[2:]))]
+    return [Stacked(tf.cast(value.lengths, dtype) * tf.reduce_prod(tf.shape(value.tensor, dtype)[2:]))]
 
 
 @on_lengths("Rank")
 def rank(site: Site) -> list[Value]:
     """The same for all."""
-    return [Same(tf.constant(site.row_rank(0)))]
+    return [Invariant(tf.constant(site.row_rank(0)))]
 
 
 @on_lengths("Tile BroadcastTo")
 def broadcast(site: Site) -> list[Value]:
     """To the shape of rows of different lengths: what the gradient of a sum does."""
     value, target = site.inputs
-    if isinstance(value, Padded) or not isinstance(target, Rows) or target.shape_of is None:
+    if isinstance(value, Padded) or not isinstance(target, Stacked) or target.shape_of is None:
         raise NoRule
     sizes = site.row_shape(0)
     wanted = target.shape_of
@@ -262,11 +262,11 @@ def broadcast(site: Site) -> list[Value]:
 def broadcast_gradient(site: Site) -> list[Value]:
     """Which axes broadcasting repeated. A length that differs counts as one that is not 1: where it is 1, a sum over
     that axis is the same as none."""
-    different = [value.shape_of for value in site.inputs if isinstance(value, Rows) and value.shape_of is not None]
+    different = [value.shape_of for value in site.inputs if isinstance(value, Stacked) and value.shape_of is not None]
     _alike(different)
     shapes = []
     for k, value in enumerate(site.inputs):
-        if isinstance(value, Rows) and value.shape_of is not None:
+        if isinstance(value, Stacked) and value.shape_of is not None:
             shapes.append([-1, *value.shape_of.tensor.shape[2:]])
         else:
             constant = site.constant(k)
@@ -279,7 +279,7 @@ def broadcast_gradient(site: Site) -> list[Value]:
     axes = []
     for mine, other, own in ((first, second, len(shapes[0])), (second, first, len(shapes[1]))):
         repeated = [k for k in range(rank) if k < rank - own or (mine[k] == 1 and other[k] != 1)]
-        axes.append(Same(tf.constant(repeated, dtype, shape=(len(repeated),))))
+        axes.append(Invariant(tf.constant(repeated, dtype, shape=(len(repeated),))))
     return [*axes]
 
 
@@ -307,7 +307,7 @@ def reduction(site: Site) -> list[Value]:
     total = tf.reduce_sum(whole, behind, keepdims=site.attr("keep_dims"))
     others = product([shape_of(value.tensor)[axis + 1] for axis in over if axis])
     count = tf.reshape(tf.cast(value.lengths * others, total.dtype), [-1, *[1] * (total.shape.rank - 1)])
-    return [Rows(tf.truncatediv(total, count) if total.dtype.is_integer else total / count)]
+    return [Stacked(tf.truncatediv(total, count) if total.dtype.is_integer else total / count)]
 
 
 def _neutral(kind: str, dtype: Any) -> Any:
@@ -327,7 +327,7 @@ def segments(site: Site) -> list[Value]:
     if not (isinstance(data, Padded) and isinstance(ids, Padded)):
         raise Refused("its data or its ids have a length that depends on the iteration, the others have not")
     _alike([data, ids])
-    given = Rows(filled(data)), Rows(filled(ids, -1)), count
+    given = Stacked(filled(data)), Stacked(filled(ids, -1)), count
     return reductions.segments(replace(site, inputs=given))
 
 
@@ -338,6 +338,6 @@ def slice_gradient(site: Site) -> list[Value]:
     if not isinstance(above, Padded):
         raise NoRule
     rest = begin, strides, shape
-    if not all(isinstance(value, Same) for value in rest):
+    if not all(isinstance(value, Invariant) for value in rest):
         raise Refused("the gradient of this slice, whose length depends on the iteration, is not known")
     return indexing.slice_gradient_to_end(site, filled(above))

@@ -9,7 +9,7 @@ from batchnuts.autobatch.pfor.converters.shapes import fixed
 from batchnuts.autobatch.pfor.errors import NoRule
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, reshape, shape_of, with_axes
-from batchnuts.autobatch.pfor.values import Rows, Value
+from batchnuts.autobatch.pfor.values import Stacked, Value
 
 BATCHED = """
     Cholesky CholeskyGrad Cross Eig LogMatrixDeterminant Lu MatrixDeterminant MatrixDiag MatrixDiagPart
@@ -37,9 +37,9 @@ def triangular_solve(site: Site) -> list[Value]:
     count, size, columns = shape_of(sides)
     if columns == 1:
         (solved,) = site.emit(matrix, tf.transpose(reshape(sides, [count, size])))
-        return [Rows(tf.transpose(solved)[..., None])]
+        return [Stacked(tf.transpose(solved)[..., None])]
     (solved,) = site.emit(matrix, reshape(tf.transpose(sides, [1, 0, 2]), [size, count * columns]))
-    return [Rows(tf.transpose(reshape(solved, [size, count, columns]), [1, 0, 2]))]
+    return [Stacked(tf.transpose(reshape(solved, [size, count, columns]), [1, 0, 2]))]
 
 
 @converts("MatrixSolveLs", varying="matrix rhs", no_xla="MatrixSolveLs")

@@ -15,7 +15,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.errors import Refused
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
-from batchnuts.autobatch.pfor.values import Box, Handle, Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, ListHandle, OptionalValue, Stacked, Tensor, Value
 
 _raw = tf.raw_ops
 
@@ -31,33 +31,35 @@ def element_shape(loop: Loop, of_row: Tensor) -> Tensor:
     return tf.concat([tf.cast(loop.count, of_row.dtype)[None], of_row], 0)
 
 
-def to_rows(site: Site, k: int, dtype: tf.DType, of_row: Sequence[int | None] | None = None) -> Handle:
+def to_rows(site: Site, k: int, dtype: tf.DType, of_row: Sequence[int | None] | None = None) -> ListHandle:
     """Input k, a list, with elements that have rows, where it is the same for all rows so far.
 
     of_row: the shape of an element of a row, for a list that does not know it. XLA reads none of a list whose elements'
     shape is not known before one was written.
     """
     value = site.inputs[k]
-    if isinstance(value, Handle):
+    if isinstance(value, ListHandle):
         return value
-    assert isinstance(value, Same)
+    assert isinstance(value, Invariant)
     if dtype == tf.variant:
-        return Handle(value.tensor)
+        return ListHandle(value.tensor)
     made_by = site.op.inputs[k].op
     if made_by.type in ("EmptyTensorList", "TensorListReserve"):
         row_shape, size = (site.value_of(tensor) for tensor in made_by.inputs)
-        if isinstance(row_shape, Same) and isinstance(size, Same):
+        if isinstance(row_shape, Invariant) and isinstance(size, Invariant):
             known = tf.get_static_value(row_shape.tensor)
             if of_row is not None and None not in of_row and (known is None or np.any(known < 0)):
-                row_shape = Same(tf.constant(list(of_row), tf.int32, [len(of_row)]))
+                row_shape = Invariant(tf.constant(list(of_row), tf.int32, [len(of_row)]))
             shape = element_shape(site.loop, row_shape.tensor)
             if made_by.type == "EmptyTensorList":
                 empty = _raw.EmptyTensorList(element_shape=shape, max_num_elements=size.tensor, element_dtype=dtype)
-                return Handle(empty)
-            return Handle(_raw.TensorListReserve(element_shape=shape, num_elements=size.tensor, element_dtype=dtype))
+                return ListHandle(empty)
+            return ListHandle(
+                _raw.TensorListReserve(element_shape=shape, num_elements=size.tensor, element_dtype=dtype)
+            )
     elements = _raw.TensorListStack(input_handle=value.tensor, element_shape=tf.constant(-1), element_dtype=dtype)
     tiled = _tiled(site.loop, elements)
-    return Handle(_raw.TensorListFromTensor(tensor=tiled, element_shape=tf.shape(tiled)[1:]))
+    return ListHandle(_raw.TensorListFromTensor(tensor=tiled, element_shape=tf.shape(tiled)[1:]))
 
 
 def _tiled(loop: Loop, elements: Tensor) -> Tensor:
@@ -66,7 +68,7 @@ def _tiled(loop: Loop, elements: Tensor) -> Tensor:
     return tf.broadcast_to(elements[:, None], target)
 
 
-def realign(handle: Handle, dtype: tf.DType) -> Handle:
+def realign(handle: ListHandle, dtype: tf.DType) -> ListHandle:
     """Each row's elements moved to the end of the list: row r has lengths[r] of them, so it moves down by what it
     lacks.
 
@@ -79,19 +81,19 @@ def realign(handle: Handle, dtype: tf.DType) -> Handle:
     places = tf.range(count)[:, None] - (count - handle.lengths)[None, :]  # [elements, rows]
     rows = tf.broadcast_to(tf.range(tf.shape(handle.lengths)[0])[None, :], tf.shape(places))
     moved = tf.gather_nd(elements, tf.stack([tf.maximum(places, 0), rows], -1))
-    return Handle(_raw.TensorListFromTensor(tensor=moved, element_shape=tf.shape(moved)[1:]), handle.lengths)
+    return ListHandle(_raw.TensorListFromTensor(tensor=moved, element_shape=tf.shape(moved)[1:]), handle.lengths)
 
 
-def _own_list(site: Site, dtype: tf.DType, of_row: Sequence[int | None] | None = None) -> Handle:
+def _own_list(site: Site, dtype: tf.DType, of_row: Sequence[int | None] | None = None) -> ListHandle:
     return to_rows(site, 0, dtype, of_row)
 
 
 def _item(site: Site, k: int) -> Tensor:
     """What is put into a list of rows: rows, or a variant for all of them."""
     value = site.inputs[k]
-    if isinstance(value, Box):
+    if isinstance(value, OptionalValue):
         return unpacked(site.loop, value).tensor
-    if isinstance(value, Handle):
+    if isinstance(value, ListHandle):
         if value.lengths is not None:
             raise Refused("a list whose length depends on the iteration cannot be put into another")
         return value.tensor
@@ -102,15 +104,15 @@ def _item(site: Site, k: int) -> Tensor:
 
 def _taken(site: Site, tensor: Tensor, dtype: tf.DType, row_shape: Any) -> Value:
     if dtype == tf.variant:
-        return Handle(tensor)
-    return Rows(with_shape(tensor, (site.loop.known, *row_shape)) if row_shape is not None else tensor)
+        return ListHandle(tensor)
+    return Stacked(with_shape(tensor, (site.loop.known, *row_shape)) if row_shape is not None else tensor)
 
 
 def _row_shape(tensor: Tensor) -> Any:
     return None if tensor.shape.rank is None else tuple(tensor.shape)
 
 
-def _refuse_ragged(handle: Handle) -> None:
+def _refuse_ragged(handle: ListHandle) -> None:
     if handle.lengths is not None:
         raise Refused(
             "how many elements it has depends on the iteration, so rows would have different shapes. Write into a "
@@ -138,21 +140,21 @@ def push(site: Site) -> list[Value]:
         if lengths is None:
             raise Refused("whether an element is added to this list depends on the iteration")
         lengths = lengths + tf.cast(site.loop.mask, tf.int32)
-    return [Handle(pushed, lengths)]
+    return [ListHandle(pushed, lengths)]
 
 
 @converts("TensorListPopBack", varying="input_handle")
 def pop(site: Site) -> list[Value]:
     """The last of each row."""
     handle = site.inputs[0]
-    assert isinstance(handle, Handle)
+    assert isinstance(handle, ListHandle)
     dtype = site.attr("element_dtype")
     shape = site.tensor(1) if dtype == tf.variant else element_shape(site.loop, site.tensor(1))
     rest, taken = site.emit(handle.tensor, shape)
     lengths = handle.lengths
     if lengths is not None:
         lengths = tf.maximum(lengths - (1 if site.loop.mask is None else tf.cast(site.loop.mask, tf.int32)), 0)
-    return [Handle(rest, lengths), _taken(site, taken, dtype, _row_shape(site.op.outputs[1]))]
+    return [ListHandle(rest, lengths), _taken(site, taken, dtype, _row_shape(site.op.outputs[1]))]
 
 
 @converts("TensorListGetItem", varying="input_handle index")
@@ -162,17 +164,17 @@ def get_item(site: Site) -> list[Value]:
     row_shape = _row_shape(site.op.outputs[0])
     handle = site.inputs[0]
     if not site.varies(1):
-        assert isinstance(handle, Handle)
+        assert isinstance(handle, ListHandle)
         _refuse_ragged(handle)
         shape = site.tensor(2) if dtype == tf.variant else element_shape(site.loop, site.tensor(2))
         return [_taken(site, site.emit(handle.tensor, site.tensor(1), shape)[0], dtype, row_shape)]
     if dtype == tf.variant:
         raise Refused("which list it takes depends on the iteration")
     index = site.tensor(1)
-    if isinstance(handle, Same):
+    if isinstance(handle, Invariant):
         elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=site.tensor(2), element_dtype=dtype)
         return [_taken(site, tf.gather(elements, index), dtype, row_shape)]
-    assert isinstance(handle, Handle)
+    assert isinstance(handle, ListHandle)
     _refuse_ragged(handle)
     shape = element_shape(site.loop, site.tensor(2))
     elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=shape, element_dtype=dtype)
@@ -204,20 +206,20 @@ def set_item(site: Site) -> list[Value]:
     if not site.varies(1):
         attributes = {"resize_if_index_out_of_bounds": site.attr("resize_if_index_out_of_bounds")}
         (changed,) = site.emit(handle.tensor, site.tensor(1), item, **attributes)
-        return [Handle(changed, handle.lengths)]
+        return [ListHandle(changed, handle.lengths)]
     if dtype == tf.variant:
         raise Refused("where it puts a list depends on the iteration")
     elements = _stack(handle, dtype, item)
     where = tf.stack([site.tensor(1), tf.range(site.loop.count)], -1)
     changed = tf.tensor_scatter_nd_update(elements, where, item)
-    return [Handle(_raw.TensorListFromTensor(tensor=changed, element_shape=tf.shape(item)), handle.lengths)]
+    return [ListHandle(_raw.TensorListFromTensor(tensor=changed, element_shape=tf.shape(item)), handle.lengths)]
 
 
-def _stack(handle: Handle, dtype: tf.DType, like: Tensor) -> Tensor:
+def _stack(handle: ListHandle, dtype: tf.DType, like: Tensor) -> Tensor:
     return _raw.TensorListStack(input_handle=handle.tensor, element_shape=tf.shape(like), element_dtype=dtype)
 
 
-def _elements_at(site: Site, handle: Handle, dtype: tf.DType, like: Tensor) -> Tensor:
+def _elements_at(site: Site, handle: ListHandle, dtype: tf.DType, like: Tensor) -> Tensor:
     where = tf.stack([site.tensor(1), tf.range(site.loop.count)], -1)
     return tf.gather_nd(_stack(handle, dtype, like), where)
 
@@ -226,10 +228,10 @@ def _elements_at(site: Site, handle: Handle, dtype: tf.DType, like: Tensor) -> T
 def stack(site: Site) -> list[Value]:
     """[elements, rows, ...] turned to [rows, elements, ...]."""
     handle = site.inputs[0]
-    assert isinstance(handle, Handle)
+    assert isinstance(handle, ListHandle)
     _refuse_ragged(handle)
     (elements,) = site.emit(handle.tensor, element_shape(site.loop, site.tensor(1)))
-    return [Rows(_rows_first(site, elements))]
+    return [Stacked(_rows_first(site, elements))]
 
 
 def _rows_first(site: Site, elements: Tensor) -> Tensor:
@@ -248,10 +250,10 @@ def gather_elements(site: Site) -> list[Value]:
     """At indices that are the same for all rows."""
     handle = site.inputs[0]
     site.only(0)
-    assert isinstance(handle, Handle)
+    assert isinstance(handle, ListHandle)
     _refuse_ragged(handle)
     (elements,) = site.emit(handle.tensor, site.tensor(1), element_shape(site.loop, site.tensor(2)))
-    return [Rows(_rows_first(site, elements))]
+    return [Stacked(_rows_first(site, elements))]
 
 
 @converts("TensorListFromTensor", varying="tensor")
@@ -259,7 +261,7 @@ def from_tensor(site: Site) -> list[Value]:
     """The elements' axis goes before the rows'."""
     value = site.tensor(0)
     turned = tf.transpose(value, [1, 0, *range(2, value.shape.rank)])
-    return [Handle(*site.emit(turned, element_shape(site.loop, site.tensor(1))))]
+    return [ListHandle(*site.emit(turned, element_shape(site.loop, site.tensor(1))))]
 
 
 @converts("TensorListScatterIntoExistingList", varying="input_handle tensor", always=True)
@@ -267,8 +269,8 @@ def scatter_elements(site: Site) -> list[Value]:
     """At indices that are the same for all rows, of which none may be past the list's end. Rows that do not count keep
     what they have. XLA lacks the op: there, and for such rows, the elements are stacked, and a list made of them."""
     site.only(1)
-    if not (site.static or site.varies(1) or isinstance(site.inputs[0], Handle)):
-        return [Same(tensor) for tensor in site.emit(*site.tensors())]
+    if not (site.static or site.varies(1) or isinstance(site.inputs[0], ListHandle)):
+        return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
     dtype, value = site.attr("element_dtype"), site.stacked(1)
     shape = _row_shape(site.op.inputs[1])
     handle = _own_list(site, dtype, None if shape is None else shape[1:])
@@ -276,7 +278,7 @@ def scatter_elements(site: Site) -> list[Value]:
     mask, indices = site.loop.mask, site.tensor(2)
     if mask is None and not site.static:
         (changed,) = site.emit(handle.tensor, turned, indices)
-        return [Handle(changed, handle.lengths)]
+        return [ListHandle(changed, handle.lengths)]
     of_element = tf.shape(turned)[1:]
     elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=of_element, element_dtype=dtype)
     if mask is not None:
@@ -284,26 +286,26 @@ def scatter_elements(site: Site) -> list[Value]:
             tf.reshape(mask, [1, -1, *[1] * (turned.shape.rank - 2)]), turned, tf.gather(elements, indices)
         )
     changed = tf.tensor_scatter_nd_update(elements, indices[:, None], turned)
-    return [Handle(_raw.TensorListFromTensor(tensor=changed, element_shape=of_element), handle.lengths)]
+    return [ListHandle(_raw.TensorListFromTensor(tensor=changed, element_shape=of_element), handle.lengths)]
 
 
 @converts("TensorListLength", varying="input_handle")
 def length(site: Site) -> list[Value]:
     """Of the list; the row's own where they differ."""
     handle = site.inputs[0]
-    assert isinstance(handle, Handle)
+    assert isinstance(handle, ListHandle)
     if handle.lengths is not None:
-        return [Rows(handle.lengths)]
-    return [Same(tensor) for tensor in site.emit(handle.tensor)]
+        return [Stacked(handle.lengths)]
+    return [Invariant(tensor) for tensor in site.emit(handle.tensor)]
 
 
 @converts("TensorListElementShape", varying="input_handle")
 def shape_of_elements(site: Site) -> list[Value]:
     """Without the rows."""
     handle = site.inputs[0]
-    assert isinstance(handle, Handle)
+    assert isinstance(handle, ListHandle)
     (shape,) = site.emit(handle.tensor)
-    return [Same(shape[1:])]
+    return [Invariant(shape[1:])]
 
 
 @converts("TensorListResize", varying="input_handle", no_xla="TensorListResize")
@@ -312,9 +314,9 @@ def resize(site: Site) -> list[Value]:
     handle = site.inputs[0]
     if site.varies(1):
         raise Refused("how many elements it has would depend on the iteration")
-    assert isinstance(handle, Handle)
+    assert isinstance(handle, ListHandle)
     _refuse_ragged(handle)
-    return [Handle(*site.emit(handle.tensor, site.tensor(1)))]
+    return [ListHandle(*site.emit(handle.tensor, site.tensor(1)))]
 
 
 # ---- Optionals --------------------------------------------------------------------------------------------------
@@ -323,46 +325,46 @@ def resize(site: Site) -> list[Value]:
 @converts("OptionalFromValue", varying="components", always=True, no_xla="OptionalFromValue")
 def some(site: Site) -> list[Value]:
     """Kept as it is: it is opened again below, or put into a list."""
-    return [Box((site.inputs,))]
+    return [OptionalValue((site.inputs,))]
 
 
 @converts("OptionalNone", varying="none", always=True, no_xla="OptionalNone")
 def none(site: Site) -> list[Value]:
     """See above."""
-    return [Box((None,))]
+    return [OptionalValue((None,))]
 
 
 @converts("OptionalGetValue", varying="optional", always=True, no_xla="OptionalGetValue")
 def value_of_optional(site: Site) -> list[Value]:
     """What was put in. In a branch that no row takes there is nothing: zeros, which no row sees."""
     optional = site.inputs[0]
-    if isinstance(optional, Box):
+    if isinstance(optional, OptionalValue):
         if len(optional.contents) != 1:
             raise Refused("what branches left is opened outside of a branch")
         if optional.contents[0] is not None:
             return list(optional.contents[0])
-    if isinstance(optional, Handle):
+    if isinstance(optional, ListHandle):
         shapes = [tf.TensorShape([None]).concatenate(tf.TensorShape(shape)) for shape in site.attr("output_shapes")]
         found = site.emit(optional.tensor, output_shapes=shapes)
         return [_taken(site, t, t.dtype, _row_shape(out)) for t, out in zip(found, site.op.outputs)]
-    if isinstance(optional, Same):
-        return [Same(tensor) for tensor in site.emit(optional.tensor)]
+    if isinstance(optional, Invariant):
+        return [Invariant(tensor) for tensor in site.emit(optional.tensor)]
     outputs = site.op.outputs
     if any(None in (output.shape if output.shape.rank is not None else (None,)) for output in outputs):
         raise Refused("what a branch leaves for its gradient has no static shape")
-    return [Same(tf.zeros(output.shape, output.dtype)) for output in outputs]
+    return [Invariant(tf.zeros(output.shape, output.dtype)) for output in outputs]
 
 
-def unpacked(loop: Loop, box: Box, vary: bool = True) -> Handle:
+def unpacked(loop: Loop, box: OptionalValue, vary: bool = True) -> ListHandle:
     """A real Optional, for a place that needs a tensor: of rows if it may vary, else of what is the same."""
     if len(box.contents) != 1:
         raise Refused("what branches left that iterations take differently cannot be put into a list")
     if box.contents[0] is None:
-        return Handle(_raw.OptionalNone())
+        return ListHandle(_raw.OptionalNone())
     parts = []
     for value in box.contents[0]:
-        assert isinstance(value, (Same, Rows, Handle))
-        if not vary and not isinstance(value, Same):
+        assert isinstance(value, (Invariant, Stacked, ListHandle))
+        if not vary and not isinstance(value, Invariant):
             raise Refused("what a branch leaves for its gradient has rows where that of another has none")
-        parts.append(loop.rows(value.tensor) if vary and isinstance(value, Same) else value.tensor)
-    return Handle(_raw.OptionalFromValue(components=parts))
+        parts.append(loop.rows(value.tensor) if vary and isinstance(value, Invariant) else value.tensor)
+    return ListHandle(_raw.OptionalFromValue(components=parts))

@@ -6,7 +6,7 @@
                    one that leaves puts its values in place                done; those that are done keep their values
 
 A variable that changes in the same way for all rows still in the loop (its counter, say) stays one for all inside of
-it; what each row had when it left is noted beside it. What the loop only reads stays outside of it (`values.Later`).
+it; what each row had when it left is noted beside it. What the loop only reads stays outside of it (`values.Deferred`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from batchnuts.autobatch.pfor.flows import condition_varies, loop_variables_vary
 from batchnuts.autobatch.pfor.graphs import loop_parts
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
-from batchnuts.autobatch.pfor.values import Box, Handle, Later, Rows, Same, Tensor, Value, varies
+from batchnuts.autobatch.pfor.values import (
+    Deferred,
+    Invariant,
+    ListHandle,
+    OptionalValue,
+    Stacked,
+    Tensor,
+    Value,
+    varies,
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,9 @@ def loop(site: Site) -> list[Value]:
     if not leave:
         return _together(site, variables, start)
     start = [
-        Later(value.tensor, site.loop.count, tf.identity) if variable.only_read and isinstance(value, Rows) else value
+        Deferred(value.tensor, site.loop.count, tf.identity)
+        if variable.only_read and isinstance(value, Stacked)
+        else value
         for value, variable in zip(start, variables)
     ]
     # A list has the rows of all iterations in each of its elements, also one that is only read: its rows cannot leave.
@@ -84,14 +95,14 @@ def _start(site: Site, k: int, variable: Variable) -> Value:
     value = site.inputs[k]
     if not variable.vary:
         return value
-    if isinstance(value, Box):
+    if isinstance(value, OptionalValue):
         return unpacked(site.loop, value)
-    if isinstance(value, Handle):
+    if isinstance(value, ListHandle):
         return value
     if variable.is_list:
         return to_rows(site, k, _element_dtype(site, k), _element_shape(site, k))
-    assert isinstance(value, (Same, Rows))
-    return Rows(value.tensor if isinstance(value, Rows) else site.loop.rows(value.tensor))
+    assert isinstance(value, (Invariant, Stacked))
+    return Stacked(value.tensor if isinstance(value, Stacked) else site.loop.rows(value.tensor))
 
 
 def _element_dtype(site: Site, k: int) -> tf.DType:
@@ -136,18 +147,18 @@ def _pack(values: Sequence[Value]) -> list[Tensor]:
     """The tensors of values, of a list also its lengths where rows have different ones."""
     packed = []
     for value in values:
-        assert not isinstance(value, Box)
+        assert not isinstance(value, OptionalValue)
         if _stays_outside(value):
             continue
         packed.append(value.tensor)
-        if isinstance(value, Handle) and value.lengths is not None:
+        if isinstance(value, ListHandle) and value.lengths is not None:
             packed.append(value.lengths)
     return packed
 
 
 def _stays_outside(value: Value) -> bool:
     """What is only read; and a tf.Variable's handle, which must be known inside of the loop for the same variable."""
-    return isinstance(value, Later) or (isinstance(value, Same) and bool(value.tensor.dtype == tf.resource))
+    return isinstance(value, Deferred) or (isinstance(value, Invariant) and bool(value.tensor.dtype == tf.resource))
 
 
 def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
@@ -159,32 +170,32 @@ def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
             values.append(value)
             continue
         tensor = next(rest)
-        if isinstance(value, Handle):
-            values.append(Handle(tensor, next(rest) if value.lengths is not None else None))
+        if isinstance(value, ListHandle):
+            values.append(ListHandle(tensor, next(rest) if value.lengths is not None else None))
         else:
-            values.append(Rows(tensor) if isinstance(value, Rows) else Same(tensor))
+            values.append(Stacked(tensor) if isinstance(value, Stacked) else Invariant(tensor))
     return values
 
 
 def _coerced(loop: Loop, value: Value, like: Value) -> Value:
     """A value after a trip, of the kind that it had before."""
-    if isinstance(like, Later):
+    if isinstance(like, Deferred):
         return like
-    if isinstance(value, Later):
+    if isinstance(value, Deferred):
         value = value.rows()
-    if isinstance(like, Handle):
-        if isinstance(value, Box):
+    if isinstance(like, ListHandle):
+        if isinstance(value, OptionalValue):
             value = unpacked(loop, value)
         tensor = value.tensor
-        lengths = value.lengths if isinstance(value, Handle) else None
+        lengths = value.lengths if isinstance(value, ListHandle) else None
         if like.lengths is None and lengths is not None:
             raise Refused("the length of a list depends on the iteration of the loop around")
         if like.lengths is not None and lengths is None:
             lengths = like.lengths
-        return Handle(tensor, lengths)
-    if isinstance(like, Rows):
-        return Rows(to_tensor(loop, value, True))
-    if not isinstance(value, Same):
+        return ListHandle(tensor, lengths)
+    if isinstance(like, Stacked):
+        return Stacked(to_tensor(loop, value, True))
+    if not isinstance(value, Invariant):
         raise Refused("a number of elements that depends on the iteration is carried through a loop")
     return value
 
@@ -193,9 +204,9 @@ def _shapes(values: Sequence[Value], variables: Sequence[Variable], rows: int | 
     """What stays the same about shapes from trip to trip, for `_pack`."""
     shapes = []
     for value, variable in zip(values, variables):
-        if isinstance(value, Rows):
+        if isinstance(value, Stacked):
             shapes.append(tf.TensorShape([rows]).concatenate(variable.like.shape))
-        elif isinstance(value, Handle):
+        elif isinstance(value, ListHandle):
             shapes.append(tf.TensorShape(None))
             if value.lengths is not None:
                 shapes.append(tf.TensorShape([rows]))
@@ -212,7 +223,7 @@ def _together(site: Site, variables: list[Variable], start: list[Value]) -> list
 
     def goes_on(*tensors: Tensor) -> Tensor:
         (value,) = site.convert_part(condition, _unpack(tensors, start), site.loop)
-        assert isinstance(value, Same | Rows)
+        assert isinstance(value, Invariant | Stacked)
         return tf.reshape(value.tensor, [])  # a single row's may vary
 
     def trip(*tensors: Tensor) -> list[Tensor]:
@@ -237,8 +248,8 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
     condition, body = loop_parts(site.op)
     rows = site.loop.known
     counted = [
-        Handle(value.tensor, tf.fill(site.loop.count[None], _length(site, k)))
-        if isinstance(value, Handle) and value.lengths is None and _grows(variable)
+        ListHandle(value.tensor, tf.fill(site.loop.count[None], _length(site, k)))
+        if isinstance(value, ListHandle) and value.lengths is None and _grows(variable)
         else value
         for k, (value, variable) in enumerate(zip(start, variables))
     ]
@@ -272,7 +283,9 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
         after = [_coerced(site.loop, value, like) for value, like in zip(values, counted)]
         choose = _choose if site.static else _choose_changes
         held = [
-            Rows(choose(active, new.tensor, old.tensor)) if isinstance(new, Rows) and isinstance(old, Rows) else new
+            Stacked(choose(active, new.tensor, old.tensor))
+            if isinstance(new, Stacked) and isinstance(old, Stacked)
+            else new
             for new, old in zip(after, before)
         ]
         new_notes = [
@@ -294,20 +307,20 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
     )
     found = _unpack(results[1 + len(noted) :], counted)
     for k, note in zip(noted, results[1:]):
-        found[k] = Rows(note)
+        found[k] = Stacked(note)
     for k, value in enumerate(found):
-        if isinstance(value, Later):
+        if isinstance(value, Deferred):
             found[k] = value.rows()
-        if isinstance(value, Handle) and value.lengths is not None:
+        if isinstance(value, ListHandle) and value.lengths is not None:
             found[k] = realign(value, _element_dtype(site, k))
     return found
 
 
 def _harmless(value: Value, active: Tensor) -> Value:
     """See `safe`; for what is only read, once an op uses it."""
-    if isinstance(value, Later):
-        return replace(value, settle=lambda tensor: _harmless(Rows(tensor), active).tensor)  # type: ignore[union-attr]
-    return safe(value, active) if isinstance(value, Rows) else value
+    if isinstance(value, Deferred):
+        return replace(value, settle=lambda tensor: _harmless(Stacked(tensor), active).tensor)  # type: ignore[union-attr]
+    return safe(value, active) if isinstance(value, Stacked) else value
 
 
 def _choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -371,7 +384,7 @@ def _length(site: Site, k: int) -> Tensor:
     if site.loop.static:  # XLA does not tell how long a list is, only how long it may get
         raise Refused("a list that has elements already grows in a loop that iterations leave at different times")
     value = site.inputs[k]
-    assert isinstance(value, (Same, Handle))
+    assert isinstance(value, (Invariant, ListHandle))
     return tf.raw_ops.TensorListLength(input_handle=value.tensor)
 
 
@@ -390,8 +403,10 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
         return tf.reshape(to_tensor(where, value, True), [-1])
 
     def kept_rows(values: Sequence[Value], rows: Tensor) -> list[Value]:
-        assert not any(isinstance(value, (Handle, Box)) for value in values)  # see `loop`: these take every trip
-        return [Rows(tf.gather(value.tensor, rows)) if isinstance(value, Rows) else value for value in values]
+        assert not any(
+            isinstance(value, (ListHandle, OptionalValue)) for value in values
+        )  # see `loop`: these take every trip
+        return [Stacked(tf.gather(value.tensor, rows)) if isinstance(value, Stacked) else value for value in values]
 
     alive = tf.cast(tf.where(still_in(start, site.loop))[:, 0], tf.int32)
     results = [to_tensor(site.loop, start[k], True) for k in changed]
@@ -402,7 +417,7 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
     def trip(ids: Tensor, *tensors: Tensor) -> list[Tensor]:
         where = loop_of(ids)
         like = [
-            replace(value, settle=lambda tensor: tf.gather(tensor, ids)) if isinstance(value, Later) else value
+            replace(value, settle=lambda tensor: tf.gather(tensor, ids)) if isinstance(value, Deferred) else value
             for value in start
         ]
         values = site.convert_part(body, _unpack(tensors[len(changed) :], like), where)
@@ -428,7 +443,7 @@ def _shrinking(site: Site, variables: list[Variable], start: list[Value]) -> lis
         maximum_iterations=_most_trips(site),
         parallel_iterations=site.attr("parallel_iterations"),
     )
-    values: list[Value] = [value.rows() if isinstance(value, Later) else value for value in start]
+    values: list[Value] = [value.rows() if isinstance(value, Deferred) else value for value in start]
     for k, result in zip(changed, found[1:]):
-        values[k] = Rows(with_shape(result, (site.loop.known, *result.shape[1:])))
+        values[k] = Stacked(with_shape(result, (site.loop.known, *result.shape[1:])))
     return values

@@ -18,7 +18,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.errors import NoRule
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, product, reshape, shape_of, with_axes
-from batchnuts.autobatch.pfor.values import Rows, Tensor, Value
+from batchnuts.autobatch.pfor.values import Stacked, Tensor, Value
 
 FEW_ROWS = 32
 """With fewer rows, XLA's product of a matrix with their transpose takes 0.85 to 0.92 of the time of the product of the
@@ -28,7 +28,7 @@ rows with the matrix's transpose (768 x 768, float32, 2 to 16 rows, two cores); 
 @converts("MatMul", varying="a b")
 def matmul(site: Site) -> list[Value]:
     """See above."""
-    return [Rows(_product(site, site.attr("transpose_a"), site.attr("transpose_b"), conjugate=False))]
+    return [Stacked(_product(site, site.attr("transpose_a"), site.attr("transpose_b"), conjugate=False))]
 
 
 @converts("BatchMatMul BatchMatMulV2 BatchMatMulV3", varying="x y")
@@ -38,15 +38,15 @@ def batch_matmul(site: Site) -> list[Value]:
     if site.op.type == "BatchMatMulV3" and site.op.outputs[0].dtype != site.op.inputs[0].dtype:
         raise NoRule  # integers summed in a wider dtype
     if site.row_rank(0) == site.row_rank(1) == 2:
-        return [Rows(_product(site, adjoint_x, adjoint_y, conjugate=True))]
+        return [Stacked(_product(site, adjoint_x, adjoint_y, conjugate=True))]
     if not site.varies(1) and site.row_rank(1) == 2 and not adjoint_x:
         x, y = site.tensors()
         sizes = shape_of(x)
         flat = tf.matmul(reshape(x, [product(sizes[:-1]), sizes[-1]]), y, adjoint_b=adjoint_y)
-        return [Rows(reshape(flat, [*sizes[:-1], shape_of(flat)[1]]))]
+        return [Stacked(reshape(flat, [*sizes[:-1], shape_of(flat)[1]]))]
     rank = max(site.row_rank(0), site.row_rank(1))
     x, y = (with_axes(site.tensor(k), rank) if site.varies(k) else site.tensor(k) for k in range(2))
-    return [Rows(tf.matmul(x, y, adjoint_a=adjoint_x, adjoint_b=adjoint_y))]
+    return [Stacked(tf.matmul(x, y, adjoint_a=adjoint_x, adjoint_b=adjoint_y))]
 
 
 def _product(site: Site, turn_a: bool, turn_b: bool, *, conjugate: bool) -> Tensor:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.errors import NoRule
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, merge, product, reshape, shape_of
-from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 IMAGES = """
     AvgPool AvgPool3D MaxPool MaxPool3D MaxPoolGrad MaxPoolGradGrad MaxPool3DGrad ResizeBilinear ResizeNearestNeighbor
@@ -42,7 +42,7 @@ def _as_one_batch(site: Site, batch: tuple[int, ...], outputs: tuple[int, ...] |
     given = [merge(site.stacked(k), 2) if k in batch else site.tensor(k) for k in range(len(site.inputs))]
     lead = shape_of(site.stacked(batch[0]))[:2]
     results = site.emit(*given)
-    return [Rows(reshape(result, [*lead, *shape_of(result)[1:]])) for result in results]
+    return [Stacked(reshape(result, [*lead, *shape_of(result)[1:]])) for result in results]
 
 
 @converts("AvgPoolGrad AvgPool3DGrad", varying="grad")
@@ -73,7 +73,7 @@ def _gradient_of_images(site: Site, sizes_at: int, gradient_at: int) -> Value:
         else tf.concat([tf.reshape(tf.cast(lead, sizes.dtype), [1]), sizes[1:]], 0)
     )
     (result,) = site.emit(*given)
-    return Rows(reshape(result, [rows, images, *shape_of(result)[1:]]))
+    return Stacked(reshape(result, [rows, images, *shape_of(result)[1:]]))
 
 
 @converts("Conv2DBackpropFilter", varying="input out_backprop")
@@ -91,7 +91,7 @@ def filter_gradient(site: Site) -> list[Value]:
     places = product([count, out_height, out_width])
     left = reshape(patches, [rows, places, height * width * channels])
     right = reshape(gradient, [rows, places, filters])
-    return [Rows(reshape(tf.matmul(left, right, transpose_a=True), [rows, height, width, channels, filters]))]
+    return [Stacked(reshape(tf.matmul(left, right, transpose_a=True), [rows, height, width, channels, filters]))]
 
 
 @converts("DepthwiseConv2dNativeBackpropFilter", varying="input out_backprop")
@@ -108,7 +108,7 @@ def depthwise_filter_gradient(site: Site) -> list[Value]:
     left = reshape(patches, [rows, places, height * width, channels])
     right = reshape(gradient, [rows, places, channels, times])
     found = tf.einsum("rpkc,rpct->rkct", left, right)
-    return [Rows(reshape(found, [rows, height, width, channels, times]))]
+    return [Stacked(reshape(found, [rows, height, width, channels, times]))]
 
 
 def _patches(site: Site, height: int, width: int) -> Tensor:
@@ -155,7 +155,7 @@ def batch_norm(site: Site) -> list[Value]:
         raise NoRule
     (first, *others) = site.emit(merge(site.tensor(0), 2), *site.tensors()[1:])
     lead = shape_of(site.tensor(0))[:2]
-    return [Rows(reshape(first, [*lead, *shape_of(first)[1:]])), *(Same(other) for other in others)]
+    return [Stacked(reshape(first, [*lead, *shape_of(first)[1:]])), *(Invariant(other) for other in others)]
 
 
 @converts("FusedBatchNormGradV3 FusedBatchNormGradV2 FusedBatchNormGrad", varying="y_backprop x")
@@ -174,4 +174,4 @@ def batch_norm_gradient(site: Site) -> list[Value]:
         tf.reduce_sum(tf.cast(gradient, scale.dtype), axes),
     ]
     spare = [site.loop.rows(tf.zeros([0], scale.dtype)) for _ in range(2)]
-    return [Rows(output) for output in (*outputs, *spare)]
+    return [Stacked(output) for output in (*outputs, *spare)]

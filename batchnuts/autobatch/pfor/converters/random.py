@@ -11,7 +11,7 @@ from batchnuts.autobatch.pfor.errors import NoRule
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.rowwise import row_by_row
 from batchnuts.autobatch.pfor.site import Site
-from batchnuts.autobatch.pfor.values import Rows, Tensor, Value
+from batchnuts.autobatch.pfor.values import Stacked, Tensor, Value
 
 STATELESS = """
     StatelessMultinomial StatelessParameterizedTruncatedNormal StatelessRandomBinomial StatelessRandomGammaV2
@@ -56,7 +56,7 @@ def draw_by_parameter(site: Site) -> list[Value]:
     if rank is None:
         raise NoRule
     (drawn,) = site.emit(shape, site.tensor(1))
-    return [Rows(tf.transpose(drawn, [rank, *(k for k in range(drawn.shape.rank) if k != rank)]))]
+    return [Stacked(tf.transpose(drawn, [rank, *(k for k in range(drawn.shape.rank) if k != rank)]))]
 
 
 @converts("Multinomial", varying="logits", always=True, no_xla="Multinomial")
@@ -66,7 +66,7 @@ def draw_classes(site: Site) -> list[Value]:
     logits = site.stacked(0)
     sizes = tf.shape(logits)
     (drawn,) = site.emit(tf.reshape(logits, [-1, sizes[2]]), site.tensor(1))
-    return [Rows(tf.reshape(drawn, [sizes[0], sizes[1], -1]))]
+    return [Stacked(tf.reshape(drawn, [sizes[0], sizes[1], -1]))]
 
 
 @converts("RandomShuffle", varying="value", always=True, no_xla="RandomShuffle")
@@ -74,7 +74,7 @@ def shuffle(site: Site) -> list[Value]:
     """Every row in an order of its own: that of random numbers."""
     value = site.stacked(0)
     order = tf.argsort(tf.random.uniform(tf.shape(value)[:2]), axis=1)
-    return [Rows(tf.gather(value, order, axis=1, batch_dims=1))]
+    return [Stacked(tf.gather(value, order, axis=1, batch_dims=1))]
 
 
 @converts(STATELESS, no_xla=STATELESS_WITHOUT_XLA)

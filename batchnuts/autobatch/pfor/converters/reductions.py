@@ -8,7 +8,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.errors import NoRule
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, merge, reshape, rows_from, rows_to, shape_of
-from batchnuts.autobatch.pfor.values import Rows, Tensor, Value
+from batchnuts.autobatch.pfor.values import Stacked, Tensor, Value
 
 
 @converts("All Any EuclideanNorm Max Mean Min Prod Sum", varying="input", no_xla="EuclideanNorm")
@@ -20,7 +20,9 @@ def reduction(site: Site) -> list[Value]:
     if axes is None:
         axes_of_rows = site.tensor(1) % rank + 1
     elif axes.size == 0:
-        return [Rows(site.tensor(0))] if site.op.type not in ("EuclideanNorm",) else [Rows(tf.abs(site.tensor(0)))]
+        return (
+            [Stacked(site.tensor(0))] if site.op.type not in ("EuclideanNorm",) else [Stacked(tf.abs(site.tensor(0)))]
+        )
     else:
         axes_of_rows = tf.constant(np.atleast_1d(axes) % rank + 1, tf.int32)
     return site.emit_rows(site.tensor(0), axes_of_rows)
@@ -37,7 +39,7 @@ def along_one_axis(site: Site) -> list[Value]:
 def half_sum_of_squares(site: Site) -> list[Value]:
     """The op itself would sum over the rows too."""
     value = site.tensor(0)
-    return [Rows(tf.reduce_sum(value * value, axis=list(range(1, value.shape.rank))) / 2)]
+    return [Stacked(tf.reduce_sum(value * value, axis=list(range(1, value.shape.rank))) / 2)]
 
 
 @converts("Softmax LogSoftmax")
@@ -47,7 +49,7 @@ def softmax(site: Site) -> list[Value]:
     if site.row_rank(0) == 1:
         return site.emit_rows(value)
     (result,) = site.emit(merge(value, 2))
-    return [Rows(reshape(result, shape_of(value)))]
+    return [Stacked(reshape(result, shape_of(value)))]
 
 
 @converts("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits")
@@ -55,7 +57,7 @@ def cross_entropy(site: Site) -> list[Value]:
     """Rows of all iterations are one batch: loss and gradient."""
     sizes = shape_of(site.stacked(0))
     loss, gradient = site.emit(*(merge(site.stacked(k), 2) for k in range(2)))
-    return [Rows(reshape(loss, sizes[:2])), Rows(reshape(gradient, sizes))]
+    return [Stacked(reshape(loss, sizes[:2])), Stacked(reshape(gradient, sizes))]
 
 
 # ---- biases: a vector along the channels ------------------------------------------------------------------------
@@ -76,7 +78,7 @@ def bias_add(site: Site) -> list[Value]:
     elif site.varies(1):
         sizes = shape_of(bias)
         bias = reshape(bias, [sizes[0], *[1] * (site.row_rank(0) - 1), sizes[1]])
-    return [Rows(value + bias)]
+    return [Stacked(value + bias)]
 
 
 @converts("BiasAddGrad")
@@ -84,7 +86,7 @@ def bias_gradient(site: Site) -> list[Value]:
     """A sum over all axes but the channels'."""
     rank = site.row_rank(0)
     channels = 2 if _channels_first(site) else rank
-    return [Rows(tf.reduce_sum(site.tensor(0), axis=[axis for axis in range(1, rank + 1) if axis != channels]))]
+    return [Stacked(tf.reduce_sum(site.tensor(0), axis=[axis for axis in range(1, rank + 1) if axis != channels]))]
 
 
 # ---- segments ---------------------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ def segments(site: Site) -> list[Value]:
     site.only(0, 1)
     if not site.varies(1):
         (result,) = site.emit(rows_to(site.tensor(0), site.row_rank(1)), *site.tensors()[1:])
-        return [Rows(rows_from(result, 1))]
+        return [Stacked(rows_from(result, 1))]
     data, segment_ids, count = site.stacked(0), site.stacked(1), tf.cast(site.tensor(2), site.tensor(1).dtype)
     ids_rank = site.row_rank(1)
     first = tf.cast(tf.range(site.loop.count), segment_ids.dtype) * count
@@ -117,16 +119,16 @@ def sorted_segments(site: Site) -> list[Value]:
     """With the ids the same for all rows: the axis of the segments goes first, then back."""
     site.only(0)
     (result,) = site.emit(rows_to(site.tensor(0), 1), site.tensor(1))
-    return [Rows(rows_from(result, 1))]
+    return [Stacked(rows_from(result, 1))]
 
 
-def _rows_of_segments(site: Site, result: Tensor) -> Rows:
+def _rows_of_segments(site: Site, result: Tensor) -> Stacked:
     sizes = shape_of(result)
     count = site.constant(2)
     known = site.loop.known
     rows = known if known is not None else site.loop.count
     each = int(count) if count is not None else tf.cast(site.tensor(2), tf.int32)
-    return Rows(reshape(result, [rows, each, *sizes[1:]]))
+    return Stacked(reshape(result, [rows, each, *sizes[1:]]))
 
 
 # ---- sorting ----------------------------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ def search(site: Site) -> list[Value]:
     """Rows of matrices, searched each in its own."""
     sizes = shape_of(site.stacked(1))
     (result,) = site.emit(*(merge(site.stacked(k), 2) for k in range(2)))
-    return [Rows(reshape(result, sizes))]
+    return [Stacked(reshape(result, sizes))]
 
 
 @converts("InTopKV2", varying="predictions targets")
@@ -153,4 +155,4 @@ def in_top_k(site: Site) -> list[Value]:
     if site.varies(2):
         raise NoRule
     (result,) = site.emit(merge(site.stacked(0), 2), merge(site.stacked(1), 2), site.tensor(2))
-    return [Rows(reshape(result, shape_of(site.stacked(1))))]
+    return [Stacked(reshape(result, shape_of(site.stacked(1))))]

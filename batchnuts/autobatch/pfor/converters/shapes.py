@@ -10,7 +10,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, merge, reshape, shape_of, with_axes
-from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 # ---- what a shape is: never different between rows --------------------------------------------------------------
 
@@ -19,7 +19,7 @@ from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
 def shape(site: Site) -> list[Value]:
     """The shape of a row."""
     dtype = site.attr("out_type")
-    return [Same(_shape(site, k, dtype)) for k in range(len(site.inputs))]
+    return [Invariant(_shape(site, k, dtype)) for k in range(len(site.inputs))]
 
 
 def _shape(site: Site, k: int, dtype: Any) -> Tensor:
@@ -33,13 +33,13 @@ def _shape(site: Site, k: int, dtype: Any) -> Tensor:
 @converts("Size")
 def size(site: Site) -> list[Value]:
     """The number of elements of a row."""
-    return [Same(tf.reduce_prod(_shape(site, 0, site.attr("out_type"))))]
+    return [Invariant(tf.reduce_prod(_shape(site, 0, site.attr("out_type"))))]
 
 
 @converts("Rank")
 def rank(site: Site) -> list[Value]:
     """The rank of a row."""
-    return [Same(tf.constant(site.row_rank(0)))]
+    return [Invariant(tf.constant(site.row_rank(0)))]
 
 
 def fixed(site: Site, k: int, what: str) -> Tensor:
@@ -98,7 +98,7 @@ def squeeze(site: Site) -> list[Value]:
             raise Refused("which axes are 1 is not known before running; name them")
         axes = [axis for axis, extent in enumerate(known) if extent == 1]
     if not axes:
-        return [Rows(site.tensor(0))]
+        return [Stacked(site.tensor(0))]
     return site.emit_rows(site.tensor(0), squeeze_dims=[axis + 1 for axis in axes])
 
 
@@ -116,7 +116,7 @@ def transpose(site: Site) -> list[Value]:
 def blocks(site: Site) -> list[Value]:
     """Images of all rows are one batch."""
     (result,) = site.emit(merge(site.tensor(0), 2))
-    return [Rows(reshape(result, [*shape_of(site.tensor(0))[:2], *shape_of(result)[1:]]))]
+    return [Stacked(reshape(result, [*shape_of(site.tensor(0))[:2], *shape_of(result)[1:]]))]
 
 
 @converts("BatchToSpaceND", varying="input")
@@ -133,7 +133,7 @@ def batch_to_space(site: Site) -> list[Value]:
     apart = reshape(value, [sizes[0], cells, rest, *sizes[2:]])
     moved = tf.transpose(apart, [1, 0, *range(2, len(sizes) + 1)])
     (result,) = site.emit(reshape(moved, [cells * sizes[0] * rest, *sizes[2:]]), *site.tensors()[1:])
-    return [Rows(reshape(result, [sizes[0], rest, *shape_of(result)[1:]]))]
+    return [Stacked(reshape(result, [sizes[0], rest, *shape_of(result)[1:]]))]
 
 
 @converts("SpaceToBatchND", varying="input")
@@ -149,7 +149,7 @@ def space_to_batch(site: Site) -> list[Value]:
     found = shape_of(result)
     apart = reshape(result, [cells, sizes[0], sizes[1], *found[1:]])
     moved = tf.transpose(apart, [1, 0, *range(2, len(found) + 2)])
-    return [Rows(reshape(moved, [sizes[0], cells * sizes[1], *found[1:]]))]
+    return [Stacked(reshape(moved, [sizes[0], cells * sizes[1], *found[1:]]))]
 
 
 # ---- joining and cutting ----------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def fill(site: Site) -> list[Value]:
     rank = target.shape[0]
     if rank is None:
         raise Refused("the rank of the new shape is not known before running")
-    return [Rows(tf.broadcast_to(with_axes(site.tensor(1), rank), _with_rows(site, target)))]
+    return [Stacked(tf.broadcast_to(with_axes(site.tensor(1), rank), _with_rows(site, target)))]
 
 
 @converts("Pad MirrorPad", varying="input")
@@ -240,7 +240,7 @@ def pad_with(site: Site) -> list[Value]:
         return site.emit_rows(site.stacked(0), around, site.tensor(2))
     padded = tf.pad(site.stacked(0), around)
     inside = tf.pad(tf.ones_like(site.stacked(0), tf.bool), around)
-    return [Rows(tf.where(inside, padded, with_axes(site.tensor(2), site.row_rank(0))))]
+    return [Stacked(tf.where(inside, padded, with_axes(site.tensor(2), site.row_rank(0))))]
 
 
 @converts("ReverseV2", varying="tensor")
@@ -275,7 +275,7 @@ def roll(site: Site) -> list[Value]:
     places = (tf.range(extent)[None, :] - tf.cast(site.tensor(1), tf.int32)[:, None]) % extent
     front = [0, int(axes), *(k for k in range(1, value.shape.rank) if k != int(axes))]
     moved = tf.gather(tf.transpose(value, front), places, axis=1, batch_dims=1)
-    return [Rows(tf.transpose(moved, np.argsort(front)))]
+    return [Stacked(tf.transpose(moved, np.argsort(front)))]
 
 
 @converts("OneHot", varying="indices on_value off_value")
@@ -291,7 +291,7 @@ def one_hot(site: Site) -> list[Value]:
         indices, site.tensor(1), tf.constant(True), tf.constant(False), axis=axis + 1 if axis >= 0 else -1
     )
     on, off = (with_axes(site.tensor(k), site.row_rank(0) + 1) if site.varies(k) else site.tensor(k) for k in (2, 3))
-    return [Rows(tf.where(hot, on, off))]
+    return [Stacked(tf.where(hot, on, off))]
 
 
 @converts("Range", varying="none")
@@ -309,7 +309,7 @@ def evenly(site: Site) -> list[Value]:
     count = site.constant(2)
     if count is None:
         raise NoRule
-    return [Rows(tf.linspace(site.stacked(0), site.stacked(1), int(count), axis=1))]
+    return [Stacked(tf.linspace(site.stacked(0), site.stacked(1), int(count), axis=1))]
 
 
 @converts("Diag DiagPart")
@@ -320,18 +320,18 @@ def diagonal(site: Site) -> list[Value]:
     count, row = sizes[0], sizes[1:]
     if site.op.type == "Diag":
         flat = reshape(value, [count, -1]) if len(row) != 1 else value
-        return [Rows(reshape(tf.linalg.diag(flat), [count, *row, *row]))]
+        return [Stacked(reshape(tf.linalg.diag(flat), [count, *row, *row]))]
     half = row[: len(row) // 2]
     extent = 1
     for one in half:
         extent = extent * one
-    return [Rows(reshape(tf.linalg.diag_part(reshape(value, [count, extent, extent])), [count, *half]))]
+    return [Stacked(reshape(tf.linalg.diag_part(reshape(value, [count, extent, extent])), [count, *half]))]
 
 
 @converts("InvertPermutation")
 def invert_permutation(site: Site) -> list[Value]:
     """Where each place is found is the order that sorts."""
-    return [Rows(tf.argsort(site.tensor(0), axis=1))]
+    return [Stacked(tf.argsort(site.tensor(0), axis=1))]
 
 
 @converts("BroadcastGradientArgs", varying="none")

@@ -8,7 +8,7 @@ import tensorflow as tf
 from batchnuts.autobatch.pfor.errors import Refused
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, product, reshape, shape_of
-from batchnuts.autobatch.pfor.values import Rows, Same, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 _INSTEAD = "Move it out of the loop, or ask for pfor(..., sequential=True), which runs the iterations one after another"
 
@@ -29,13 +29,13 @@ def touch(site: Site, how: str) -> Tensor:
 @converts("ReadVariableOp", varying="none", always=True)
 def read(site: Site) -> list[Value]:
     """Once for all rows."""
-    return [Same(tensor) for tensor in site.emit(touch(site, "read"))]
+    return [Invariant(tensor) for tensor in site.emit(touch(site, "read"))]
 
 
 @converts("VarIsInitializedOp VariableShape", varying="none", always=True)
 def about_variable(site: Site) -> list[Value]:
     """Not its value."""
-    return [Same(tensor) for tensor in site.emit(*site.tensors())]
+    return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
 
 
 @converts("AssignAddVariableOp AssignSubVariableOp", varying="value", always=True)
@@ -104,4 +104,4 @@ def nothing(site: Site) -> list[Value]:
 @converts("PlaceholderWithDefault", varying="input")
 def default(site: Site) -> list[Value]:
     """Nobody feeds it here."""
-    return [Rows(site.tensor(0))]
+    return [Stacked(site.tensor(0))]
