@@ -282,12 +282,12 @@ def test_a_reader_that_goes_away_ends_no_run(cli, monkeypatch, stream):
 
 
 def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
-    from batchnuts.mcmc import diagnostics
+    from batchnuts import report
 
     def pressed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(diagnostics, "diagnose", pressed)
+    monkeypatch.setattr(report, "diagnose", pressed)
     code, _, err = cli()
     assert code == 130
     assert "the summary was interrupted; the draws are in " in err

@@ -28,7 +28,7 @@ from ruamel.yaml.reader import ReaderError
 from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.settings.schema import Settings, explain, nearest, shown
 
-_PACKAGED = Path(__file__).parent / "configs"
+_PACKAGED = Path(__file__).parents[1] / "configs"
 
 Schema = TypeVar("Schema", bound=Settings)
 
