@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
             tell(f"{stop.name}; {lost} and no file was written.")
             return stop.exit_code
         except Exception:
-            # An import that is broken off may raise anything.
+            # An import that is interrupted may raise anything.
             if stop.first is None or stop.holding:
                 raise
             tell(f"{stop.name}; nothing was drawn yet and no file was written.")

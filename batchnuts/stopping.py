@@ -26,7 +26,7 @@ SAME_MOMENT = 0.05
 
 
 class StopSignals:
-    """Handles the signals while it is entered; once there are draws (`hold`), none of them breaks off what is done.
+    """Handles the signals while it is entered; once there are draws (`hold`), none of them interrupts what is done.
 
     Without draws, a signal raises KeyboardInterrupt where the program stands. With draws, the first one is only noted,
     and `check` raises where the run can end in order; the second is told what goes on; one that comes after that has

@@ -60,7 +60,7 @@ def run_command(
     """Run the command line of the experiment in module `name`; the exit code.
 
     load: (config, overrides, quick=) -> a config, or raises ConfigError; run: (config, folder, fresh, curves to measure
-    anew).
+    again).
     """
     arguments = _parser(name, title).parse_intermixed_args(argv)
     folder = None
@@ -106,9 +106,9 @@ def _how_to_go_on(arguments: argparse.Namespace, folder: Path | None) -> str:
     if folder is None:
         return " before anything was measured"
     first = f"; what was measured is in {folder}"
-    anew = [option for option, given in (("--fresh", arguments.fresh), ("--again", arguments.again)) if given]
-    if anew:
-        return f"{first}, and the same command without {' and '.join(anew)} goes on from there"
+    again = [option for option, given in (("--fresh", arguments.fresh), ("--again", arguments.again)) if given]
+    if again:
+        return f"{first}, and the same command without {' and '.join(again)} goes on from there"
     return f"{first}, and the same command goes on from there"
 
 
@@ -200,13 +200,13 @@ def _parser(name: str, title: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help="the config's section quick: a picture in about two minutes"
     )
-    parser.add_argument("--fresh", action="store_true", help="drop what the folder has, and measure everything anew")
+    parser.add_argument("--fresh", action="store_true", help="drop what the folder has, and measure everything again")
     parser.add_argument(
         "--again",
         action="append",
         default=[],
         metavar="CURVE",
-        help="measure this curve anew (may be given repeatedly)",
+        help="measure this curve again (may be given repeatedly)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved config as YAML and stop")
     return parser

@@ -119,8 +119,8 @@ class Process:
 def serve(reply: Callable[[Message], Message], *, go_on: bool = False) -> int:
     """The answering end: reply to each request until the asker closes the pipe; the process's exit code.
 
-    An exception of `reply` is told as {"missing": REASON} (Unavailable) or {"failed": REASON}, and ends this process;
-    with `go_on` it does not.
+    An exception of `reply` is reported as {"missing": REASON} (Unavailable) or {"failed": REASON}, and ends this
+    process; with `go_on` it does not.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # a library that prints must not disturb the answers

@@ -296,7 +296,7 @@ def _numbers(file: Path, what: str, found: Any) -> NDArray[np.float64]:
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiub":
         kind = f"dtype {found.dtype}" if isinstance(found, np.ndarray) else "several arrays"
         raise DataError(f"{file}: {what} has {kind}; expected real numbers.")
-    with np.errstate(over="ignore"):  # of longdouble; what is infinite is told where it stands
+    with np.errstate(over="ignore"):  # of longdouble; what is infinite is reported where it stands
         return found.astype(np.float64)
 
 

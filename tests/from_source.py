@@ -18,7 +18,7 @@ _numbers = itertools.count()
 
 
 def load(folder: Path, text: str) -> ModuleType:
-    """The module with that text behind the imports that every program uses."""
+    """The module with that text after the imports that every program uses."""
     name = f"program_{next(_numbers)}"
     path = folder / f"{name}.py"
     path.write_text(HEAD + text)

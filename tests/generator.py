@@ -249,7 +249,7 @@ class _Body:
         )
 
     def walrus(self, target: str, depth: int) -> list[str]:
-        """An assignment within an expression, whose variable stands before and behind it."""
+        """An assignment within an expression, whose variable stands before and after it."""
         other = self.pick(*INTEGERS)
         if not depth:
             return [f"{target} = ({other} * 2 + ({other} := {self.integer(0)} % 53) * {other}) % 97"]

@@ -139,7 +139,7 @@ def forget_saved(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("lower")
 def restore_late(patch: pytest.MonkeyPatch) -> None:
-    """a variable saved across a call gets its value back only at the end of the block behind the call"""
+    """a variable saved across a call gets its value back only at the end of the block after the call"""
 
     def change(before: Program, program: Program) -> Program:
         late = {b.terminator.resume_label: [PopOp(v) for v in pushed(before, b)[0]] for b in calling(program)}
@@ -313,7 +313,7 @@ def drop_writes(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("eliminate")
 def stale_originals(patch: pytest.MonkeyPatch) -> None:
-    """a copy's original is read even after it was assigned anew"""
+    """a copy's original is read even after it was assigned again"""
     true = eliminate._read_originals
 
     def change(ops: tuple[Op, ...], types: Any) -> tuple[Op, ...]:

@@ -102,7 +102,7 @@ def assigned_parameters_too(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("reuse_frames")
 def needed_frames_handed_on(patch: pytest.MonkeyPatch) -> None:
-    """a call takes over a frame that is read behind it"""
+    """a call takes over a frame that is read after it"""
 
     def change(true: Any, body: Any, parameter: str, entry: str) -> Solution[bool]:
         return Solution(dict.fromkeys(body.labels, False), dict.fromkeys(body.labels, False))

@@ -278,7 +278,7 @@ def test_killed_while_saving(tmp_path: Path) -> None:
 
 
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
-    """`ulimit -f`, told before anything is sampled; and, where the file grows beyond it, by name, with the old file."""
+    """`ulimit -f`, reported before sampling; and, where the file grows beyond it, by name, with the old file."""
     (tmp_path / "small.yaml").write_text(CONFIG)
     (tmp_path / "out.nc").write_text("precious")
     for limit, words in [(20_000, "files may be at most 20 kB long here (ulimit -f)"), (None, "File too large")]:

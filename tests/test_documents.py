@@ -22,7 +22,7 @@ def blocks(language):
 
 
 def blocks_with_output(page):
-    """Each `python` block of a page, and the `text` block right behind it, if there is one: what it prints."""
+    """Each `python` block of a page, and the `text` block right after it, if there is one: what it prints."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     pattern = r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
     for match in re.finditer(pattern, text, flags=re.MULTILINE | re.DOTALL):

@@ -12,7 +12,7 @@ from typing import Any
 
 
 class BatchnutsError(Exception):
-    """Base of all errors that are the user's to mend; the command line prints them without a traceback."""
+    """Base of all errors that are the user's to fix; the command line prints them without a traceback."""
 
 
 @dataclass(frozen=True)

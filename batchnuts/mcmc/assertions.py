@@ -39,7 +39,7 @@ def _assertions(model: Model) -> Iterator[str]:
     density = tf.function(model.flat_log_density, autograph=False)
     try:
         traced = density.get_concrete_function(tf.TensorSpec([model.dimension], model.dtype))
-    except Exception:  # it cannot be traced, which is told where it is compiled
+    except Exception:  # it cannot be traced, which is reported where it is compiled
         return
     library = {f.signature.name: f.node_def for f in traced.graph.as_graph_def().library.function}
     asserting: set[str] = set()

@@ -105,7 +105,8 @@ def make_chain(
     One chain takes a ChainInputs: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density scalar;
     adaptation a DualAveraging; adapting bool; the others int64, with until - first_row <= capacity. Transition i uses
     the key folded with first + i, so a chain's numbers do not depend on how a run is cut into stretches, nor on where
-    a stretch is broken off to go on from there. Returns a ChainResult, of fewer transitions where the density was +inf.
+    a stretch is interrupted to go on from there. Returns a ChainResult, of fewer transitions where the density was
+    +inf.
 
     A machine's owner may move `first_row` and `until` up while a chain is under way: rows that it has taken out of the
     buffers so make room for more (`execution/chunk.py`).

@@ -51,7 +51,7 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]]) -> NDArray[An
     here = f"Model {model.name!r}: its log-density, given one chain's position"
     tried = 0
     for start in positions:
-        tried += 1  # noqa: SIM113 (it is told after the loop)
+        tried += 1  # noqa: SIM113 (it is reported after the loop)
         position = tf.convert_to_tensor(start)
         try:
             with tf.GradientTape() as tape:

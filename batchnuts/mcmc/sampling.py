@@ -146,7 +146,7 @@ class _Run:
             raise SettingsError(f"{too_large}.")
         position, start = first_starts(model, sampler)
         self.programs = borrow(model, sampler, self.execution, start)
-        if self.programs.runner is None:  # else it has been told
+        if self.programs.runner is None:  # else it has been reported
             warn_of_assertions(model, self.execution)
         position, log_density, gradient = self.timed(
             "compile", lambda: find_starts(model, self.programs.evaluate, sampler, self.execution, position)
@@ -289,14 +289,14 @@ class _Run:
         except KeyboardInterrupt:
             return self.draws(self.drawn_so_far(), interrupted=True)
         except Exception as error:
-            with suppress(Exception):  # what is told is what went wrong first
+            with suppress(Exception):  # what is reported is what went wrong first
                 so_far = self.drawn_so_far()
                 if so_far is not None and so_far.done.any():
                     error.draws_so_far = self.draws(so_far, interrupted=True)  # type: ignore[attr-defined]
             raise
 
     def drawn_so_far(self) -> ChainResult | None:
-        """What there is of a stretch that was broken off."""
+        """What there is of a stretch that was interrupted."""
         assert self.runner is not None
         return self.runner.interrupted()
 

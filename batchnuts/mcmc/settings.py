@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from batchnuts.settings.schema import Settings, SettingsError, explain, nearest
 
 MOST_NUMBERS = 10_000_000
-"""Most entries of a position, and most chains: bounds that no machine comes near, so that mistakes are told at once."""
+"""Maximum entries of a position, and maximum chains: bounds that no machine comes near, so mistakes are found early."""
 
 
 class SamplerSettings(Settings):

@@ -88,7 +88,7 @@ def explain(
             if item["type"] == "literal_error" and isinstance(item["input"], str):
                 hint = nearest(item["input"], choices(schema, keys[0]))
             lines.append(f"{where(path)}{path}: {found}; expected {expected(schema, keys[0])}{hint}")
-    # A union reports each of its branches; the texts are the same here, so each is told once.
+    # A union reports each of its branches; the texts are the same here, so each is reported once.
     return list(dict.fromkeys(lines))
 
 

@@ -1,6 +1,6 @@
 """YAML files of settings: read with the line of every key, overridden on the command line, checked against schemas.
 
-All mistakes of a file are told at once, each with its place. Reading and checking import no TensorFlow.
+All mistakes of a file are reported at once, each with its place. Reading and checking import no TensorFlow.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from batchnuts.mcmc.hamiltonian import value_and_gradient
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:
-    """See task.Sampler. Momenta are drawn once a run, outside the timed part, and are never drawn anew."""
+    """See task.Sampler. Momenta are drawn once a run, outside the timed part, and are never drawn again."""
     import tensorflow as tf
 
     options = LimitOptions.model_validate(task.options)

@@ -1,7 +1,8 @@
 """The measuring loop of vectorizers: all ways of one workload and size get ready, then take turns, timing by timing.
 
 Those in TensorFlow share a process, JAX has its own: their threads, which spin for a while after work, would slow each
-other. A group is measured whole, so that ratios compare timings made side by side; one that was cut short is made anew.
+other. A group is measured whole, so that ratios compare timings made side by side; one that was cut short is made
+again.
 """
 
 from __future__ import annotations

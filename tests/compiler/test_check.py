@@ -271,7 +271,7 @@ def test_lowering_refuses(label: str, changes: dict[str, Any], message: str) -> 
 
 
 def test_lowering_refuses_paths_that_define_different_variables() -> None:
-    """One branch assigns the result; the block behind both reads it."""
+    """One branch assigns the result; the block after both reads it."""
     program = with_block(factorial_program(), "f.one", terminator=GotoOp("f.end"))
     program = with_block(program, "f.more", ops=ops_of(program, "f.more")[:2], terminator=GotoOp("f.end"))
     (function,) = program.functions

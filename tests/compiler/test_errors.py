@@ -155,7 +155,7 @@ FUNCTIONS = (
     ),
     functions("dict: twice", "d = {'a': n}\nx = g(n, **d)  # error", "call of 'g' does not fit .* multiple values"),
     functions(
-        "dict: a tuple", "d = (n, n)\nx = g(**d)  # error", "behind \\*\\* stands a dict with the parameters' names"
+        "dict: a tuple", "d = (n, n)\nx = g(**d)  # error", "after \\*\\* stands a dict with the parameters' names"
     ),
     functions(
         "star: an array for all lanes",

@@ -174,7 +174,7 @@ def test_structures() -> None:
 
 
 def factory(offset: int) -> Any:
-    """Siblings that call each other and names assigned behind them."""
+    """Siblings that call each other and names assigned after them."""
 
     @batch
     def even(n):

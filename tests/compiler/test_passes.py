@@ -330,7 +330,7 @@ def test_the_last_call_takes_over_its_callers_frame() -> None:
 
 @batch
 def reassigned_after(n, k):
-    """`k` is not read behind the second call, but assigned and then read: the frame is needed as a place."""
+    """`k` is not read after the second call, but assigned and then read: the frame is needed as a place."""
     if n <= 0:
         return k
     first = reassigned_after(n - 1, k * 2)

@@ -96,8 +96,8 @@ def test_every_policy_takes_the_gates_of_the_program(policy: str) -> None:
 
 def test_a_dear_block_keeps_the_gate_that_the_program_gave_it() -> None:
     program = gated_fibonacci.lowered("int64", backend="numpy")
-    dear = ("gated_fibonacci.sync", "gated_fibonacci.entry")
-    costs = {label: 9.0 if label in dear else 1.0 for label in program.graph.labels}
+    expensive = ("gated_fibonacci.sync", "gated_fibonacci.entry")
+    costs = {label: 9.0 if label in expensive else 1.0 for label in program.graph.labels}
     gates = make_schedule(program, "sweep", lambda: costs).gates
     assert gates["gated_fibonacci.sync"] == Fraction(3, 4)
     assert gates["gated_fibonacci.entry"] == Fraction(35, 100)

@@ -220,8 +220,8 @@ def test_what_is_rare_and_costs_much_waits_for_company() -> None:
     assert 0.02 < gathered[1] <= MOST_GATHERED
 
 
-def test_dear_blocks_wait_for_a_third_of_the_lanes_and_rare_ones_for_as_many_as_come() -> None:
-    """The dear ones are the last four: 2 stands twice, 4 and 5 are rare, of which 4 finds fewer lanes than the gate."""
+def test_expensive_blocks_wait_for_a_third_of_the_lanes_and_rare_ones_for_as_many_as_come() -> None:
+    """The last four are expensive: 2 stands twice, 4 and 5 are rare, and 4 finds fewer lanes than the gate."""
     costs = np.array([1.0, 2.0, 2.1, 50.0, 50.0, 50.0])
     sweep = Sweep((0, 1, 2, 3, 4, 5, 0, 2), (1, 4, 1, 1, 8, 8))
     found = sweep_gates(sweep, costs, np.array([0.9, 0.123, 0.2, 0.2, 0.1, 0.512]))
@@ -237,8 +237,8 @@ def test_where_all_blocks_cost_the_same_none_is_dear() -> None:
 def test_draining_pays_where_one_block_costs_nearly_all() -> None:
     """The dearer b is beside a and c, the better draining compares with the best sweep."""
     ratios = []
-    for dear in (1.0, 10.0, 100.0, 1000.0):
-        costs = np.array([1.0, dear, 1.0])
+    for expensive in (1.0, 10.0, 100.0, 1000.0):
+        costs = np.array([1.0, expensive, 1.0])
         branching = flow_of([[0.5, 0.3, 0.2], [0.4, 0.0, 0.6], [0.6, 0.2, 0.2]])
         ratios.append(drain_price(branching, costs, [1]) / best_sweep(branching, costs)[1])
     assert all(more > less for more, less in pairwise(ratios))

@@ -52,7 +52,7 @@ def test_every_pass_keeps_the_gates() -> None:
 
 
 def test_one_block_has_the_gate_though_its_function_is_inlined() -> None:
-    """What comes behind a call in a gated block is no part of the gate."""
+    """What comes after a call in a gated block is no part of the gate."""
 
     @batch
     def helper(n):

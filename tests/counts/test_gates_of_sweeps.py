@@ -1,4 +1,4 @@
-"""What the gates of dear blocks do for NUTS: fewer runs of what costs much, for the same draws."""
+"""What the gates of expensive blocks do for NUTS: fewer runs of what costs much, for the same draws."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.autobatch.scheduling.schedule import Schedule
-from batchnuts.autobatch.scheduling.sweep_search import DEAR
+from batchnuts.autobatch.scheduling.sweep_search import EXPENSIVE
 from batchnuts.experiments.samplers.ours import make_task_chain
 
 CHAINS = 128
@@ -25,12 +25,12 @@ def test_lanes_that_wait_for_each_other_share_more_gradients() -> None:
     backend = get_backend("tensorflow", "xla")
     program = chain.program.compiled(chain.program.lane_types(arguments), backend).lowered
     costs = block_costs(program, backend)
-    dear = {label for label, cost in costs.items() if cost > DEAR * min(costs.values())}
-    assert {"build_subtree.entry", "build_subtree.resume", "main.resume", "run_chain.body"} <= dear
+    expensive = {label for label, cost in costs.items() if cost > EXPENSIVE * min(costs.values())}
+    assert {"build_subtree.entry", "build_subtree.resume", "main.resume", "run_chain.body"} <= expensive
 
     gated = VirtualMachine(program, backend, CHAINS, 12, "auto", ends_early=True)
     assert gated.schedule.policy == "sweep"
-    slots = [replace(slot, gate=0.0 if slot.label in dear else slot.gate) for slot in gated.schedule.slots]
+    slots = [replace(slot, gate=0.0 if slot.label in expensive else slot.gate) for slot in gated.schedule.slots]
     ungated = VirtualMachine(program, backend, CHAINS, 12, Schedule([slots]))
 
     runs, active, draws = [], [], []

@@ -42,7 +42,7 @@ TIMING = Timing(
 class StandIn:
     """In place of a Worker: notes what is asked, and does what the test says."""
 
-    asked: list[tuple[str, int, str]] = []  # noqa: RUF012  # set anew by the fixture
+    asked: list[tuple[str, int, str]] = []  # noqa: RUF012  # set again by the fixture
     behaviour: Any = None
 
     def __init__(self, task: Task, log: Any, timeout: float) -> None:

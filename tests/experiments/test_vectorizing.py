@@ -161,7 +161,7 @@ def test_timings_repeat_short_calls() -> None:
 class StandIn:
     """In place of a process: notes what is asked, and does what the test says."""
 
-    asked: list[tuple[str, str]] = []  # noqa: RUF012  # set anew by the fixture
+    asked: list[tuple[str, str]] = []  # noqa: RUF012  # set again by the fixture
     behaviour: Any = None
 
     def __init__(self, heading: str) -> None:

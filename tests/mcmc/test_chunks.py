@@ -329,7 +329,7 @@ def test_broken_off_before_the_first_slice_ends(program: Any) -> None:
 
 
 def test_it_is_told_which_chains_had_their_turn(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One slice of the one thread, and the run is broken off: only the first chunk has begun."""
+    """One slice of the one thread, and the run is interrupted: only the first chunk has begun."""
     slice_for(1e-6, monkeypatch)
     made = make(program, chunk_lanes=2, shards=1)
     as_written = Chunk.slice

@@ -150,7 +150,7 @@ def test_a_density_that_is_not_finite_ends_the_trajectory(value: float, how: dic
     for seed in range(8):
         found = nuts_transition.run(random.lane_keys(seed, 1), start, *arguments, **how)
         assert np.isfinite(found.position).all()
-        if np.isposinf(found.log_density[0]):  # the model's fault: the place is told, and nothing is drawn
+        if np.isposinf(found.log_density[0]):  # the model's fault: the place is reported, and nothing is drawn
             assert value == np.inf
             assert found.position[0, 0] > 0
         else:

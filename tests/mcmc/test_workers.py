@@ -1,4 +1,4 @@
-"""Threads that stay: they do what they are given, outlive what goes wrong, and go with the object."""
+"""Persistent workers: they do what they are given, outlive what goes wrong, and go with the object."""
 
 from __future__ import annotations
 

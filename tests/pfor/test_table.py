@@ -27,7 +27,7 @@ def test_the_documents_table_is_the_registrys(request: pytest.FixtureRequest) ->
     if request.config.getoption("--update-golden"):
         DOCUMENT.write_text(before + START + table() + END + after)
     else:
-        assert found == table(), "pytest --update-golden writes the table anew"
+        assert found == table(), "pytest --update-golden writes the table again"
 
 
 def test_there_are_enough_converters() -> None:

@@ -20,7 +20,7 @@ class Pair(NamedTuple):
 
 @batch
 def horner_up_to(coefficients, x, most):
-    """A polynomial, lowest coefficient first, that stops at a bound; the loop's variable is read behind it."""
+    """A polynomial, lowest coefficient first, that stops at a bound; the loop's variable is read after it."""
     value = 0.0
     for c in reversed(coefficients):
         value = value * x + c
@@ -105,7 +105,7 @@ def over_names(n, x):
 
 @batch
 def variable_after_loop(x, n):
-    """Loops that certainly run: their variables are there behind them."""
+    """Loops that certainly run: their variables are there after them."""
     for i in range(3):
         n += i
     for k, v in enumerate(x):

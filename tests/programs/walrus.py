@@ -16,7 +16,7 @@ def collatz_steps(n):
 
 @batch
 def guarded(n, d):
-    """Assigned on some lanes only, behind `and`; read on those."""
+    """Assigned on some lanes only, after `and`; read on those."""
     q = -1
     if d != 0 and (q := n // d) > 1:
         return q
@@ -26,7 +26,7 @@ def guarded(n, d):
 
 @batch
 def before_and_after(n, m):
-    """What stands before it sees the old value, what stands behind it the new one."""
+    """What stands before it sees the old value, what stands after it the new one."""
     a = n + (n := m) * n
     b = pair_code(n, (n := n + 1), n)
     c = n < (n := n * 2) < n + b

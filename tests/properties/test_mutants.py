@@ -117,7 +117,7 @@ class LimitedTally(dict):
 
 
 def compiled(subject: Subject) -> Any:
-    """Anew each time: the functions' own caches would hide what a mutant does."""
+    """Again each time: the functions' own caches would hide what a mutant does."""
     return pipeline.compile_function(subject.function, subject.function.lane_types(subject.inputs), NumpyBackend())
 
 

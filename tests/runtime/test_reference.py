@@ -76,7 +76,7 @@ def test_calls_nest_deeper_than_pythons_own_stack() -> None:
     np.testing.assert_array_equal(triangle.run(np.array([3, 5000]), executor="reference"), [6, 12502500])
 
 
-# ---- what is the user's to mend -------------------------------------------------------------------------------------
+# ---- what is the user's to fix -------------------------------------------------------------------------------------
 
 
 def test_an_overflow_names_function_and_lane(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ def test_run_keeps_compiled_blocks() -> None:
 
 
 def test_between_calls_lies_one_part() -> None:
-    """The branch's condition and the merge are in it: entry; two calls with a part before, between and behind."""
+    """The branch's condition and the merge are in it: entry; two calls with a part before, between and after."""
     cache: stackless.BlockCodeCache = {}
     run(fibonacci, NUMPY, np.array([3]), cache=cache)
     kinds = {label: ["part" if isinstance(p, Part) else "call" for p in code.parts] for label, code in cache.items()}

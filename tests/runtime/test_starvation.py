@@ -149,11 +149,11 @@ def circle_or_work(n):
 def test_lanes_at_three_dear_blocks_do_not_wait_for_one_in_a_cheap_loop() -> None:
     case = Gated(circle_or_work, (np.array([0, 39, 40, 41, 42, 43, 44]),))
     program = circle_or_work.lowered("int64", backend="numpy")
-    dear = costly_blocks(program)
-    assert len(dear) == 3
-    costs = {label: 50.0 if label in dear else 1.0 for label in program.graph.labels}
+    expensive = costly_blocks(program)
+    assert len(expensive) == 3
+    costs = {label: 50.0 if label in expensive else 1.0 for label in program.graph.labels}
     swept = make_schedule(program, "sweep", lambda: costs)
-    assert all(swept.gates[label] >= Fraction(35, 100) for label in dear)
+    assert all(swept.gates[label] >= Fraction(35, 100) for label in expensive)
     for patience in (GATED_PATIENCE, 7):
         schedule = Schedule(swept.groups, patience=patience)
         assert patience - 3 < longest_wait(case, schedule, get_backend("numpy", "")) < patience

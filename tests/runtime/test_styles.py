@@ -26,7 +26,7 @@ def seen(n):
 
 @batch
 def count_down(n):
-    """Lane i takes n[i] rounds; a junk row would be 0, on which the division raises."""
+    """Lane i takes n[i] rounds; the row of an inactive lane would be 0, on which the division raises."""
     rounds = 0
     while n > 0:
         rounds += 12 // n
@@ -48,7 +48,11 @@ def test_the_rows_computed(backend: dict[str, str], executor: str) -> None:
         return [np.asarray(rows).tolist() for rows in rows_seen]
 
     assert rows("gather") == [[1, 3, 2], [2, 1], [1]]  # the active lanes', in order
-    assert rows("masking") == [[1, 3, 1, 2], [2, 2, 2, 1], [1, 1, 1, 1]]  # an active lane's in place of junk
+    assert rows("masking") == [
+        [1, 3, 1, 2],
+        [2, 2, 2, 1],
+        [1, 1, 1, 1],
+    ]  # inactive lanes' rows are an active one's
 
 
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])

@@ -1,4 +1,4 @@
-"""Stacks that overflow, writes outside a buffer, junk on waiting lanes, and a machine stopped and resumed."""
+"""Stacks that overflow, writes outside a buffer, values of inactive lanes, and a machine stopped and resumed."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_waiting_lanes_index_is_not_a_fault(way: dict[str, str]) -> None:
     np.testing.assert_array_equal(i, [1, 9, 2])
 
 
-# ---- junk ----------------------------------------------------------------------------------------------------------
+# ---- what inactive lanes have --------------------------------------------------------------------------------------
 
 
 @batch

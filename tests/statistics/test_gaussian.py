@@ -39,7 +39,7 @@ def test_means_variances_and_covariances(settings: dict[str, Any]) -> None:
 
 
 def check_energy(draws: Draws) -> None:
-    """Potential energy is half a chi-square, kinetic energy (drawn anew each time) another one."""
+    """Potential energy is half a chi-square, kinetic energy (drawn again each time) another one."""
     energies = np.stack([-draws.stats["lp"], draws.stats["energy"]], axis=-1)
     assert not draws.stats["diverging"].any()
     assert_expectations(energies[..., :1], [DIMENSION / 2], largest_error=0.1)

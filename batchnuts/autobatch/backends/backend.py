@@ -35,7 +35,7 @@ class CompiledMachine(Protocol):
 
 STYLES = ("masking", "gather")
 """How a primitive runs on the active lanes only: masking computes all rows and selects, so that shapes stay static;
-gather computes the active lanes' rows and scatters the results back, so that nothing is computed in vain."""
+gather computes the active lanes' rows and scatters the results back, so that no work is wasted."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,8 @@ class Backend(Evaluator, Protocol):
         """Which lanes' inputs a primitive gets when it runs for the active lanes.
 
         gather: the active lanes' numbers, in order. masking: for each lane its own number if it is active, else that
-        of an active lane, so that nothing is computed from junk; or None where junk is harmless, for all as they are.
+        of an active lane, so that nothing is computed from what means nothing; or None where that is harmless, for all
+        as they are.
         """
 
     def vectorize(

@@ -123,7 +123,7 @@ class CallBuilder(ExpressionBuilder):
     def spread(
         self, node: ast.Call, callee: LaneFunction, leading: list[ast.expr], named: dict[str, ast.expr]
     ) -> dict[str, ast.expr | str]:
-        """Arguments behind `*t` or within `**d`: how many there are is known when `t` and `d` have types."""
+        """Arguments after `*t` or within `**d`: how many there are is known when `t` and `d` have types."""
         parameters = callee.signature.parameters
         try:
             direct: dict[str, ast.expr | str] = dict(callee.signature.bind_partial(*leading, **named).arguments)
@@ -144,7 +144,7 @@ class CallBuilder(ExpressionBuilder):
             more: dict[str, Any] = {}
             for found in dicts:
                 if not isinstance(found, dict):
-                    text = f"behind ** stands a dict with the parameters' names, not {type(found).__name__}."
+                    text = f"after ** stands a dict with the parameters' names, not {type(found).__name__}."
                     raise CompileError(text, self.source.at(node))
                 more |= found
             try:

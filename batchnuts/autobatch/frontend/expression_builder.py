@@ -6,7 +6,7 @@
                                                  assert f._check1
 
 All expressions are pure, so this order is as good as Python's. Parts that have no value for some operands (an integer
-divided by zero) give a check, which is asserted right behind the op.
+divided by zero) give a check, which is asserted right after the op.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ _HARMLESS: tuple[type[ast.AST], ...] = (*_LEAVES, ast.UnaryOp, ast.unaryop, ast.
 
 
 def must_stop_early(node: ast.AST) -> bool:
-    """Whether a chained comparison has a side behind its first link whose evaluation may cost or fail."""
+    """Whether a chained comparison has a side after its first link whose evaluation may cost or fail."""
     later = node.comparators[1:] if isinstance(node, ast.Compare) else []
     return not all(isinstance(part, _HARMLESS) for side in later for part in ast.walk(side))
 

@@ -86,7 +86,7 @@ class ForLoopBuilder(TargetBuilder):
         raise NotImplementedError
 
     def rounds_known(self, node: ast.For) -> Learned | None:
-        """What types have told of a loop."""
+        """What types say of a loop."""
         for copies in (self.copies, ()):
             learned = self.reading.learned.get((*self.loop_key(node), copies))
             if isinstance(learned, Learned):
@@ -94,7 +94,7 @@ class ForLoopBuilder(TargetBuilder):
         return None
 
     def is_apart(self, where: Source) -> bool:
-        """Whether types have told that the parts of the expression there are to be ops."""
+        """Whether types say that the parts of the expression there are to be ops."""
         return where in self.reading.learned
 
     def loop_key(self, node: ast.For) -> tuple[Hashable, ...]:
@@ -119,7 +119,7 @@ class ForLoopBuilder(TargetBuilder):
     # ---- what a loop runs over --------------------------------------------------------------------------------------
 
     def sequence(self, node: ast.expr) -> Sequence:
-        """What an expression behind `in` gives; what is not known yet is evaluated now, into variables."""
+        """What an expression after `in` gives; what is not known yet is evaluated now, into variables."""
         function = self.static(node.func) if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args):
             if function is enumerate:

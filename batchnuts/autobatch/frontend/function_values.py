@@ -73,7 +73,7 @@ class FunctionValueBuilder(CallBuilder):
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """Statements that not every lane runs: what they bind to functions is forgotten behind them."""
+        """Statements that not every lane runs: what they bind to functions is forgotten after them."""
         before = dict(self.visible)
         yield
         for name in [n for n, held in self.visible.items() if before.get(n) != held]:

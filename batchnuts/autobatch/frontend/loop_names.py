@@ -9,7 +9,7 @@ from typing import Any
 
 
 def own_names(loop: ast.For, function: list[ast.stmt]) -> set[str]:
-    """Names that carry nothing from one round to the next or behind the loop; `function` has the loop, or a copy."""
+    """Names that carry nothing from one round to the next or after the loop; `function` has the loop, or a copy."""
     targets = set(_stored(loop.target))
     assigned = targets.union(*map(_stored, loop.body))
     outside = {name for statement in function for name in _read_outside(statement, loop)}

@@ -31,7 +31,7 @@ Hide = Callable[[Any], ast.expr]
 
 @dataclass(frozen=True)
 class Learned:
-    """What types have told of a loop: how many rounds it makes at most, and whether one body can serve them all."""
+    """What types say of a loop: how many rounds it makes at most, and whether one body can serve them all."""
 
     rounds: int
     alike: bool
@@ -39,7 +39,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Apart:
-    """Types have told of an expression that its parts meet dtypes of their own: each part becomes an op."""
+    """Types say of an expression that its parts meet dtypes of their own: each part becomes an op."""
 
 
 class LearnedMore(CompileError):

@@ -27,7 +27,7 @@ def is_loop(component: tuple[str, ...], following: Edges) -> bool:
 
 
 def reached(label: str, following: Edges, inside: frozenset[str]) -> frozenset[str]:
-    """The labels of `inside` that lie behind a label on some path of one or more edges within `inside`."""
+    """The labels of `inside` that lie after a label on some path of one or more edges within `inside`."""
     seen: set[str] = set()
     todo = [label]
     while todo:

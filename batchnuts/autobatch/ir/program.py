@@ -118,7 +118,7 @@ class WriteRowOp:
 class AssertOp:
     """Stop the lanes on which the scalar boolean `cond_var` does not hold; the run then raises `message` at `source`.
 
-    What is behind it in its block may still be computed for those lanes, with results that nobody sees.
+    What comes after it in its block may still be computed for those lanes, with results that nobody sees.
     """
 
     cond_var: str

@@ -1,4 +1,4 @@
-"""A path on which a variable is read before it is assigned, told by the conditions that lead along it."""
+"""A path on which a variable is read before it is assigned, described by the conditions that lead along it."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def write(buffer: Any, index: Any, value: Any) -> Any:
 def sync(fraction: float = 1.0) -> None:
     """A hint, written as a statement of a batched function: gather lanes before what follows.
 
-    The code behind it, up to the next branch, loop or call, runs only when at least `fraction` of the lanes that have
+    The code after it, up to the next branch, loop or call, runs only when at least `fraction` of the lanes that have
     not halted wait there, or when none of them can do anything else, or in a sweep that serves all lanes, so that none
     starves (`Schedule.patience`). It changes when lanes go on, never what they compute; in plain Python it does
     nothing. Inside a batched function `fraction` is a number known at compile time.

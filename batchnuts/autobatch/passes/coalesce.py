@@ -47,7 +47,7 @@ def coalesce(program: Program) -> Program:
 
 
 def _once(program: Program) -> Program:
-    """Join what can be joined without looking at conflicts anew."""
+    """Join what can be joined without looking at conflicts again."""
     conflicts = _interference(program)
     leader = {v: v for v in program.var_alloc}
     movable = {

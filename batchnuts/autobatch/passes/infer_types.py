@@ -166,7 +166,7 @@ class _Inference:
         self.only_upwards = False
 
     def assign(self, variable: str, place: Hashable, new: Any, where: Source | None) -> None:
-        """Note what a place of the program assigns, and find the variable's type anew."""
+        """Note what a place of the program assigns, and find the variable's type again."""
         assignments = self.assignments.setdefault(variable, {})
         assignments[place] = _Assignment(new, where)
         old = self.types.get(variable)

@@ -40,7 +40,7 @@ from batchnuts.autobatch.ir.verify import check_well_formed
 
 
 def lower_function_calls(program: Program) -> Program:
-    """One graph without FunctionCallOps, the bodies one after another behind the main graph's blocks.
+    """One graph without FunctionCallOps, the bodies one after another, following the main graph's blocks.
 
     Types of variables that no op mentions any more are left out.
     Raises ValueError, naming the block, for an instruction that is none of the IR's, a call of an unknown function or

@@ -56,7 +56,7 @@ def propagate_copies(program: Program) -> Program:
 
 
 def _after(op: Op, equal: Equal, program: Program) -> Equal:
-    """What is equal behind an op. A push leaves all top frames as they are; a copy to another type is a cast."""
+    """What is equal after an op. A push leaves all top frames as they are; a copy to another type is a cast."""
     changed = {op.var} if isinstance(op, PopOp) else set(writes(op))
     if not (isinstance(op, PrimOp) and op.function is COPY):
         return frozenset(pair for pair in equal if not pair & changed)

@@ -8,7 +8,7 @@
     f.resume.2:                                  f.resume.2:
       ... ; pop f.b ; return                       ... ; return
 
-A formal parameter's frame is dropped when its function returns, but nobody reads it behind its last use. Where that is
+A formal parameter's frame is dropped when its function returns, but nobody reads it after its last use. Where that is
 before a recursive call, dropping it there cancels with the call's push: the callee gets the frame, and drops it.
 """
 
@@ -121,7 +121,7 @@ def own_frame_liveness(body: ControlFlowGraph, parameter: str, entry: str) -> So
 
 
 def _can_hand_on(block: Block, parameter: str, entry: str, own_live: Solution[bool]) -> bool:
-    """Whether the block ends in a recursive call behind which its own frame of the parameter is not read."""
+    """Whether the block ends in a recursive call after which its own frame of the parameter is not read."""
     if not isinstance(block.terminator, PushGotoOp) or block.terminator.target_label != entry:
         return False
     pushes = sum(isinstance(op, PushOp) and op.var == parameter for op in block.ops)

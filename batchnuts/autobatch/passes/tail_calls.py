@@ -1,4 +1,4 @@
-"""Tail calls push nothing: a call behind which its function only returns is a jump.
+"""Tail calls push nothing: a call after which its function only returns is a jump.
 
     f.a: ... ; push_goto f.resume g.entry                f.a: ... ; pop f.x ; goto g.entry
     f.resume: pop f.x ; return                   -->

@@ -1,4 +1,4 @@
-"""Which line of the user's own code made a primitive fail, and what may mend it."""
+"""Which line of the user's own code made a primitive fail, and what may fix it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     values        what a tensor of the body is, for all iterations
     graphs        what TensorFlow knows about functions
     calls         functions that stay one op
-    errors        what is told at the user's line
+    errors        what is reported at the user's line
     site          one op where it is converted
     registry      converters by op type
     rowwise       an op run row by row

@@ -1,4 +1,4 @@
-"""What a body may not do, told at the user's line; and which line of the user's code made an op."""
+"""What a body may not do, reported at the user's line; and which line of the user's code made an op."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class Stacked:
 
 @dataclass(frozen=True)
 class Padded:
-    """[rows, longest, *rest]: row i has `lengths[i]` entries at the front, of shape `rest`. What is behind is finite if
-    they are, has no gradient, and does not count."""
+    """[rows, longest, *rest]: row i has `lengths[i]` entries at the front, of shape `rest`. What comes after is finite
+    if they are, has no gradient, and does not count."""
 
     tensor: Tensor
     lengths: Tensor

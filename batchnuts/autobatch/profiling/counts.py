@@ -84,7 +84,7 @@ class RunProfile:
     stack_depth: int | None
     """Frames the virtual machine's stacks could hold."""
     restarts: int
-    """How often stacks were too small and the run began anew; only the last attempt is counted."""
+    """How often stacks were too small and the run began again; only the last attempt is counted."""
     call_depth: int
     """How deep calls were nested on the lane where they were deepest."""
     compile_seconds: float

@@ -71,7 +71,7 @@ def _cells(count: Count) -> tuple[int, int, str]:
 
 
 def _table(header: tuple[str, ...], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Rows under a header; the first column and those behind the fourth are flush left."""
+    """Rows under a header; the first column and those after the fourth are flush left."""
     cells = [tuple(header), *(tuple(map(str, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells)]
 

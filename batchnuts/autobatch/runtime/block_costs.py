@@ -3,8 +3,8 @@
     cost = DISPATCH + LANES (PRODUCT products + ELEMENT (elements computed + elements kept))
 
 in microseconds on one core. DISPATCH and ELEMENT are those of NUTS, compiled by XLA for the processor, on three cheap
-densities of 10 and 100 coordinates, PRODUCT is that of a logistic regression (docs/decisions/0019-dear-blocks.md). On
-other hardware, and on backends where each operation costs more, only their ratios count, and these roughly.
+densities of 10 and 100 coordinates, PRODUCT is that of a logistic regression (docs/decisions/0019-expensive-blocks.md).
+On other hardware, and on backends where each operation costs more, only their ratios count, and these roughly.
 """
 
 from __future__ import annotations

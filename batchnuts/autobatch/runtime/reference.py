@@ -50,7 +50,7 @@ class InternalError(Exception):
 
 
 class _LaneStopped(Exception):
-    """Something that is the user's to mend went wrong on the lane."""
+    """Something that is the user's to fix went wrong on the lane."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault)

@@ -30,7 +30,7 @@ class ReturnAddresses(Protocol):
         """Note on active lanes that a call comes back to `pc`; a lane without room gets the fault `code`."""
 
     def pop(self, state: State, lanes: Storage, mask: Array) -> tuple[Array, Array]:
-        """Drop the innermost address on active lanes; gives where there was none, and the address (else junk)."""
+        """Drop the innermost address on active lanes; gives where there was none, and the address (else unused)."""
 
 
 def return_addresses(program: Program, index: dict[str, int], stack_depth: int, packed: bool) -> ReturnAddresses:

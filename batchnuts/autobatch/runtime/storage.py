@@ -16,7 +16,7 @@ RETURN_ADDRESS = "@"
 class LaneValues(Mapping[str, Array]):
     """Variables while a block runs: what the block has set so far over what the state holds.
 
-    A value set for active lanes is junk elsewhere until it is merged with the state's.
+    A value set for active lanes means nothing elsewhere until it is merged with the state's.
     """
 
     def __init__(self, state: State, mask: Array, backend: Backend) -> None:
@@ -102,7 +102,7 @@ class Storage:
         state[f"height:{variable}"] = height + self.backend.cast(mask & ~full, "int32")
 
     def pop(self, state: State, mask: Array, variable: str) -> Array:
-        """Drop the top frame on active lanes; gives the frame beneath (junk on other lanes)."""
+        """Drop the top frame on active lanes; gives the frame beneath (meaningless on other lanes)."""
         height = state[f"height:{variable}"]
         height = height - self.backend.cast(mask & (height > 0), "int32")
         state[f"height:{variable}"] = height

@@ -92,7 +92,7 @@ class Schedule:
     choose: str = "in_turn"
     policy: str = "custom"
     patience: int | None = None
-    """In every so-manieth sweep gates and groups do not count; None: in none. By default PATIENCE where blocks run in
+    """In one sweep of so many gates and groups do not count; None: in none. By default PATIENCE where blocks run in
     turn; where the most active one is chosen there is no such sweep."""
 
     def __init__(
@@ -266,7 +266,7 @@ def _flow(program: Program, served: Mapping[str, int] | None) -> LaneFlow:
 
 
 def _sweep(program: Program, costs: Costs, flow: LaneFlow) -> tuple[Schedule, float]:
-    """The model's best sweep, with gates for dear blocks, and the model's price of it without these."""
+    """The model's best sweep, with gates for expensive blocks, and the model's price of it without these."""
     labels = program.graph.labels
     vector = _as_vector(program, costs)
     sweep, price, gathered = best_sweep(flow, vector)

@@ -1,4 +1,4 @@
-"""How fast a schedule serves lanes, by a model; the sweep that the model likes best, and the gates of dear blocks.
+"""How fast a schedule serves lanes, by a model; the sweep that the model likes best, and the gates of expensive blocks.
 
 The model. Lanes are many: what counts is the share x[b] of them that waits at each block. Running block b moves x[b] on
 by the chances of the program's flow (`lane_flow`). So a sweep is a linear map M of shares; in the long run those at its
@@ -16,11 +16,12 @@ slot more of a block that lanes visit often, one less, two neighbours exchanged,
 GAIN. Nothing is timed, so a program has the same schedule on every machine. A program of more than MOST_BLOCKS blocks
 keeps each block once: the search would take longer than compiling.
 
-Dear blocks. The model's lanes forget where they were, so they come to a block evenly. Real ones keep together for long
-(after a tree of depth 3 all do the same), and the more so the longer each waits for others. So a dear block, one that
-costs more than DEAR times the cheapest, waits until GATE of the live lanes have gathered, or nothing else is left to
-do. The model does not see what that gains; runs do (docs/decisions/0019-dear-blocks.md). What it costs: lanes at a
-closed gate wait for as long as another one circles in cheap blocks, though not beyond every GATED_PATIENCE-th sweep.
+Expensive blocks. The model's lanes forget where they were, so they come to a block evenly. Real ones keep together for
+long (after a tree of depth 3 all do the same), and the more so the longer each waits for others. So an expensive block,
+one that costs more than EXPENSIVE times the cheapest, waits until GATE of the live lanes have gathered, or nothing else
+is left to do. The model does not see what that gains; runs do (docs/decisions/0019-expensive-blocks.md). What it costs:
+lanes at a closed gate wait for as long as another one circles in cheap blocks, though not beyond every
+GATED_PATIENCE-th sweep.
 
 `drain` in the same model: one run of the costly blocks for all lanes, then control until less than half a lane is left.
 """
@@ -53,12 +54,12 @@ GAIN = 0.005
 """The least relative gain that a change must have."""
 MOST_GATHERED = 0.8
 """The largest gate: with larger shares, those who wait no longer come in evenly, as the model has it."""
-DEAR = 2.0
-"""A block is dear if it costs more than so many times what the cheapest one does."""
+EXPENSIVE = 2.0
+"""A block is expensive if it costs more than so many times what the cheapest one does."""
 GATE = 0.35
-"""The least gate of a dear block: of those, at most two can have their share of the live lanes at once."""
+"""The least gate of an expensive block: of those, at most two can have their share of the live lanes at once."""
 GATED_PATIENCE = 512
-"""Of schedules with such gates: every so-manieth sweep is for all, which costs NUTS less than one per cent."""
+"""Of schedules with such gates: one sweep in so many is for all, which costs NUTS less than one per cent."""
 DRAINED = 0.5 / LANES
 """The share of lanes that is nobody."""
 LONGEST_DRAIN = 1000
@@ -93,8 +94,8 @@ def best_sweep(flow: LaneFlow, costs: Vector) -> tuple[Sweep, float, Vector]:
 def sweep_gates(sweep: Sweep, costs: Vector, gathered: Vector) -> Vector:
     """The gate of each block, 0 for none; `gathered` is the share of lanes that it finds by the model."""
     rare = np.where(np.array(sweep.periods) > 1, gathered, 0.0)
-    dear = np.where(costs > DEAR * costs.min(), GATE, 0.0)
-    return np.asarray(np.maximum(rare, dear).round(2))
+    expensive = np.where(costs > EXPENSIVE * costs.min(), GATE, 0.0)
+    return np.asarray(np.maximum(rare, expensive).round(2))
 
 
 def _changes(sweep: Sweep, frequent: list[int], most: int) -> Iterator[Sweep]:

@@ -82,7 +82,7 @@ class _Parser:
         self.next = 0
 
     def line(self) -> Line | None:
-        """The line to read next, None behind the last one."""
+        """The line to read next, None after the last one."""
         return self.lines[self.next] if self.next < len(self.lines) else None
 
     def fail_at_end(self, expected: str) -> NoReturn:
@@ -156,7 +156,7 @@ class _Parser:
         self.fail_at_end(f"the terminator of block {label!r}: goto, branch, push_goto or return")
 
     def gate(self, line: Line) -> float:
-        """The share behind `[gate`, up to the closing bracket."""
+        """The share after `[gate`, up to the closing bracket."""
         if not line.word("gate"):
             line.unexpected("gate and a share, as in [gate 0.5]")
         line.take()

@@ -102,7 +102,7 @@ def _compiled(
 ) -> Primitive:
     """The primitive of an expression over the last parts of its variables' names.
 
-    Outputs named like checks (`f._check1`), behind the others, get what the expression's checks found.
+    Outputs named like checks (`f._check1`), after the others, get what the expression's checks found.
     """
     outputs = len(vars_out)
     try:
@@ -122,7 +122,7 @@ def _compiled(
     for unknown in expressions.unknown_names(node, set(names), namespace):
         line.fail(
             token.column,
-            f"{token} names {unknown.id!r}, which is neither the end of one of the variables behind it nor in the "
+            f"{token} names {unknown.id!r}, which is neither the end of one of the variables after it nor in the "
             "namespace",
         )
     pure = expressions.purify(node, lambda _: None, lambda _: None)

@@ -99,7 +99,7 @@ class Line:
     # ---- taking tokens ------------------------------------------------------------------------------------------
 
     def peek(self, ahead: int = 0) -> Token:
-        """A token that is still to be taken; behind the last one only the end."""
+        """A token that is still to be taken; after the last one only the end."""
         return self.tokens[min(self.position + ahead, len(self.tokens) - 1)]
 
     def take(self) -> Token:

@@ -3,12 +3,12 @@
 The machine's arrays of a chunk fit into a core's cache, and its many small kernels are not worth dividing among cores;
 whole chunks are. So chains are divided into chunks of one width, and threads ("shards") take turns at them: a
 thread takes the chunk that has come least far, advances it for about half a second, and puts it back. All chunks so
-come to their end together, and a run that is broken off has about as many draws of each chain. Towards the end, chunks
+come to their end together, and a run that is interrupted has about as many draws of each chain. Towards the end, chunks
 in which few chains are left are merged (`Bracket`, chunk.py).
 
 What a chain draws does not depend on its chunk, except for rounding: its key is its own. The width is the same for all,
-so that one machine serves them all; chains that are missing in the last chunk are made up for by copies of its last
-chain that have no transitions to make. They count as lanes that are executed in vain (`Counts.executed_gradients`).
+so that one machine serves them all; the last chunk is padded with copies of its last chain that have no transitions to
+make. These lanes count as wasted (`Counts.executed_gradients`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ChunkRunner:
         return Arrangement(self.chunking.lanes, policy, self.chunking.chunks, self.chunking.shards)
 
     def part(self, inputs: ChainInputs, number: int) -> ChainInputs:
-        """The inputs of one chunk; lanes behind the last chain are its copies, with no transitions to make."""
+        """The inputs of one chunk, padded after the last chain with copies of it that have no transitions to make."""
         chains = len(inputs.key)
         rows = self.rows(number)
         source = np.minimum(rows, chains - 1)
@@ -182,7 +182,7 @@ class ChunkRunner:
                 self.stop()
 
     def begin(self, inputs: ChainInputs, transitions: int) -> Kept:
-        """All chunks before their first block: so there is something of each when the run is broken off."""
+        """All chunks before their first block: so there is something of each when the run is interrupted."""
         chains = len(inputs.key)
         self.chunks, self.kept = {}, None
         for number in range(self.chunking.chunks):

@@ -1,7 +1,7 @@
 """What is compiled of a model is kept with the Model object, for the next run of the same shape.
 
 A run borrows the programs of its model and settings, or makes new ones, and gives them back when it has gone well. So
-two runs at once have programs of their own, and what an error left in an unknown state is made anew. The programs go
+two runs at once have programs of their own, and what an error left in an unknown state is made again. The programs go
 with the Model; and of all models together the last few are kept (`keep_programs`).
 
 A density is traced once, with whatever it finds in its closure: arrays that are changed later are not seen by what was

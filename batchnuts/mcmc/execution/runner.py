@@ -76,7 +76,7 @@ class Runner(Protocol):
         """
 
     def interrupted(self) -> ChainResult | None:
-        """The result of a stretch that was broken off, as far as it had come."""
+        """The result of a stretch that was interrupted, as far as it had come."""
 
     def begun(self) -> np.ndarray:
         """Bool [chains]: which had their turn in it at all; whether a chain had does not depend on what it drew."""

@@ -1,4 +1,4 @@
-"""Threads that stay: TensorFlow's first call in a thread takes longer than the next ones, and so does starting one.
+"""Persistent workers: TensorFlow's first call in a thread takes longer than the next ones, and so does starting one.
 
 concurrent.futures has such a pool, but a process that ends waits until all that its threads were given is done: here a
 run of hours that somebody left. These are daemons.
@@ -32,7 +32,7 @@ class Workers:
     def start(self, job: Callable[[], None]) -> None:
         """Have one of them do it."""
         future: Future[None] = Future()
-        self.given.append(future)  # first: who breaks off waits for all that may run
+        self.given.append(future)  # first: who interrupts waits for all that may run
         self._jobs.put((future, job))
 
     def wait(self) -> None:

@@ -65,9 +65,9 @@ class TensorFlowBackend:
     """The `Backend` of TensorFlow tensors.
 
     xla compiles the machine's whole loop; graph runs the same loop in TensorFlow's executor; eager drives it from
-    Python with one traced function per region, for any number of rows. XLA computes junk lanes and never raises; the
-    other modes hand junk lanes the inputs of an active lane, so an operation that would raise on junk (integer division
-    by zero, say) only ever sees values that an active lane has.
+    Python with one traced function per region, for any number of rows. XLA computes inactive lanes and never raises;
+    the other modes hand inactive lanes the inputs of an active lane, so an operation that would raise on what they have
+    (integer division by zero, say) only ever sees values that an active lane has.
     """
 
     name = "tensorflow"

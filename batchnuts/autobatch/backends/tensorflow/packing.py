@@ -1,4 +1,4 @@
-"""Small arrays on their way into compiled code and back: one behind the other, in one array for each dtype.
+"""Small arrays on their way into compiled code and back: one after the other, in one array for each dtype.
 
 A call of TensorFlow takes some ten microseconds for every array that goes in or comes out, however small: it looks at
 types, makes handles, allocates. A machine's state has about ninety arrays, and most of them are a number for each lane.

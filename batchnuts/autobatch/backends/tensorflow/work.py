@@ -1,4 +1,4 @@
-"""How much a TensorFlow function does for one lane, told from its graph."""
+"""How much a TensorFlow function does for one lane, read from its graph."""
 
 from __future__ import annotations
 

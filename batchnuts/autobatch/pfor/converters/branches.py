@@ -41,7 +41,7 @@ from batchnuts.autobatch.pfor.values import (
 def call(site: Site) -> list[Value]:
     """The function's ops in its place, or a call for the rows where it works element by element.
 
-    A gradient that was taken of it later may have added outputs behind its own.
+    A gradient that was taken of it later may have added outputs after its own.
     """
     elementwise = ELEMENTWISE.get(site.attr("f").name)
     if elementwise is not None and all(isinstance(value, (Invariant, Stacked, Deferred)) for value in site.inputs):

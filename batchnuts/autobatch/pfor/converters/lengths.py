@@ -1,10 +1,10 @@
 """Rows of different lengths, padded to one: what `tf.where(mask)`, `tf.boolean_mask`, `tf.unique` and `x[:n]` give.
 
     made by            Where, Unique, UniqueWithCounts, StridedSlice with an end that differs between rows
-    kept by            ops element by element; gathers with such indices; reshapes of what is behind the first axis
+    kept by            ops element by element; gathers with such indices; reshapes of what comes after the first axis
     ended by           reductions over the first axis; segment sums; gradients of slices and gathers
 
-The first axis of a row is the one whose length differs. What is behind a row's entries repeats its first one, and no
+The first axis of a row is the one whose length differs. What comes after a row's entries repeats its first one, and no
 gradient flows to it, so a logarithm there is as finite as the entries' own. Any other op is refused: what it would do
 with the padding is not known. Slices are in `indexing`.
 """
@@ -67,7 +67,7 @@ def unique(site: Site) -> list[Value]:
 
 
 def _first(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The places [rows, n] int32 of what is chosen of each row [n], the first of them behind; and how many they are."""
+    """The places [rows, n] int32 of what is chosen of each row [n], padded with the first of them; and how many they are."""
     order = tf.argsort(tf.cast(~chosen, tf.int32), stable=True)
     lengths = tf.reduce_sum(tf.cast(chosen, tf.int32), 1)
     return tf.where(real(order, lengths), order, order[:, :1]), lengths
@@ -175,7 +175,7 @@ def gather(site: Site) -> list[Value]:
 
 @on_lengths("Squeeze")
 def squeeze(site: Site) -> list[Value]:
-    """Axes behind the first one."""
+    """Axes after the first one."""
     value = _padded_input(site)
     rank = site.row_rank(0)
     axes = [axis % rank for axis in site.attr("squeeze_dims")]
@@ -198,7 +198,7 @@ def expand(site: Site) -> list[Value]:
 
 @on_lengths("Reshape")
 def to_shape(site: Site) -> list[Value]:
-    """What is behind the first axis; or from one shape to that of rows of different lengths, by name (`tf.shape`)."""
+    """What comes after the first axis; or from one shape to that of rows of different lengths, by name (`tf.shape`)."""
     value, target = _padded_input(site), site.inputs[1]
     static = site.op.outputs[0].shape
     rest = site.row_shape(0)[1:]

@@ -1,4 +1,4 @@
-"""Ops along axes: sums and their like, running sums, softmax, segments. Axes are counted behind the rows'."""
+"""Ops along axes: sums and their like, running sums, softmax, segments. Axes are counted after the rows'."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def blocks(site: Site) -> list[Value]:
 
 @converts("BatchToSpaceND", varying="input")
 def batch_to_space(site: Site) -> list[Value]:
-    """The batch is cut first into block positions, then into what is left: the rows go behind the positions."""
+    """The batch is cut first into block positions, then into what is left: the rows go after the positions."""
     site.only(0)
     block = site.constant(1)
     if block is None:
@@ -157,7 +157,7 @@ def space_to_batch(site: Site) -> list[Value]:
 
 @converts("Pack")
 def pack(site: Site) -> list[Value]:
-    """Along a new axis, counted behind the rows'."""
+    """Along a new axis, counted after the rows'."""
     axis = site.attr("axis")
     return site.emit_rows(*(site.stacked(k) for k in range(len(site.inputs))), axis=axis + 1 if axis >= 0 else axis)
 
@@ -245,7 +245,7 @@ def pad_with(site: Site) -> list[Value]:
 
 @converts("ReverseV2", varying="tensor")
 def reverse(site: Site) -> list[Value]:
-    """Axes are counted behind the rows'."""
+    """Axes are counted after the rows'."""
     axes = site.constant(1)
     if axes is None:
         raise NoRule
@@ -261,7 +261,7 @@ def reverse_v1(site: Site) -> list[Value]:
 
 @converts("Roll", varying="input")
 def roll(site: Site) -> list[Value]:
-    """Axes are counted behind the rows'. A shift that differs between rows is a gather, along one axis."""
+    """Axes are counted after the rows'. A shift that differs between rows is a gather, along one axis."""
     axes = site.constant(2)
     if axes is None:
         raise NoRule
@@ -280,7 +280,7 @@ def roll(site: Site) -> list[Value]:
 
 @converts("OneHot", varying="indices on_value off_value")
 def one_hot(site: Site) -> list[Value]:
-    """The new axis is counted behind the rows'."""
+    """The new axis is counted after the rows'."""
     if site.varies(1):
         raise Refused("the number of classes depends on the iteration, so rows would have different shapes")
     axis = site.attr("axis")
