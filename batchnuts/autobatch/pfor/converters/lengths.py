@@ -67,7 +67,7 @@ def unique(site: Site) -> list[Value]:
 
 
 def _first(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The places [rows, n] int32 of what is chosen of each row [n], padded with the first of them; and how many they are."""
+    """The places [rows, n] int32 of what is chosen of each row [n], padded with the first; and how many they are."""
     order = tf.argsort(tf.cast(~chosen, tf.int32), stable=True)
     lengths = tf.reduce_sum(tf.cast(chosen, tf.int32), 1)
     return tf.where(real(order, lengths), order, order[:, :1]), lengths
