@@ -153,7 +153,7 @@ class Model:
                     )
 
     def __getstate__(self) -> dict[str, Any]:
-        # what is compiled for a model (mcmc/kept.py) is not a part of it: a copy has none
+        # what is compiled for a model (mcmc/execution/program_cache.py) is not a part of it: a copy has none
         return {name: value for name, value in self.__dict__.items() if name != "_programs"}
 
     @classmethod
