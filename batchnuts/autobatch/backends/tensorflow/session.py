@@ -4,7 +4,7 @@ TensorFlow's eager runtime keeps every program that XLA compiles, and the graphs
 ends: a hundred MB for NUTS on a small model. A session has devices of its own, and what is compiled for these is
 theirs; when the session goes, so does all of it (decisions/0030).
 
-Where threads have devices of their own (tensorflow_threads.py), each has its session, with a pool of one thread.
+Where threads have devices of their own (devices.py), each has its session, with a pool of one thread.
 """
 
 from __future__ import annotations
