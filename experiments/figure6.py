@@ -17,10 +17,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from batchnuts.experiments import plots
-from batchnuts.experiments.notebook import Experiment, main
-from batchnuts.experiments.results import QUANTITIES, Results
-from batchnuts.experiments.summary import size_table
+from batchnuts.experiments.harness import plots
+from batchnuts.experiments.harness.experiment import Experiment, main
+from batchnuts.experiments.harness.results import QUANTITIES, Results
+from batchnuts.experiments.harness.summary import size_table
 
 QUESTION = """\
 How many gradients of a Bayesian logistic regression can NUTS put to use in a second, over all chains together, as

@@ -18,10 +18,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from batchnuts.experiments import plots
-from batchnuts.experiments.notebook import Experiment, main
-from batchnuts.experiments.results import QUANTITIES, Results
-from batchnuts.experiments.summary import format_figure, size_table, table
+from batchnuts.experiments.harness import plots
+from batchnuts.experiments.harness.experiment import Experiment, main
+from batchnuts.experiments.harness.results import QUANTITIES, Results
+from batchnuts.experiments.harness.summary import format_figure, size_table, table
 
 QUESTION = """\
 Of all gradients that a batch of chains computes, which share does some chain put to use? The rest are computed for

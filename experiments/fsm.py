@@ -14,11 +14,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from batchnuts.experiments import plots
-from batchnuts.experiments.config import Measure
-from batchnuts.experiments.notebook import Experiment, main
-from batchnuts.experiments.results import QUANTITIES, Results
-from batchnuts.experiments.summary import measure_tables
+from batchnuts.experiments.harness import plots
+from batchnuts.experiments.harness.config import Measure
+from batchnuts.experiments.harness.experiment import Experiment, main
+from batchnuts.experiments.harness.results import QUANTITIES, Results
+from batchnuts.experiments.harness.summary import measure_tables
 
 QUESTION = """\
 How many effective samples does a sampler make in a minute? The effective sample size is the least of the bulk ESS of

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from batchnuts.autobatch.errors import BatchnutsError
-from batchnuts.experiments.config import ExperimentConfig, load_experiment
-from batchnuts.experiments.problems import Problem
+from batchnuts.experiments.harness.config import ExperimentConfig, load_experiment
+from batchnuts.experiments.harness.summary import table
+from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.task import Task
-from batchnuts.experiments.summary import table
 from batchnuts.settings.yaml import ConfigError
 
 KINDS = {

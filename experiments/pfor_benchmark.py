@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchnuts.experiments import plots
-from batchnuts.experiments.command import ProgressBar, open_log, reserved, run_command
-from batchnuts.experiments.environment import note_environment
-from batchnuts.experiments.results import Value
-from batchnuts.experiments.summary import format_figure, machines, shown, table, when, written
-from batchnuts.experiments.vectorizing import KINDS
-from batchnuts.experiments.vectorizing.config import Claim, VectorizingConfig, load_vectorizing
-from batchnuts.experiments.vectorizing.measurements import measurements_file
-from batchnuts.experiments.vectorizing.measuring import Measuring
-from batchnuts.experiments.vectorizing.results import VectorizingResults
+from batchnuts.experiments.harness import plots
+from batchnuts.experiments.harness.command import ProgressBar, open_log, reserved, run_command
+from batchnuts.experiments.harness.provenance import note_environment
+from batchnuts.experiments.harness.results import Value
+from batchnuts.experiments.harness.summary import format_figure, machines, shown, table, when, written
+from batchnuts.experiments.vectorizers import KINDS
+from batchnuts.experiments.vectorizers.config import Claim, VectorizingConfig, load_vectorizing
+from batchnuts.experiments.vectorizers.measurements import measurements_file
+from batchnuts.experiments.vectorizers.measuring import Measuring
+from batchnuts.experiments.vectorizers.results import VectorizingResults
 
 TITLE = "Loop vectorizers: one example's code, run for many"
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from batchnuts.experiments import plots
-from batchnuts.experiments.config import Curve, ExperimentConfig
-from batchnuts.experiments.notebook import Experiment, main
-from batchnuts.experiments.problems import Problem
-from batchnuts.experiments.results import QUANTITIES, Results, Value
-from batchnuts.experiments.summary import format_figure, table
+from batchnuts.experiments.harness import plots
+from batchnuts.experiments.harness.config import Curve, ExperimentConfig
+from batchnuts.experiments.harness.experiment import Experiment, main
+from batchnuts.experiments.harness.results import QUANTITIES, Results, Value
+from batchnuts.experiments.harness.summary import format_figure, table
+from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.settings.yaml import ConfigError
 
 QUESTION = """\

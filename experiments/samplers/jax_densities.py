@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from batchnuts.experiments.problems import Problem, is_centered
+from batchnuts.experiments.samplers.problems import Problem, is_centered
 from batchnuts.experiments.samplers.task import Device, MissingSampler
 from batchnuts.models.eight_schools import SCALE
 

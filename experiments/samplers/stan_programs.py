@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.experiments.problems import Problem, is_centered
+from batchnuts.experiments.samplers.problems import Problem, is_centered
 from batchnuts.models.eight_schools import SCALE
 
 LOGISTIC_REGRESSION = """

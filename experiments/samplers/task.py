@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.experiments.problems import Problem, Start
-from batchnuts.experiments.processes import Unavailable
+from batchnuts.experiments.harness.processes import Unavailable
+from batchnuts.experiments.samplers.problems import Problem, Start
 
 Device = Literal["cpu", "gpu"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tiny_experiment import CONFIG
 
-from batchnuts.experiments.config import FOLDER, load_experiment
+from batchnuts.experiments.harness.config import FOLDER, load_experiment
 from batchnuts.settings.yaml import ConfigError, packaged_configs
 
 WITH_SAMPLERS = ["benchmark.yaml", "figure6.yaml", "figure7.yaml", "fsm.yaml", "scaling.yaml"]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers.ours import make_task_chain, prepare
+from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.task import Outcome, Task
 from batchnuts.models.correlated_gaussian import CorrelatedGaussianOptions
 

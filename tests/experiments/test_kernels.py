@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchnuts.experiments.config import load_experiment
+from batchnuts.experiments.harness.config import load_experiment
 from batchnuts.experiments.kernels import Kernel, Traced, kernels, main, one_chunk, report
 from batchnuts.settings.yaml import ConfigError
 

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 from tiny_experiment import CONFIG
 
-from batchnuts.experiments import measuring
-from batchnuts.experiments.config import ExperimentConfig, load_experiment
-from batchnuts.experiments.measurements import Measurement, measurements_file
-from batchnuts.experiments.measuring import Measuring, Worker, plan
-from batchnuts.experiments.processes import Missing, NoAnswer, environment_for
-from batchnuts.experiments.results import Results
-from batchnuts.experiments.rows import MeasurementsError
+from batchnuts.experiments.harness import measuring
+from batchnuts.experiments.harness.config import ExperimentConfig, load_experiment
+from batchnuts.experiments.harness.measuring import Measuring, Worker, plan
+from batchnuts.experiments.harness.processes import Missing, NoAnswer, environment_for
+from batchnuts.experiments.harness.results import Results
+from batchnuts.experiments.harness.rows import MeasurementsError
+from batchnuts.experiments.samplers.measurements import Measurement, measurements_file
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Task
-from batchnuts.experiments.worker import Timing, prepare, timed
+from batchnuts.experiments.samplers.worker import Timing, prepare, timed
 
 TIMING = Timing(
     seconds=2.0,
@@ -328,7 +328,7 @@ def test_a_sampler_in_a_worker_may_fork(tmp_path: Path) -> None:
     """As PyStan does: the new process closes its standard input, which nobody may be reading then."""
     script = """
 import multiprocessing
-from batchnuts.experiments import worker
+from batchnuts.experiments.samplers import worker
 
 def prepare(task):
     child = multiprocessing.get_context("fork").Process(target=int)
@@ -418,7 +418,7 @@ def test_ending_a_worker_ends_what_it_started(tmp_path: Path) -> None:
 
 
 def test_a_worker_ends_at_once_when_its_parent_is_gone() -> None:
-    command = [sys.executable, "-m", "batchnuts.experiments.worker"]
+    command = [sys.executable, "-m", "batchnuts.experiments.samplers.worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as process:
         assert process.stdin is not None
         request = {"task": {**a_task(transitions=10**6).__dict__, "options": {"backend": "numpy"}}}  # takes hours

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from batchnuts.experiments import benchmark, figure6, figure7, fsm, scaling
-from batchnuts.experiments.config import load_experiment
-from batchnuts.experiments.measurements import measurements_file
-from batchnuts.experiments.measuring import Measuring
-from batchnuts.experiments.notebook import main
+from batchnuts.experiments.harness.config import load_experiment
+from batchnuts.experiments.harness.experiment import main
+from batchnuts.experiments.harness.measuring import Measuring
+from batchnuts.experiments.samplers.measurements import measurements_file
 
 TINY = {
     "figure6": [

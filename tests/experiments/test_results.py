@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from tiny_experiment import CONFIG
 
-from batchnuts.experiments import figure6, figure7, fsm, plots
-from batchnuts.experiments.config import load_experiment
-from batchnuts.experiments.environment import note_environment, read_environments
-from batchnuts.experiments.measurements import Measurement, describe
-from batchnuts.experiments.notebook import Experiment
-from batchnuts.experiments.results import Results, Value, judge
-from batchnuts.experiments.rows import MeasurementsError
-from batchnuts.experiments.summary import format_figure, shown, size_table, table, write_summary
+from batchnuts.experiments import figure6, figure7, fsm
+from batchnuts.experiments.harness import plots
+from batchnuts.experiments.harness.config import load_experiment
+from batchnuts.experiments.harness.experiment import Experiment
+from batchnuts.experiments.harness.provenance import note_environment, read_environments
+from batchnuts.experiments.harness.results import Results, Value, judge
+from batchnuts.experiments.harness.rows import MeasurementsError
+from batchnuts.experiments.harness.summary import format_figure, shown, size_table, table, write_summary
+from batchnuts.experiments.samplers.measurements import Measurement, describe
 
 EXPERIMENTS = {"figure6.yaml": figure6.EXPERIMENT, "figure7.yaml": figure7.EXPERIMENT, "fsm.yaml": fsm.EXPERIMENT}
 

@@ -23,8 +23,8 @@ from sampler_tasks import (
     sample,
 )
 
-from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers import leapfrog_limit, tf_densities, tfp_unrolled
+from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.task import MissingSampler
 from batchnuts.models import REGISTRY as MODELS
 

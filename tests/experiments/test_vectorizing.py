@@ -14,15 +14,15 @@ import pytest
 from tiny_vectorizing import CONFIG
 
 from batchnuts.experiments import pfor_benchmark
-from batchnuts.experiments.processes import Missing, NoAnswer
-from batchnuts.experiments.results import Value
-from batchnuts.experiments.vectorizing import KINDS
-from batchnuts.experiments.vectorizing.config import VectorizingConfig, load_vectorizing
-from batchnuts.experiments.vectorizing.measurements import Measurement, describe, measurements_file
-from batchnuts.experiments.vectorizing.measuring import Measuring
-from batchnuts.experiments.vectorizing.results import VectorizingResults
-from batchnuts.experiments.vectorizing.task import Task
-from batchnuts.experiments.vectorizing.worker import Answering, difference, fingerprint
+from batchnuts.experiments.harness.processes import Missing, NoAnswer
+from batchnuts.experiments.harness.results import Value
+from batchnuts.experiments.vectorizers import KINDS
+from batchnuts.experiments.vectorizers.config import VectorizingConfig, load_vectorizing
+from batchnuts.experiments.vectorizers.measurements import Measurement, describe, measurements_file
+from batchnuts.experiments.vectorizers.measuring import Measuring
+from batchnuts.experiments.vectorizers.results import VectorizingResults
+from batchnuts.experiments.vectorizers.task import Task
+from batchnuts.experiments.vectorizers.worker import Answering, difference, fingerprint
 from batchnuts.settings.yaml import ConfigError
 
 
@@ -379,7 +379,7 @@ def test_a_config_of_another_experiment_is_refused(
     assert pfor_benchmark.main(["--config", "fsm.yaml"]) == 2
     assert "found the config of the experiment fsm; expected one for pfor_benchmark" in capsys.readouterr().err
     from batchnuts.experiments import fsm
-    from batchnuts.experiments.notebook import main
+    from batchnuts.experiments.harness.experiment import main
 
     assert main(fsm.EXPERIMENT, ["--config", "pfor.yaml"]) == 2
     assert "Run python -m batchnuts.experiments.pfor_benchmark" in capsys.readouterr().err

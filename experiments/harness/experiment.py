@@ -12,15 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from batchnuts.experiments import plots
-from batchnuts.experiments.command import ProgressBar, open_log, reserved, run_command
-from batchnuts.experiments.config import ExperimentConfig, load_experiment
-from batchnuts.experiments.environment import note_environment
-from batchnuts.experiments.measurements import Measurement, measurements_file
-from batchnuts.experiments.measuring import Measuring
-from batchnuts.experiments.results import Results
-from batchnuts.experiments.rows import RowsFile
-from batchnuts.experiments.summary import write_summary
+from batchnuts.experiments.harness import plots
+from batchnuts.experiments.harness.command import ProgressBar, open_log, reserved, run_command
+from batchnuts.experiments.harness.config import ExperimentConfig, load_experiment
+from batchnuts.experiments.harness.measuring import Measuring
+from batchnuts.experiments.harness.provenance import note_environment
+from batchnuts.experiments.harness.results import Results
+from batchnuts.experiments.harness.rows import RowsFile
+from batchnuts.experiments.harness.summary import write_summary
+from batchnuts.experiments.samplers.measurements import Measurement, measurements_file
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from batchnuts.experiments.config import Claim, Measure
-from batchnuts.experiments.environment import read_environments
-from batchnuts.experiments.results import QUANTITIES, Quantity, Results, Value, judge
+from batchnuts.experiments.harness.config import Claim, Measure
+from batchnuts.experiments.harness.provenance import read_environments
+from batchnuts.experiments.harness.results import QUANTITIES, Quantity, Results, Value, judge
 
 
 def write_summary(title: str, question: str, tables: str, results: Results, folder: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchnuts.experiments.problems import Problem
 from batchnuts.experiments.samplers import ours
+from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.task import Task as SamplerTask
-from batchnuts.experiments.vectorizing import NutsOptions
-from batchnuts.experiments.vectorizing.task import Ready, Task
+from batchnuts.experiments.vectorizers import NutsOptions
+from batchnuts.experiments.vectorizers.task import Ready, Task
 from batchnuts.models.logistic_regression import LogisticRegressionOptions
 
 

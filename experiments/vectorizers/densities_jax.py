@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from batchnuts.experiments.vectorizing.densities import Data
+from batchnuts.experiments.vectorizers.densities import Data
 
 
 def _regression(beta: Any, data: Data) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchnuts.experiments.rows import RowsFile, Status
+from batchnuts.experiments.harness.rows import RowsFile, Status
 from batchnuts.experiments.samplers.task import Task
 
 

@@ -1,4 +1,4 @@
-"""One sampler in a process of its own (`python -m batchnuts.experiments.worker`): its threads and memory are its alone.
+"""One sampler in a process of its own (`python -m batchnuts.experiments.samplers.worker`), with its own threads and memory.
 
 The parent writes one JSON object a line to its standard input, and reads one back for each:
 
@@ -15,9 +15,9 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from batchnuts.experiments.problems import Problem
-from batchnuts.experiments.processes import Message, serve
+from batchnuts.experiments.harness.processes import Message, serve
 from batchnuts.experiments.samplers import REGISTRY
+from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.models import REGISTRY as MODELS
 

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from batchnuts.experiments.rows import MeasurementsError
+from batchnuts.experiments.harness.rows import MeasurementsError
 
 _PACKAGES = (
     "batchnuts", "tensorflow", "tensorflow-probability", "numpy", "scipy", "arviz", "jax", "jaxlib", "blackjax",

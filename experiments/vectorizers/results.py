@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from batchnuts.experiments.results import Value, word
-from batchnuts.experiments.vectorizing.config import Claim, VectorizingConfig
-from batchnuts.experiments.vectorizing.measurements import Measurement
+from batchnuts.experiments.harness.results import Value, word
+from batchnuts.experiments.vectorizers.config import Claim, VectorizingConfig
+from batchnuts.experiments.vectorizers.measurements import Measurement
 
 
 @dataclass(frozen=True)

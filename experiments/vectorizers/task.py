@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from batchnuts.experiments.samplers.task import Device
-from batchnuts.experiments.vectorizing import Method
+from batchnuts.experiments.vectorizers import Method
 
 
 @dataclass(frozen=True)

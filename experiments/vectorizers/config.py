@@ -18,10 +18,10 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from batchnuts.experiments.config import OutputSettings, check_each, check_keys, read_layers, refer
+from batchnuts.experiments.harness.config import OutputSettings, check_each, check_keys, read_layers, refer
 from batchnuts.experiments.samplers.task import Device
-from batchnuts.experiments.vectorizing import KINDS, Method
-from batchnuts.experiments.vectorizing.task import Task
+from batchnuts.experiments.vectorizers import KINDS, Method
+from batchnuts.experiments.vectorizers.task import Task
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, dump_settings, to_yaml
 

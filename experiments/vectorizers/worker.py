@@ -1,4 +1,4 @@
-"""Several ways to vectorize in one process (`python -m batchnuts.experiments.vectorizing.worker`), called in turns.
+"""Several ways to vectorize in one process (`python -m batchnuts.experiments.vectorizers.worker`), called in turns.
 
 {"task": {...}, "name": NAME, "min_seconds": S}  ->  {"seconds": ..., "units": ..., "prints": [...]}   made ready
 {"run": NAME}                                    ->  {"seconds": ..., "calls": ..., "load": ...}       one timing
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.experiments.processes import Message, serve
-from batchnuts.experiments.vectorizing.task import Task
+from batchnuts.experiments.harness.processes import Message, serve
+from batchnuts.experiments.vectorizers.task import Task
 
 _MOST_CALLS = 10_000
 _WARM_SECONDS = 0.03
@@ -40,7 +40,7 @@ class Answering:
         """Lay out, compile and call twice: the second call tells how many fit into a timing."""
         if task.processors is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task.processors])
-        from batchnuts.experiments.vectorizing.ways import ready
+        from batchnuts.experiments.vectorizers.ways import ready
 
         began = time.perf_counter()
         made = ready(task)

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchnuts.experiments.rows import RowsFile, Status
-from batchnuts.experiments.vectorizing.task import Task
+from batchnuts.experiments.harness.rows import RowsFile, Status
+from batchnuts.experiments.vectorizers.task import Task
 
 
 @dataclass(frozen=True)

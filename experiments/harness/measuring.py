@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import IO, TypeVar
 
-from batchnuts.experiments.config import ExperimentConfig
-from batchnuts.experiments.measurements import Measurement, describe
-from batchnuts.experiments.processes import Missing, NoAnswer, Process, environment_for
-from batchnuts.experiments.rows import RowsFile, Status
+from batchnuts.experiments.harness.config import ExperimentConfig
+from batchnuts.experiments.harness.processes import Missing, NoAnswer, Process, environment_for
+from batchnuts.experiments.harness.rows import RowsFile, Status
+from batchnuts.experiments.samplers.measurements import Measurement, describe
 from batchnuts.experiments.samplers.task import Task
-from batchnuts.experiments.worker import Timing
+from batchnuts.experiments.samplers.worker import Timing
 
 Entry = TypeVar("Entry")
 Answer = TypeVar("Answer")
@@ -208,13 +208,13 @@ class Measuring:
 
 
 class Worker(Process):
-    """One sampler on one task, in a process of `batchnuts.experiments.worker`."""
+    """One sampler on one task, in a process of `batchnuts.experiments.samplers.worker`."""
 
     def __init__(self, task: Task, log: IO[str], timeout: float) -> None:
         self.task = task
         heading = f"{task.sampler} {json.dumps(task.options)}, {task.chains} chains"
         environment = environment_for(task.device, task.environment)
-        super().__init__("batchnuts.experiments.worker", heading, log, timeout, environment)
+        super().__init__("batchnuts.experiments.samplers.worker", heading, log, timeout, environment)
 
     def prepare(self) -> float:
         """Build, compile and run once; the seconds that took. Raises Missing, NoAnswer."""

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from batchnuts.experiments.vectorizing.networks import Weights
+from batchnuts.experiments.vectorizers.networks import Weights
 
 
 def _convolve(x: Any, kernel: Any) -> Any:

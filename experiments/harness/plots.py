@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from batchnuts.autobatch.errors import BatchnutsError
-from batchnuts.experiments.results import Value
+from batchnuts.experiments.harness.results import Value
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,18 +9,18 @@ import numpy as np
 import tensorflow as tf
 
 from batchnuts.autobatch import pfor
-from batchnuts.experiments.processes import Unavailable
+from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.samplers.tf_densities import place
-from batchnuts.experiments.vectorizing import KINDS, NutsOptions
-from batchnuts.experiments.vectorizing.task import Ready, Task
-from batchnuts.experiments.vectorizing.workloads import WORKLOADS, Tools, Work
+from batchnuts.experiments.vectorizers import KINDS, NutsOptions
+from batchnuts.experiments.vectorizers.task import Ready, Task
+from batchnuts.experiments.vectorizers.workloads import WORKLOADS, Tools, Work
 
 
 def ready(task: Task) -> Ready:
     """Lay out the inputs and trace. Raises Unavailable where that cannot be."""
     options = KINDS[task.kind].options.model_validate(task.options)
     if isinstance(options, NutsOptions):
-        from batchnuts.experiments.vectorizing.nuts import nuts
+        from batchnuts.experiments.vectorizers.nuts import nuts
 
         return nuts(options, task)
     work = WORKLOADS[task.kind](options, task.size, np.random.default_rng(task.seed))

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from batchnuts.experiments.config import Claim, ExperimentConfig, Measure
-from batchnuts.experiments.measurements import Measurement
+from batchnuts.experiments.harness.config import Claim, ExperimentConfig, Measure
+from batchnuts.experiments.samplers.measurements import Measurement
 
 Summary = Callable[[Sequence[float]], float]
 

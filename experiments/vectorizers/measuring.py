@@ -18,15 +18,15 @@ from random import Random
 from textwrap import shorten
 from typing import IO, Any
 
-from batchnuts.experiments.measuring import Note
-from batchnuts.experiments.processes import Message, Missing, NoAnswer, Process, environment_for
-from batchnuts.experiments.rows import RowsFile, Status
-from batchnuts.experiments.vectorizing.config import VectorizingConfig
-from batchnuts.experiments.vectorizing.measurements import Measurement, describe
-from batchnuts.experiments.vectorizing.task import Task
-from batchnuts.experiments.vectorizing.worker import difference
+from batchnuts.experiments.harness.measuring import Note
+from batchnuts.experiments.harness.processes import Message, Missing, NoAnswer, Process, environment_for
+from batchnuts.experiments.harness.rows import RowsFile, Status
+from batchnuts.experiments.vectorizers.config import VectorizingConfig
+from batchnuts.experiments.vectorizers.measurements import Measurement, describe
+from batchnuts.experiments.vectorizers.task import Task
+from batchnuts.experiments.vectorizers.worker import difference
 
-MODULE = "batchnuts.experiments.vectorizing.worker"
+MODULE = "batchnuts.experiments.vectorizers.worker"
 
 _LONGEST_NOTE = 300
 """Characters; TensorFlow's messages can have thousands."""

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from batchnuts.experiments.vectorizing import (
+from batchnuts.experiments.vectorizers import (
     ConvnetOptions,
     DensityOptions,
     LinearOptions,
@@ -23,7 +23,7 @@ from batchnuts.experiments.vectorizing import (
     VggOptions,
     networks,
 )
-from batchnuts.experiments.vectorizing.densities import DENSITIES
+from batchnuts.experiments.vectorizers.densities import DENSITIES
 
 
 class Tools(Protocol):
@@ -89,7 +89,7 @@ def convnet(options: ConvnetOptions, size: int, rng: np.random.Generator) -> Wor
         return tools.rows(lambda image: networks.convnet(image[None], given)[0], given["image"])
 
     def in_jax() -> Program:
-        from batchnuts.experiments.vectorizing import networks_jax
+        from batchnuts.experiments.vectorizers import networks_jax
 
         return lambda tools, given: tools.rows(lambda image: networks_jax.convnet(image, given), given["image"])
 
@@ -116,7 +116,7 @@ def _per_example_gradients(inputs: Inputs, size: int, loss: str, names: list[str
         return tools.rows(one, *(given[name] for name in examples))
 
     def in_jax() -> Program:
-        from batchnuts.experiments.vectorizing import networks_jax
+        from batchnuts.experiments.vectorizers import networks_jax
 
         return _gradients_in_jax(getattr(networks_jax, loss), names, *examples)
 
@@ -139,7 +139,7 @@ def lstm(options: LstmOptions, size: int, rng: np.random.Generator) -> Work:
         return tools.rows(lambda tokens, length: networks.lstm(tokens, length, given), given["tokens"], given["length"])
 
     def in_jax() -> Program:
-        from batchnuts.experiments.vectorizing import networks_jax
+        from batchnuts.experiments.vectorizers import networks_jax
 
         return lambda tools, given: tools.rows(
             lambda tokens, length: networks_jax.lstm(tokens, length, given), given["tokens"], given["length"]
@@ -172,7 +172,7 @@ def lstm_jacobian(options: LstmJacobianOptions, size: int, rng: np.random.Genera
         return tools.jacobian(readout, given["tokens"])
 
     def in_jax() -> Program:
-        from batchnuts.experiments.vectorizing import networks_jax
+        from batchnuts.experiments.vectorizers import networks_jax
 
         return lambda tools, given: tools.jacobian(
             lambda tokens: given["readout"] @ networks_jax.lstm(tokens, options.tokens, given), given["tokens"]
@@ -192,7 +192,7 @@ def vgg_jacobian(options: VggOptions, size: int, rng: np.random.Generator) -> Wo
         )
 
     def in_jax() -> Program:
-        from batchnuts.experiments.vectorizing import networks_jax
+        from batchnuts.experiments.vectorizers import networks_jax
 
         return lambda tools, given: tools.jacobian(
             lambda image: networks_jax.vgg(image, {name: given[name] for name in weights}), given["image"]
@@ -237,7 +237,7 @@ def density(options: DensityOptions, size: int, rng: np.random.Generator) -> Wor
     def in_jax() -> Program:
         import jax
 
-        from batchnuts.experiments.vectorizing import densities_jax
+        from batchnuts.experiments.vectorizers import densities_jax
 
         def loop(steps: int, step: Callable[..., Any], start: Any) -> Any:
             return jax.lax.fori_loop(0, steps, lambda _, state: step(*state), start)

@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import IO, Any, Protocol, TypeVar
 
 from batchnuts.autobatch.errors import BatchnutsError
-from batchnuts.experiments import plots
-from batchnuts.experiments.config import FOLDER, OutputSettings
-from batchnuts.experiments.rows import MeasurementsError
+from batchnuts.experiments.harness import plots
+from batchnuts.experiments.harness.config import FOLDER, OutputSettings
+from batchnuts.experiments.harness.rows import MeasurementsError
 from batchnuts.settings.yaml import ConfigError, packaged_configs
 
 _INTERRUPTED = 130

@@ -20,8 +20,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from batchnuts.config import check_packaged_model
-from batchnuts.experiments.problems import Start
 from batchnuts.experiments.samplers import REGISTRY
+from batchnuts.experiments.samplers.problems import Start
 from batchnuts.experiments.samplers.task import Device, Task
 from batchnuts.mcmc.diagnostics import MINIMUM_DRAWS
 from batchnuts.models import ModelOptions

@@ -1,0 +1,1 @@
+"""What all experiments share: from a config to measurements on disk, pictures and a summary."""
