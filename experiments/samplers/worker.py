@@ -1,4 +1,4 @@
-"""One sampler in a process of its own (`python -m batchnuts.experiments.samplers.worker`), with its own threads and memory.
+"""One sampler in a process of its own (`python -m batchnuts.experiments.samplers.worker`): its own threads and memory.
 
 The parent writes one JSON object a line to its standard input, and reads one back for each:
 

@@ -62,7 +62,7 @@ class Curve(Settings):
     """A way to vectorize."""
 
     label: str = Field(min_length=1, description="its name in pictures and tables")
-    method: Method = Field(description="see vectorizing.Method")
+    method: Method = Field(description="see vectorizers.Method")
     compiled: bool = Field(True, description="by XLA; JAX always is")
 
     @model_validator(mode="after")

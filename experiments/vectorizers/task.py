@@ -19,7 +19,7 @@ class Task:
     """One workload at one size, vectorized in one way."""
 
     kind: str
-    """A name of `vectorizing.KINDS`."""
+    """A name of `vectorizers.KINDS`."""
     options: dict[str, Any]
     """Of that kind; its schema stands in the registry."""
     size: int
