@@ -137,8 +137,8 @@ def test_primitives_are_looked_at_in_bare_graphs(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tf, "function", refuse)
     monkeypatch.setattr(xla_flags, "_done", [xla_flags.PLAIN_LOOP_BYTES])
     make_machine()
-    assert 50 < looked["tensorflow_backend"] <= 160
-    assert 20 < looked["tensorflow_work"] <= 60
+    assert 50 < looked["backend"] <= 160
+    assert 20 < looked["work"] <= 60
 
 
 def ciphers(lines: list[str]) -> float:
