@@ -284,3 +284,50 @@ def test_what_is_stacked(backend: str, leapfrogs: int) -> None:
     # NumPy's program shows two more, of which the second half's are always taken
     unread = {"build_subtree.inner.valid", "build_subtree.inner.tree_depth"}
     assert stacked - vectors == (scalars | unread if backend == "numpy" else scalars)
+
+
+class Whitening:
+    """M^-1 = A A'; in the place of `inverse_mass` stand A and the inverse of A': any Metric serves NUTS."""
+
+    def sample_momentum(self, key: Any, inverse_mass: Any, dtype: str) -> Any:
+        return inverse_mass[1] @ random.normal(key, (2,), dtype)
+
+    def kinetic_energy(self, momentum: Any, inverse_mass: Any) -> Any:
+        return 0.5 * np.sum((inverse_mass[0].T @ momentum) ** 2)
+
+    def velocity(self, momentum: Any, inverse_mass: Any) -> Any:
+        return inverse_mass[0] @ (inverse_mass[0].T @ momentum)
+
+
+def test_a_dense_metric_is_the_identity_in_other_coordinates() -> None:
+    """NUTS of N(0, A A') with M^-1 = A A' visits A times what that of N(0, I) visits, by the same random numbers."""
+    dense = np.array([[2.0, 0.0], [1.5, 0.5]])
+    precision = np.linalg.inv(dense @ dense.T)
+
+    @primitive
+    def correlated(q: Any) -> Any:
+        return -0.5 * np.sum(q * (precision @ q)), -(precision @ q)
+
+    @primitive
+    def white(q: Any) -> Any:
+        return -0.5 * np.sum(q * q), -q
+
+    keys, z = random.lane_keys(7, 12), np.random.default_rng(7).normal(size=(12, 2))
+    values, steps = -0.5 * (z * z).sum(axis=1), np.full(12, 0.3)
+    plain = make_nuts(white, NutsOptions(dtype="float64"))
+    there = make_nuts(correlated, NutsOptions(dtype="float64", metric=Whitening()))
+    wanted = plain.run(keys, z, values, -z, steps, np.ones((12, 2)), backend="numpy")
+    q = z @ dense.T
+    found = there.run(
+        keys,
+        q,
+        values,
+        -(q @ precision),
+        steps,
+        np.tile([dense, np.linalg.inv(dense.T)], (12, 1, 1, 1)),
+        backend="numpy",
+    )
+    assert len(set(wanted.n_steps.tolist())) > 1
+    np.testing.assert_array_equal(found.n_steps, wanted.n_steps)
+    np.testing.assert_allclose(found.position, wanted.position @ dense.T, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.energy, wanted.energy, rtol=1e-9)

@@ -160,8 +160,8 @@ class Backend(Evaluator, Protocol):
         """Which lanes' inputs a primitive gets when it runs for the active lanes.
 
         gather: the active lanes' numbers, in order. masking: for each lane its own number if it is active, else that
-        of an active lane, so that nothing is computed from what means nothing; or None where that is harmless, for all
-        as they are.
+        of an active lane, so that nothing is computed from an inactive lane's values; or None where these do no harm,
+        for all lanes as they are.
         """
 
     def vectorize(

@@ -265,6 +265,7 @@ class ChunkRunner:
         for chunk in self.chunks.values():
             if chunk.counts.executed_gradients:
                 self.kept.take(chunk)
+        self.kept.storage.flush()
         return self.kept.result
 
     def begun(self) -> np.ndarray:

@@ -241,7 +241,9 @@ def test_a_check_of_a_number_taken_out_of_an_array_is_still_made() -> None:
         return n // d.item()
 
     np.testing.assert_array_equal(program.run(np.array([7, 8]), np.array([2, 3]), backend="numpy"), [3, 2])
-    with pytest.raises(LaneAssertionError, match=r"(?s)test_checks\.py.*integer division by zero in `n // d.item\(\)`"):
+    with pytest.raises(
+        LaneAssertionError, match=r"(?s)test_drop_checks\.py.*integer division by zero in `n // d.item\(\)`"
+    ):
         program.run(np.array([7, 8]), np.array([2, 0]), backend="numpy")
 
 
