@@ -33,7 +33,7 @@ from batchnuts.autobatch.ir.program import (
 )
 from batchnuts.autobatch.passes import allocate, coalesce, eliminate, inline, lower
 from batchnuts.autobatch.runtime import block_code, regions, stackless, storage
-from batchnuts.autobatch.scheduling import schedule
+from batchnuts.autobatch.scheduling import policies, schedule
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -432,8 +432,8 @@ def merge_not_masked(patch: pytest.MonkeyPatch) -> None:
 def jump_not_masked(patch: pytest.MonkeyPatch) -> None:
     """a block moves the counters of waiting lanes too"""
 
-    def change(true: Any, self: Any, state: Any, lanes: Any, mask: Any, *rest: Any) -> None:
-        true(self, state, lanes, mask | (state["pc"] < self.halted), *rest)
+    def change(true: Any, self: Any, state: Any, mask: Any, *rest: Any) -> None:
+        true(self, state, mask | (state["pc"] < self.halted), *rest)
 
     around(patch, block_code.MachineCode, "_jump", change)
 
@@ -508,11 +508,11 @@ def latest_first(patch: pytest.MonkeyPatch) -> None:
         made = true(program, policy)
         return replace(made, groups=made.groups[::-1]) if policy == "earliest" else made
 
-    true = schedule.make_schedule
+    true = policies.make_schedule
     replace_everywhere(patch, true, change)
 
 
 @mutant("schedule", costs=True)
 def costly_ignored(patch: pytest.MonkeyPatch) -> None:
     """`drain` does not wait at costly primitives"""
-    replace_everywhere(patch, schedule.costly_blocks, lambda program: ())
+    replace_everywhere(patch, policies.costly_blocks, lambda program: ())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from batchnuts.autobatch.api import BACKENDS, EXECUTORS
 from batchnuts.autobatch.backends.backend import STYLES as STYLE_NAMES
-from batchnuts.autobatch.scheduling.schedule import POLICIES
+from batchnuts.autobatch.scheduling.policies import POLICIES
 
 ORACLE = "unbatched"
 """The executor that the others are compared with: plain Python, lane by lane."""

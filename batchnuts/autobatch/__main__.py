@@ -27,7 +27,7 @@ from batchnuts.autobatch.demos import DEMOS, Demo
 from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import TensorType
-from batchnuts.autobatch.scheduling.schedule import POLICIES
+from batchnuts.autobatch.scheduling.policies import POLICIES
 from batchnuts.quiet import import_tensorflow
 
 PROGRAM = "python -m batchnuts.autobatch"

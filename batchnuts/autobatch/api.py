@@ -41,7 +41,8 @@ from batchnuts.autobatch.runtime import reference, stackless
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.faults import assertion_of_python
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine, affordable_depth, run_to_end
-from batchnuts.autobatch.scheduling.schedule import POLICIES, Schedule, make_schedule
+from batchnuts.autobatch.scheduling.policies import POLICIES, make_schedule
+from batchnuts.autobatch.scheduling.schedule import Schedule
 from batchnuts.autobatch.text.types import parse_type
 
 KEPT_MACHINES = 16

@@ -17,7 +17,7 @@ from batchnuts.autobatch.language.pytree import flatten, map_leaves
 from batchnuts.autobatch.pipeline import compile_program
 from batchnuts.autobatch.runtime import stackless, virtual_machine
 from batchnuts.autobatch.runtime.block_costs import block_costs
-from batchnuts.autobatch.scheduling.schedule import make_schedule
+from batchnuts.autobatch.scheduling.policies import make_schedule
 
 EXECUTORS = ("virtual_machine", "stackless")
 

@@ -14,7 +14,7 @@ from batchnuts.autobatch import Schedule, Slot, batch
 from batchnuts.autobatch.api import as_type, get_backend
 from batchnuts.autobatch.ir.loops import on_cycles
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.autobatch.scheduling.schedule import ending_early, make_schedule
+from batchnuts.autobatch.scheduling.policies import ending_early, make_schedule
 
 LABELS = tuple(fibonacci.schedule("int64", policy="earliest").order)
 

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from mcmc_models import gaussian
 
-from batchnuts.autobatch import Schedule, Slot, random
+from batchnuts.autobatch import Schedule, random
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.backends.tensorflow import backend, work, xla_flags
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
@@ -81,15 +81,6 @@ def test_the_loop_copies_no_stack_and_no_draws(schedule: str) -> None:
     assert not any(ops(lines, "copy", shape) for shape in DRAWS)
     # one: the program's first block, which runs once, empties the buffer of the lanes at it
     assert sum(ops(lines, "select", shape) for shape in DRAWS) <= 1
-
-
-def test_blocks_that_serve_some_lanes_copy_no_stack_and_no_draws_either() -> None:
-    order = make_machine()[0].schedule.order
-    lines = within_the_loop(*make_machine(Schedule([[Slot(label, width=0.5) for label in order]])))
-    assert ops(lines, "scatter", STACK) >= 5
-    assert not ops(lines, "copy", STACK)
-    assert not ops(lines, "select", STACK)
-    assert not any(ops(lines, "copy", shape) for shape in DRAWS)
 
 
 def test_a_push_by_selection_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

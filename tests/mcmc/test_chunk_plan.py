@@ -12,7 +12,7 @@ from batchnuts import Model
 from batchnuts.autobatch import TensorType
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.autobatch.scheduling.schedule import costly_blocks
+from batchnuts.autobatch.scheduling.policies import costly_blocks
 from batchnuts.autobatch.scheduling.sweep_search import GATE, GATED_PATIENCE
 from batchnuts.mcmc.chain_program import make_chain
 from batchnuts.mcmc.execution.chunk_plan import (

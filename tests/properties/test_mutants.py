@@ -30,7 +30,7 @@ from batchnuts.autobatch import PushOp, StackOverflowError, VariableAllocation, 
 from batchnuts.autobatch.backends.numpy import NumpyBackend
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime import stackless, virtual_machine
-from batchnuts.autobatch.scheduling import schedule
+from batchnuts.autobatch.scheduling import policies
 
 PROGRAMS = (
     "fibonacci",
@@ -122,7 +122,7 @@ def compiled(subject: Subject) -> Any:
 
 
 def machine_run(subject: Subject, lowered: Any, policy: str, depth: int) -> tuple[Any, dict[str, Any]]:
-    made = schedule.make_schedule(lowered, policy)
+    made = policies.make_schedule(lowered, policy)
     count = len(subject.leaves[0])
     machine = virtual_machine.VirtualMachine(lowered, NumpyBackend(), count, depth, made)
     state = machine.advance(machine.start(dict(zip(lowered.vars_in, subject.leaves))), LIMIT)

@@ -24,7 +24,7 @@ from ways import ON_NUMPY, ON_TENSORFLOW, ORACLE, Way
 from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.scheduling.lane_flow import estimated_flow
-from batchnuts.autobatch.scheduling.schedule import POLICIES, make_schedule
+from batchnuts.autobatch.scheduling.policies import POLICIES, make_schedule
 from batchnuts.autobatch.scheduling.sweep_search import drain_price
 
 LANES = 4

@@ -13,8 +13,8 @@ from batchnuts.autobatch import batch
 from batchnuts.autobatch.api import as_type, get_backend
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.autobatch.language.pytree import flatten
-from batchnuts.autobatch.runtime.block_code import MachineCode, entries_touched
-from batchnuts.autobatch.scheduling.schedule import make_schedule
+from batchnuts.autobatch.runtime.block_code import MachineCode
+from batchnuts.autobatch.scheduling.policies import make_schedule
 
 
 @batch
@@ -53,31 +53,31 @@ COUNTERS = {"sweeps", "executions", "active"}
 def touched(function: Any, *types: str) -> dict[str, set[str]]:
     """What each block may change, but for what all of them do."""
     lowered = function.lowered(*types, backend="numpy")
-    found = entries_touched(lowered, lowered.graph.labels, 12)
-    return {label: set(names) - ALWAYS for label, names in found.items()}
+    code = MachineCode(lowered, get_backend("numpy", ""), 1, 12, lowered.graph.labels)
+    return {label: set(code.entries_changed(label)) - ALWAYS for label in lowered.graph.labels}
 
 
 def test_each_block_touches_what_it_assigns() -> None:
     assert touched(power, "float64", "int64") == {
         "main.entry": {"value:main.return"},
         "power.body": {"value:main.return", "value:main.n"},
-        "power.endwhile": {"word:@"},
+        "power.endwhile": {"height:@"},
     }
 
 
 def test_a_pop_leaves_the_frames_alone_and_a_push_the_value() -> None:
     found = touched(keeps, "int64")
     stack = {"frames:keeps.kept", "height:keeps.kept"}
-    assert found["keeps.endif"] == stack | {"word:@", "fault", "value:main.n"}
+    assert found["keeps.endif"] == stack | {"frames:@", "height:@", "fault", "value:main.n"}
     # the frame that the pop uncovers is read at once and by nobody else: it is no value of the state
-    assert found["keeps.resume"] == {"height:keeps.kept", "value:main.return", "word:@"}
+    assert found["keeps.resume"] == {"height:keeps.kept", "value:main.return", "height:@"}
 
 
 def test_stacks_that_always_move_together_share_a_height() -> None:
     found = touched(keeps_two, "int64")
-    assert found["keeps_two.endif"] >= {"frames:keeps_two.a", "frames:keeps_two.b", "height:keeps_two.a", "word:@"}
+    assert found["keeps_two.endif"] >= {"frames:keeps_two.a", "frames:keeps_two.b", "height:keeps_two.a"}
     heights = {name for names in found.values() for name in names if name.startswith("height:")}
-    assert heights == {"height:keeps_two.a"}
+    assert heights == {"height:keeps_two.a", "height:@"}
     n = np.arange(6)
     assert keeps_two.run(n, backend="numpy").tolist() == keeps_two.run(n, executor="unbatched").tolist()
 
@@ -92,7 +92,6 @@ def test_no_block_changes_what_it_is_not_said_to_touch(case: Case) -> None:
     backend = get_backend("numpy", "")
     lowered = case.function.compiled(case.function.lane_types(case.inputs), backend).lowered
     labels = make_schedule(lowered, "earliest").order
-    may_change = entries_touched(lowered, labels, 12)
     leaves = flatten(case.inputs)[0]
     code = MachineCode(lowered, backend, len(leaves[0]), 12, labels)
     state = code.start(dict(zip(lowered.vars_in, leaves, strict=False)))  # a default is zero here
@@ -100,9 +99,9 @@ def test_no_block_changes_what_it_is_not_said_to_touch(case: Case) -> None:
     while (first := state["pc"].min()) < code.halted:
         label = labels[first]
         before = {name: np.array(array) for name, array in state.items()}
-        state = code.run(label)(state)
+        state = code.blocks[label](state)
         same = {n for n, a in state.items() if np.array_equal(a, before[n], equal_nan=a.dtype.kind == "f")}
-        assert state.keys() - same <= set(may_change[label])
+        assert state.keys() - same <= set(code.entries_changed(label))
         ran += 1
     assert ran
 
@@ -123,14 +122,14 @@ def test_the_loops_of_tensorflow_carry_no_more(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_array_equal(machine.results(state)[0], x**n)
     np.testing.assert_array_equal(state["value:main.x"], x)
     (outer, _), *inner = carried
-    carried_by_all = ALWAYS | COUNTERS | {"value:main.return", "value:main.n", "word:@"}
+    carried_by_all = ALWAYS | COUNTERS | {"value:main.return", "value:main.n", "height:@"}
     assert set(outer) == carried_by_all
     assert [set(names) - ALWAYS for _, names in inner] == [
         {"value:main.return"},
         {"value:main.return", "value:main.n"},
-        {"word:@"},
+        {"height:@"},
     ]
-    assert {"value:main.x", "fault", "computed", "turn"} == set(state) - carried_by_all
+    assert {"value:main.x", "fault", "frames:@"} == set(state) - carried_by_all
 
 
 def test_in_the_graph_too_what_is_not_assigned_passes_through() -> None:
@@ -145,5 +144,5 @@ def test_in_the_graph_too_what_is_not_assigned_passes_through() -> None:
     arguments = {id(tensor) for tensor in body.inputs}
     computed = [tensor for tensor in body.outputs if id(tensor) not in arguments]
     # TensorFlow's own counter and its bound, the sweeps taken, the counters, and what some block changes
-    assert len(computed) == 3 + len(ALWAYS | COUNTERS | {"value:main.return", "value:main.n", "word:@"})
+    assert len(computed) == 3 + len(ALWAYS | COUNTERS | {"value:main.return", "value:main.n", "height:@"})
     assert len(body.outputs) > len(computed)  # what is only read is handed through

@@ -49,8 +49,6 @@ class BlockStep:
     touches: tuple[str, ...]
     """The entries of the state that it may change."""
     run: Callable[[State], State]
-    width: int
-    """How many lanes it computes, and serves at most."""
     free: bool = False
     """Whether it is due wherever some lane's pc is at it (no gate, no earlier group); a backend may save the rule."""
 
@@ -75,7 +73,7 @@ class SweepPlan:
     def touches(self) -> tuple[str, ...]:
         """The entries of the state that a sweep may change: its own, and those of any step."""
         of_steps = {name for step in self.steps for name in step.touches}
-        return tuple(sorted(of_steps | {"sweeps", "executions", "active", "computed"}))
+        return tuple(sorted(of_steps | {"sweeps", "executions", "active"}))
 
     def is_for_all(self, sweeps: Array) -> Array:
         """Whether the sweep before which there were so many is one for all."""
@@ -134,23 +132,10 @@ class Backend(Evaluator, Protocol):
     def put_rows(self, memory: Array, rows: Array, values: Array) -> Array:
         """memory [n, ...] with values [k, ...] in rows [k], valid and all different; `memory` itself may be changed."""
 
-    def merge_rows(self, memory: Array, rows: Array, mask: Array, values: Array) -> Array:
-        """memory [n, ...] with values [k, ...] in those of its rows [k], all different, where mask [k] holds.
+    def write_rows(self, buffers: Array, mask: Array, rows: Array, values: Array) -> Array:
+        """buffers [lanes, m, ...] where row rows[i] of buffers[i] is values[i], for the lanes i with mask[i].
 
-        `memory` itself is left alone.
-        """
-
-    def write_rows(self, buffers: Array, lanes: Array, mask: Array, rows: Array, values: Array) -> Array:
-        """buffers [n, m, ...] where row rows[i] of buffers[lanes[i]] is values[i], for the i [k] with mask[i].
-
-        lanes: [k], all different. `buffers` itself is left alone, and where the mask does not hold `rows` may be
-        anything.
-        """
-
-    def in_turn(self, mask: Array, after: Array, count: int) -> Array:
-        """The numbers of `count` lanes, all different: of those in the mask [lanes] first, each in cyclic order.
-
-        after: int32 [1]; the order begins with the lane after that one. Gives int32 [count], count <= lanes.
+        `buffers` itself is left alone, and where the mask does not hold `rows` may be anything.
         """
 
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
@@ -192,9 +177,8 @@ class Backend(Evaluator, Protocol):
 
         Both are int64 scalars. Called inside `compile_machine`.
 
-        The sweep counts for itself: `sweeps`, and for each block `executions`, the lanes served, `active`, and those
-        that were `computed`. Gives the state, in which at most the entries `plan.touches` differ, and how many sweeps
-        were made.
+        The sweep counts for itself: `sweeps`, and for each block `executions` and the lanes served, `active`. Gives
+        the state, in which at most the entries `plan.touches` differ, and how many sweeps were made.
         """
 
 
@@ -233,8 +217,8 @@ class Interpreted:
 
 def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, int]:
     """`Backend.sweep` where Python drives every step."""
-    names = ("sweeps", "executions", "active", "computed")
-    sweeps, executions, active, computed = (backend.to_numpy(state[name]).copy() for name in names)
+    names = ("sweeps", "executions", "active")
+    sweeps, executions, active = (backend.to_numpy(state[name]).copy() for name in names)
     reductions = OnHost()
 
     def waiting_now() -> np.ndarray:
@@ -256,12 +240,11 @@ def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, 
             if due:
                 state = step.run(state)
                 executions[step.index] += 1
-                active[step.index] += min(served, step.width)
-                computed[step.index] += step.width
+                active[step.index] += served
                 waiting = waiting_now()
                 if chosen is not None:
                     break
         sweeps += 1
         taken += 1
-    counters = zip(names, (sweeps, executions, active, computed))
+    counters = zip(names, (sweeps, executions, active))
     return {**state, **{name: backend.asarray(value, "int64") for name, value in counters}}, taken

@@ -130,23 +130,11 @@ class NumpyBackend:
         memory[rows] = values
         return memory
 
-    def merge_rows(self, memory: Any, rows: Any, mask: Any, values: Any) -> Any:
-        """See Backend."""
-        memory = memory.copy()
-        memory[rows[mask]] = values[mask]
-        return memory
-
-    def write_rows(self, buffers: Any, lanes: Any, mask: Any, rows: Any, values: Any) -> Any:
+    def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> Any:
         """See Backend."""
         buffers = buffers.copy()
-        buffers[lanes[mask], rows[mask]] = values[mask]
+        buffers[np.flatnonzero(mask), rows[mask]] = values[mask]
         return buffers
-
-    def in_turn(self, mask: Any, after: Any, count: int) -> Any:
-        """See Backend."""
-        lanes = len(mask)
-        distance = (np.arange(lanes) - after[0] - 1) % lanes
-        return np.argsort(distance + lanes * ~mask)[:count].astype("int32")
 
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
         """See Backend: NumPy cannot look into a function."""

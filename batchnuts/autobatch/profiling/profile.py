@@ -120,7 +120,7 @@ class MachineNotes:
     def profile(self, function: str, machine: VirtualMachine) -> RunProfile:
         """The profile of the last attempt, which the machine made."""
         backend, state, graph = machine.backend, self.state, machine.program.graph
-        executions, active, computed = (backend.to_numpy(state[n]) for n in ("executions", "active", "computed"))
+        executions, active = (backend.to_numpy(state[name]) for name in ("executions", "active"))
         blocks = [graph.block(label) for label in machine.schedule.order]
         gates = machine.schedule.gates
         pushes, pops = Counter[str](), Counter[str]()
@@ -143,8 +143,8 @@ class MachineNotes:
             compile_seconds=self.compile_seconds,
             run_seconds=self.run_seconds,
             blocks=tuple(
-                _block_profile(block, block.label in gates, Count(int(n), int(served), int(lanes)))
-                for block, n, served, lanes in zip(blocks, executions, active, computed)
+                _block_profile(block, block.label in gates, Count(int(n), int(served), int(n) * machine.lanes))
+                for block, n, served in zip(blocks, executions, active)
             ),
             stacks=tuple(
                 StackProfile(RETURN_ADDRESSES if v == RETURN_ADDRESS else v, pushes[v], pops[v], peak)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import Array, Backend, RowFunction, State, StateArrays
-from batchnuts.autobatch.backends.numpy import NumpyBackend
+from batchnuts.autobatch.backends.backend import Array, Backend, State, StateArrays
 from batchnuts.autobatch.ir.dataflow import liveness
 from batchnuts.autobatch.ir.program import (
     STORED,
@@ -18,18 +16,15 @@ from batchnuts.autobatch.ir.program import (
     GotoOp,
     IndirectGotoOp,
     PopOp,
-    Primitive,
     Program,
     PushGotoOp,
     PushOp,
-    TensorType,
     VariableAllocation,
     WriteRowOp,
+    writes,
 )
-from batchnuts.autobatch.runtime.compaction import serve_some
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
-from batchnuts.autobatch.runtime.return_addresses import return_addresses
 from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, LaneValues, Storage
 
 
@@ -63,8 +58,6 @@ class MachineCode:
         self.timeline_rows = timeline_rows
         self.faults: list[Fault] = []
         self.storage = Storage(backend, lanes, stack_depth)
-        # a profile reads how high the stack of addresses is
-        self.addresses = return_addresses(program, self.index, stack_depth, packed=not timeline_rows)
         # of a stack only the top frame is a value of the state, so one that is popped before it is read is not kept
         self.live = liveness(program.graph, frozenset(program.vars_out), through_calls=True, pop_exposes=False)
         kinds = program.var_alloc
@@ -84,8 +77,6 @@ class MachineCode:
             "sweeps": arrays.asarray(0, "int64"),
             "executions": arrays.full((self.halted,), 0, "int64"),
             "active": arrays.full((self.halted,), 0, "int64"),
-            "computed": arrays.full((self.halted,), 0, "int64"),
-            "turn": arrays.full((self.halted,), lanes - 1, "int32"),
         }
         for variable in self.stored:
             type_ = self.program.var_defs[variable]
@@ -100,7 +91,8 @@ class MachineCode:
             state[f"frames:{variable}"] = arrays.full((slots, *type_.shape), 0, type_.dtype)
             if self.leader[variable] == variable:
                 state[f"height:{variable}"] = arrays.full((lanes,), 0, "int32")
-        state |= self.addresses.start(arrays, lanes)
+        state[f"frames:{RETURN_ADDRESS}"] = arrays.full((slots,), 0, "int32")
+        state[f"height:{RETURN_ADDRESS}"] = arrays.full((lanes,), 0, "int32")
         if rows := self.timeline_rows:
             for variable in self.stacks:
                 state[f"peak:{variable}"] = arrays.full((lanes,), 0, "int32")
@@ -125,19 +117,37 @@ class MachineCode:
                     codes[id(step)] = self._fault(Fault(FaultKind.ASSERTION, step.message, step.source))
         return codes
 
-    def run(self, label: str, width: int | None = None) -> Callable[[State], State]:
-        """What runs a block on the lanes whose counter is at it, or on `width` of them at most."""
-        run, here = self.blocks[label], self.index[label]
-        if width is not None:
-            return serve_some(run, self.program.graph.block(label), here, self.storage, width)
-        return lambda state: run(state, self.storage)
+    def entries_changed(self, label: str) -> tuple[str, ...]:
+        """The entries of the state that running a block may change, as `_block` changes them."""
+        block = self.program.graph.block(label)
+        pushed = {op.var for op in block.ops if isinstance(op, PushOp)}
+        popped = {op.var for op in block.ops if isinstance(op, PopOp)}
+        written = popped | {v for op in block.ops for v in writes(op)}  # a pop uncovers another value
+        changed = {"pc", *(f"value:{v}" for v in written & self._live_at_end(block) & set(self.stored))}
+        match block.terminator:
+            case PushGotoOp():
+                pushed.add(RETURN_ADDRESS)
+            case IndirectGotoOp():
+                popped.add(RETURN_ADDRESS)
+        changed |= {f"frames:{v}" for v in pushed}
+        changed |= {f"height:{self.leader.get(v, v)}" for v in pushed | popped}
+        if pushed or any(isinstance(op, (WriteRowOp, AssertOp)) for op in block.ops):
+            changed.add("fault")
+        if self.timeline_rows:
+            changed |= {"timeline:block", "timeline:active", "timeline:length", *(f"peak:{v}" for v in pushed)}
+        return tuple(sorted(changed))
 
-    def _block(self, block: Block) -> Callable[[State, Storage], State]:
-        """What runs a block on a state of the lanes that a storage is of."""
-        backend, types = self.backend, self.program.var_defs
-        live_at_end = self.live.at_end[block.label]
+    def _live_at_end(self, block: Block) -> frozenset[str]:
+        """The variables whose values the block must leave in the state."""
+        live = self.live.at_end[block.label]
         if block.owner == "main" and isinstance(block.terminator, IndirectGotoOp):
-            live_at_end |= set(self.program.vars_out)
+            return live | set(self.program.vars_out)
+        return live
+
+    def _block(self, block: Block) -> Callable[[State], State]:
+        """What runs a block on the lanes whose counter is at it."""
+        backend, types, storage = self.backend, self.program.var_defs, self.storage
+        live_at_end = self._live_at_end(block)
         steps = plan_block(block, live_at_end, types, backend)
         here = self.index[block.label]
         codes = self._fault_codes(steps)
@@ -148,7 +158,7 @@ class MachineCode:
             callee = self.program.graph.block(block.terminator.target_label).owner
             call_code = self._fault(Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}"))
 
-        def run(state: State, storage: Storage) -> State:
+        def run(state: State) -> State:
             state = state.copy()
             for variable, leader in followers.items():  # equal at the start, and again at the end
                 state[f"height:{variable}"] = state[f"height:{leader}"]
@@ -172,7 +182,7 @@ class MachineCode:
                     case WriteRowOp():
                         written = storage.write_row(state, mask, step, values, types, codes[id(step)])
                         values.set_all(step.var_out, written)
-            self._jump(state, storage, mask, block, values, call_code)
+            self._jump(state, mask, block, values, call_code)
             for variable in values.changed():
                 if f"value:{variable}" in state and variable in live_at_end:
                     state[f"value:{variable}"] = values.for_all_lanes(variable)
@@ -180,18 +190,21 @@ class MachineCode:
                 del state[f"height:{variable}"]
             self._note_dispatch(state, here, mask)
             if codes or call_code:  # a lane with a fault has no meaningful next step
-                halted = backend.full((storage.lanes,), self.halted, "int32")
+                halted = backend.full((self.lanes,), self.halted, "int32")
                 state["pc"] = backend.where(state["fault"] > 0, halted, state["pc"])
             return state
 
         return run
 
-    def _jump(self, state: State, storage: Storage, mask: Array, block: Block, values: LaneValues, code: int) -> None:
+    def _jump(self, state: State, mask: Array, block: Block, values: LaneValues, code: int) -> None:
         """Move the counters of the block's active lanes."""
-        backend, index = self.backend, self.index
+        backend, storage = self.backend, self.storage
+
+        def to_index(index: int) -> Array:
+            return backend.full((self.lanes,), index, "int32")
 
         def to(label: str) -> Array:
-            return backend.full((storage.lanes,), index[label], "int32")
+            return to_index(self.index[label])
 
         match block.terminator:
             case GotoOp(label):
@@ -199,12 +212,13 @@ class MachineCode:
             case BranchOp(condition, yes, no):
                 target = backend.where(values[condition], to(yes), to(no))
             case PushGotoOp(resume, entry):
-                self.addresses.push(state, storage, mask, index[resume], code)
+                storage.push(state, mask, RETURN_ADDRESS, to(resume), code)
                 self._note_height(state, RETURN_ADDRESS)
                 target = to(entry)
             case IndirectGotoOp():
-                at_bottom, address = self.addresses.pop(state, storage, mask)
-                target = backend.where(at_bottom, backend.full((storage.lanes,), self.halted, "int32"), address)
+                at_bottom = state[f"height:{RETURN_ADDRESS}"] == 0
+                address = storage.pop(state, mask, RETURN_ADDRESS)
+                target = backend.where(at_bottom, to_index(self.halted), address)
         state["pc"] = backend.where(mask, target, state["pc"])
 
     def _note_height(self, state: State, variable: str) -> None:
@@ -221,24 +235,6 @@ class MachineCode:
             state["timeline:length"] = row + 1
 
 
-def entries_touched(
-    program: Program, labels: tuple[str, ...], stack_depth: int, timeline_rows: int = 0
-) -> dict[str, tuple[str, ...]]:
-    """For each block, the entries of the state that running it may change.
-
-    Found by running it, on NumPy, on one lane that is at no block and without calling a primitive.
-    """
-    code = MachineCode(program, _NoPrimitives(), 1, stack_depth, labels, timeline_rows)
-    state = code.start({})
-    state["pc"] = np.full(1, code.halted, "int32")
-    result = {}
-    for label in labels:
-        noting = _NotingState(state)
-        code.run(label)(noting)
-        result[label] = tuple(sorted(noting.assigned & state.keys()))
-    return result
-
-
 def _leaders(program: Program, stacked: tuple[str, ...]) -> dict[str, str]:
     """For each variable with a stack, the first of those whose stacks are always of the same height as its own.
 
@@ -253,33 +249,3 @@ def _leaders(program: Program, stacked: tuple[str, ...]) -> dict[str, str]:
         )
         leaders[variable] = first.setdefault(moves, variable)
     return leaders
-
-
-class _NotingState(dict[str, Array]):
-    """A state whose copies note in one place which entries are assigned."""
-
-    def __init__(self, state: State, assigned: set[str] | None = None) -> None:
-        super().__init__(state)
-        self.assigned: set[str] = set() if assigned is None else assigned
-
-    def copy(self) -> _NotingState:
-        """A state of its own that notes in the same place."""
-        return _NotingState(self, self.assigned)
-
-    def __setitem__(self, name: str, value: Array) -> None:
-        self.assigned.add(name)
-        super().__setitem__(name, value)
-
-
-class _NoPrimitives(NumpyBackend):
-    """Gives zeros for what primitives would compute."""
-
-    def vectorize(
-        self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
-    ) -> RowFunction:
-        """See Backend."""
-        return lambda *values: tuple(np.zeros((len(values[0]), *t.shape), t.dtype) for t in outputs)
-
-    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
-        """See Backend."""
-        return lambda *values: tuple(np.zeros((len(values[0]), *t.shape), t.dtype) for t in outputs)

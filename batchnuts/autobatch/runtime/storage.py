@@ -68,25 +68,11 @@ class Storage:
         self.backend = backend
         self.lanes = lanes
         self.depth = depth
-        self._numbers: Array | None = None
-        """Where it is of some lanes of a machine, which."""
-        self._first: Array | None = None
-        """And the first rows of these in the machine's stacks."""
-        self._whole: frozenset[str] = frozenset()
-
-    def of(self, numbers: Array, count: int, whole: frozenset[str]) -> Storage:
-        """The storage of the lanes `numbers` [count] alone; the buffers `whole` are still those of all lanes."""
-        some = Storage(self.backend, count, self.depth)
-        some._first = self.backend.take_rows(self._every(self.depth + 1), numbers)
-        some._whole, some._numbers = whole, numbers
-        return some
-
-    def _every(self, rows: int) -> Array:
-        """0, rows, 2 rows, ...: one for each lane. Made where it is used, so that compilers know what it is."""
-        return self.backend.asarray(np.arange(self.lanes, dtype="int32") * rows, "int32")
 
     def _slots(self, heights: Array) -> Array:
-        return (self._every(self.depth + 1) if self._first is None else self._first) + heights
+        """Each lane's row at its height. The first rows are made where they are used, so that compilers know them."""
+        first = np.arange(self.lanes, dtype="int32") * (self.depth + 1)
+        return self.backend.asarray(first, "int32") + heights
 
     def record_fault(self, state: State, lanes: Array, code: int) -> None:
         """Mark lanes that have no fault yet."""
@@ -128,8 +114,7 @@ class Storage:
         inside = (index >= 0) & (index < buffer_type.shape[0])
         self.record_fault(state, mask & ~inside, code)
         value = backend.cast(values[op.value], buffer_type.dtype)
-        numbers = self._numbers if op.buffer in self._whole else self._every(1)
-        written = backend.write_rows(buffer, numbers, mask & inside, index, value)
+        written = backend.write_rows(buffer, mask & inside, index, value)
         if op.buffer == op.var_out:
             return written
         if op.var_out not in values:  # nothing to keep on other lanes yet

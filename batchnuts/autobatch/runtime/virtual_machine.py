@@ -8,13 +8,10 @@ different calls of a recursion so share every evaluation of a block.
             value:v       [lanes, ...]            REGISTER or top frame of FULL variable v
             frames:v      [lanes * (depth+1), ...] frames beneath the top; the last slot of each lane is scratch
             height:v      int32 [lanes]           frames beneath the top; variables that always move together share one
-            word:@        int64 [lanes]           return addresses, packed; where they do not fit,
-            frames:@, height:@                    the same as for a variable
+            frames:@, height:@                    the same for return addresses: each the pc that a call comes back to
             fault         int32 [lanes]           0, or 1 + index of the first thing that went wrong on the lane
             executions    int64 [blocks]          how often each block ran
             active        int64 [blocks]          on how many lanes in all
-            computed      int64 [blocks]          and how many lanes it computed for that
-            turn          int32 [blocks]          the lane that a slot with a width has served last
             sweeps        int64                   sweeps made so far
 
 The whole machine is this dictionary of arrays: a run can stop after any block and go on later, bit for bit.
@@ -32,12 +29,12 @@ import numpy as np
 from batchnuts.autobatch.backends.backend import Array, Backend, BlockStep, State, StateArrays, SweepPlan
 from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.ir.program import Program, VariableAllocation
-from batchnuts.autobatch.runtime.block_code import MachineCode, entries_touched
+from batchnuts.autobatch.runtime.block_code import MachineCode
 from batchnuts.autobatch.runtime.block_costs import block_work, costs_of
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
-from batchnuts.autobatch.runtime.return_addresses import WORD
 from batchnuts.autobatch.scheduling.dispatch import Rule
-from batchnuts.autobatch.scheduling.schedule import Schedule, ending_early, make_schedule
+from batchnuts.autobatch.scheduling.policies import ending_early, make_schedule
+from batchnuts.autobatch.scheduling.schedule import Schedule
 
 FIRST_STACK_DEPTH = 16
 """Where an automatic stack depth begins; it grows up to LARGEST_STACK_DEPTH."""
@@ -52,7 +49,7 @@ FIRST_STACK_BYTES = 1 << 28
 """Memory that stacks may take on a guess: an input may only look like a depth."""
 
 
-_COUNTERS = ("sweeps", "executions", "active", "computed", "turn")
+_COUNTERS = ("sweeps", "executions", "active")
 """Entries of the state that are not of lanes."""
 
 TIMELINE_ROWS = 4096
@@ -74,7 +71,7 @@ class VirtualMachine:
 
     schedule: a policy's name, or a Schedule made by hand; ValueError if it does not fit the program.
     profiled: whether the state notes what a profile needs besides (see `MachineCode`).
-    ends_early: see `scheduling.schedule.ending_early`.
+    ends_early: see `scheduling.policies.ending_early`.
     """
 
     def __init__(
@@ -104,22 +101,20 @@ class VirtualMachine:
         self.index = self.code.index
         self.halted = self.code.halted
         starts = self.schedule.group_starts
-        touched = entries_touched(program, labels, stack_depth, timeline_rows)
         gates = self.schedule.gates
 
         @functools.cache
-        def step(label: str, width: int | None) -> BlockStep:
+        def step(label: str) -> BlockStep:
             return BlockStep(
                 label,
                 self.index[label],
                 starts[label],
-                touched[label] if width is None else (*touched[label], "turn"),
-                self.code.run(label, width),
-                lanes if width is None else width,
+                self.code.entries_changed(label),
+                self.code.blocks[label],
                 free=not one_choice and starts[label] == 0 and label not in gates,
             )
 
-        slots = tuple(step(slot.label, slot.lanes_of(lanes)) for slot in self.schedule.slots)
+        slots = tuple(step(slot.label) for slot in self.schedule.slots)
         plan = SweepPlan(slots, self.halted, Rule(self.schedule, lanes), one_choice, self.schedule.patience)
 
         def advance(state: State, budget: Array, leave_at: Array) -> tuple[State, Array]:
@@ -190,8 +185,6 @@ class VirtualMachine:
         """
         entry = self.index[self.program.graph.entry]
         values: dict[str, Any] = {name: 0 for name in state if name.startswith("height:")} | {"pc": entry, "fault": 0}
-        if WORD in state:
-            values[WORD] = 1
         for variable, array in inputs.items():
             if f"value:{variable}" in state:
                 values[f"value:{variable}"] = np.asarray(array)[lanes]

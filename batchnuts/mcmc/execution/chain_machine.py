@@ -12,7 +12,7 @@ from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.backends.backend import State
 from batchnuts.autobatch.language.pytree import flatten, unflatten
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.autobatch.scheduling.schedule import costly_blocks
+from batchnuts.autobatch.scheduling.policies import costly_blocks
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.execution.chunk_plan import buffers
 from batchnuts.mcmc.execution.runner import Counts
@@ -94,5 +94,5 @@ class ChainMachine:
     def gradients(self, state: State) -> Counts:
         """How many there were, read off the machine's own counters."""
         places = [self.machine.index[label] for label in self.costly]
-        useful, executed = (self.machine.backend.to_numpy(state[name])[places] for name in ("active", "computed"))
-        return Counts(useful_gradients=int(useful.sum()), executed_gradients=int(executed.sum()))
+        useful, runs = (self.machine.backend.to_numpy(state[name])[places] for name in ("active", "executions"))
+        return Counts(useful_gradients=int(useful.sum()), executed_gradients=int(runs.sum()) * self.machine.lanes)

@@ -10,7 +10,7 @@ import numpy as np
 from batchnuts.autobatch.backends.backend import Backend
 from batchnuts.autobatch.backends.tensorflow.devices import processors, use_own_threads
 from batchnuts.autobatch.ir.program import STORED, PrimOp, Program, WriteRowOp
-from batchnuts.autobatch.scheduling.schedule import costly_blocks
+from batchnuts.autobatch.scheduling.policies import costly_blocks
 from batchnuts.mcmc.chain_program import empty_records
 from batchnuts.mcmc.execution.runner import STRETCH
 from batchnuts.mcmc.settings import ExecutionSettings

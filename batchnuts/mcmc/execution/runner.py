@@ -16,7 +16,7 @@ from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.language.pytree import map_leaves
 from batchnuts.autobatch.runtime.stackless import Tally
-from batchnuts.autobatch.scheduling.schedule import costly_blocks
+from batchnuts.autobatch.scheduling.policies import costly_blocks
 from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.settings import ExecutionSettings

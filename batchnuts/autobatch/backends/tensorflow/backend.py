@@ -47,9 +47,6 @@ VECTORIZERS: dict[str, Callable[..., Any]] = {
 """What turns a function of one lane into one of all: our own, and TensorFlow's, to compare with."""
 
 
-COMPARED = 512
-"""So many lanes are put in order by comparing each with each, more by sorting."""
-
 FEW = 1 << 15
 """So many elements are sooner copied from NumPy than filled by an operation: its call takes 30 microseconds, and in a
 graph it is three nodes."""
@@ -184,15 +181,7 @@ class TensorFlowBackend:
         with self._scope("stack"):
             return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
 
-    def merge_rows(self, memory: Any, rows: Any, mask: Any, values: Any) -> tf.Tensor:
-        """See Backend: by a scatter."""
-        if self.mode == "xla":
-            rows = tf.where(mask, rows, memory.shape[0])  # outside: XLA passes over it
-        else:
-            values = self.where(mask, values, tf.gather(memory, rows))
-        return tf.tensor_scatter_nd_update(memory, rows[:, None], values)
-
-    def write_rows(self, buffers: Any, lanes: Any, mask: Any, rows: Any, values: Any) -> tf.Tensor:
+    def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> tf.Tensor:
         """See Backend: by a scatter, no select over whole buffers.
 
         Lanes that write nothing write outside of them, which XLA passes over. Elsewhere that is an error, and they
@@ -200,7 +189,7 @@ class TensorFlowBackend:
         """
         count, size = buffers.shape[0], buffers.shape[1]
         flat = tf.reshape(buffers, (count * size, *buffers.shape[2:]))
-        first = lanes * size
+        first = np.arange(count, dtype="int32") * size
         if self.mode == "xla":
             slots = tf.where(mask, first + tf.cast(rows, tf.int32), count * size)
         else:
@@ -208,17 +197,6 @@ class TensorFlowBackend:
             values = self.where(mask, values, tf.gather(flat, slots))
         with self._scope("record"):
             return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
-
-    def in_turn(self, mask: Any, after: Any, count: int) -> tf.Tensor:
-        """See Backend: each lane's place is the number of lanes before it, which is faster than sorting a few."""
-        lanes = mask.shape[0]
-        numbers = tf.range(lanes, dtype=tf.int32)
-        with self._scope("rule"):
-            order = (numbers - after - 1) % lanes + tf.where(mask, 0, lanes)
-            if lanes > COMPARED:
-                return tf.argsort(order)[:count]
-            places = _sum_of_rows(tf.cast(order[:, None] < order, tf.int32))
-            return tf.tensor_scatter_nd_update(numbers, places[:, None], numbers)[:count]
 
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
         """See Backend: by tracing it. In the other modes a dispatch costs what TensorFlow takes to start its ops."""
@@ -299,7 +277,6 @@ class TensorFlowBackend:
             chosen = plan.rule.most_active(self._waiting(now["pc"], plan.halted), self) if plan.one_choice else None
             runs: dict[int, Any] = {}
             served: dict[int, Any] = {}
-            computed: dict[int, Any] = {}
             for step in plan.steps:
                 block = step.index
                 if step.free or chosen is not None:
@@ -310,23 +287,15 @@ class TensorFlowBackend:
                     waiting = by_block[block]
                     due = plan.rule.is_due(block, step.group_start, by_block, self) | (for_all & (waiting > 0))
                 runs[block] = runs.get(block, 0) + tf.cast(due, tf.int64)
-                moved = tf.minimum(waiting, step.width)
-                served[block] = served.get(block, 0) + tf.where(due, moved, 0)
-                computed[block] = computed.get(block, 0) + tf.where(due, tf.constant(step.width, tf.int64), 0)
+                served[block] = served.get(block, 0) + tf.where(due, waiting, 0)
                 now = _run_if_due(step, due, now)
             now["sweeps"] += 1
-            for name, counts in (("executions", runs), ("active", served), ("computed", computed)):
-                if name in touched:
-                    now[name] += tf.stack([counts[block] for block in range(plan.halted)])
+            for name, counts in (("executions", runs), ("active", served)):
+                now[name] += tf.stack([counts[block] for block in range(plan.halted)])
             return {name: now[name] for name in touched}, taken + 1
 
-        lanes = state["pc"].shape[0]
-        all_alike = all(step.width == lanes for step in plan.steps)  # then one counter says it all
-        touched = {name: state[name] for name in plan.touches if not (all_alike and name == "computed")}
+        touched = {name: state[name] for name in plan.touches}
         touched, taken = tf.while_loop(goes_on, one_sweep, (touched, tf.zeros_like(budget)))
-        if all_alike:
-            runs = touched["executions"] - state["executions"]
-            touched["computed"] = state["computed"] + runs * lanes
         return {**state, **touched}, taken
 
 
