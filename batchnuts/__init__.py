@@ -16,7 +16,7 @@ __all__ = ["Model", "__version__", "autobatch", "check", "keep_programs", "sampl
 
 if TYPE_CHECKING:
     from batchnuts import autobatch
-    from batchnuts.autobatch.backends.tensorflow.devices import use_own_threads
+    from batchnuts.autobatch.machine import use_own_threads
     from batchnuts.mcmc.execution.program_cache import keep_programs
     from batchnuts.mcmc.model import Model
     from batchnuts.mcmc.sampling import sample_chains
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
     if name == "keep_programs":
         return importlib.import_module("batchnuts.mcmc.execution.program_cache").keep_programs
     if name == "use_own_threads":
-        return importlib.import_module("batchnuts.autobatch.backends.tensorflow.devices").use_own_threads
+        return importlib.import_module("batchnuts.autobatch.machine").use_own_threads
     if name == "Model":
         return importlib.import_module("batchnuts.mcmc.model").Model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
 
 
 def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
-    from batchnuts.autobatch.errors import BatchnutsError
+    from batchnuts.autobatch import BatchnutsError
     from batchnuts.config import ConfigError, describe_keys, load_config, packaged_configs
     from batchnuts.mcmc.saving import check_path
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments.harness.config import ExperimentConfig, load_experiment
 from batchnuts.experiments.harness.summary import table
 from batchnuts.experiments.samplers.problems import Problem
@@ -148,11 +148,8 @@ def measure(task: Task) -> Iterator[str]:
         trace = traced(Path(folder))
     (chunk,) = runner.chunks.values()
     machine, state = runner.machine.machine, chunk.state
-    limits = [machine.backend.asarray(0, "int64")] * 2
-    advance: Any = machine._advance
-    text = advance.compiled_text(state, *limits)
-    known = kernels(text, machine.schedule.order)
-    yield from report(known, trace, untraced, int(state["sweeps"]), counts.useful_gradients)
+    known = kernels(machine.compiled_text(state), machine.schedule.order)
+    yield from report(known, trace, untraced, machine.sweeps(state), counts.useful_gradients)
 
 
 def report(known: Mapping[str, Kernel], trace: Traced, untraced: float, sweeps: int, useful: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch import BatchnutsError
 from batchnuts.settings.schema import nearest, shown
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})

@@ -25,7 +25,7 @@ WITHIN_AUTOBATCH = (
     ("profiling",),
     ("explain",),
     ("api",),
-    ("prepare", "demos"),
+    ("machine", "prepare", "demos"),
 )
 """Each imports only from those before it, and from its own folder."""
 
@@ -40,6 +40,11 @@ IN_BATCHNUTS = (
     ("sample",),
     ("experiments",),
 )
+
+
+FACADE = ("batchnuts.autobatch", "batchnuts.autobatch.machine", "batchnuts.autobatch.pfor")
+"""What code outside of autobatch imports of it, by public names: the language, what drives a machine step by step, and
+the vectorizer of TensorFlow's loops, which is a product of its own. Only the last of them imports TensorFlow."""
 
 
 def modules() -> dict[str, Path]:
@@ -63,8 +68,12 @@ MODULES = modules()
 
 def imports(module: str) -> set[str]:
     """The modules of ours that a module imports, anywhere in it."""
+    return imports_of(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+
+
+def imports_of(tree: ast.Module) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             found |= {name if name in MODULES else node.module for name in names}
@@ -95,6 +104,56 @@ def test_imports_point_one_way(package: str, layers: tuple[tuple[str, ...], ...]
         if other.startswith(package + ".") and layer[part(other)] > layer[part(module)]
     ]
     assert back == []
+
+
+def public_names(module: str) -> set[str]:
+    """What its __all__ lists."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    values = [n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
+    return {name for value in values for name in ast.literal_eval(value)}
+
+
+def past_the_facade(source: str) -> set[str]:
+    """What a module outside of autobatch imports of it that it may not; names of modules in its texts count too."""
+    tree = ast.parse(source)
+    texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    found = {name for name in imports_of(tree) | (texts & set(MODULES)) if name.startswith("batchnuts.autobatch")}
+    past = found - set(FACADE)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in FACADE and public_names(node.module):
+            names = {alias.name for alias in node.names} - public_names(node.module)
+            past |= {f"{node.module}.{name}" for name in names} - set(FACADE)
+    return past
+
+
+@pytest.mark.parametrize(
+    ("source", "past"),
+    [
+        ("from batchnuts.autobatch import batch, machine, ops", ""),
+        ("from batchnuts.autobatch.machine import Machine", ""),
+        ("from batchnuts.autobatch.pfor import jacobian", ""),
+        ("from batchnuts.autobatch.errors import CompileError", "batchnuts.autobatch.errors"),
+        ("importlib.import_module('batchnuts.autobatch.machine')", ""),
+        ("from batchnuts.autobatch.ir.program import Program", "batchnuts.autobatch.ir.program"),
+        ("from batchnuts.autobatch.ir import program", "batchnuts.autobatch.ir.program"),
+        ("from batchnuts.autobatch import api", "batchnuts.autobatch.api"),
+        ("from batchnuts.autobatch import as_type", "batchnuts.autobatch.as_type"),
+        ("from batchnuts.autobatch.machine import VirtualMachine", "batchnuts.autobatch.machine.VirtualMachine"),
+        ("def f():\n    import batchnuts.autobatch.backends.numpy", "batchnuts.autobatch.backends.numpy"),
+        (
+            "importlib.import_module('batchnuts.autobatch.backends.tensorflow.devices')",
+            "batchnuts.autobatch.backends.tensorflow.devices",
+        ),
+    ],
+)
+def test_what_reaches_past_the_facade(source: str, past: str) -> None:
+    assert past_the_facade(source) == ({past} if past else set())
+
+
+def test_no_import_reaches_past_the_facade_of_autobatch() -> None:
+    outside = [module for module in MODULES if not (module + ".").startswith("batchnuts.autobatch.")]
+    found = {module: past_the_facade(MODULES[module].read_text(encoding="utf-8")) for module in outside}
+    assert {module: past for module, past in found.items() if past} == {}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch import BatchnutsError
 
 DType = Literal["float32", "float64"]
 Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]

@@ -25,7 +25,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch import BatchnutsError
 from batchnuts.settings.schema import Settings, explain, nearest, shown
 
 _PACKAGED = Path(__file__).parents[1] / "configs"

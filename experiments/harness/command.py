@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, TypeVar
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.config import FOLDER, OutputSettings
 from batchnuts.experiments.harness.rows import MeasurementsError

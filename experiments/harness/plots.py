@@ -7,7 +7,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments.harness.results import Value
 
 P = ParamSpec("P")

@@ -20,7 +20,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import IO, Any, Self
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch import BatchnutsError
 
 Message = dict[str, Any]
 

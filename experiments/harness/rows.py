@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch import BatchnutsError
 
 Status = Literal["ok", "missing", "failed", "stopped"]
 

@@ -272,7 +272,7 @@ def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pyte
     runs = []
     for shards, seconds, rows in ((1, 0.5, 8), (3, 1e-4, 8), (2, 1e-6, 8), (1, 0.5, 3), (2, 1e-5, 3)):
         slice_for(seconds, monkeypatch)
-        monkeypatch.setattr(chunk_plan, "LEAST_ROWS", rows)
+        monkeypatch.setattr(chunk_plan, "MIN_ROWS", rows)
         monkeypatch.setattr(chunk_plan, "BUFFER_BYTES", 1)
         model = gaussian(3, covariance="ar1", correlation=0.6)  # another each time: nothing is kept of the last one
         runs.append(run_chains(model, *split_settings(settings | {"shards": shards})))

@@ -58,7 +58,7 @@ def test_met_while_drawing_it_is_named_and_no_draw_is_lost(
         pytest.skip("one is enough to be compiled")
     if way == "buffers that fill":
         monkeypatch.setattr("batchnuts.mcmc.execution.chunk_plan.BUFFER_BYTES", 1)
-        monkeypatch.setattr("batchnuts.mcmc.execution.chunk_plan.LEAST_ROWS", 3)
+        monkeypatch.setattr("batchnuts.mcmc.execution.chunk_plan.MIN_ROWS", 3)
     settings = {"chains": CHAINS, "warmup": 0, "draws": 60, "step_size": 0.5, "leapfrogs_per_leaf": leapfrogs}
     with pytest.raises(UnboundedDensityError) as caught:
         sample_chains(model_ending_with(np.inf), **settings, **WAYS[way], seed=5)

@@ -148,6 +148,16 @@ class VirtualMachine:
         """Do now what `advance` does in Python the first time; what a compiler does is left to the first call."""
         self._advance.trace(state, *self._scalars(0, 0))
 
+    def compiled_text(self, state: State) -> str:
+        """The instructions that the backend's compiler made of `advance`, as text. ValueError where none did."""
+        compiled_text = getattr(self._advance, "compiled_text", None)
+        if compiled_text is None or self.backend.mode != "xla":
+            raise ValueError(
+                f"no compiler's text: the backend {self.backend.name!r} runs in mode {self.backend.mode!r}"
+            )
+        text: str = compiled_text(state, *self._scalars(0, 0))
+        return text
+
     def _scalars(self, *numbers: int) -> tuple[Array, ...]:
         arrays = StateArrays(self.backend)
         return tuple(arrays.asarray(number, "int64") for number in numbers)

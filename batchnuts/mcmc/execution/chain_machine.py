@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch import BatchedFunction, StackOverflowError
-from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.backends.backend import State
-from batchnuts.autobatch.language.pytree import flatten, unflatten
-from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
-from batchnuts.autobatch.scheduling.policies import costly_blocks
+from batchnuts.autobatch import StackOverflowError
+from batchnuts.autobatch.machine import LaneProgram, State
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
-from batchnuts.mcmc.execution.chunk_plan import buffers
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.settings import ExecutionSettings
 
@@ -23,19 +17,12 @@ class ChainMachine:
     """The virtual machine of a chunk's chains; all chunks share one. The states are the chunks' own (chunk.py)."""
 
     def __init__(
-        self, program: BatchedFunction, example: ChainInputs, execution: ExecutionSettings, first_depth: int
+        self, program: LaneProgram, example: ChainInputs, execution: ExecutionSettings, first_depth: int
     ) -> None:
-        backend = get_backend(execution.backend, execution.mode)
-        compiled = program.compiled(program.lane_types(example), backend)
-        self.result_tree = flatten(compiled.result_type)[1]
         self.may_grow = execution.max_stack_depth is None
         depth = execution.max_stack_depth or first_depth
         # ends_early: so that chunks in which few chains are left can be merged
-        self.machine = VirtualMachine(
-            compiled.lowered, backend, len(example.key), depth, execution.schedule, ends_early=True
-        )
-        self.costly = costly_blocks(self.machine.program)
-        self.buffers = buffers(self.machine.program)
+        self.machine = program.machine(len(example.key), depth, execution.schedule, ends_early=True)
         self.sweeps_per_second = 40.0
         """As measured last, for whoever begins."""
         state = self.start(example)
@@ -52,22 +39,15 @@ class ChainMachine:
 
     def start(self, inputs: ChainInputs) -> State:
         """The machine's state before the first block."""
-        return self.machine.start(self._named(inputs))
+        return self.machine.start(inputs)
 
     def begin_again(self, state: State, lanes: np.ndarray, inputs: ChainInputs) -> State:
         """The state in which the lanes, which have halted, are before the first block, with their rows of inputs."""
-        return self.machine.begin_again(state, lanes, self._named(inputs))
+        return self.machine.begin_again(state, lanes, inputs)
 
     def make_room(self, state: State, first_row: np.ndarray, until: np.ndarray) -> State:
         """The state with other rows for what is recorded from now on; see ChainInputs."""
-        values = {"first_row": first_row, "until": until}
-        return self.machine.with_values(state, {self._name(name): value for name, value in values.items()})
-
-    def _named(self, inputs: ChainInputs) -> dict[str, Any]:
-        return dict(zip(self.machine.program.vars_in, flatten(inputs)[0]))
-
-    def _name(self, name: str) -> str:
-        return self.machine.live_name(f"run_chain.{name}")
+        return self.machine.with_values(state, {"run_chain.first_row": first_row, "run_chain.until": until})
 
     def grow(self, error: StackOverflowError) -> None:
         """Make the stacks twice as deep; raises the error again where their depth was given."""
@@ -84,15 +64,14 @@ class ChainMachine:
 
     def working(self, state: State, name: str) -> np.ndarray:
         """A variable of `run_chain` as it stands now, [chains, ...]."""
-        return self.machine.read(state, self._name(name))
+        return self.machine.read(state, f"run_chain.{name}")
 
     def result(self, state: State) -> ChainResult:
         """The output variables of a finished state."""
-        result: ChainResult = unflatten(self.result_tree, [np.asarray(r) for r in self.machine.results(state)])
+        result: ChainResult = self.machine.result(state)
         return result
 
     def gradients(self, state: State) -> Counts:
         """How many there were, read off the machine's own counters."""
-        places = [self.machine.index[label] for label in self.costly]
-        useful, runs = (self.machine.backend.to_numpy(state[name])[places] for name in ("active", "executions"))
-        return Counts(useful_gradients=int(useful.sum()), executed_gradients=int(runs.sum()) * self.machine.lanes)
+        runs = self.machine.costly_runs(state)
+        return Counts(useful_gradients=runs.useful, executed_gradients=runs.executed)

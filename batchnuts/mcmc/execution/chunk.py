@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.backends.backend import State
-from batchnuts.autobatch.language.pytree import flatten, map_leaves
+from batchnuts.autobatch.machine import State, map_leaves
 from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
@@ -29,7 +28,7 @@ from batchnuts.mcmc.storage.contract import Storage
 SLICE_SECONDS = 0.5
 """How long the machine runs between two looks at it; leaving it twice a second costs nothing measurable."""
 
-LEAST_SWEEPS = 5
+MIN_SWEEPS = 5
 """The same in sweeps, where these take longer."""
 
 NO_CHAIN = -1
@@ -65,14 +64,12 @@ class Kept:
         found = chunk.machine.so_far(chunk.state)
         first, last = chunk.machine.working(chunk.state, "first_row")[lanes], found.done[lanes]
         self.storage.record(chains, lanes, first, last, found.records)
-        for to, there in zip(_ends(self.ends), _ends(found)):
+
+        def put(to: NDArray[Any], there: NDArray[Any]) -> None:
             to[chains] = there[lanes]
+
+        map_leaves(put, self.ends, _without_records(found))
         return found
-
-
-def _ends(result: ChainResult) -> list[Any]:
-    """All arrays but the records."""
-    return flatten(_without_records(result))[0]
 
 
 def _without_records(result: ChainResult) -> Any:
@@ -116,7 +113,7 @@ class Chunk:
         Raises StackOverflowError, UnboundedDensity, and whatever else went wrong on a lane.
         """
         vm = self.machine.machine
-        sweeps = max(LEAST_SWEEPS, int(self.sweeps_per_second * SLICE_SECONDS))
+        sweeps = max(MIN_SWEEPS, int(self.sweeps_per_second * SLICE_SECONDS))
         may_stop = bool((self.machine.working(self.state, "until") < self.inputs.until).any())
         limit = self.live() - 1 if may_stop else leave_at  # as soon as one lane halts: its buffer may be full
         began = time.perf_counter()
@@ -183,7 +180,7 @@ def merge(one: Chunk, other: Chunk, kept: Kept) -> Chunk:
 
     chains = moved(np.where(stay, one.chains, NO_CHAIN), other.chains)
     inputs = map_leaves(moved, one.inputs, other.inputs)
-    state = vm.with_lanes(one.state, to, other.state, move, without=machine.buffers)
+    state = vm.with_lanes(one.state, to, other.state, move)
     rate, merged = one.sweeps_per_second, one.merged + other.counts
     both = Chunk(machine, chains, inputs, state, rate, one.counts + other.counts, merged)
     both.state = both.with_room(state, moved(done, done_other))

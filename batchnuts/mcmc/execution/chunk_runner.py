@@ -21,14 +21,12 @@ from functools import partial
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
-from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.backends.tensorflow.devices import on_shard, processors
-from batchnuts.autobatch.language.pytree import map_leaves
+from batchnuts.autobatch.machine import LaneProgram, map_leaves, processors
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import NO_CHAIN, SLICE_SECONDS, Chunk, Kept, merge
-from batchnuts.mcmc.execution.chunk_plan import Chunking, divide, greatest_width, is_compiled
+from batchnuts.mcmc.execution.chunk_plan import Chunking, divide, is_compiled, maximum_width
 from batchnuts.mcmc.execution.runner import Counts, Runner, StretchRunner
 from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -42,13 +40,11 @@ def make_runner(
     if execution.executor != "virtual_machine":
         return StretchRunner(program, example, execution)
     chains = len(example.key)
-    most = chains
-    if is_compiled(execution):
-        backend = get_backend(execution.backend, execution.mode)
-        most = greatest_width(program.compiled(program.lane_types(example), backend).lowered, backend)
+    compiled = LaneProgram(program, example, execution.backend, execution.mode)
+    most = maximum_width(compiled) if is_compiled(execution) else chains
     chunking = divide(chains, execution, most, processors())
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
-    return ChunkRunner(program, example, execution, depth, chunking)
+    return ChunkRunner(compiled, example, execution, depth, chunking)
 
 
 @dataclass(frozen=True, order=True)
@@ -96,7 +92,7 @@ class ChunkRunner:
 
     def __init__(
         self,
-        program: BatchedFunction,
+        program: LaneProgram,
         example: ChainInputs,
         execution: ExecutionSettings,
         first_depth: int,
@@ -205,7 +201,7 @@ class ChunkRunner:
                         return
                     place = min(self.waiting, key=self.progress)
                     self.waiting.discard(place)
-                with on_shard(shard):
+                with self.machine.machine.on_shard(shard):
                     self.step(place)
             except BaseException as error:
                 with self.lock:

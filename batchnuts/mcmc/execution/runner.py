@@ -1,7 +1,7 @@
 """How a chain program is driven: what a runner is, and the one for executors other than the virtual machine.
 
 A runner yields counts of what all chains have done so far a few times a second, so that progress can be shown and a run
-can be interrupted; the last thing it yields is the finished stretch. (The virtual machine's is in chunks.py.)
+can be interrupted; the last thing it yields is the finished stretch. (The virtual machine's is in chunk_runner.py.)
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction
-from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.language.pytree import map_leaves
-from batchnuts.autobatch.runtime.stackless import Tally
-from batchnuts.autobatch.scheduling.policies import costly_blocks
+from batchnuts.autobatch.machine import LaneProgram, Tally, map_leaves
 from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -93,10 +90,12 @@ class StretchRunner:
         self.options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         self.parts: list[ChainResult] = []
         self.arrangement = Arrangement(len(example.key))
-        self.costly: tuple[str, ...] = ()
-        if execution.executor == "stackless":
-            backend = get_backend(execution.backend, execution.mode)
-            self.costly = costly_blocks(program.compiled(program.lane_types(example), backend).with_calls)
+        self.counted = (
+            LaneProgram(program, example, execution.backend, execution.mode)
+            if execution.executor == "stackless"
+            else None
+        )
+        """What tells of an executor that counts; None for plain Python, which does not."""
 
     def wait_until_compiled(self) -> None:
         """See Runner: it compiles as it runs."""
@@ -125,9 +124,9 @@ class StretchRunner:
 
     def counts(self, joined: ChainResult, tally: Tally, lanes: int) -> Counts:
         """Gradients as the executor counted them; plain Python evaluates each for one chain, all of them useful."""
-        if self.options["executor"] == "stackless":
-            useful = sum(tally[label][1] for label in self.costly if label in tally)
-            executed = sum(tally[label][0] for label in self.costly if label in tally) * lanes
+        if self.counted is not None:
+            runs = self.counted.costly_runs(tally, lanes)
+            useful, executed = runs.useful, runs.executed
         else:
             useful = executed = int(joined.records.n_steps.sum())
         return Counts(int(joined.done.sum()), useful, executed, int(joined.divergences.sum()))

@@ -8,7 +8,6 @@ program for each device; it loads it for the others from a file, which takes a t
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import threading
@@ -34,24 +33,10 @@ _devices: list[str] = []
 """Those made by `use_own_threads`."""
 
 
-def processors() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def use_own_threads(shards: int | None = None) -> bool:
-    """Divide the processor into `shards` devices of one thread each (default: one for each core that may be used).
-
-    For a process that samples and does little else with TensorFlow: whatever runs outside of the sampler has one thread
-    afterwards. To be called before TensorFlow makes its devices, which it does at the first tensor. False, and no
-    devices were made, where that was before, where there is a graphics card, or for fewer than two shards.
-
-    Programs that XLA compiles are kept in a directory for temporary files until the process ends.
-    """
+def use_own_threads(shards: int) -> bool:
+    """See `machine.use_own_threads`: the processor is divided into devices of one thread each."""
     import tensorflow as tf
 
-    if shards is None:
-        shards = processors()
     if _devices:
         return len(_devices) >= shards
     if shards < 2:

@@ -1,0 +1,279 @@
+"""A batched function's machine, driven step by step: for programs that do more with it than call the function.
+
+A call runs until every lane has halted. Who runs for hours wants to show how far lanes have come, to take results out
+on the way, to give lanes that have halted something else to do, and to run several machines on threads:
+
+    program = LaneProgram(function, arguments, "tensorflow", "xla")
+    machine = program.machine(lanes, stack_depth=16)
+    state = machine.start(arguments)
+    while machine.count_live(state):
+        state = machine.advance(state, 100)
+        machine.check_faults(state)
+    result = machine.result(state)
+
+Code outside of `batchnuts.autobatch` imports its public names and this module, and nothing beneath them
+(tests/test_structure.py). No array library is named here but where its threads are asked for.
+
+Arguments are those of a call, in order: structures of arrays [lanes, ...]. A variable's name is that in the program
+before variables share registers, `function.variable`, with a dot before each field of a structure.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from batchnuts.autobatch.api import BatchedFunction, get_backend
+from batchnuts.autobatch.backends.backend import State
+from batchnuts.autobatch.ir.program import STORED, PrimOp, WriteRowOp
+from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.runtime.stackless import Tally
+from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
+from batchnuts.autobatch.scheduling.policies import costly_blocks
+from batchnuts.autobatch.scheduling.schedule import Schedule
+
+__all__ = [
+    "CostlyRuns",
+    "LaneProgram",
+    "Machine",
+    "State",
+    "Tally",
+    "map_leaves",
+    "processors",
+    "use_own_threads",
+]
+
+
+@dataclass(frozen=True)
+class CostlyRuns:
+    """Executions of blocks with a primitive that is declared costly, counted in lanes."""
+
+    useful: int
+    """On lanes that were active."""
+    executed: int
+    """On all lanes, active or not."""
+
+
+class LaneProgram:
+    """A batched function compiled for one lane's types of some arguments, and what can be asked of it.
+
+    arguments: an example. backend, mode: as for `BatchedFunction.run`; ValueError for what there is not, CompileError
+    for what cannot be batched.
+    """
+
+    def __init__(self, function: BatchedFunction, arguments: tuple[Any, ...], backend: str, mode: str) -> None:
+        self._backend = get_backend(backend, mode)
+        self._compiled = function.compiled(function.lane_types(arguments), self._backend)
+        self.result_type: Any = self._compiled.result_type
+        """Structure of the TensorTypes of one lane's result."""
+
+    def machine(
+        self, lanes: int, stack_depth: int, schedule: str | Schedule = "auto", ends_early: bool = False
+    ) -> Machine:
+        """A machine for so many lanes, with stacks of so many frames.
+
+        ends_early: lanes begin and halt soon, where they would wait for others to do so together: for whoever gives
+        lanes that have halted something else to do.
+        """
+        lowered = self._compiled.lowered
+        return Machine(
+            self, VirtualMachine(lowered, self._backend, lanes, stack_depth, schedule, ends_early=ends_early)
+        )
+
+    @cached_property
+    def buffers(self) -> frozenset[str]:
+        """The stored variables that `write` writes rows to."""
+        ops = (op for block in self._compiled.lowered.graph.blocks for op in block.ops if isinstance(op, WriteRowOp))
+        return frozenset(v for op in ops for v in (op.buffer, op.var_out))
+
+    @property
+    def lane_bytes(self) -> int:
+        """Bytes that one lane keeps between blocks: the top frames of its variables, without buffers."""
+        program = self._compiled.lowered
+        kept = (v for v, kind in program.var_alloc.items() if kind in STORED and v not in self.buffers)
+        types = (program.var_defs[v] for v in kept)
+        return sum(math.prod(t.shape) * np.dtype(t.dtype).itemsize for t in types)
+
+    @property
+    def costly_work(self) -> float:
+        """Multiplications and elements that the costly primitives compute for one lane, all of them once.
+
+        Counted in their graphs, so it depends on nothing but the program. A primitive counts as nothing where the
+        backend cannot look into it.
+        """
+        program, total = self._compiled.lowered, 0.0
+        for label in costly_blocks(program):
+            for op in program.graph.block(label).ops:
+                if isinstance(op, PrimOp) and op.function.costly:
+                    work = self._backend.work(op.function, tuple(program.var_defs[v] for v in op.vars_in))
+                    total += work.products + work.elements if work is not None else 0.0
+        return total
+
+    def costly_runs(self, tally: Tally, lanes: int) -> CostlyRuns:
+        """What `stackless` has counted (`BatchedFunction.run(tally=...)`) in runs of so many lanes."""
+        counted = [tally[label] for label in costly_blocks(self._compiled.with_calls) if label in tally]
+        return CostlyRuns(sum(active for _, active in counted), sum(runs for runs, _ in counted) * lanes)
+
+
+class Machine:
+    """A program ready to run; made by `LaneProgram.machine`.
+
+    A state is all there is of a run, and opaque: it can be kept, and gone on with later, bit for bit. Methods that give
+    a state leave the one they were given as it was. Threads may share a machine; states are the caller's.
+    """
+
+    def __init__(self, program: LaneProgram, machine: VirtualMachine) -> None:
+        self.program = program
+        self._machine = machine
+        self._costly = [machine.index[label] for label in costly_blocks(machine.program)]
+
+    # ---- what it was made with
+
+    @property
+    def lanes(self) -> int:
+        """How many."""
+        return self._machine.lanes
+
+    @property
+    def stack_depth(self) -> int:
+        """Frames that each stack holds beneath its top."""
+        return self._machine.stack_depth
+
+    @property
+    def schedule(self) -> Schedule:
+        """By which it picks blocks."""
+        return self._machine.schedule
+
+    def with_stack_depth(self, stack_depth: int) -> Machine:
+        """The same with stacks of another depth. States of the one do not fit the other."""
+        return Machine(self.program, self._machine.with_stack_depth(stack_depth))
+
+    # ---- compiling
+
+    def trace(self, state: State) -> None:
+        """Do now what the first `advance` would do in Python, and leave to that what a compiler does without it."""
+        self._machine.trace(state)
+
+    def compiled_text(self, state: State) -> str:
+        """The instructions that a compiler made of it, as text. ValueError where none did."""
+        return self._machine.compiled_text(state)
+
+    # ---- running
+
+    def start(self, arguments: tuple[Any, ...]) -> State:
+        """The state before the first block of every lane."""
+        return self._machine.start(self._named(arguments))
+
+    def advance(self, state: State, sweeps: int, leave_at: int = 0) -> State:
+        """Make up to `sweeps` sweeps over the schedule, none once at most `leave_at` lanes have not halted."""
+        return self._machine.advance(state, sweeps, leave_at)
+
+    def begin_again(self, state: State, lanes: np.ndarray, arguments: tuple[Any, ...]) -> State:
+        """The state with the lanes `lanes` [k], which have halted, before their first block.
+
+        arguments: [lanes, ...] for all lanes of the machine; the other lanes' rows are not read.
+        """
+        return self._machine.begin_again(state, lanes, self._named(arguments))
+
+    def with_values(self, state: State, values: Mapping[str, Any]) -> State:
+        """The state in which variables have other values [lanes, ...], by name. KeyError for one that is not stored."""
+        return self._machine.with_values(state, {self._machine.live_name(name): v for name, v in values.items()})
+
+    def with_lanes(self, state: State, to: np.ndarray, source: State, lanes: np.ndarray) -> State:
+        """The state whose lanes `to` [k] go on as the lanes `lanes` [k] of another state of this machine would.
+
+        What stands in buffers does not move with them: it is to have been taken out. Counters stay this state's.
+        """
+        return self._machine.with_lanes(state, to, source, lanes, without=self.program.buffers)
+
+    def on_shard(self, number: int) -> AbstractContextManager[None]:
+        """What a thread does inside runs on threads of its own, if `use_own_threads` has made any: the number-th."""
+        threads = _threads_of(self._machine.backend.name)
+        return threads.on_shard(number) if threads is not None else nullcontext()
+
+    # ---- looking at a state, on the host
+
+    def live(self, state: State) -> np.ndarray:
+        """Which lanes have not halted yet: bool [lanes]."""
+        return self._machine.live(state)
+
+    def count_live(self, state: State) -> int:
+        """How many lanes have not halted yet."""
+        return self._machine.count_live(state)
+
+    def check_faults(self, state: State) -> None:
+        """Raise for the first lane on which something went wrong.
+
+        StackOverflowError, LaneAssertionError, or BatchnutsError for a write outside its buffer.
+        """
+        self._machine.check_faults(state)
+
+    def read(self, state: State, variable: str) -> np.ndarray:
+        """A variable's value as it stands, [lanes, ...]. KeyError for one that is not stored."""
+        return self._machine.read(state, self._machine.live_name(variable))
+
+    def result(self, state: State) -> Any:
+        """The function's result, a structure of arrays [lanes, ...]; it means something on lanes that have halted."""
+        arrays = [np.asarray(array) for array in self._machine.results(state)]
+        return unflatten(flatten(self.program.result_type)[1], arrays)
+
+    def costly_runs(self, state: State) -> CostlyRuns:
+        """Since `start`, by the machine's own counters."""
+        counters = (self._machine.backend.to_numpy(state[name])[self._costly] for name in ("active", "executions"))
+        useful, runs = (int(counter.sum()) for counter in counters)
+        return CostlyRuns(useful, runs * self.lanes)
+
+    def sweeps(self, state: State) -> int:
+        """How many were made since `start`."""
+        return int(self._machine.backend.to_numpy(state["sweeps"]))
+
+    def _named(self, arguments: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(self._machine.program.vars_in, flatten(arguments)[0]))
+
+
+# ---- threads that drive machines ------------------------------------------------------------------------------------
+
+
+class Threads(Protocol):
+    """What an array library does for threads of the host that each drive a machine; a module of its backend."""
+
+    def use_own_threads(self, shards: int) -> bool:
+        """Give each of so many shards threads of its own; whether they have them now."""
+
+    def on_shard(self, number: int) -> AbstractContextManager[None]:
+        """What this thread does inside runs on those of the number-th, counted around; where they are, if there are."""
+
+
+def _threads_of(backend: str) -> Threads | None:
+    """None where a library computes in the thread that calls it."""
+    if backend != "tensorflow":
+        return None
+    from batchnuts.autobatch.backends.tensorflow import devices
+
+    return devices
+
+
+def processors() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_own_threads(shards: int | None = None, backend: str = "tensorflow") -> bool:
+    """Divide the processor among `shards` threads that drive machines (default: one for each core that may be used).
+
+    For a process that samples and does little else with the backend's library: whatever runs outside of the sampler has
+    one thread afterwards. To be called before TensorFlow makes its devices, which it does at the first tensor. False,
+    and nothing has changed, where that was before, where there is a graphics card, for fewer than two shards, and for a
+    backend without threads of its own.
+
+    Programs that XLA compiles are kept in a directory for temporary files until the process ends.
+    """
+    threads = _threads_of(backend)
+    return threads is not None and threads.use_own_threads(processors() if shards is None else shards)
