@@ -8,10 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchnuts.autobatch import random
 from batchnuts.mcmc.assertions import warn_of_assertions
@@ -20,7 +21,7 @@ from batchnuts.mcmc.check_model import UnboundedDensityError, refuse_unbounded
 from batchnuts.mcmc.draws import Draws, Phase, Progress
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.chunk_runner import make_runner
-from batchnuts.mcmc.execution.program_cache import borrow, give_back
+from batchnuts.mcmc.execution.program_cache import Programs, borrow, give_back
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.metric import pooled_inverse_mass
 from batchnuts.mcmc.model import Model, ModelError
@@ -34,6 +35,8 @@ from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, tell
 
 ProgressCallback = Callable[[Progress], None]
+
+Result = TypeVar("Result")
 
 
 def sample_chains(model: Model, *, progress: ProgressCallback | bool | None = None, **settings: Any) -> Any:
@@ -92,13 +95,20 @@ def run_chains(
     give what was drawn so far, with `interrupted` set. Any other error that comes while there are draws is raised with
     these as its attribute `draws_so_far`. The model is checked first.
     """
-    run = _Run(model, sampler, execution, progress or (lambda _: None), stop or StopSignals())
-    draws = run.run()
-    run.give_back()
+    if too_large := memory_problem(sampler, model.dimension, model.dtype):
+        raise SettingsError(f"{too_large}.")
+    position, first = first_starts(model, sampler)
+    programs = borrow(model, sampler, execution, first)
+    if programs.runner is None:  # else it has been reported
+        warn_of_assertions(model, execution)
+    keys = random.lane_keys(sampler.seed, sampler.chains)
+    run = _Run(model, sampler, execution, progress or (lambda _: None), stop or StopSignals(), programs, keys)
+    draws = run.run(position)
+    give_back(model, sampler, execution, programs)  # not after an error: then nobody knows their state
     return draws
 
 
-@dataclass
+@dataclass(frozen=True)
 class _State:
     """All chains between stretches, on the host; every array [chains, ...]."""
 
@@ -112,94 +122,95 @@ class _State:
 
 
 @dataclass
-class _Tally:
-    """What a phase has counted so far."""
+class _Spent:
+    """What the phases of a run have taken so far: all of it that changes while it goes on."""
 
-    counts: Counts = field(default_factory=Counts)
-    seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
+    counts: dict[str, Counts] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), Counts()))
 
 
+@dataclass(frozen=True)
 class _Run:
-    def __init__(
-        self,
-        model: Model,
-        sampler: SamplerSettings,
-        execution: ExecutionSettings,
-        progress: ProgressCallback,
-        stop: StopSignals,
-    ) -> None:
-        self.stop = stop
-        self.model = model
-        self.sampler = sampler
-        self.execution = execution
-        self.progress = progress
-        self.windows = warmup_windows(sampler.warmup)
-        self.keys = random.lane_keys(sampler.seed, sampler.chains)
-        self.timings = {"compile": 0.0, "warmup": 0.0, "sampling": 0.0}
-        self.warmup, self.sampling = _Tally(), _Tally()
-        self.runner: Runner | None = None
+    """What a run goes by. Where its chains stand is handed on from step to step."""
 
-    def run(self) -> Draws:
-        """Warmup, then draws."""
-        model, sampler = self.model, self.sampler
-        if too_large := memory_problem(sampler, model.dimension, model.dtype):
-            raise SettingsError(f"{too_large}.")
-        position, start = first_starts(model, sampler)
-        self.programs = borrow(model, sampler, self.execution, start)
-        if self.programs.runner is None:  # else it has been reported
-            warn_of_assertions(model, self.execution)
-        position, log_density, gradient = self.timed(
-            "compile", lambda: find_starts(model, self.programs.evaluate, sampler, self.execution, position)
-        )
-        inverse_mass = np.ones(model.dimension, model.dtype)
-        self.state = _State(position, log_density, gradient, inverse_mass, sampler.step_size or 1.0)
+    model: Model
+    sampler: SamplerSettings
+    execution: ExecutionSettings
+    progress: ProgressCallback
+    stop: StopSignals
+    programs: Programs
+    keys: np.ndarray
+    """uint32 [chains, 2]."""
+    spent: _Spent = field(default_factory=_Spent)
+
+    def run(self, position: np.ndarray) -> Draws:
+        """Warmup from positions [chains, dimension], then draws."""
+        state = self.timed("compile", lambda: self.first_state(position))
+        runner: Runner | None = None
         try:
-            self.prepare()
+            self.progress(Progress("compile", 0, 1, 0.0))
+            runner = self.find_runner(state)
+            state = self.compile(runner, state)
+            self.progress(Progress("compile", 1, 1, self.spent.seconds["compile"]))
             for window in self.windows:
-                self.warm_up(window)
+                state = self.warm_up(runner, state, window)
         except KeyboardInterrupt:
-            return self.draws(None, interrupted=True)
-        return self.draw()
+            return self.nothing_drawn(state, runner)
+        return self.draw(runner, state)
 
-    def give_back(self) -> None:
-        """Leave what was compiled to the next run. Not after an error: then nobody knows its state."""
-        give_back(self.model, self.sampler, self.execution, self.programs)
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """Of warmup."""
+        return warmup_windows(self.sampler.warmup)
 
-    def timed(self, phase: str, work: Callable[[], Any]) -> Any:
+    def timed(self, phase: Phase, work: Callable[[], Result]) -> Result:
         """The result of `work`, its time added to the phase."""
         start = time.perf_counter()
         result = work()
-        self.timings[phase] += time.perf_counter() - start
+        self.spent.seconds[phase] += time.perf_counter() - start
         return result
 
-    def prepare(self) -> None:
-        """Compile everything the run needs."""
-        sampler, model = self.sampler, self.model
-        self.progress(Progress("compile", 0, 1, 0.0))
+    def first_state(self, position: np.ndarray) -> _State:
+        """Where all chains can begin, from where they are to."""
+        model, sampler = self.model, self.sampler
+        position, log_density, gradient = find_starts(model, self.programs.evaluate, sampler, self.execution, position)
+        inverse_mass = np.ones(model.dimension, model.dtype)
+        return _State(position, log_density, gradient, inverse_mass, sampler.step_size or 1.0)
+
+    @property
+    def rows(self) -> int:
+        """Of the runner's buffers, at least."""
+        longest = max([self.sampler.draws, *(w.transitions for w in self.windows)])
+        model = self.model
+        return buffer_rows(longest, self.sampler.chains, model.dimension, model.dtype, self.execution)
+
+    def find_runner(self, state: _State) -> Runner:
+        """That of an earlier run, if its buffers are long enough; else another one."""
+        sampler, model, programs = self.sampler, self.model, self.programs
+        rows = self.rows
+        if programs.runner is not None and programs.rows >= rows:
+            return programs.runner
+        programs.runner = None
         options = NutsOptions(
             sampler.max_tree_depth, sampler.leapfrogs_per_leaf, sampler.divergence_threshold, model.dtype
         )
-        longest = max([sampler.draws, *(w.transitions for w in self.windows)])
-        rows = buffer_rows(longest, sampler.chains, model.dimension, model.dtype, self.execution)
-        programs, example = self.programs, self.inputs(0, False)
-        self.runner = programs.runner
-        if self.runner is None or programs.rows < rows:
-            programs.runner = self.runner = None
-            transition = make_nuts(programs.value_and_gradient, options)
-            program = make_chain(transition, sampler.target_acceptance, rows, model.dimension, model.dtype)
-            self.runner = self.timed(
-                "compile", lambda: make_runner(program, example, self.execution, sampler.max_tree_depth)
-            )
-        if sampler.step_size is None:
-            self.timed("compile", self.find_step_size)
-        self.timed("compile", self.runner.wait_until_compiled)
-        if programs.runner is None:
-            programs.runner, programs.rows = self.runner, rows
-        self.progress(Progress("compile", 1, 1, self.timings["compile"]))
+        transition = make_nuts(programs.value_and_gradient, options)
+        program = make_chain(transition, sampler.target_acceptance, rows, model.dimension, model.dtype)
+        example = self.inputs(state, 0, False)
+        return self.timed("compile", lambda: make_runner(program, example, self.execution, sampler.max_tree_depth))
 
-    def find_step_size(self) -> None:
-        """Set the step size to the median of what each chain finds reasonable where it stands."""
-        state, n = self.state, self.sampler.chains
+    def compile(self, runner: Runner, state: _State) -> _State:
+        """Everything the run needs; the runner meanwhile. Gives the state with a first step size."""
+        if self.sampler.step_size is None:
+            state = self.timed("compile", lambda: self.with_found_step_size(state))
+        self.timed("compile", runner.wait_until_compiled)
+        if self.programs.runner is None:
+            self.programs.runner, self.programs.rows = runner, self.rows
+        return state
+
+    def with_found_step_size(self, state: _State) -> _State:
+        """The state with the median of the step sizes that each chain finds reasonable where it stands."""
+        n = self.sampler.chains
         options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         if options["schedule"] == "auto":
             options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
@@ -213,11 +224,11 @@ class _Run:
             **options,
         )
         refuse_unbounded(self.model, log_density, there, "the search for a first step size")
-        state.step_size = pooled_step_size(np.log(found))
+        return replace(state, step_size=pooled_step_size(np.log(found)))
 
-    def inputs(self, transitions: int, adapting: bool) -> ChainInputs:
+    def inputs(self, state: _State, transitions: int, adapting: bool) -> ChainInputs:
         """The arguments of `run_chain` from the state of all chains."""
-        state, n, dtype = self.state, self.sampler.chains, self.model.dtype
+        n, dtype = self.sampler.chains, self.model.dtype
         log_step = np.full(n, np.log(state.step_size), dtype)
         return ChainInputs.begin(
             self.keys,
@@ -231,104 +242,118 @@ class _Run:
             transitions=np.full(n, transitions, "int64"),
         )
 
-    def stretch(self, transitions: int, adapting: bool, phase: Phase, total: int, before: int) -> ChainResult:
+    def stretch(
+        self, runner: Runner, inputs: ChainInputs, transitions: int, phase: Phase, total: int, before: int
+    ) -> ChainResult:
         """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way."""
+        spent, chains = self.spent, self.sampler.chains
+        start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
         result: ChainResult | None = None
-        tally = self.warmup if phase == "warmup" else self.sampling
-        start, counts_before = time.perf_counter(), tally.counts
-        seconds_before = tally.seconds
-        assert self.runner is not None
         try:
-            for counts, so_far in self.runner.run(self.inputs(transitions, adapting), transitions):
+            for counts, so_far in runner.run(inputs, transitions):
                 result = so_far
-                tally.counts = counts_before + counts
-                tally.seconds = seconds_before + time.perf_counter() - start
-                self.timings[phase] = tally.seconds
-                done = before * self.sampler.chains + counts.transitions
+                spent.counts[phase] = counts_before + counts
+                spent.seconds[phase] = seconds_before + time.perf_counter() - start
                 self.progress(
                     Progress(
                         phase,
-                        done,
-                        total * self.sampler.chains,
-                        tally.seconds,
-                        tally.counts.useful_gradients,
-                        tally.counts.utilization,
-                        tally.counts.divergences,
+                        before * chains + counts.transitions,
+                        total * chains,
+                        spent.seconds[phase],
+                        spent.counts[phase].useful_gradients,
+                        spent.counts[phase].utilization,
+                        spent.counts[phase].divergences,
                     )
                 )
                 self.stop.check()
         except UnboundedDensity as met:
             raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
-        assert result is not None
+        assert result is not None, "the last thing that a runner yields is the finished stretch"
         return result
 
-    def warm_up(self, window: Window) -> None:
+    def warm_up(self, runner: Runner, state: _State, window: Window) -> _State:
         """One window: adapt in every chain, then pool."""
-        state, sampler = self.state, self.sampler
+        sampler, transitions = self.sampler, window.transitions
         adapting = sampler.step_size is None
-        result = self.stretch(window.transitions, adapting, "warmup", sampler.warmup, state.transitions_done)
-        self.carry_over(result, window.transitions)
+        inputs = self.inputs(state, transitions, adapting)
+        result = self.stretch(runner, inputs, transitions, "warmup", sampler.warmup, state.transitions_done)
+        state = replace(
+            state,
+            position=result.position,
+            log_density=result.log_density,
+            gradient=result.gradient,
+            transitions_done=state.transitions_done + transitions,
+        )
         if adapting:
-            state.step_size = pooled_step_size(result.adaptation.log_step_mean)
+            state = replace(state, step_size=pooled_step_size(result.adaptation.log_step_mean))
         if window.estimates_metric and sampler.adapt_metric:
-            recorded = result.records.position[:, : window.transitions]
-            state.inverse_mass = pooled_inverse_mass(recorded).astype(self.model.dtype)
+            inverse_mass = pooled_inverse_mass(result.records.position[:, :transitions]).astype(self.model.dtype)
+            state = replace(state, inverse_mass=inverse_mass)
             if adapting:
-                self.timed("warmup", self.find_step_size)
+                pooled = state
+                state = self.timed("warmup", lambda: self.with_found_step_size(pooled))
+        return state
 
-    def carry_over(self, result: ChainResult, transitions: int) -> None:
-        state = self.state
-        state.position, state.log_density, state.gradient = result.position, result.log_density, result.gradient
-        state.transitions_done += transitions
-
-    def draw(self) -> Draws:
+    def draw(self, runner: Runner, state: _State) -> Draws:
         """The draws. From here on a signal is heeded where all that was drawn is at hand: after a report."""
+        draws = self.sampler.draws
         try:
             self.stop.hold()
-            return self.draws(self.stretch(self.sampler.draws, False, "sampling", self.sampler.draws, before=0))
+            result = self.stretch(runner, self.inputs(state, draws, False), draws, "sampling", draws, before=0)
+            return self.drawn(state, runner, result)
         except KeyboardInterrupt:
-            return self.draws(self.drawn_so_far(), interrupted=True)
+            left = runner.interrupted()
+            return (
+                self.nothing_drawn(state, runner)
+                if left is None
+                else self.drawn(state, runner, left.result, left.begun)
+            )
         except Exception as error:
             with suppress(Exception):  # what is reported is what went wrong first
-                so_far = self.drawn_so_far()
-                if so_far is not None and so_far.done.any():
-                    error.draws_so_far = self.draws(so_far, interrupted=True)  # type: ignore[attr-defined]
+                left = runner.interrupted()
+                if left is not None and left.result.done.any():
+                    error.draws_so_far = self.drawn(state, runner, left.result, left.begun)  # type: ignore[attr-defined]
             raise
 
-    def drawn_so_far(self) -> ChainResult | None:
-        """What there is of a stretch that was interrupted."""
-        assert self.runner is not None
-        return self.runner.interrupted()
+    def drawn(
+        self, state: _State, runner: Runner, result: ChainResult, begun: NDArray[np.bool_] | None = None
+    ) -> Draws:
+        """Everything as the object that is given out. begun: which chains had their turn, where some may not have."""
+        records = {name: array[:, : self.sampler.draws] for name, array in result.records._asdict().items()}
+        return self.given_out(state, runner, records, np.asarray(result.done), begun)
 
-    def draws(self, result: ChainResult | None, interrupted: bool = False) -> Draws:
-        """Everything as the object that is given out."""
-        sampler, model = self.sampler, self.model
-        begun = np.ones(sampler.chains, bool)
-        if result is None:
-            shape = (sampler.chains, sampler.draws)
-            names = [n for n in Record._fields if n != "position"]
-            done = np.zeros(sampler.chains, "int64")
-            position = np.full((*shape, model.dimension), np.nan, model.dtype)
-            stats = {n: np.zeros(shape, "bool" if n == "diverging" else "float64") for n in names}
-        else:
-            records, done = result.records, np.asarray(result.done)
-            position = records.position[:, : sampler.draws]
-            stats = {n: v[:, : sampler.draws] for n, v in records._asdict().items() if n != "position"}
-            if interrupted and self.runner is not None:
-                begun = self.runner.begun()
-        stats["reached_max_treedepth"] = (stats["tree_depth"] >= sampler.max_tree_depth) & ~stats["diverging"]
-        counts = self.warmup.counts + self.sampling.counts
+    def nothing_drawn(self, state: _State, runner: Runner | None) -> Draws:
+        """The same of a run that was interrupted before its first draw."""
+        chains, draws, dimension = self.sampler.chains, self.sampler.draws, self.model.dimension
+        records = {name: np.zeros((chains, draws), "float64") for name in Record._fields}
+        records["diverging"] = np.zeros((chains, draws), bool)
+        records["position"] = np.full((chains, draws, dimension), np.nan, self.model.dtype)
+        return self.given_out(state, runner, records, np.zeros(chains, "int64"), np.ones(chains, bool))
+
+    def given_out(
+        self,
+        state: _State,
+        runner: Runner | None,
+        records: dict[str, np.ndarray],
+        done: np.ndarray,
+        begun: NDArray[np.bool_] | None,
+    ) -> Draws:
+        """From records [chains, draws, ...]. begun None: the run came to its end."""
+        sampler = self.sampler
+        position = records.pop("position")
+        records["reached_max_treedepth"] = (records["tree_depth"] >= sampler.max_tree_depth) & ~records["diverging"]
+        counts = self.spent.counts["warmup"] + self.spent.counts["sampling"]
         return Draws(
             position=position,
-            stats=stats,
+            stats=records,
             done=done,
-            begun=begun,
-            interrupted=interrupted and bool((done < sampler.draws).any()),
-            inverse_mass=self.state.inverse_mass,
-            timings=dict(self.timings),
+            begun=np.ones(sampler.chains, bool) if begun is None else begun,
+            interrupted=begun is not None and bool((done < sampler.draws).any()),
+            inverse_mass=state.inverse_mass,
+            timings=dict(self.spent.seconds),
             useful_gradients=counts.useful_gradients,
             utilization=counts.utilization,
             settings=sampler,
             execution=self.execution,
-            arrangement=self.runner.arrangement if self.runner is not None else None,
+            arrangement=runner.arrangement if runner is not None else None,
         )

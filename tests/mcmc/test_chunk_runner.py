@@ -21,9 +21,10 @@ from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.execution import chunk_plan
+from batchnuts.mcmc.execution.attempt import Bracket, Place
 from batchnuts.mcmc.execution.chunk import Chunk
 from batchnuts.mcmc.execution.chunk_plan import Chunking, divide
-from batchnuts.mcmc.execution.chunk_runner import Bracket, ChunkRunner, Place, make_runner
+from batchnuts.mcmc.execution.chunk_runner import ChunkRunner, make_runner
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, split_settings
 
@@ -260,10 +261,10 @@ def test_what_a_run_broken_off_between_full_buffers_leaves(whole: Any, monkeypat
             break
     left = made.interrupted()
     assert left is not None
-    assert counts.transitions <= left.done.sum() <= LANES * CAPACITY
-    assert left.done.max() > 4, "more than a buffer holds"
-    for lane, done in enumerate(left.done):
-        np.testing.assert_array_equal(left.records.position[lane, :done], whole.records.position[lane, :done])
+    assert counts.transitions <= left.result.done.sum() <= LANES * CAPACITY
+    assert left.result.done.max() > 4, "more than a buffer holds"
+    for lane, done in enumerate(left.result.done):
+        np.testing.assert_array_equal(left.result.records.position[lane, :done], whole.records.position[lane, :done])
 
 
 def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,10 +312,10 @@ def test_what_a_broken_off_run_leaves(program: Any, whole: Any, monkeypatch: pyt
     left = made.interrupted()
     assert left is not None
     assert not made.workers.given
-    assert counts.transitions <= left.done.sum() <= LANES * CAPACITY
-    assert left.done.shape == (LANES,)
-    for lane, done in enumerate(left.done):
-        np.testing.assert_array_equal(left.records.position[lane, :done], whole.records.position[lane, :done])
+    assert counts.transitions <= left.result.done.sum() <= LANES * CAPACITY
+    assert left.result.done.shape == (LANES,)
+    for lane, done in enumerate(left.result.done):
+        np.testing.assert_array_equal(left.result.records.position[lane, :done], whole.records.position[lane, :done])
     made.run(inputs(CAPACITY), CAPACITY)
     assert made.interrupted() is None
 
@@ -325,7 +326,7 @@ def test_broken_off_before_the_first_slice_ends(program: Any) -> None:
     next(made.run(inputs(CAPACITY), CAPACITY))
     left = made.interrupted()
     assert left is not None
-    assert left.records.position.shape == (LANES, CAPACITY, 2)
+    assert left.result.records.position.shape == (LANES, CAPACITY, 2)
 
 
 def test_it_is_told_which_chains_had_their_turn(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,15 +336,16 @@ def test_it_is_told_which_chains_had_their_turn(program: Any, monkeypatch: pytes
     as_written = Chunk.slice
 
     def one(self: Chunk, *arguments: Any) -> bool:
-        made.stopping.set()
+        assert made.attempt is not None
+        made.attempt.stopping.set()
         return as_written(self, *arguments)
 
     monkeypatch.setattr(Chunk, "slice", one)
     next(made.run(inputs(CAPACITY), CAPACITY))
     left = made.interrupted()
     assert left is not None
-    np.testing.assert_array_equal(made.begun(), [True, True, False, False, False])
-    assert (left.done[2:] == 0).all()
+    np.testing.assert_array_equal(left.begun, [True, True, False, False, False])
+    assert (left.result.done[2:] == 0).all()
 
 
 def test_a_fault_in_a_thread_is_raised_here(program: Any) -> None:

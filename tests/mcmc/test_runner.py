@@ -117,8 +117,8 @@ def test_what_a_broken_off_stretch_leaves(
             break
     left = made.interrupted()
     assert left is not None
-    assert counts.transitions <= left.done.sum() < LANES * CAPACITY
-    for lane, done in enumerate(left.done):
-        np.testing.assert_array_equal(left.records.position[lane, :done], whole.records.position[lane, :done])
+    assert counts.transitions <= left.result.done.sum() < LANES * CAPACITY
+    for lane, done in enumerate(left.result.done):
+        np.testing.assert_array_equal(left.result.records.position[lane, :done], whole.records.position[lane, :done])
     made.run(inputs(CAPACITY), CAPACITY)
     assert made.interrupted() is None, "an earlier stretch is no part of the next"

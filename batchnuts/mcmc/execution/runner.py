@@ -6,15 +6,16 @@ can be interrupted; the last thing it yields is the finished stretch. (The virtu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import LaneProgram, Tally, map_leaves
-from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
+from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.settings import ExecutionSettings
 
@@ -55,6 +56,16 @@ class Counts:
         )
 
 
+@dataclass(frozen=True)
+class Interrupted:
+    """What there is of a stretch that was interrupted."""
+
+    result: ChainResult
+    """As far as each chain had come: rows of `records` after its `done` mean nothing."""
+    begun: NDArray[np.bool_]
+    """[chains]: which had their turn in it at all; whether a chain had does not depend on what it drew."""
+
+
 class Runner(Protocol):
     """Runs `run_chain` for all chains."""
 
@@ -72,11 +83,8 @@ class Runner(Protocol):
         Raises UnboundedDensity.
         """
 
-    def interrupted(self) -> ChainResult | None:
-        """The result of a stretch that was interrupted, as far as it had come."""
-
-    def begun(self) -> np.ndarray:
-        """Bool [chains]: which had their turn in it at all; whether a chain had does not depend on what it drew."""
+    def interrupted(self) -> Interrupted | None:
+        """Of the stretch that was run last; None where none has begun, or none that got anywhere."""
 
     def forget(self) -> None:
         """Keep nothing of what was run; only what is compiled."""
@@ -89,6 +97,7 @@ class StretchRunner:
         self.program = program
         self.options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         self.parts: list[ChainResult] = []
+        """Of the last stretch."""
         self.arrangement = Arrangement(len(example.key))
         self.counted = (
             LaneProgram(program, example, execution.backend, execution.mode)
@@ -103,9 +112,11 @@ class StretchRunner:
     def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.parts = []
-        return self.stretches(inputs, transitions)
+        return self.stretches(inputs, transitions, self.parts)
 
-    def stretches(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
+    def stretches(
+        self, inputs: ChainInputs, transitions: int, parts: list[ChainResult]
+    ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Calls of STRETCH transitions each, every one going on from where the last one stopped."""
         tally: Tally = {}
         for start in range(0, transitions, STRETCH):
@@ -113,13 +124,13 @@ class StretchRunner:
             first_row = np.full_like(inputs.first, start)
             inputs = inputs._replace(first_row=first_row, until=first_row + length)
             result = self.program.run(*inputs, tally=tally, **self.options)
-            self.parts.append(result._replace(records=map_leaves(lambda a, n=length: a[:, :n], result.records)))
+            parts.append(result._replace(records=map_leaves(lambda a, n=length: a[:, :n], result.records)))
             unbounded = np.isposinf(result.log_density)
             if unbounded.any():
                 first = int(np.argmax(unbounded))
                 raise UnboundedDensity(first, result.position[first])
             inputs = inputs._replace(**{name: getattr(result, name) for name in CARRIED})
-            joined = self.joined()
+            joined = _joined(parts)
             yield self.counts(joined, tally, len(inputs.key)), joined
 
     def counts(self, joined: ChainResult, tally: Tally, lanes: int) -> Counts:
@@ -131,19 +142,16 @@ class StretchRunner:
             useful = executed = int(joined.records.n_steps.sum())
         return Counts(int(joined.done.sum()), useful, executed, int(joined.divergences.sum()))
 
-    def joined(self) -> ChainResult:
-        """All parts as one result."""
-        records = map_leaves(lambda *arrays: np.concatenate(arrays, axis=1), *(p.records for p in self.parts))
-        return self.parts[-1]._replace(records=Record(*records))
-
-    def interrupted(self) -> ChainResult | None:
-        """See Runner."""
-        return self.joined() if self.parts else None
-
-    def begun(self) -> np.ndarray:
+    def interrupted(self) -> Interrupted | None:
         """See Runner: a call runs all chains."""
-        return np.full(self.arrangement.chunk_lanes, bool(self.parts))
+        return Interrupted(_joined(self.parts), np.ones(self.arrangement.chunk_lanes, bool)) if self.parts else None
 
     def forget(self) -> None:
         """See Runner."""
         self.parts = []
+
+
+def _joined(parts: Sequence[ChainResult]) -> ChainResult:
+    """All parts of a stretch as one result."""
+    records = map_leaves(lambda *arrays: np.concatenate(arrays, axis=1), *(part.records for part in parts))
+    return parts[-1]._replace(records=records)

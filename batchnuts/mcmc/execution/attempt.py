@@ -1,0 +1,199 @@
+"""One attempt at a stretch: all chains in chunks, from the first block on, and the threads that take turns at them.
+
+A thread ("shard") takes the chunk that has come least far, advances it for about half a second, and puts it back. All
+chunks so come to their end together, and a run that is interrupted has about as many draws of each chain. Towards the
+end, chunks in which few chains are left are merged (`Bracket`, chunk.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from batchnuts.autobatch.machine import map_leaves
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
+from batchnuts.mcmc.execution.chain_machine import ChainMachine
+from batchnuts.mcmc.execution.chunk import NO_CHAIN, SLICE_SECONDS, Chunk, Kept, merge
+from batchnuts.mcmc.execution.chunk_plan import Chunking
+from batchnuts.mcmc.execution.runner import Counts, Interrupted
+from batchnuts.mcmc.execution.workers import Workers
+from batchnuts.mcmc.storage.memory import MemoryStorage
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where a chunk stands among those that are merged: in round 0 all chunks, in the next the pairs of neighbours."""
+
+    round: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Which chunks merge, and when: this depends on the chains alone, and not on which thread was faster.
+
+    Neighbours merge once both have at most half of their lanes left; what comes of two such pairs merges again, and so
+    on until one chunk is left, which runs to its end.
+    """
+
+    chunks: int
+    lanes: int
+
+    def is_last(self, place: Place) -> bool:
+        """Whether nothing is left to merge with."""
+        return self._entrants(place.round) == 1
+
+    def leave_at(self, place: Place) -> int:
+        """With how many live lanes a chunk waits for its partner."""
+        return 0 if self.is_last(place) else self.lanes // 2
+
+    def partner(self, place: Place) -> Place | None:
+        """Whom it merges with; None for the last of an odd number."""
+        number = place.number ^ 1
+        return Place(place.round, number) if number < self._entrants(place.round) else None
+
+    def next(self, place: Place) -> Place:
+        """In the next round."""
+        return Place(place.round + 1, place.number // 2)
+
+    def _entrants(self, number: int) -> int:
+        return -(-self.chunks >> number)
+
+
+class Attempt:
+    """All that a stretch has of its own: it begins whole, and is dropped for another where stacks were too short.
+
+    inputs, transitions: see Runner.run.
+    """
+
+    def __init__(self, machine: ChainMachine, chunking: Chunking, inputs: ChainInputs, transitions: int) -> None:
+        self.machine = machine
+        self.bracket = Bracket(chunking.chunks, chunking.lanes)
+        self.shards = chunking.shards
+        chains = len(inputs.key)
+        self.chunks: dict[Place, Chunk] = {}
+        """Those that are not merged into others: all of them before their first block, so that there is something of
+        each when the run is interrupted."""
+        for number in range(chunking.chunks):
+            rows = _rows(chunking, number)
+            chunk = Chunk.begin(machine, np.where(rows < chains, rows, NO_CHAIN), part(inputs, chunking, number))
+            self.chunks[Place(0, number)] = chunk
+        like = machine.so_far(chunk.state)
+        self.kept = Kept(like, chains, MemoryStorage(like.records, chains, transitions))
+        self.waiting = set(self.chunks)
+        """Chunks that no thread is at."""
+        self.ready: set[Place] = set()
+        """Chunks that wait for their partners."""
+        self.finished = False
+        """Whether all chains have come to their end."""
+        self.failures: list[BaseException] = []
+        """What went wrong in threads."""
+        self.lock = threading.Condition()
+        """Guards the above; notified when the attempt is over."""
+        self.stopping = threading.Event()
+        """Set, it lets every thread end after the slice that it is at."""
+
+    def reports(self, workers: Workers) -> Iterator[tuple[Counts, ChainResult | None]]:
+        """Set the workers to work, and tell what they have done a few times a second; see Runner.run.
+
+        They go on when this is left early, until `stopping` is set.
+        """
+        for shard in range(self.shards):
+            workers.start(partial(self.serve, shard))
+        while True:
+            with self.lock:
+                if not self.failures and not self.finished:
+                    self.lock.wait(SLICE_SECONDS)
+                if self.failures:
+                    raise self.failures[0]
+                gradients = sum((chunk.counts for chunk in self.chunks.values()), Counts())
+                over = self.finished
+            done, divergences = (int(array.sum()) for array in (self.kept.ends.done, self.kept.ends.divergences))
+            counts = replace(gradients, transitions=done, divergences=divergences)
+            yield counts, self.kept.result if over else None
+            if over:
+                return
+
+    def serve(self, shard: int) -> None:
+        """One thread: a slice of one chunk after another, until none is waiting."""
+        while not self.stopping.is_set():
+            try:
+                with self.lock:
+                    if not self.waiting:
+                        return
+                    place = min(self.waiting, key=self.progress)
+                    self.waiting.discard(place)
+                with self.machine.machine.on_shard(shard):
+                    self.step(place)
+            except BaseException as error:
+                with self.lock:
+                    self.failures.append(error)
+                    self.stopping.set()
+                    self.lock.notify_all()
+                return
+
+    def progress(self, place: Place) -> tuple[float, Place]:
+        """How far the chains of a chunk have come on average: the last one is served first."""
+        _, chains = self.chunks[place].occupied()
+        return float(self.kept.ends.done[chains].mean()) if len(chains) else 0.0, place
+
+    def step(self, place: Place) -> None:
+        """One slice of a chunk. After its last in a round it goes on to the next, merged with its partner if any."""
+        bracket, chunk = self.bracket, self.chunks[place]
+        waits = chunk.slice(bracket.leave_at(place), self.kept)
+        while waits:
+            if bracket.is_last(place):
+                assert not chunk.is_short(), "a lane has halted with transitions still to make"
+                self.kept.take(chunk)
+                with self.lock:
+                    self.finished = True
+                    self.lock.notify_all()
+                return
+            partner = bracket.partner(place)
+            if partner is not None:
+                with self.lock:
+                    if partner not in self.ready:
+                        self.ready.add(place)
+                        return
+                    self.ready.discard(partner)
+                one, other = (self.chunks[p] for p in sorted((place, partner)))
+                chunk = merge(one, other, self.kept)
+            with self.lock:
+                for left in (place, partner):
+                    if left is not None:
+                        del self.chunks[left]
+                place = bracket.next(place)
+                self.chunks[place] = chunk
+            waits = chunk.live() <= bracket.leave_at(place)
+        with self.lock:
+            self.waiting.add(place)
+
+    def so_far(self) -> Interrupted:
+        """What every chunk had at the end of its last slice; to be asked when no thread is at work."""
+        begun = np.zeros(len(self.kept.ends.done), bool)
+        for chunk in self.chunks.values():
+            if chunk.counts.executed_gradients:
+                self.kept.take(chunk)
+                begun[chunk.occupied()[1]] = True
+        # chains that have halted leave a chunk when it merges
+        begun[self.kept.ends.done > 0] = True
+        self.kept.storage.flush()
+        return Interrupted(self.kept.result, begun)
+
+
+def part(inputs: ChainInputs, chunking: Chunking, number: int) -> ChainInputs:
+    """The inputs of one chunk, padded after the last chain with copies of it that have no transitions to make."""
+    chains = len(inputs.key)
+    rows = _rows(chunking, number)
+    source = np.minimum(rows, chains - 1)
+    taken: ChainInputs = map_leaves(lambda array: np.asarray(array)[source], inputs)
+    return taken._replace(until=np.where(rows < chains, taken.until, 0))
+
+
+def _rows(chunking: Chunking, number: int) -> np.ndarray:
+    """[lanes]: the chains of a chunk, beyond the last one too."""
+    return np.arange(number * chunking.lanes, (number + 1) * chunking.lanes)
