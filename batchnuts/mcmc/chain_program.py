@@ -62,8 +62,20 @@ class ChainInputs(NamedTuple):
     ) -> ChainInputs:
         """Of chains [chains, ...] that each make so many transitions (int64 [chains]) in this stretch."""
         none = np.zeros_like(first)
-        chain = (key, position, log_density, gradient, inverse_mass, adaptation, adapting)
-        return cls(*chain, first, none, none, none, transitions)
+        return cls(
+            key=key,
+            position=position,
+            log_density=log_density,
+            gradient=gradient,
+            inverse_mass=inverse_mass,
+            adaptation=adaptation,
+            adapting=adapting,
+            first=first,
+            done=none,
+            divergences=none,
+            first_row=none,
+            until=transitions,
+        )
 
 
 class ChainResult(NamedTuple):
@@ -140,19 +152,27 @@ def make_chain(
                 records,
                 done - first_row,
                 Record(
-                    position,
-                    log_density,
-                    new.energy,
-                    new.acceptance_rate,
-                    step_size,
-                    ops.cast(new.tree_depth, "int32"),
-                    ops.cast(new.n_steps, "int32"),
-                    new.diverging,
+                    position=position,
+                    lp=log_density,
+                    energy=new.energy,
+                    acceptance_rate=new.acceptance_rate,
+                    step_size=step_size,
+                    tree_depth=ops.cast(new.tree_depth, "int32"),
+                    n_steps=ops.cast(new.n_steps, "int32"),
+                    diverging=new.diverging,
                 ),
             )
             bounded = log_density < float("inf")  # else the row just written does not count
             done = done + ops.cast(bounded, "int64")
             divergences = divergences + ops.cast(new.diverging & bounded, "int64")
-        return ChainResult(position, log_density, gradient, adaptation, records, done, divergences)
+        return ChainResult(
+            position=position,
+            log_density=log_density,
+            gradient=gradient,
+            adaptation=adaptation,
+            records=records,
+            done=done,
+            divergences=divergences,
+        )
 
     return run_chain

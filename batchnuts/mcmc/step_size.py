@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction, BatchnutsError, batch, ops
+from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.hamiltonian import drift, kick
 from batchnuts.mcmc.metric import DIAGONAL, Metric
 
@@ -51,7 +52,9 @@ def start_adaptation(log_step: Array, settled: bool = False) -> DualAveraging:
     zero = log_step - log_step
     boldness, gamma = (1.0, SETTLED_GAMMA) if settled else (10.0, GAMMA)
     center = log_step + np.log(boldness).astype(log_step.dtype)
-    return DualAveraging(log_step, log_step, zero, zero, center, zero + gamma)
+    return DualAveraging(
+        log_step=log_step, log_step_mean=log_step, error_mean=zero, count=zero, center=center, gamma=zero + gamma
+    )
 
 
 def adapt(state: DualAveraging, acceptance_rate: Array, target: float) -> DualAveraging:
@@ -62,13 +65,13 @@ def adapt(state: DualAveraging, acceptance_rate: Array, target: float) -> DualAv
     log_step = state.center - error_mean * ops.sqrt(count) / state.gamma
     mix = ops.exp(-KAPPA * ops.log(count))
     log_step_mean = mix * log_step + (1.0 - mix) * state.log_step_mean
-    return DualAveraging(log_step, log_step_mean, error_mean, count, state.center, state.gamma)
+    return state._replace(log_step=log_step, log_step_mean=log_step_mean, error_mean=error_mean, count=count)
 
 
 def adapt_if(adapting: Array, state: DualAveraging, acceptance_rate: Array, target: float) -> DualAveraging:
     """`adapt` where `adapting` holds, the state itself elsewhere."""
     changed = adapt(state, acceptance_rate, target)
-    return DualAveraging(*(ops.where(adapting, new, old) for new, old in zip(changed, state)))
+    return map_leaves(lambda new, old: ops.where(adapting, new, old), changed, state)  # type: ignore[no-any-return]
 
 
 def pooled_step_size(log_step_means: NDArray[Any]) -> float:

@@ -58,7 +58,7 @@ class ChainMachine:
     def so_far(self, state: State) -> ChainResult:
         """What chains have done up to now; position, log-density, gradient, adaptation of those that are finished."""
         # a chain's outputs are set when it returns; until then its records stand in the program's own variables
-        records = Record(*(self.working(state, f"records.{name}") for name in Record._fields))
+        records = Record(**{name: self.working(state, f"records.{name}") for name in Record._fields})
         done, divergences = (self.working(state, name) for name in ("done", "divergences"))
         return self.result(state)._replace(records=records, done=done, divergences=divergences)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import Record
 
 
@@ -12,7 +13,7 @@ class MemoryStorage:
     """See Storage. `like`: a chunk's records [lanes, rows, ...], of which dtypes and shapes are taken."""
 
     def __init__(self, like: Record, chains: int, transitions: int) -> None:
-        self.records = Record(*(np.zeros((chains, transitions, *a.shape[2:]), a.dtype) for a in like))
+        self.records: Record = map_leaves(lambda a: np.zeros((chains, transitions, *a.shape[2:]), a.dtype), like)
 
     def record(
         self,
