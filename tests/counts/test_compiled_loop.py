@@ -19,6 +19,7 @@ from batchnuts.autobatch import Schedule, random
 from batchnuts.autobatch.api import get_backend
 from batchnuts.autobatch.backends.tensorflow import backend, work, xla_flags
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
+from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.hamiltonian import value_and_gradient
@@ -126,7 +127,7 @@ def test_primitives_are_looked_at_in_bare_graphs(monkeypatch: pytest.MonkeyPatch
     noting(backend)
     noting(work)
     monkeypatch.setattr(tf, "function", refuse)
-    monkeypatch.setattr(xla_flags, "_done", [xla_flags.PLAIN_LOOP_BYTES])
+    monkeypatch.setattr(PROCESS, "small_loop_bytes", xla_flags.PLAIN_LOOP_BYTES)
     make_machine()
     assert 50 < looked["backend"] <= 160
     assert 20 < looked["work"] <= 60
@@ -148,7 +149,8 @@ def test_random_words_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_state_crosses_as_few_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Into the compiled machine and back: what is large by itself, and all else as one array of each dtype."""
-    monkeypatch.setattr(xla_flags, "_done", [xla_flags.PLAIN_LOOP_BYTES])  # another test may have set a lower bound
+    # another test may have set a lower bound
+    monkeypatch.setattr(PROCESS, "small_loop_bytes", xla_flags.PLAIN_LOOP_BYTES)
     machine, state = make_machine("sweep")
     graph = machine._advance.graph(state, np.asarray(1), np.asarray(0))
     small = machine.backend.on_host

@@ -39,8 +39,8 @@ assert "TF_XLA_FLAGS" not in os.environ
 model = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
 data = batchnuts.sample_chains(model, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, shards=2)
 if own:
-    from batchnuts.autobatch.backends.tensorflow.devices import _programs
-    (kept,) = _programs
+    from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
+    kept = PROCESS.programs
     def programs():
         return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(kept.name)}
     twice = tf.function(lambda x: 2 * x, jit_compile=True)

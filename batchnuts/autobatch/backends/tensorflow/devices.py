@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from batchnuts.autobatch.backends.tensorflow.environment import variable_set, with_flag
+from batchnuts.autobatch.backends.tensorflow.environment import PROCESS, variable_set, with_flag
 
 _OWN_POOLS = "TF_OVERRIDE_GLOBAL_THREADPOOL"
 """Environment variable: whether every device has a pool of its own. Read when TensorFlow makes the first device."""
@@ -23,22 +23,16 @@ _KEEP = "--tf_xla_persistent_cache_directory"
 """A flag of the variable TF_XLA_FLAGS: where TensorFlow keeps the programs that XLA has compiled. Read when it first
 looks for devices."""
 
-_programs: list[tempfile.TemporaryDirectory[str]] = []
-"""That directory, if there is one; deleted when the process ends."""
-
-LEAST_ROOM = 1 << 30
-"""Bytes that must be free where temporary files are. A program takes some 5 MB."""
-
-_devices: list[str] = []
-"""Those made by `use_own_threads`."""
+MIN_FREE_BYTES = 1 << 30
+"""What must be free where temporary files are. A program takes some 5 MB."""
 
 
 def use_own_threads(shards: int) -> bool:
     """See `machine.use_own_threads`: the processor is divided into devices of one thread each."""
     import tensorflow as tf
 
-    if _devices:
-        return len(_devices) >= shards
+    if PROCESS.devices:
+        return len(PROCESS.devices) >= shards
     if shards < 2:
         return False
     with _programs_kept():
@@ -52,7 +46,7 @@ def use_own_threads(shards: int) -> bool:
         return False
     with variable_set(_OWN_POOLS, "1"):
         tf.config.set_logical_device_configuration(whole[0], [tf.config.LogicalDeviceConfiguration()] * shards)
-        _devices.extend(device.name for device in tf.config.list_logical_devices("CPU"))  # makes them
+        PROCESS.devices = tuple(device.name for device in tf.config.list_logical_devices("CPU"))  # makes them
     return True
 
 
@@ -62,11 +56,11 @@ def _programs_kept() -> Iterator[None]:
     cannot be kept is an error to it, or where the user's own flags say something else."""
     flags = None
     try:
-        if not _programs and shutil.disk_usage(tempfile.gettempdir()).free >= LEAST_ROOM:
+        if PROCESS.programs is None and shutil.disk_usage(tempfile.gettempdir()).free >= MIN_FREE_BYTES:
             directory = tempfile.TemporaryDirectory(prefix="batchnuts-")
             flags = with_flag("TF_XLA_FLAGS", _KEEP, directory.name)
             if flags is not None:
-                _programs.append(directory)
+                PROCESS.programs = directory
             else:
                 directory.cleanup()
     except OSError:  # no such place: then programs are compiled for each device
@@ -80,8 +74,9 @@ def _programs_kept() -> Iterator[None]:
 
 def _keep_no_programs() -> None:
     """TensorFlow had looked before, and does not know of the directory."""
-    while _programs:
-        _programs.pop().cleanup()
+    if PROCESS.programs is not None:
+        PROCESS.programs.cleanup()
+        PROCESS.programs = None
 
 
 _here = threading.local()
@@ -91,14 +86,14 @@ _here = threading.local()
 @contextmanager
 def on_shard(number: int) -> Iterator[None]:
     """What this thread runs inside runs on the device of the shard, if there are such devices."""
-    if not _devices:
+    if not PROCESS.devices:
         yield
         return
     import tensorflow as tf
 
-    _here.shard, before = number % len(_devices), present_shard()
+    _here.shard, before = number % len(PROCESS.devices), present_shard()
     try:
-        with tf.device(_devices[_here.shard]):
+        with tf.device(PROCESS.devices[_here.shard]):
             yield
     finally:
         _here.shard = before
@@ -112,7 +107,7 @@ def present_shard() -> int:
 @contextmanager
 def own_pool() -> Iterator[int | None]:
     """A session that is made inside has a pool of its own, where shards have such devices: of so many threads."""
-    if not _devices:
+    if not PROCESS.devices:
         yield None
         return
     with variable_set(_OWN_POOLS, "1"):

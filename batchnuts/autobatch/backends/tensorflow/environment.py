@@ -1,10 +1,35 @@
-"""Settings that libraries read once, from the environment."""
+"""Settings that libraries read once in a process, from the environment, and what was decided about them (`PROCESS`)."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class ProcessSettings:
+    """What TensorFlow and XLA have been told in this process.
+
+    They read such settings once, and keep to them until the process ends: so whoever needs one first decides it for
+    all. Nothing else of the backends is the process's, but the shard of each thread (devices.py).
+    """
+
+    small_loop_bytes: int | None = None
+    """XLA's bound for small loops (xla_flags.py); 0 where it is not ours; None: XLA has not been asked for anything."""
+    devices: tuple[str, ...] = ()
+    """The processor's parts of one thread each, by TensorFlow's names (devices.py); none: it is not divided."""
+    programs: tempfile.TemporaryDirectory[str] | None = None
+    """Where TensorFlow keeps what XLA has compiled, if it was told to; deleted when the process ends."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while XLA's bound is decided: several threads may be the first to compile."""
+
+
+PROCESS = ProcessSettings()
+"""The one of this process."""
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from batchnuts.autobatch.backends.tensorflow.environment import variable_set, with_flag
+from batchnuts.autobatch.backends.tensorflow.environment import PROCESS, variable_set, with_flag
 
 SMALL_LOOP_BYTES = 30_000
 """A loop that moves fewer bytes in a trip becomes one function of machine code, instead of one for each operation and a
@@ -24,19 +24,12 @@ def compile_small_loops_whole(plain: bool) -> int:
     Nothing happens where the user's XLA_FLAGS set such options, or XLA was used before. The environment is afterwards
     as it was: other libraries in the process read the same variable.
     """
-    return _set_bound(PLAIN_LOOP_BYTES if plain else SMALL_LOOP_BYTES)
-
-
-_done: list[int] = []
-"""The bound that was set; 0 where it is the user's."""
-
-
-def _set_bound(bound: int) -> int:
-    if _done:
-        return _done[0]
-    flags = with_flag("XLA_FLAGS", _FLAG, f"xla_cpu_small_while_loop_byte_threshold={bound}")
-    _done.append(bound if flags is not None else 0)
-    if flags is not None:
-        with variable_set("XLA_FLAGS", flags):
-            tf.function(lambda x: x, jit_compile=True, autograph=False)(tf.constant(0.0))  # XLA reads its flags now
-    return _done[0]
+    with PROCESS.lock:
+        if PROCESS.small_loop_bytes is None:
+            bound = PLAIN_LOOP_BYTES if plain else SMALL_LOOP_BYTES
+            flags = with_flag("XLA_FLAGS", _FLAG, f"xla_cpu_small_while_loop_byte_threshold={bound}")
+            PROCESS.small_loop_bytes = 0 if flags is None else bound
+            if flags is not None:
+                with variable_set("XLA_FLAGS", flags):
+                    tf.function(lambda x: x, jit_compile=True, autograph=False)(tf.constant(0.0))  # it reads them now
+        return PROCESS.small_loop_bytes
