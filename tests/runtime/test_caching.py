@@ -13,6 +13,7 @@ import pytest
 
 from batchnuts.autobatch import LaneAssertionError, api, batch
 from batchnuts.autobatch.api import KEPT_MACHINES, as_type, get_backend
+from batchnuts.autobatch.language import arrays
 from batchnuts.autobatch.recent import Recent
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
 
@@ -285,3 +286,13 @@ def test_errors_and_threads_leave_what_is_kept_in_order() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(one, [1, 2, 3, 4, 1, 2, 3, 4]))
     assert len(checked._machines) == 2
+
+
+def test_types_of_values_that_are_gone_are_not_all_kept() -> None:
+    """A class that a function makes is another one at every call."""
+    kinds = [type("Made", (), {}) for _ in range(1000)]
+    assert not any(arrays.is_tensor(kind()) for kind in kinds)
+    made = [weakref.ref(kind) for kind in kinds]
+    del kinds
+    gc.collect()
+    assert sum(kind() is not None for kind in made) <= 256

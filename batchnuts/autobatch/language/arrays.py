@@ -6,6 +6,7 @@ The one place that tells NumPy from TensorFlow. TensorFlow is not imported befor
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +16,15 @@ import numpy as np
 Array = Any
 """A NumPy array or scalar, a TensorFlow tensor or variable, or a Python scalar."""
 
-_type_is_tensorflow: dict[type, bool] = {}
-
 
 def is_tensor(value: Any) -> bool:
     """Whether the value is a TensorFlow tensor or variable."""
-    kind = type(value)
-    if kind not in _type_is_tensorflow:
-        modules = [base.__module__.partition(".")[0] for base in kind.__mro__]
-        _type_is_tensorflow[kind] = "tensorflow" in modules
-    return _type_is_tensorflow[kind]
+    return _is_tensorflow(type(value))  # type: ignore[arg-type]  # mypy: a type as Hashable
+
+
+@functools.lru_cache(maxsize=256)  # not all: types of the user's come and go
+def _is_tensorflow(kind: type) -> bool:
+    return builtins.any(base.__module__.partition(".")[0] == "tensorflow" for base in kind.__mro__)
 
 
 def uses_tensorflow(*arguments: Any) -> bool:
