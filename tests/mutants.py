@@ -32,7 +32,7 @@ from batchnuts.autobatch.ir.program import (
     WriteRowOp,
 )
 from batchnuts.autobatch.passes import allocate, coalesce, eliminate, inline, lower
-from batchnuts.autobatch.runtime import block_code, regions, stackless, storage
+from batchnuts.autobatch.runtime import block_code, lane_storage, regions, stackless
 from batchnuts.autobatch.scheduling import policies, schedule
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -425,7 +425,7 @@ def where_swapped(patch: pytest.MonkeyPatch) -> None:
 @mutant("masking")
 def merge_not_masked(patch: pytest.MonkeyPatch) -> None:
     """a block's values are kept on waiting lanes too"""
-    patch.setattr(storage.LaneValues, "for_all_lanes", lambda self, variable: self[variable])
+    patch.setattr(lane_storage.LaneValues, "for_all_lanes", lambda self, variable: self[variable])
 
 
 @mutant("masking")
@@ -435,26 +435,39 @@ def jump_not_masked(patch: pytest.MonkeyPatch) -> None:
     def change(true: Any, self: Any, state: Any, mask: Any, *rest: Any) -> None:
         true(self, state, mask | (state["pc"] < self.halted), *rest)
 
-    around(patch, block_code.MachineCode, "_jump", change)
+    around(patch, block_code.MachineBlocks, "_jump", change)
 
 
 @mutant("masking")
 def push_not_masked(patch: pytest.MonkeyPatch) -> None:
     """a push raises the height of waiting lanes' stacks too"""
-    around(patch, storage.Storage, "push", lambda true, s, state, mask, *rest: true(s, state, everyone(mask), *rest))
+    around(
+        patch,
+        lane_storage.LaneStorage,
+        "push",
+        lambda true, s, state, mask, *rest: true(s, state, everyone(mask), *rest),
+    )
 
 
 @mutant("masking")
 def pop_not_masked(patch: pytest.MonkeyPatch) -> None:
     """a pop lowers the height of waiting lanes' stacks too"""
-    around(patch, storage.Storage, "pop", lambda true, s, state, mask, *rest: true(s, state, everyone(mask), *rest))
+    around(
+        patch,
+        lane_storage.LaneStorage,
+        "pop",
+        lambda true, s, state, mask, *rest: true(s, state, everyone(mask), *rest),
+    )
 
 
 @mutant("masking")
 def write_not_masked(patch: pytest.MonkeyPatch) -> None:
     """a write changes the buffers of waiting lanes too"""
     around(
-        patch, storage.Storage, "write_row", lambda true, s, state, mask, *rest: true(s, state, everyone(mask), *rest)
+        patch,
+        lane_storage.LaneStorage,
+        "write_row",
+        lambda true, s, state, mask, *rest: true(s, state, everyone(mask), *rest),
     )
 
 
@@ -469,13 +482,15 @@ def calls_not_masked(patch: pytest.MonkeyPatch) -> None:
 @mutant("storage")
 def stacks_overlap(patch: pytest.MonkeyPatch) -> None:
     """a lane's rows begin where its neighbour's second row is"""
-    patch.setattr(storage.Storage, "_slots", lambda self, heights: np.arange(self.lanes, dtype="int32") + heights)
+    patch.setattr(
+        lane_storage.LaneStorage, "_slots", lambda self, heights: np.arange(self.lanes, dtype="int32") + heights
+    )
 
 
 @mutant("storage")
 def overflow_unseen(patch: pytest.MonkeyPatch) -> None:
     """a push onto a full stack is no fault"""
-    patch.setattr(storage.Storage, "record_fault", lambda *args: None)
+    patch.setattr(lane_storage.LaneStorage, "record_fault", lambda *args: None)
 
 
 @mutant("regions")

@@ -27,7 +27,7 @@ from batchnuts.autobatch.ir.program import Program, TensorType
 from batchnuts.autobatch.language.functions import LaneFunction, in_one_lane_code, require_function, single_lane
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES
-from batchnuts.autobatch.pipeline import Compiled, compile_function
+from batchnuts.autobatch.pipeline import CompiledFunction, compile_function
 from batchnuts.autobatch.profiling.profile import (
     MachineNotes,
     Profile,
@@ -138,7 +138,7 @@ class BatchedFunction(LaneFunction):
         if isinstance(machines, bool) or not isinstance(machines, int) or machines < 1:
             raise ValueError(f"machines must be an integer of at least 1; found {machines!r}")
         super().__init__(python_function)
-        self._compiled: Recent[Compiled] = Recent(machines)
+        self._compiled: Recent[CompiledFunction] = Recent(machines)
         self._machines: Recent[VirtualMachine] = Recent(machines)
         self._block_code: Recent[stackless.BlockCodeCache] = Recent(machines)
 
@@ -249,7 +249,7 @@ class BatchedFunction(LaneFunction):
 
     def _run_stackless(
         self,
-        compiled: Compiled,
+        compiled: CompiledFunction,
         inputs: _Inputs,
         target: Backend,
         options: _Options,
@@ -277,7 +277,7 @@ class BatchedFunction(LaneFunction):
         return results
 
     def _run_machine(
-        self, compiled: Compiled, inputs: _Inputs, target: Backend, options: _Options, began: float
+        self, compiled: CompiledFunction, inputs: _Inputs, target: Backend, options: _Options, began: float
     ) -> Sequence[Any]:
         schedule, limit, profiled = options.schedule, options.max_stack_depth, bool(collecting.get())
         key = (hashable(inputs.types), target, inputs.lanes, schedule, limit, profiled)
@@ -293,7 +293,7 @@ class BatchedFunction(LaneFunction):
             add_to_collecting(notes.profile(self.__name__, machine))  # type: ignore[attr-defined]
         return results
 
-    def compiled(self, types: tuple[Any, ...], backend: Backend) -> Compiled:
+    def compiled(self, types: tuple[Any, ...], backend: Backend) -> CompiledFunction:
         """Both executable forms for one lane's argument types; compiled once per types and backend."""
         key = (hashable(types), backend)
         return self._compiled.get(key) or self._compiled.put(key, compile_function(self, types, backend))
@@ -449,7 +449,7 @@ class BatchedFunction(LaneFunction):
         return map_leaves(lambda *leaves: np.stack(leaves), *results)
 
 
-def _first_stack_depth(compiled: Compiled, inputs: _Inputs) -> int:
+def _first_stack_depth(compiled: CompiledFunction, inputs: _Inputs) -> int:
     """Where to begin when stacks may grow: as deep as an input tells, as long as that costs little memory."""
     bound, program = compiled.depth_bound, compiled.lowered
     if bound is None:

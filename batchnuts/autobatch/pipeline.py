@@ -37,7 +37,7 @@ Observer = Callable[[str, Program], None]
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledFunction:
     """The two forms that executors run: with calls (stackless) and lowered (virtual machine)."""
 
     with_calls: Program
@@ -50,7 +50,7 @@ class Compiled:
 
 def compile_function(
     function: LaneFunction, input_types: tuple[Any, ...], evaluator: Evaluator, observe: Observer | None = None
-) -> Compiled:
+) -> CompiledFunction:
     """From a Python function and the types of one lane's arguments to both executable forms.
 
     `observe` is called with each pass's name and result: frontend, and then those of `compile_program`.
@@ -99,7 +99,7 @@ def _learn(
 
 def compile_program(
     program: Program, input_types: tuple[Any, ...], evaluator: Evaluator, observe: Observer | None = None
-) -> Compiled:
+) -> CompiledFunction:
     """From a well-formed program with calls, made by the frontend or by hand, to both executable forms.
 
     `observe` is called with each pass's name and result, from infer_types to tail_calls.
@@ -138,4 +138,4 @@ def compile_program(
     program = passed("coalesce", coalesce(program), is_allocated)
     program = passed("propagate_copies", classify(eliminate(propagate_copies(program))), is_allocated)
     lowered = passed("tail_calls", tail_calls(program), is_allocated)
-    return Compiled(with_calls, lowered, result_type, depth_bound(with_calls))
+    return CompiledFunction(with_calls, lowered, result_type, depth_bound(with_calls))

@@ -20,7 +20,7 @@ from typing import IO, Any, Protocol, TypeVar
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments.harness import plots
-from batchnuts.experiments.harness.config import FOLDER, OutputSettings
+from batchnuts.experiments.harness.config import FOLDER, ResultsSettings
 from batchnuts.experiments.harness.rows import MeasurementsError
 from batchnuts.settings.yaml import ConfigError, packaged_configs
 
@@ -40,7 +40,7 @@ class Config(Protocol):
         """By name."""
 
     @property
-    def output(self) -> OutputSettings:
+    def output(self) -> ResultsSettings:
         """Names the folder."""
 
     def to_yaml(self) -> str:

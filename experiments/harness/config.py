@@ -119,15 +119,15 @@ class MeasurementSettings(Settings):
     )
 
 
-class OutputSettings(Settings):
+class ResultsSettings(Settings):
     """Where the results go."""
 
     folder: str = Field(min_length=1, description="relative to the current folder; `--quick` adds -quick to it")
 
-    def quick(self) -> OutputSettings:
+    def quick(self) -> ResultsSettings:
         """Where `--quick` writes."""
         folder = Path(self.folder)
-        return OutputSettings(folder=str(folder.with_name(f"{folder.name}-quick")) if folder.name else "quick")
+        return ResultsSettings(folder=str(folder.with_name(f"{folder.name}-quick")) if folder.name else "quick")
 
 
 Measure = Literal[
@@ -188,7 +188,7 @@ class ExperimentConfig:
     curves: Mapping[str, Curve]
     measurement: MeasurementSettings
     claims: Mapping[str, Claim]
-    output: OutputSettings
+    output: ResultsSettings
 
     def task(self, curve: str, problem: str, chains: int) -> Task:
         """What is run at one point of a curve."""
@@ -314,7 +314,7 @@ def _check(content: dict[str, Any], origin: Origin, quick: bool) -> ExperimentCo
     curves = _check_curves(content.get("curves"), list(targets), origin, problems)
     measurement = check_section("measurement", content.get("measurement"), MeasurementSettings, origin, problems)
     claims = _check_claims(content.get("claims"), targets, curves, origin, problems)
-    output = check_section("output", content.get("output"), OutputSettings, origin, problems)
+    output = check_section("output", content.get("output"), ResultsSettings, origin, problems)
     if run and (run.measure_ess or any(curve.measure_ess for curve in curves.values())):
         _check_draws(run, targets, curves, origin, problems)
     if problems or not (run and measurement and output):

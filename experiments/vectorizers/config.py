@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from batchnuts.experiments.harness.config import OutputSettings, check_each, check_keys, read_layers, refer
+from batchnuts.experiments.harness.config import ResultsSettings, check_each, check_keys, read_layers, refer
 from batchnuts.experiments.samplers.task import Device
 from batchnuts.experiments.vectorizers import KINDS, Method
 from batchnuts.experiments.vectorizers.task import Task
@@ -107,7 +107,7 @@ class VectorizingConfig:
     curves: Mapping[str, Curve]
     measurement: MeasurementSettings
     claims: Mapping[str, Claim]
-    output: OutputSettings
+    output: ResultsSettings
 
     def task(self, curve: str, workload: str, size: int) -> Task:
         """What is measured at one point."""
@@ -166,7 +166,7 @@ def load_vectorizing(name: str, overrides: Sequence[str] = (), *, quick: bool = 
             refer(f"workloads.{workload}.curves.{index}", curve_name, curves, origin, problems)
     measurement = check_section("measurement", content.get("measurement"), MeasurementSettings, origin, problems)
     claims = _check_claims(content.get("claims"), workloads, curves, origin, problems)
-    output = check_section("output", content.get("output"), OutputSettings, origin, problems)
+    output = check_section("output", content.get("output"), ResultsSettings, origin, problems)
     if problems or not (run and measurement and output):
         raise ConfigError("\n".join(problems))
     return VectorizingConfig(workloads, run, curves, measurement, claims, output.quick() if quick else output)

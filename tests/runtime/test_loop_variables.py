@@ -13,7 +13,7 @@ from batchnuts.autobatch import batch
 from batchnuts.autobatch.api import as_type, get_backend
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.autobatch.language.pytree import flatten
-from batchnuts.autobatch.runtime.block_code import MachineCode
+from batchnuts.autobatch.runtime.block_code import MachineBlocks
 from batchnuts.autobatch.scheduling.policies import make_schedule
 
 
@@ -53,7 +53,7 @@ COUNTERS = {"sweeps", "executions", "active"}
 def touched(function: Any, *types: str) -> dict[str, set[str]]:
     """What each block may change, but for what all of them do."""
     lowered = function.lowered(*types, backend="numpy")
-    code = MachineCode(lowered, get_backend("numpy", ""), 1, 12, lowered.graph.labels)
+    code = MachineBlocks(lowered, get_backend("numpy", ""), 1, 12, lowered.graph.labels)
     return {label: set(code.entries_changed(label)) - ALWAYS for label in lowered.graph.labels}
 
 
@@ -93,7 +93,7 @@ def test_no_block_changes_what_it_is_not_said_to_touch(case: Case) -> None:
     lowered = case.function.compiled(case.function.lane_types(case.inputs), backend).lowered
     labels = make_schedule(lowered, "earliest").order
     leaves = flatten(case.inputs)[0]
-    code = MachineCode(lowered, backend, len(leaves[0]), 12, labels)
+    code = MachineBlocks(lowered, backend, len(leaves[0]), 12, labels)
     state = code.start(dict(zip(lowered.vars_in, leaves, strict=False)))  # a default is zero here
     ran = 0
     while (first := state["pc"].min()) < code.halted:

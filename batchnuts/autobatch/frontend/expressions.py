@@ -362,21 +362,23 @@ def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, 
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledExpression:
     """An expression as a function of its variables' values and, last, of the `Checks` it notes into."""
 
     function: Callable[..., Any]
     checks: tuple[Check, ...]
 
 
-def compile_expression(node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any], filename: str) -> Compiled:
+def compile_expression(
+    node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any], filename: str
+) -> CompiledExpression:
     """The function of the values of `names` that evaluates the expression on lanes; constants are those of now."""
     node = with_constants(node, names, namespace)
     parameters = [ast.arg(name) for name in (*names, CHECKS)]
     body, checks = on_lanes(node, names, namespace)
     arguments = ast.arguments([], parameters, None, [], [], None, [])
     tree = ast.Expression(located(ast.Lambda(arguments, body), node))
-    return Compiled(eval(compile(tree, filename, "eval"), namespace), checks)
+    return CompiledExpression(eval(compile(tree, filename, "eval"), namespace), checks)
 
 
 @dataclass(frozen=True)

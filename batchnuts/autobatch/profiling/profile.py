@@ -37,7 +37,7 @@ from batchnuts.autobatch.profiling.counts import (
     StackProfile,
     Timeline,
 )
-from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS
+from batchnuts.autobatch.runtime.lane_storage import RETURN_ADDRESS
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 
 TIMELINE_LIMIT = 100_000

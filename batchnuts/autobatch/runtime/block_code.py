@@ -24,11 +24,11 @@ from batchnuts.autobatch.ir.program import (
     writes,
 )
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
+from batchnuts.autobatch.runtime.lane_storage import RETURN_ADDRESS, LaneStorage, LaneValues
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
-from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS, LaneValues, Storage
 
 
-class MachineCode:
+class MachineBlocks:
     """A lowered, allocated program for one backend, number of lanes and stack depth.
 
     `labels` numbers the blocks: pc i is the i-th label, pc n has halted. For a profile, with `timeline_rows`, the state
@@ -57,7 +57,7 @@ class MachineCode:
         self.halted = len(labels)
         self.timeline_rows = timeline_rows
         self.faults: list[Fault] = []
-        self.storage = Storage(backend, lanes, stack_depth)
+        self.storage = LaneStorage(backend, lanes, stack_depth)
         # of a stack only the top frame is a value of the state, so one that is popped before it is read is not kept
         self.live = liveness(program.graph, frozenset(program.vars_out), through_calls=True, pop_exposes=False)
         kinds = program.var_alloc

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from batchnuts.autobatch.errors import BatchnutsError, LaneAssertionError, Source, StackOverflowError
-from batchnuts.autobatch.runtime.storage import RETURN_ADDRESS
+from batchnuts.autobatch.runtime.lane_storage import RETURN_ADDRESS
 
 LARGEST_STACK_DEPTH = 1 << 16
 """How deep calls may nest where the user gives no limit."""

@@ -42,8 +42,8 @@ from batchnuts.autobatch.ir.program import (
 )
 from batchnuts.autobatch.runtime import faults
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
+from batchnuts.autobatch.runtime.lane_storage import LaneStorage, LaneValues
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_ops
-from batchnuts.autobatch.runtime.storage import LaneValues, Storage
 
 Tally = dict[str, tuple[int, int]]
 """For each block's label: how often it ran, and on how many active lanes in all."""
@@ -302,7 +302,7 @@ class _Run:
         def run(mask: Array, given: dict[str, Array]) -> tuple[dict[str, Array], Array | None]:
             state: State = {f"value:{v}": x for v, x in given.items()}
             lanes = mask.shape[0]
-            storage = Storage(backend, lanes, 0)
+            storage = LaneStorage(backend, lanes, 0)
             if possible:
                 state["fault"] = backend.full((lanes,), 0, "int32")
             values = LaneValues(state, mask, backend)

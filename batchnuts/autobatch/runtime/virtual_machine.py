@@ -29,7 +29,7 @@ import numpy as np
 from batchnuts.autobatch.backends.backend import Array, Backend, BlockStep, State, StateArrays, SweepPlan
 from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.ir.program import Program, VariableAllocation
-from batchnuts.autobatch.runtime.block_code import MachineCode
+from batchnuts.autobatch.runtime.block_code import MachineBlocks
 from batchnuts.autobatch.runtime.block_costs import block_work, costs_of
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
 from batchnuts.autobatch.scheduling.dispatch import Rule
@@ -70,7 +70,7 @@ class VirtualMachine:
     the outputs of a finished state. The compiled code is reused for every run of the same machine.
 
     schedule: a policy's name, or a Schedule made by hand; ValueError if it does not fit the program.
-    profiled: whether the state notes what a profile needs besides (see `MachineCode`).
+    profiled: whether the state notes what a profile needs besides (see `MachineBlocks`).
     ends_early: see `scheduling.policies.ending_early`.
     """
 
@@ -97,7 +97,7 @@ class VirtualMachine:
         one_choice = self.schedule.choose == "most_active"
         self.steps_per_sweep = 1 if one_choice else len(self.schedule.slots)
         timeline_rows = max(TIMELINE_ROWS, self.steps_per_sweep) if profiled else 0
-        self.code = MachineCode(program, backend, lanes, stack_depth, labels, timeline_rows)
+        self.code = MachineBlocks(program, backend, lanes, stack_depth, labels, timeline_rows)
         self.index = self.code.index
         self.halted = self.code.halted
         starts = self.schedule.group_starts

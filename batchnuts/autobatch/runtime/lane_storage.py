@@ -57,7 +57,7 @@ class LaneValues(Mapping[str, Array]):
         return tuple(self._set)
 
 
-class Storage:
+class LaneStorage:
     """Stacks: for each variable one array [lanes * (depth + 1), ...] of frames beneath the top, and their number.
 
     Lane i owns rows i*(depth+1) ... ; the first `height` of them hold frames and the next is free. The extra row
