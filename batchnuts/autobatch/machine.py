@@ -45,10 +45,16 @@ __all__ = [
     "Machine",
     "State",
     "Tally",
+    "is_compiled_whole",
     "map_leaves",
     "processors",
     "use_own_threads",
 ]
+
+
+def is_compiled_whole(backend: str, mode: str) -> bool:
+    """Whether a backend compiles a machine to one program, and Python does not drive its blocks."""
+    return (backend, mode) == ("tensorflow", "xla")
 
 
 @dataclass(frozen=True)
@@ -194,7 +200,10 @@ class Machine:
         return self._machine.with_lanes(state, to, source, lanes, without=self.program.buffers)
 
     def on_shard(self, number: int) -> AbstractContextManager[None]:
-        """What a thread does inside runs on threads of its own, if `use_own_threads` has made any: the number-th."""
+        """What a thread does inside runs on the part of the processor with that number, counted around.
+
+        Such parts are made by `use_own_threads`; where there are none, it runs as outside.
+        """
         threads = _threads_of(self._machine.backend.name)
         return threads.on_shard(number) if threads is not None else nullcontext()
 
@@ -245,10 +254,10 @@ class Threads(Protocol):
     """What an array library does for threads of the host that each drive a machine; a module of its backend."""
 
     def use_own_threads(self, shards: int) -> bool:
-        """Give each of so many shards threads of its own; whether they have them now."""
+        """Divide the processor into so many parts; whether it is divided so now."""
 
     def on_shard(self, number: int) -> AbstractContextManager[None]:
-        """What this thread does inside runs on those of the number-th, counted around; where they are, if there are."""
+        """See `Machine.on_shard`."""
 
 
 def _threads_of(backend: str) -> Threads | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from batchnuts.autobatch.machine import LaneProgram, processors, use_own_threads
+from batchnuts.autobatch.machine import LaneProgram, is_compiled_whole, processors, use_own_threads
 from batchnuts.mcmc.chain_program import empty_records
 from batchnuts.mcmc.execution.runner import STRETCH
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -43,12 +43,12 @@ class Chunking:
 
 
 def is_compiled(execution: ExecutionSettings) -> bool:
-    """Whether XLA compiles the whole machine."""
-    return (execution.executor, execution.backend, execution.mode) == ("virtual_machine", "tensorflow", "xla")
+    """Whether a chunk's machine is one compiled program, which threads run at the same time."""
+    return execution.executor == "virtual_machine" and is_compiled_whole(execution.backend, execution.mode)
 
 
 def maximum_width(program: LaneProgram) -> int:
-    """How many chains a chunk of the program `run_chain` takes at most, where XLA compiles the machine."""
+    """How many chains a chunk of the program `run_chain` takes at most, where its machine is compiled."""
     if program.costly_work > COSTLY_WORK:
         return COSTLY_CHUNK_LANES
     fit = CACHE // max(program.lane_bytes, 1)
