@@ -74,8 +74,8 @@ def buffer_rows(transitions: int, chains: int, dimension: int, dtype: str, execu
     return min(transitions, max(MIN_ROWS, BUFFER_BYTES // (lanes * size)))
 
 
-def divide(chains: int, execution: ExecutionSettings, most: int, cores: int) -> Chunking:
-    """The chunking that the settings ask for, and where they leave it open one of at most `most` chains a chunk.
+def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int) -> Chunking:
+    """The chunking that the settings ask for, and where they leave it open one of at most `max_width` chains a chunk.
 
     Chosen automatically, only compiled programs are divided: elsewhere Python's lock lets one thread run at a time.
     """
@@ -86,7 +86,7 @@ def divide(chains: int, execution: ExecutionSettings, most: int, cores: int) -> 
     elif not compiled:
         lanes = chains
     else:
-        chunks = max(math.ceil(chains / most), min(shards, chains // MIN_LANES), 1)
+        chunks = max(math.ceil(chains / max_width), min(shards, chains // MIN_LANES), 1)
         if chunks > 1:  # a round number of chunks for each thread
             chunks = min(math.ceil(chunks / shards) * shards, chains)
         lanes = math.ceil(chains / chunks)

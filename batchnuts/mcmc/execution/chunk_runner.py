@@ -34,8 +34,8 @@ def make_runner(
         return StretchRunner(program, example, execution)
     chains = len(example.key)
     compiled = LaneProgram(program, example, execution.backend, execution.mode)
-    most = maximum_width(compiled) if is_compiled(execution) else chains
-    chunking = divide(chains, execution, most, processors())
+    max_width = maximum_width(compiled) if is_compiled(execution) else chains
+    chunking = divide(chains, execution, max_width, processors())
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
     return ChunkRunner(compiled, example, execution, depth, chunking)
 
