@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
+from types import NoneType
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError, create_model
 
 from batchnuts.autobatch import BatchnutsError
 
@@ -41,7 +44,9 @@ class RowsFile(Generic[Kind]):
     def __init__(self, path: Path, kind: type[Kind]) -> None:
         self.path = path
         self.kind = kind
-        self.columns = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
+        hints = get_type_hints(kind)
+        self.columns = {field.name: hints[field.name] for field in fields(kind)}  # type: ignore[arg-type]
+        self.schema = _schema(self.columns)
 
     def read(self) -> list[Kind]:
         """All rows so far. A last line that a crash cut short is dropped. Raises MeasurementsError for other damage."""
@@ -72,20 +77,16 @@ class RowsFile(Generic[Kind]):
             raise MeasurementsError(
                 f"{self.path}:{line}: found {len(values)} values; expected {len(self.columns)}. {_REMEDY}"
             )
-        parsed = {}
-        for (name, kind), text in zip(self.columns.items(), values, strict=True):
-            try:
-                parsed[name] = _parse(kind, text)
-            except ValueError as error:
-                raise MeasurementsError(
-                    f"{self.path}:{line}: column {name}: found {text!r}; expected {kind}. {_REMEDY}"
-                ) from error
-        row = self.kind(**parsed)
-        if row.status not in get_args(Status):
+        try:
+            checked = self.schema.model_validate(dict(zip(self.columns, values, strict=True)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            column = str(first["loc"][0])
             raise MeasurementsError(
-                f"{self.path}:{line}: column status: found {row.status!r}; expected one of "
-                f"{', '.join(get_args(Status))}. {_REMEDY}"
-            )
+                f"{self.path}:{line}: column {column}: found {first['input']!r}; expected "
+                f"{_expected(self.columns[column])}. {_REMEDY}"
+            ) from error
+        row = self.kind(**dict(checked))
         lacks = row.lacks()
         if lacks is not None:
             raise MeasurementsError(f"{self.path}:{line}: {lacks}. {_REMEDY}")
@@ -118,14 +119,36 @@ def _values(row: Row) -> list[Any]:
     return ["" if value is None else value for value in asdict(row).values()]  # type: ignore[call-overload]
 
 
-def _parse(kind: str, text: str) -> Any:
-    if kind.endswith("| None") and text == "":
-        return None
-    if kind.startswith("int"):
-        return int(text)
-    if kind.startswith("float"):
-        number = float(text)
-        if math.isinf(number):
-            raise ValueError("infinite")
-        return number
-    return text
+def _schema(columns: Mapping[str, Any]) -> type[BaseModel]:
+    """Checks the texts of a row, and makes values of the columns' types of them."""
+    kinds: dict[str, Any] = {name: (_from_text(kind), ...) for name, kind in columns.items()}
+    return create_model("Columns", **kinds)
+
+
+def _from_text(kind: Any) -> Any:
+    """A column's type with what pydantic does not know of ours: an empty text is None, and no number is infinite."""
+    rules: list[Any] = []
+    if float in (kind, *get_args(kind)):
+        rules.append(AfterValidator(_not_infinite))
+    if NoneType in get_args(kind):
+        rules.append(BeforeValidator(_none_if_empty))
+    for rule in rules:
+        kind = Annotated[kind, rule]
+    return kind
+
+
+def _not_infinite(number: float | None) -> float | None:
+    if number is not None and math.isinf(number):
+        raise ValueError("infinite")
+    return number
+
+
+def _none_if_empty(text: str) -> str | None:
+    return text or None
+
+
+def _expected(kind: Any) -> str:
+    """A column's type in words."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    return kind.__name__ if isinstance(kind, type) else str(kind)
