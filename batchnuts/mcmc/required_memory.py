@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+import psutil
 
 from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.settings import SamplerSettings
@@ -30,7 +31,7 @@ def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str) -> str 
 
 def machine_memory() -> int:
     """Bytes: the machine's, or what its container may use."""
-    least = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    least = int(psutil.virtual_memory().total)
     for name in _LIMITS:
         try:
             least = min(least, int(Path(name).read_text()))

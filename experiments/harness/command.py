@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import importlib
 import os
 import sys
 import time
@@ -19,7 +20,6 @@ from types import TracebackType
 from typing import IO, Any, Protocol, TypeVar
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.config import FOLDER, ResultsSettings
 from batchnuts.experiments.harness.rows import MeasurementsError
 from batchnuts.settings.yaml import ConfigError, packaged_configs
@@ -30,6 +30,14 @@ _LINE_EVERY = 10.0
 
 _MODULES = {"pfor": "pfor_benchmark"}
 """Of packaged configs that are not named as their module is."""
+
+
+_LIBRARIES = {"matplotlib": "matplotlib.figure", "archspec": "archspec.cpu"}
+"""Of the extra `experiments`, and the modules that are used."""
+
+
+class MissingLibrary(BatchnutsError):
+    """What every experiment needs is not installed."""
 
 
 class Config(Protocol):
@@ -75,7 +83,7 @@ def run_command(
             raise ConfigError(
                 f"--again {unknown[0]}: there is no such curve; expected one of {', '.join(config.curves)}."
             )
-        plots.need_matplotlib()
+        _check_libraries()
         folder = Path(config.output.folder)
         run(config, folder, arguments.fresh, arguments.again)
     except ConfigError as error:
@@ -100,6 +108,18 @@ def _check_experiment(config: str, name: str) -> None:
             f"--config {config}: found the config of the experiment {stem}; expected one for {name}. Run "
             f"python -m batchnuts.experiments.{module}, or give your own config another file name."
         )
+
+
+def _check_libraries() -> None:
+    """Raise MissingLibrary, which says what to install: before anything is measured."""
+    for library, module in _LIBRARIES.items():
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise MissingLibrary(
+                f"experiments need {library}, which is not installed. Install it with "
+                "pip install 'batchnuts[experiments]'."
+            ) from error
 
 
 def _how_to_go_on(arguments: argparse.Namespace, folder: Path | None) -> str:

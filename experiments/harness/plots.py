@@ -37,17 +37,6 @@ class PlotError(BatchnutsError):
     """A picture that would not say what it shows."""
 
 
-def need_matplotlib() -> None:
-    """Raise PlotError, which says what to install, where matplotlib is missing: before anything is measured."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise PlotError(
-            "experiments draw pictures with matplotlib, which is not installed. Install it with "
-            "pip install 'batchnuts[plot]'."
-        ) from error
-
-
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
     """`draw` in the style of our pictures, whatever the user's own settings are."""
 

@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from batchnuts.experiments.harness.rows import MeasurementsError
 
 _PACKAGES = (
@@ -28,9 +30,9 @@ def describe_environment() -> dict[str, Any]:
         "commit": _commit(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
-        "processors": os.cpu_count(),
-        "processors_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_gib": _memory_gib(),
+        "processors": psutil.cpu_count(),
+        "processors_usable": _usable(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": _gpu(),
         "threads": {name: os.environ[name] for name in _THREADS if name in os.environ},
     }
@@ -89,18 +91,16 @@ def _output(*command: str) -> str:
 
 
 def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    """The name that the processor gives itself, where it has one; else its architecture."""
+    import archspec.cpu  # of the extra `experiments`
+
+    return archspec.cpu.brand_string() or platform.processor() or platform.machine()
 
 
-def _memory_gib() -> float | None:
-    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
-        return None
-    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+def _usable() -> int | None:
+    """Cores that this process may use; under macOS none is told, and it may use all."""
+    process = psutil.Process()
+    return len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count()
 
 
 def _gpu() -> str | None:

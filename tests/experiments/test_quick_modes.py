@@ -6,6 +6,7 @@ import csv
 import fcntl
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -199,11 +200,16 @@ def test_a_dry_run_prints_a_config_that_can_be_used(tmp_path: Path, capsys: Any)
     assert config.measurement.repetitions == 5
 
 
-def test_without_matplotlib_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+@pytest.mark.parametrize(("library", "module"), [("matplotlib", "matplotlib.figure"), ("archspec", "archspec.cpu")])
+def test_without_a_library_nothing_is_measured(
+    library: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, module, None)
     assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml"]) == 1
-    assert "pip install 'batchnuts[plot]'" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"experiments need {library}, which is not installed" in told
+    assert "pip install 'batchnuts[experiments]'" in told
     assert list(tmp_path.iterdir()) == []
 
 

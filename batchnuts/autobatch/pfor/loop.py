@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+import psutil
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import PforError, caller, of_tracing, refusal
@@ -232,7 +232,7 @@ def _check_memory(graph: Any, loop: Loop) -> None:
     """Raise where one tensor of all rows would be larger than this machine's memory."""
     if loop.known is None:
         return
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = psutil.virtual_memory().total
     for op in graph.get_operations():
         for tensor in op.outputs:
             if tensor.dtype in (tf.variant, tf.resource, tf.string) or not tensor.shape.is_fully_defined():
