@@ -1,28 +1,37 @@
-"""A process that answers questions over a pipe, one JSON object a line: the asking end, and the answering one.
+"""A process that answers requests: the asking end, and the answering one.
 
-The process leads a session of its own: Ctrl-C reaches the asker alone, which then ends it with all that it started.
-When the asker is gone (the pipe is closed), the process ends at once, even in the middle of an answer. What libraries
-print goes to standard error, which the asker keeps as a log.
+Requests and answers are objects, sent as frames over a pair of sockets (`multiprocessing.connection`) that nothing else
+in the process knows: what libraries print, on standard output too, goes to the asker's log. The process leads a session
+of its own: Ctrl-C reaches the asker alone, which then ends it with all that it started. When the asker is gone (its
+socket is closed), the process ends at once, even in the middle of an answer.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from io import TextIOWrapper
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 from batchnuts.autobatch import BatchnutsError
 
-Message = dict[str, Any]
+Word = Literal["answer", "missing", "failed"]
+Frame = tuple[Word, Any]
+"""What comes back for a request: the answer, or the reason why there is none."""
+
+_LOOK_EVERY = 1.0
+"""Seconds between two looks whether a silent process is there still."""
 
 
 class NoAnswer(Exception):
@@ -50,25 +59,19 @@ class Process:
         self.timeout = timeout
         log.write(f"\n--- {heading}\n")
         log.flush()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=dict(environment),
-            start_new_session=True,
-        )
+        self.connection, theirs = Pipe()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(environment),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
         self.ended = False
-        self.answers: queue.Queue[str] = queue.Queue()
-        self.listener = threading.Thread(target=self._listen, daemon=True)
-        self.listener.start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.answers.put(line)
-        self.answers.put("")
+        self.asking = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -79,75 +82,80 @@ class Process:
         self.end()
 
     def end(self) -> None:
-        """Kill it with all that it started: a compiler, Stan's processes. May be called again."""
+        """Kill it with all that it started: a compiler, Stan's processes. May be called again, and by any thread."""
         if self.ended:
             return
         self.ended = True
         with suppress(ProcessLookupError):  # none is left of its session
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self.listener.join()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):  # a request it did not live to read
-                pipe.close()
+        with self.asking:  # a thread that waits for an answer now learns that there is none
+            self.connection.close()
 
-    def ask(self, request: Message) -> Message:
+    def ask(self, request: Any) -> Any:
         """The answer to a request. Raises Missing, NoAnswer."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-            line = self.answers.get(timeout=self.timeout)
-        except BrokenPipeError:
-            line = ""
-        except queue.Empty as error:
-            raise NoAnswer(f"no answer within {self.timeout:g} s (measurement.timeout)") from error
-        if not line:
-            raise NoAnswer(f"its process ended with code {self.process.wait()}; see workers.log")
-        try:
-            answer: Message = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise NoAnswer("its process ended in the middle of an answer; see workers.log") from error
-        if "missing" in answer:
-            raise Missing(answer["missing"])
-        if "failed" in answer:
-            raise NoAnswer(answer["failed"], lost=False)
+        with self.asking:
+            try:
+                self.connection.send(request)
+                word, answer = self._receive()
+            except (EOFError, OSError) as error:
+                raise NoAnswer(f"its process ended with code {self.process.wait()}; see workers.log") from error
+        if word == "missing":
+            raise Missing(answer)
+        if word == "failed":
+            raise NoAnswer(answer, lost=False)
         return answer
 
+    def _receive(self) -> Frame:
+        """The next frame. Raises EOFError or OSError where the process has ended, in the middle of one too."""
+        until = time.monotonic() + self.timeout
+        while not self.connection.poll(min(_LOOK_EVERY, max(until - time.monotonic(), 0.0))):
+            # what it started may hold its socket open
+            if self.process.poll() is not None and not self.connection.poll():
+                raise EOFError
+            if time.monotonic() >= until:
+                raise NoAnswer(f"no answer within {self.timeout:g} s (measurement.timeout)")
+        frame: Frame = self.connection.recv()
+        return frame
 
-def serve(reply: Callable[[Message], Message], *, go_on: bool = False) -> int:
-    """The answering end: reply to each request until the asker closes the pipe; the process's exit code.
 
-    An exception of `reply` is reported as {"missing": REASON} (Unavailable) or {"failed": REASON}, and ends this
-    process; with `go_on` it does not.
+def serve(reply: Callable[[Any], Any], *, go_on: bool = False) -> int:
+    """The answering end: reply to each request until the asker closes the connection; the process's exit code.
+
+    The last argument of the command line is the socket's number. An exception of `reply` is told as the reason why
+    there is no answer, and ends this process; with `go_on` it does not.
     """
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # a library that prints must not disturb the answers
-    # a process that a library forks closes sys.stdin, and would wait for ever while a thread here reads from it
-    questions = os.fdopen(os.dup(0))
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-    requests: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_listen, args=(questions, requests), daemon=True).start()
+    connection = Connection(int(sys.argv[-1]))
+    os.set_inheritable(connection.fileno(), False)
+    if isinstance(sys.stdout, TextIOWrapper):  # it is a file, the log: whole lines, before this process is killed
+        sys.stdout.reconfigure(line_buffering=True)
+    requests: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=_listen, args=(connection, requests), daemon=True).start()
     while True:
-        request = json.loads(requests.get())
+        request = requests.get()
         try:
-            answer, code = reply(request), None
+            connection.send(("answer", reply(request)))
         except Unavailable as error:
-            answer, code = {"missing": str(error)}, 0
+            frame, code = ("missing", str(error)), 0
         except Exception as error:
             traceback.print_exc()
-            answer, code = {"failed": f"{type(error).__name__}: {error}"}, 1
-        answers.write(json.dumps(answer) + "\n")
-        if code is not None and not go_on:
+            frame, code = ("failed", f"{type(error).__name__}: {error}"), 1
+        else:
+            continue
+        connection.send(frame)
+        if not go_on:
             return code
 
 
-def _listen(questions: Iterable[str], requests: queue.Queue[str]) -> None:
-    """Pass requests on; at the end of them, end this process and its children."""
-    for line in questions:
-        requests.put(line)
+def _listen(connection: Connection, requests: queue.Queue[Any]) -> None:
+    """Pass requests on; when the asker is gone, end this process and its children."""
+    try:
+        while True:
+            requests.put(connection.recv())
+    except (EOFError, OSError):
+        pass
+    except Exception:  # a request that cannot be read here
+        traceback.print_exc()
     if os.getpgid(0) == os.getpid():  # as Process starts it
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -1,6 +1,6 @@
 """One sampler in a process of its own (`python -m batchnuts.experiments.samplers.worker`): its own threads and memory.
 
-The parent writes one JSON object a line to its standard input, and reads one back for each:
+What the asker sends, and what comes back (`harness.processes`):
 
     {"task": {...}}   ->  {"ready": SECONDS}       built, compiled, and run once
     {"run": SEED}     ->  {"seconds": ..., ...}    a Timing: one warm run
@@ -14,8 +14,9 @@ import resource
 import sys
 import time
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from batchnuts.experiments.harness.processes import Message, serve
+from batchnuts.experiments.harness.processes import serve
 from batchnuts.experiments.samplers import REGISTRY
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
@@ -50,7 +51,7 @@ def main() -> int:
     prepared: Prepared | None = None
     task: Task | None = None
 
-    def reply(request: Message) -> Message:
+    def reply(request: dict[str, Any]) -> dict[str, Any]:
         nonlocal prepared, task
         if "task" in request:
             task = Task(**request["task"])

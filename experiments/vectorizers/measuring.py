@@ -19,7 +19,7 @@ from textwrap import shorten
 from typing import IO, Any
 
 from batchnuts.experiments.harness.measuring import Note
-from batchnuts.experiments.harness.processes import Message, Missing, NoAnswer, Process, environment_for
+from batchnuts.experiments.harness.processes import Missing, NoAnswer, Process, environment_for
 from batchnuts.experiments.harness.rows import RowsFile, Status
 from batchnuts.experiments.vectorizers.config import VectorizingConfig
 from batchnuts.experiments.vectorizers.measurements import Measurement, describe
@@ -123,7 +123,7 @@ class Measuring:
         settings = self.config.measurement
         group = datetime.now(UTC).isoformat(timespec="milliseconds")
         rows: list[Measurement] = []
-        prepared: dict[str, Message] = {}
+        prepared: dict[str, dict[str, Any]] = {}
         with ExitStack() as stack:
             processes: dict[bool, Any] = {}
             reference: list[list[float]] = []
@@ -175,8 +175,8 @@ class Measuring:
         status: Status,
         group: str = "",
         repetition: int = 0,
-        prepared: Message | None = None,
-        timing: Message | None = None,
+        prepared: dict[str, Any] | None = None,
+        timing: dict[str, Any] | None = None,
         note: str = "",
     ) -> Measurement:
         """One row."""
@@ -198,10 +198,10 @@ class Measuring:
         )
 
 
-def _ask(process: Any, curve: str, request: Message) -> Message:
+def _ask(process: Any, curve: str, request: dict[str, Any]) -> dict[str, Any]:
     """The answer. Raises Died where the process did; NoAnswer, Missing where it only could not."""
     try:
-        answer: Message = process.ask(request)
+        answer: dict[str, Any] = process.ask(request)
     except NoAnswer as error:
         if error.lost:
             raise Died(curve, str(error)) from error

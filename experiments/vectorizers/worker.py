@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.experiments.harness.processes import Message, serve
+from batchnuts.experiments.harness.processes import serve
 from batchnuts.experiments.vectorizers.task import Task
 
 _MOST_CALLS = 10_000
@@ -30,13 +30,13 @@ class Answering:
     def __init__(self) -> None:
         self.ready: dict[str, tuple[Any, int]] = {}
 
-    def reply(self, request: Message) -> Message:
+    def reply(self, request: dict[str, Any]) -> dict[str, Any]:
         """See the head of this file."""
         if "task" in request:
             return self.prepare(request["name"], Task(**request["task"]), float(request["min_seconds"]))
         return self.run(request["run"])
 
-    def prepare(self, name: str, task: Task, min_seconds: float) -> Message:
+    def prepare(self, name: str, task: Task, min_seconds: float) -> dict[str, Any]:
         """Lay out, compile and call twice: the second call tells how many fit into a timing."""
         if task.processors is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task.processors])
@@ -53,7 +53,7 @@ class Answering:
         self.ready[name] = made, min(max(calls, 1), _MOST_CALLS)
         return {"seconds": seconds, "units": made.units, "prints": prints}
 
-    def run(self, name: str) -> Message:
+    def run(self, name: str) -> dict[str, Any]:
         """One timing; after some calls that are not timed, if it is of many short ones."""
         made, calls = self.ready[name]
         load = os.getloadavg()[0]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +16,7 @@ from tiny_experiment import CONFIG
 from batchnuts.experiments.harness import measuring
 from batchnuts.experiments.harness.config import ExperimentConfig, load_experiment
 from batchnuts.experiments.harness.measuring import Measuring, Worker, plan
-from batchnuts.experiments.harness.processes import Missing, NoAnswer, environment_for
+from batchnuts.experiments.harness.processes import Missing, NoAnswer, Process, environment_for
 from batchnuts.experiments.harness.results import Results
 from batchnuts.experiments.harness.rows import MeasurementsError
 from batchnuts.experiments.samplers.measurements import Measurement, measurements_file
@@ -336,19 +333,14 @@ def prepare(task):
     child.join(60)
     assert child.exitcode == 0, child.exitcode
 
-worker.prepare = prepare
-worker.main()
+if __name__ == "__main__":
+    worker.prepare = prepare
+    worker.main()
 """
-    task = json.dumps({"task": dict.fromkeys(Task.__dataclass_fields__)})
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(task + "\n")
-        process.stdin.flush()
-        assert "ready" in json.loads(process.stdout.readline())
-        process.stdin.close()
+    (tmp_path / "forking.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with (tmp_path / "log").open("a") as log, Process("forking", "", log, 120, environment) as process:
+        assert "ready" in process.ask({"task": dict.fromkeys(Task.__dataclass_fields__)})
 
 
 def test_a_real_worker_answers_and_tells_what_went_wrong(tmp_path: Path) -> None:
@@ -417,11 +409,9 @@ def test_ending_a_worker_ends_what_it_started(tmp_path: Path) -> None:
             worker.prepare()
 
 
-def test_a_worker_ends_at_once_when_its_parent_is_gone() -> None:
-    command = [sys.executable, "-m", "batchnuts.experiments.samplers.worker"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as process:
-        assert process.stdin is not None
-        request = {"task": {**a_task(transitions=10**6).__dict__, "options": {"backend": "numpy"}}}  # takes hours
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.close()
-        assert process.wait(timeout=120) == -9
+def test_a_worker_ends_at_once_when_its_asker_is_gone(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("a") as log, Worker(a_task(), log, timeout=120) as worker:
+        task = a_task(transitions=10**6, options={"backend": "numpy"})  # takes hours
+        worker.connection.send({"task": task.__dict__})
+        worker.connection.close()
+        assert worker.process.wait(timeout=120) == -9
