@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchnuts.experiments.harness import plots
-from batchnuts.experiments.harness.config import Measure
 from batchnuts.experiments.harness.experiment import Experiment, main
-from batchnuts.experiments.harness.results import QUANTITIES, Results
-from batchnuts.experiments.harness.summary import measure_tables
+from batchnuts.experiments.samplers.config import Measure
+from batchnuts.experiments.samplers.results import QUANTITIES, Results
+from batchnuts.experiments.samplers.subject import SAMPLERS
+from batchnuts.experiments.samplers.summary import measure_tables
 
 QUESTION = """\
 How fast is NUTS on a machine's processor, over all chains together, and against what could be had at most? A gradient
@@ -76,7 +77,7 @@ def as_json(results: Results) -> str:
 
 
 EXPERIMENT = Experiment(
-    "benchmark", "NUTS beside its peers and the limit", QUESTION, pictures, tables, {"results.json": as_json}
+    SAMPLERS, "benchmark", "NUTS beside its peers and the limit", QUESTION, pictures, tables, {"results.json": as_json}
 )
 
 if __name__ == "__main__":

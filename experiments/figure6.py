@@ -19,8 +19,9 @@ from typing import Any
 
 from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
-from batchnuts.experiments.harness.results import QUANTITIES, Results
-from batchnuts.experiments.harness.summary import size_table
+from batchnuts.experiments.samplers.results import QUANTITIES, Results
+from batchnuts.experiments.samplers.subject import SAMPLERS
+from batchnuts.experiments.samplers.summary import size_table
 
 QUESTION = """\
 How many gradients of a Bayesian logistic regression can NUTS put to use in a second, over all chains together, as
@@ -78,7 +79,12 @@ def tables(results: Results) -> str:
 
 
 EXPERIMENT = Experiment(
-    "figure6", "Figure 6: useful gradients per second against the number of chains", QUESTION, pictures, tables
+    SAMPLERS,
+    "figure6",
+    "Figure 6: useful gradients per second against the number of chains",
+    QUESTION,
+    pictures,
+    tables,
 )
 
 if __name__ == "__main__":

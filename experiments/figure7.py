@@ -20,8 +20,10 @@ from typing import Any
 
 from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
-from batchnuts.experiments.harness.results import QUANTITIES, Results
-from batchnuts.experiments.harness.summary import format_figure, size_table, table
+from batchnuts.experiments.harness.summary import format_figure, table
+from batchnuts.experiments.samplers.results import QUANTITIES, Results
+from batchnuts.experiments.samplers.subject import SAMPLERS
+from batchnuts.experiments.samplers.summary import size_table
 
 QUESTION = """\
 Of all gradients that a batch of chains computes, which share does some chain put to use? The rest are computed for
@@ -86,7 +88,12 @@ def tables(results: Results) -> str:
 
 
 EXPERIMENT = Experiment(
-    "figure7", "Figure 7: utilization of the gradient against the number of chains", QUESTION, pictures, tables
+    SAMPLERS,
+    "figure7",
+    "Figure 7: utilization of the gradient against the number of chains",
+    QUESTION,
+    pictures,
+    tables,
 )
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchnuts.experiments.harness import plots
-from batchnuts.experiments.harness.config import Measure
 from batchnuts.experiments.harness.experiment import Experiment, main
-from batchnuts.experiments.harness.results import QUANTITIES, Results
-from batchnuts.experiments.harness.summary import measure_tables
+from batchnuts.experiments.samplers.config import Measure
+from batchnuts.experiments.samplers.results import QUANTITIES, Results
+from batchnuts.experiments.samplers.subject import SAMPLERS
+from batchnuts.experiments.samplers.summary import measure_tables
 
 QUESTION = """\
 How many effective samples does a sampler make in a minute? The effective sample size is the least of the bulk ESS of
@@ -49,7 +50,9 @@ def tables(results: Results) -> str:
 
 MEASURES: tuple[Measure, ...] = ("ess_per_minute", "rate", "utilization", "lockstep_utilization")
 
-EXPERIMENT = Experiment("fsm", "Effective samples per minute beside BlackJAX under vmap", QUESTION, pictures, tables)
+EXPERIMENT = Experiment(
+    SAMPLERS, "fsm", "Effective samples per minute beside BlackJAX under vmap", QUESTION, pictures, tables
+)
 
 if __name__ == "__main__":
     sys.exit(main(EXPERIMENT))

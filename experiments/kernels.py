@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.experiments.harness.config import ExperimentConfig, load_experiment
 from batchnuts.experiments.harness.summary import table
+from batchnuts.experiments.samplers.config import ExperimentConfig, load_experiment
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.task import Task
 from batchnuts.settings.yaml import ConfigError

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from batchnuts.experiments.harness import plots
-from batchnuts.experiments.harness.config import Curve, ExperimentConfig
 from batchnuts.experiments.harness.experiment import Experiment, main
-from batchnuts.experiments.harness.results import QUANTITIES, Results, Value
+from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.harness.summary import format_figure, table
+from batchnuts.experiments.samplers.config import Curve, ExperimentConfig
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.results import QUANTITIES, Results
+from batchnuts.experiments.samplers.subject import SAMPLERS
 from batchnuts.settings.yaml import ConfigError
 
 QUESTION = """\
@@ -180,7 +182,7 @@ def _cell(rate: Value) -> str:
     return f"{format_figure(rate.value, ',.3g')} ({low} to {high})"
 
 
-EXPERIMENT = Experiment("scaling", "What NUTS costs as things grow", QUESTION, pictures, tables, check=check)
+EXPERIMENT = Experiment(SAMPLERS, "scaling", "What NUTS costs as things grow", QUESTION, pictures, tables, check=check)
 
 if __name__ == "__main__":
     sys.exit(main(EXPERIMENT))

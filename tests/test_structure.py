@@ -46,6 +46,13 @@ FACADE = ("batchnuts.autobatch", "batchnuts.autobatch.machine", "batchnuts.autob
 """What code outside of autobatch imports of it, by public names: the language, what drives a machine step by step, and
 the vectorizer of TensorFlow's loops, which is a product of its own. Only the last of them imports TensorFlow."""
 
+WITHIN_EXPERIMENTS = (
+    ("harness",),
+    ("samplers",),
+    ("vectorizers",),
+    ("benchmark", "figure6", "figure7", "fsm", "kernels", "pfor_benchmark", "scaling"),
+)
+
 
 def modules() -> dict[str, Path]:
     """By dotted name, with what the symlinks for models and experiments lead to."""
@@ -84,8 +91,12 @@ def imports_of(tree: ast.Module) -> set[str]:
 
 @pytest.mark.parametrize(
     ("package", "layers"),
-    [("batchnuts.autobatch", WITHIN_AUTOBATCH), ("batchnuts", IN_BATCHNUTS)],
-    ids=["autobatch", "all"],
+    [
+        ("batchnuts.autobatch", WITHIN_AUTOBATCH),
+        ("batchnuts.experiments", WITHIN_EXPERIMENTS),
+        ("batchnuts", IN_BATCHNUTS),
+    ],
+    ids=["autobatch", "experiments", "all"],
 )
 def test_imports_point_one_way(package: str, layers: tuple[tuple[str, ...], ...]) -> None:
     """`__init__` and `__main__` of the package itself stand above all."""

@@ -13,14 +13,14 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.experiments.harness.config import FOLDER, ResultsSettings
+from batchnuts.experiments.harness.config import FOLDER, Config
 from batchnuts.experiments.harness.rows import MeasurementsError
 from batchnuts.settings.yaml import ConfigError, packaged_configs
 
@@ -40,22 +40,7 @@ class MissingLibrary(BatchnutsError):
     """What every experiment needs is not installed."""
 
 
-class Config(Protocol):
-    """What the command needs of a config that passed every check."""
-
-    @property
-    def curves(self) -> Mapping[str, Any]:
-        """By name."""
-
-    @property
-    def output(self) -> ResultsSettings:
-        """Names the folder."""
-
-    def to_yaml(self) -> str:
-        """The same experiment again when read as a config."""
-
-
-Loaded = TypeVar("Loaded", bound=Config)
+Loaded = TypeVar("Loaded", bound=Config[Any, Any])
 
 
 def run_command(

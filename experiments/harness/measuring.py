@@ -1,57 +1,87 @@
-"""The one measuring loop of all experiments: samplers of one size get ready, then take turns, run by run.
+"""The measuring loop of all experiments: tasks of one target and size get ready, then take turns, run by run.
 
 Taking turns spreads a change of the machine's load over all of them. Several may compile at a time; what is timed runs
-alone (`measurement.run_at_once`). What is measured already is not measured again.
+alone, unless a strategy says otherwise. What is measured already is not measured again. The strategies differ in what
+belongs together: a row (`row_by_row.py`), or a whole group (`whole_groups.py`).
 """
 
 from __future__ import annotations
 
-import json
+from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import IO, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
-from batchnuts.experiments.harness.config import ExperimentConfig
-from batchnuts.experiments.harness.processes import Missing, NoAnswer, Process, environment_for
-from batchnuts.experiments.harness.rows import RowsFile, Status
-from batchnuts.experiments.samplers.measurements import Measurement, describe
-from batchnuts.experiments.samplers.task import Task
-from batchnuts.experiments.samplers.worker import Timing
+from batchnuts.experiments.harness.config import Config, Limits
+from batchnuts.experiments.harness.processes import Missing, NoAnswer, Process
+from batchnuts.experiments.harness.rows import Row, RowsFile, Status
+from batchnuts.experiments.harness.task import Attempt, Figures, Preparation, Prepare, Run, Task
 
+R = TypeVar("R", bound=Row)
+Limiting = TypeVar("Limiting", bound=Limits)
 Entry = TypeVar("Entry")
 Answer = TypeVar("Answer")
 Note = Callable[[str, int, int], None]
 """(what is being done, runs done, runs in all)"""
 
 
+class Worker(Process):
+    """A process that makes tasks ready and runs them: `worker.py`."""
+
+    def __init__(self, task: Task[Any], log: IO[str], timeout: float) -> None:
+        module = "batchnuts.experiments.harness.worker"
+        super().__init__(module, task.heading, log, timeout, task.process_environment())
+
+    def prepare(self, task: Task[Any]) -> Preparation:
+        """Make a task ready. Raises Missing, NoAnswer."""
+        preparation: Preparation = self.ask(Prepare(task))
+        return preparation
+
+    def run(self, task: Task[Any], seed: int) -> Figures:
+        """Run it once more. Raises Missing, NoAnswer."""
+        figures: Figures = self.ask(Run(task.fingerprint(), seed))
+        return figures
+
+
 @dataclass(frozen=True)
-class Planned:
+class Planned(Generic[R]):
     """A task, and the curve that first asks for it."""
 
-    task: Task
+    task: Task[R]
+    fingerprint: str
+    """The task's."""
     curve: str
-    problem: str
-
-    @property
-    def line(self) -> str:
-        """The same for tasks that differ only in their number of chains: what stops one stops the larger ones."""
-        return replace(self.task, chains=0).fingerprint()
+    label: str
+    """In words, for who waits."""
 
 
-def plan(config: ExperimentConfig) -> list[list[Planned]]:
-    """Every task once, in groups of one problem and number of chains."""
+@dataclass(frozen=True)
+class Ready(Generic[R]):
+    """A task that its process made ready."""
+
+    planned: Planned[R]
+    worker: Worker
+    preparation: Preparation
+    difference: float | None
+    """See Attempt."""
+
+
+def plan(config: Config[R, Any]) -> list[list[Planned[R]]]:
+    """Every task once, in groups of one target and size."""
     seen: set[str] = set()
-    groups: dict[tuple[str, int], list[Planned]] = {}
-    for curve, problem, chains in config.points():
-        task = config.task(curve, problem, chains)
-        if task.fingerprint() not in seen:
-            seen.add(task.fingerprint())
-            groups.setdefault((problem, chains), []).append(Planned(task, curve, problem))
+    groups: dict[tuple[str, int], list[Planned[R]]] = {}
+    for curve, target, size in config.points():
+        task = config.task(curve, target, size)
+        fingerprint = task.fingerprint()
+        if fingerprint not in seen:
+            seen.add(fingerprint)
+            planned = Planned(task, fingerprint, curve, config.label(curve, target, size))
+            groups.setdefault((target, size), []).append(planned)
     return list(groups.values())
 
 
@@ -68,11 +98,11 @@ def overlapped(
         yield under_way.popleft()
 
 
-class Measuring:
+class Measuring(ABC, Generic[R, Limiting]):
     """Measures what a config asks for and the file does not have yet."""
 
     def __init__(
-        self, config: ExperimentConfig, file: RowsFile[Measurement], log: IO[str], environment: str, note: Note
+        self, config: Config[R, Limiting], file: RowsFile[R], log: IO[str], environment: str, note: Note
     ) -> None:
         self.config = config
         self.file = file
@@ -80,146 +110,146 @@ class Measuring:
         self.environment = environment
         self.note = note
         self.groups = plan(config)
-        # why there was no run may not hold any more: it is asked again
-        self.rows = [row for row in file.read() if row.ok]
-        file.rewrite(self.rows)
+        self.rows = file.read()
+        self.seeds = dict(config.seeds())
         self.missing: dict[str, str] = {}
-        """`Planned.line` of what was found missing, with the reason: the other sizes need not be tried."""
+        """`Task.line` of what was found missing, with the reason: the other sizes need not be tried."""
         self.ended: dict[str, str] = {}
-        """`Planned.line` of what goes to no larger size, with the reason."""
+        """`Task.line` of what goes to no larger size, with the reason."""
 
     def run(self) -> None:
         """All groups in order."""
         for group in self.groups:
-            waiting = []
-            for planned in group:
-                self.settle(planned)
-                if self.repetitions_left(planned.task) and not self.settled(planned):
-                    waiting.append(planned)
-            at_once = self.config.measurement.workers
-            for first in range(0, len(waiting), at_once):
-                self.take_turns(waiting[first : first + at_once])
+            self.measure(group)
             for planned in group:
                 self.notice_slowness(planned)
 
-    def take_turns(self, group: Sequence[Planned]) -> None:
+    @abstractmethod
+    def measure(self, group: Sequence[Planned[R]]) -> None:
+        """What is left of a group."""
+
+    @abstractmethod
+    def turn(self, ready: Sequence[Ready[R]], repetition: int) -> Sequence[Ready[R]]:
+        """Those that run in a repetition, in order."""
+
+    @abstractmethod
+    def keep(self, row: R) -> None:
+        """One more row."""
+
+    @abstractmethod
+    def leave(self, planned: Planned[R], worker: Worker, reason: str, *, lost: bool) -> None:
+        """Before it is written down that a task is missing or failed. lost: its process answers no more."""
+
+    def compare(self, planned: Planned[R], preparation: Preparation) -> float | None:
+        """How far its outputs are from those of others, where a strategy compares them. Raises NoAnswer: too far."""
+        return None
+
+    def take_turns(
+        self, group: Sequence[Planned[R]], compile_at_once: int = 1, run_at_once: int = 1, name: str = ""
+    ) -> None:
         """Prepare these, then one run of each in turn until all have all their repetitions."""
-        settings = self.config.measurement
         with ExitStack() as stack:
             # left last: a thread of theirs waits for a process until that is ended
-            compiling = stack.enter_context(ThreadPoolExecutor(settings.compile_at_once))
-            running = stack.enter_context(ThreadPoolExecutor(settings.run_at_once))
-            workers = [
-                (planned, stack.enter_context(Worker(planned.task, self.log, settings.timeout))) for planned in group
+            compiling = stack.enter_context(ThreadPoolExecutor(compile_at_once))
+            running = stack.enter_context(ThreadPoolExecutor(run_at_once))
+            workers: dict[str, Worker] = {}
+            for task in (planned.task for planned in group):
+                if task.process not in workers:
+                    worker = Worker(task, self.log, self.config.measurement.timeout)
+                    workers[task.process] = stack.enter_context(worker)
+            preparing = [
+                (planned, compiling.submit(workers[planned.task.process].prepare, planned.task)) for planned in group
             ]
-            preparing = [(planned, worker, compiling.submit(worker.prepare)) for planned, worker in workers]
-            ready: list[tuple[Planned, Worker, float]] = []
-            for planned, worker, prepared in preparing:
+            ready: list[Ready[R]] = []
+            for planned, prepared in preparing:
+                worker = workers[planned.task.process]
                 self.show(planned, "compiles")
                 try:
-                    ready.append((planned, worker, prepared.result()))
+                    preparation = prepared.result()
+                    ready.append(Ready(planned, worker, preparation, self.compare(planned, preparation)))
                 except Missing as error:
-                    self.missing[planned.line] = str(error)
+                    self.leave(planned, worker, str(error), lost=False)
+                    self.missing[planned.task.line] = str(error)
                     self.settle(planned)
                 except NoAnswer as error:
-                    worker.end()  # one that is only slow would go on, and slow the others
+                    self.leave(planned, worker, str(error), lost=error.lost)
                     self.give_up(planned, str(error))
-            for repetition in range(settings.repetitions):
-                seed = settings.seed + repetition
-                turn = [entry for entry in ready if repetition in self.repetitions_left(entry[0].task)]
-                runs = ((entry, partial(entry[1].run, seed)) for entry in turn)
-                for entry, run in overlapped(running, settings.run_at_once, runs):
-                    planned, worker, seconds = entry
-                    self.show(planned, f"run {repetition + 1}")
+            for repetition, seed in self.seeds.items():
+                runs = (
+                    (entry, partial(entry.worker.run, entry.planned.task, seed))
+                    for entry in self.turn(ready, repetition)
+                )
+                for entry, run in overlapped(running, run_at_once, runs):
+                    self.show(entry.planned, f"run {repetition + 1}")
                     try:
-                        timing = run.result()
+                        figures = run.result()
                     except (Missing, NoAnswer) as error:
-                        worker.end()
-                        self.give_up(planned, str(error))
+                        self.leave(entry.planned, entry.worker, str(error), lost=True)
+                        self.give_up(entry.planned, str(error))
                         ready.remove(entry)
                     else:
-                        self.keep(planned, "ok", repetition, timing, seconds, "")
+                        self.attempt(entry.planned, "ok", repetition, entry, figures, name)
 
-    def repetitions_left(self, task: Task) -> list[int]:
-        """Those that the file does not have with the seeds of this config."""
-        done = {(row.repetition, row.seed) for row in self.rows if row.task == task.fingerprint() and row.ok}
-        return [repetition for repetition, seed in self.config.seeds().items() if (repetition, seed) not in done]
+    def rows_of(self, planned: Planned[R]) -> list[R]:
+        """All that there is of a task."""
+        return [row for row in self.rows if row.task == planned.fingerprint]
 
-    def settled(self, planned: Planned) -> bool:
-        """There is a reason not to run it."""
-        return planned.line in self.missing or planned.line in self.ended
+    def repetitions_left(self, planned: Planned[R]) -> list[int]:
+        """Those that there is no run of, with the seeds of this config."""
+        done = {row.repetition for row in self.rows_of(planned) if row.ok and self.config.wants(row)}
+        return [repetition for repetition in self.seeds if repetition not in done]
 
-    def settle(self, planned: Planned) -> None:
-        """Write down why a task is not run, if there is a reason."""
-        if not self.repetitions_left(planned.task):
-            return
-        if planned.line in self.missing:
-            self.keep(planned, "missing", 0, None, None, self.missing[planned.line])
-        elif planned.line in self.ended:
-            self.keep(planned, "stopped", 0, None, None, self.ended[planned.line])
+    def settle(self, planned: Planned[R]) -> bool:
+        """Write down why a task is not run, if there is a reason; whether there is."""
+        reasons: tuple[tuple[Status, Mapping[str, str]], ...] = (("missing", self.missing), ("stopped", self.ended))
+        for status, known in reasons:
+            if planned.task.line in known:
+                self.attempt(planned, status, reason=known[planned.task.line])
+                return True
+        return False
 
-    def give_up(self, planned: Planned, reason: str) -> None:
+    def give_up(self, planned: Planned[R], reason: str) -> None:
         """A task failed: write it down, and try no larger one."""
-        self.keep(planned, "failed", 0, None, None, reason)
-        self.ended[planned.line] = f"failed with {planned.task.chains} chains: {reason}"
+        self.attempt(planned, "failed", reason=reason)
+        self.ended.setdefault(planned.task.line, planned.task.failed(reason))
 
-    def notice_slowness(self, planned: Planned) -> None:
-        """End a curve whose last size took too long."""
+    def notice_slowness(self, planned: Planned[R]) -> None:
+        """End a line whose last size took too long."""
         limit = self.config.measurement.max_seconds
-        times = [row.seconds for row in self.rows if row.task == planned.task.fingerprint() and row.seconds]
-        if times and min(times) > limit and planned.line not in self.ended:
-            chains = planned.task.chains
-            self.ended[planned.line] = f"a run with {chains} chains took {min(times):.0f} s, more than {limit:g} s"
+        times = [row.seconds for row in self.rows_of(planned) if row.seconds]
+        if times and min(times) > limit:
+            self.ended.setdefault(planned.task.line, planned.task.slow(min(times), limit))
 
-    def keep(
+    def attempt(
         self,
-        planned: Planned,
+        planned: Planned[R],
         status: Status,
-        repetition: int,
-        timing: Timing | None,
-        prepare_seconds: float | None,
-        reason: str,
+        repetition: int = 0,
+        ready: Ready[R] | None = None,
+        figures: Figures | None = None,
+        name: str = "",
+        reason: str = "",
     ) -> None:
-        """One more row."""
-        figures = asdict(timing) if timing else dict.fromkeys(Timing.__dataclass_fields__)
-        row = Measurement(
-            **describe(planned.task),
-            **figures,
+        """Make a row, and keep it."""
+        attempt = Attempt(
             status=status,
             repetition=repetition,
-            seed=self.config.measurement.seed + repetition,
-            prepare_seconds=prepare_seconds,
+            seed=self.seeds[repetition],
             environment=self.environment,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            note=" ".join(reason.split()),
+            preparation=ready.preparation if ready else None,
+            figures=figures or {},
+            group=name,
+            difference=ready.difference if ready else None,
+            note=reason,
         )
-        self.rows.append(row)
-        self.file.append(row)
+        self.keep(planned.task.row(attempt))
 
-    def show(self, planned: Planned, doing: str) -> None:
+    def show(self, planned: Planned[R], doing: str) -> None:
         """Tell how far it is."""
-        label = self.config.curves[planned.curve].label
         total = self.config.measurement.repetitions
         settled = Counter(row.task for row in self.rows if row.ok)
         settled.update({row.task: total for row in self.rows if not row.ok})
-        tasks = [planned.task.fingerprint() for group in self.groups for planned in group]
+        tasks = [planned.fingerprint for group in self.groups for planned in group]
         done = sum(min(settled[task], total) for task in tasks)
-        self.note(f"{label}, {planned.task.chains} chains: {doing}", done, total * len(tasks))
-
-
-class Worker(Process):
-    """One sampler on one task, in a process of `batchnuts.experiments.samplers.worker`."""
-
-    def __init__(self, task: Task, log: IO[str], timeout: float) -> None:
-        self.task = task
-        heading = f"{task.sampler} {json.dumps(task.options)}, {task.chains} chains"
-        environment = environment_for(task.device, task.environment)
-        super().__init__("batchnuts.experiments.samplers.worker", heading, log, timeout, environment)
-
-    def prepare(self) -> float:
-        """Build, compile and run once; the seconds that took. Raises Missing, NoAnswer."""
-        return float(self.ask({"task": asdict(self.task)})["ready"])
-
-    def run(self, seed: int) -> Timing:
-        """One warm run. Raises NoAnswer."""
-        return Timing(**self.ask({"run": seed}))
+        self.note(f"{planned.label}: {doing}", done, total * len(tasks))

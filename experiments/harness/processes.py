@@ -22,9 +22,11 @@ from io import TextIOWrapper
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, NoReturn, Self
 
 from batchnuts.autobatch import BatchnutsError
+
+Device = Literal["cpu", "gpu"]
 
 Word = Literal["answer", "missing", "failed"]
 Frame = tuple[Word, Any]
@@ -119,11 +121,11 @@ class Process:
         return frame
 
 
-def serve(reply: Callable[[Any], Any], *, go_on: bool = False) -> int:
-    """The answering end: reply to each request until the asker closes the connection; the process's exit code.
+def serve(reply: Callable[[Any], Any]) -> NoReturn:
+    """The answering end: reply to each request, until the asker closes the connection and so ends this process.
 
     The last argument of the command line is the socket's number. An exception of `reply` is told as the reason why
-    there is no answer, and ends this process; with `go_on` it does not.
+    there is no answer.
     """
     connection = Connection(int(sys.argv[-1]))
     os.set_inheritable(connection.fileno(), False)
@@ -136,15 +138,10 @@ def serve(reply: Callable[[Any], Any], *, go_on: bool = False) -> int:
         try:
             connection.send(("answer", reply(request)))
         except Unavailable as error:
-            frame, code = ("missing", str(error)), 0
+            connection.send(("missing", str(error)))
         except Exception as error:
             traceback.print_exc()
-            frame, code = ("failed", f"{type(error).__name__}: {error}"), 1
-        else:
-            continue
-        connection.send(frame)
-        if not go_on:
-            return code
+            connection.send(("failed", f"{type(error).__name__}: {error}"))
 
 
 def _listen(connection: Connection, requests: queue.Queue[Any]) -> None:
@@ -161,7 +158,7 @@ def _listen(connection: Connection, requests: queue.Queue[Any]) -> None:
     os._exit(1)
 
 
-def environment_for(device: str, own: Mapping[str, str]) -> dict[str, str]:
+def environment_for(device: Device, own: Mapping[str, str]) -> dict[str, str]:
     """Environment variables of a process that computes: quiet libraries, the device asked for, and its own."""
     if device == "cpu":
         choice = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"}

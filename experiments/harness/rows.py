@@ -26,8 +26,40 @@ class Row(Protocol):
     """A frozen dataclass of numbers and texts, any of them `| None`: its fields are the columns."""
 
     @property
+    def task(self) -> str:
+        """The task's fingerprint: rows of one task belong together, whatever curve shows them."""
+
+    @property
     def status(self) -> Status:
         """`ok`: a run; else why there is none."""
+
+    @property
+    def ok(self) -> bool:
+        """It is a run."""
+
+    @property
+    def repetition(self) -> int:
+        """Which of the task's runs it is."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Of the run."""
+
+    @property
+    def load(self) -> float | None:
+        """The machine's load average before the run."""
+
+    @property
+    def environment(self) -> str:
+        """A name of environment.json."""
+
+    @property
+    def started(self) -> str:
+        """Date and time, UTC."""
+
+    @property
+    def note(self) -> str:
+        """Why there is no run."""
 
     def lacks(self) -> str | None:
         """What a row of this status must have and this one has not, in words; None for a row in order."""

@@ -11,8 +11,9 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from batchnuts.experiments.harness.processes import Device
 from batchnuts.experiments.samplers.problems import Problem, is_centered
-from batchnuts.experiments.samplers.task import Device, MissingSampler
+from batchnuts.experiments.samplers.task import MissingSampler
 from batchnuts.models.eight_schools import SCALE
 
 INSTALL = "pip install 'batchnuts[peers]'"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from batchnuts.experiments.harness.rows import RowsFile, Status
-from batchnuts.experiments.samplers.task import Task
+from batchnuts.experiments.harness.rows import Status
 
 
 @dataclass(frozen=True)
@@ -16,7 +12,7 @@ class Measurement:
     """One run of one task; or, where `status` is not `ok`, why there is none (then the figures are None)."""
 
     task: str
-    """The task's fingerprint: rows of one task belong together, whatever curve shows them."""
+    """See rows.Row."""
     sampler: str
     options: str
     """As JSON."""
@@ -37,7 +33,7 @@ class Measurement:
     executed_gradients: int | None
     lockstep_gradients: int | None
     asynchronous_gradients: int | None
-    """See worker.Timing."""
+    """See task.Timing."""
     ess_min: float | None
     ess_mean: float | None
     prepare_seconds: float | None
@@ -97,24 +93,3 @@ class Measurement:
         if self.ess_min is None or self.seconds is None:
             return None
         return 60 * self.ess_min / self.seconds
-
-
-def describe(task: Task) -> dict[str, Any]:
-    """The fields of a Measurement that say what was asked."""
-    return {
-        "task": task.fingerprint(),
-        "sampler": task.sampler,
-        "options": json.dumps(task.options, sort_keys=True),
-        "problem": json.dumps(task.problem, sort_keys=True),
-        **{
-            name: getattr(task, name)
-            for name in (
-                "chains", "transitions", "step_size", "max_tree_depth", "leapfrogs_per_leaf", "start", "device"
-            )
-        },
-    }  # fmt: skip
-
-
-def measurements_file(path: Path) -> RowsFile[Measurement]:
-    """The CSV file of these."""
-    return RowsFile(path, Measurement)

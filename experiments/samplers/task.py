@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.experiments.harness.processes import Unavailable
+from batchnuts.experiments.harness.processes import Device, Unavailable, environment_for
+from batchnuts.experiments.harness.task import Attempt, fingerprint
+from batchnuts.experiments.samplers.measurements import Measurement
 from batchnuts.experiments.samplers.problems import Problem, Start
-
-Device = Literal["cpu", "gpu"]
 
 
 class MissingSampler(Unavailable):
@@ -45,10 +44,99 @@ class Task:
     environment: dict[str, str] = field(default_factory=dict)
     """Environment variables of the sampler's process, e.g. for its threads."""
 
+    @property
+    def module(self) -> str:
+        """See harness.task, here and below."""
+        return "batchnuts.experiments.samplers.timing"
+
+    @property
+    def process(self) -> str:
+        """Its own: TensorFlow and JAX each keep threads that spin for a while after work."""
+        return self.fingerprint()
+
+    @property
+    def heading(self) -> str:
+        """Sampler and size."""
+        return f"{self.sampler} {json.dumps(self.options)}, {self.chains} chains"
+
+    @property
+    def line(self) -> str:
+        """That of all numbers of chains."""
+        return replace(self, chains=0).fingerprint()
+
+    def process_environment(self) -> Mapping[str, str]:
+        """With the variables that the curve sets."""
+        return environment_for(self.device, self.environment)
+
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits that change with anything in the task."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        """Of all of it."""
+        return fingerprint(self)
+
+    def may_be_here(self) -> bool:
+        """Only its process knows."""
+        return True
+
+    def failed(self, reason: str) -> str:
+        """With its number of chains."""
+        return f"failed with {self.chains} chains: {reason}"
+
+    def slow(self, seconds: float, limit: float) -> str:
+        """With its number of chains."""
+        return f"a run with {self.chains} chains took {seconds:.0f} s, more than {limit:g} s"
+
+    def row(self, attempt: Attempt) -> Measurement:
+        """What was asked, and what a run told."""
+        timing = Timing(**attempt.figures) if attempt.figures else None
+        return Measurement(
+            **describe(self),
+            **(asdict(timing) if timing else dict.fromkeys(item.name for item in fields(Timing))),
+            status=attempt.status,
+            repetition=attempt.repetition,
+            seed=attempt.seed,
+            prepare_seconds=attempt.preparation.seconds if attempt.preparation else None,
+            environment=attempt.environment,
+            started=attempt.started,
+            note=" ".join(attempt.note.split()),
+        )
+
+
+def describe(task: Task) -> dict[str, Any]:
+    """The fields of a Measurement that say what was asked."""
+    return {
+        "task": task.fingerprint(),
+        "sampler": task.sampler,
+        "options": json.dumps(task.options, sort_keys=True),
+        "problem": json.dumps(task.problem, sort_keys=True),
+        **{
+            name: getattr(task, name)
+            for name in (
+                "chains", "transitions", "step_size", "max_tree_depth", "leapfrogs_per_leaf", "start", "device"
+            )
+        },
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One warm run, and what it did."""
+
+    seconds: float
+    useful_gradients: int
+    """Those that single-chain NUTS evaluates too; waste is left out."""
+    executed_gradients: int | None
+    """Gradient evaluations times lanes; None where the library does not tell."""
+    lockstep_gradients: int | None
+    """What the same trajectories would execute if all chains met after each: chains times the sum of the longest. None
+    where the library tells only how many gradients several trajectories took together."""
+    asynchronous_gradients: int
+    """What they would execute if no chain ever waited before its end: chains times the chain that needs most."""
+    ess_min: float | None
+    """Least bulk ESS of all coordinates, over all chains; None if not asked for."""
+    ess_mean: float | None
+    peak_memory_mb: float
+    """Of the process so far."""
+    load: float
+    """The machine's load average over the last minute, just before the run."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from batchnuts.experiments.harness.processes import Device
 from batchnuts.experiments.samplers.problems import Problem, is_centered
-from batchnuts.experiments.samplers.task import Device, MissingSampler
+from batchnuts.experiments.samplers.task import MissingSampler
 from batchnuts.models.eight_schools import SCALE
 
 

@@ -13,17 +13,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from batchnuts.experiments.harness.config import ResultsSettings, check_each, check_keys, read_layers, refer
-from batchnuts.experiments.samplers.task import Device
+from batchnuts.experiments.harness.config import (
+    SECTIONS,
+    Point,
+    ResultsSettings,
+    check_each,
+    check_increasing,
+    check_keys,
+    check_options,
+    dump_sections,
+    read_layers,
+    refer,
+)
+from batchnuts.experiments.harness.processes import Device
 from batchnuts.experiments.vectorizers import KINDS, Method
+from batchnuts.experiments.vectorizers.measurements import Measurement
 from batchnuts.experiments.vectorizers.task import Task
 from batchnuts.settings.schema import Settings, nearest
-from batchnuts.settings.yaml import ConfigError, Origin, check_section, dump_settings, to_yaml
+from batchnuts.settings.yaml import ConfigError, Origin, check_section, to_yaml
 
 
 class WorkloadSettings(Settings):
@@ -42,8 +53,7 @@ class WorkloadSettings(Settings):
     def _known(self) -> WorkloadSettings:
         if self.kind not in KINDS:
             raise ValueError(f"kind: found {self.kind!r}{nearest(self.kind, KINDS) or f'; expected one of {_KINDS}'}")
-        if self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
-            raise ValueError(f"sizes: found {self.sizes}; expected increasing integers of at least 1")
+        check_increasing("sizes", self.sizes)
         return self
 
 
@@ -114,7 +124,7 @@ class VectorizingConfig:
         chosen, work = self.curves[curve], self.workloads[workload]
         return Task(
             work.kind, dict(work.options), size, chosen.method, chosen.compiled, self.run.device, self.run.processors,
-            self.run.seed,
+            self.run.seed, self.measurement.min_seconds,
         )  # fmt: skip
 
     def curves_of(self, workload: str) -> list[str]:
@@ -133,21 +143,42 @@ class VectorizingConfig:
             for size in work.sizes:
                 yield workload, size, self.curves_of(workload)
 
+    @property
+    def targets(self) -> Mapping[str, WorkloadSettings]:
+        """The workloads."""
+        return self.workloads
+
+    def points(self) -> Iterator[Point]:
+        """(curve, workload, size) of every point, in the order of measuring."""
+        for workload, size, curves in self.groups():
+            for curve in curves:
+                yield curve, workload, size
+
+    def label(self, curve: str, workload: str, size: int) -> str:
+        """A point in words."""
+        return f"{self.workloads[workload].label}, size {size}, {self.curves[curve].label}"
+
+    def seeds(self) -> dict[int, int]:
+        """The seed of each repetition: all have the same data, only the order of the ways differs."""
+        return {repetition: repetition for repetition in range(self.measurement.repetitions)}
+
+    def wants(self, row: Measurement) -> bool:
+        """It is of one of the repetitions."""
+        return row.repetition in range(self.measurement.repetitions)
+
     def to_yaml(self) -> str:
         """YAML that gives the same experiment again when read as a config."""
         return to_yaml(
-            {
-                "workloads": {name: dump_settings(work) for name, work in self.workloads.items()},
-                "run": dump_settings(self.run),
-                "curves": {name: dump_settings(curve) for name, curve in self.curves.items()},
-                "measurement": dump_settings(self.measurement),
-                "claims": {name: dump_settings(claim) for name, claim in self.claims.items()},
-                "output": dump_settings(self.output),
-            }
-        )
+            dump_sections(
+                {
+                    "workloads": self.workloads, "run": self.run, "curves": self.curves,
+                    "measurement": self.measurement, "claims": self.claims, "output": self.output,
+                }
+            )
+        )  # fmt: skip
 
 
-_SECTIONS = ("workloads", "run", "curves", "measurement", "claims", "output", "quick")
+_SECTIONS = ("workloads", *SECTIONS)
 
 
 def load_vectorizing(name: str, overrides: Sequence[str] = (), *, quick: bool = False) -> VectorizingConfig:
@@ -173,13 +204,8 @@ def load_vectorizing(name: str, overrides: Sequence[str] = (), *, quick: bool = 
 
 
 def _check_workloads(content: Any, origin: Origin, problems: list[str]) -> dict[str, WorkloadSettings]:
-    workloads = {}
-    for name, work in check_each(content, "workloads", WorkloadSettings, origin, problems).items():
-        schema = KINDS[work.kind].options
-        options = check_section(f"workloads.{name}.options", work.options, schema, origin, problems)
-        if options is not None:  # with the defaults written out, so that a later default is another task
-            workloads[name] = work.model_copy(update={"options": dump_settings(options)})
-    return workloads
+    workloads = check_each(content, "workloads", WorkloadSettings, origin, problems)
+    return check_options(workloads, "workloads", lambda work: KINDS[work.kind].options, origin, problems)
 
 
 def _check_claims(

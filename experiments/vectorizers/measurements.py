@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
-from batchnuts.experiments.harness.rows import RowsFile, Status
-from batchnuts.experiments.vectorizers.task import Task
+from batchnuts.experiments.harness.rows import Status
 
 
 @dataclass(frozen=True)
@@ -15,7 +12,7 @@ class Measurement:
     """One timing of one task; or, where `status` is not `ok`, why there is none (then the figures are None)."""
 
     task: str
-    """The task's fingerprint."""
+    """See rows.Row."""
     group: str
     """Timings with the same one were made in turns: each repetition compares all ways under the same load."""
     kind: str
@@ -65,22 +62,3 @@ class Measurement:
         if self.ok and (not self.units or not self.seconds or self.units < 0 or self.seconds < 0):
             return "found a timing (status ok) without units or seconds above 0; expected both"
         return None
-
-
-def describe(task: Task) -> dict[str, str | int | None]:
-    """The fields of a Measurement that say what was asked."""
-    return {
-        "task": task.fingerprint(),
-        "kind": task.kind,
-        "options": json.dumps(task.options, sort_keys=True),
-        "size": task.size,
-        "method": task.method,
-        "compiled": int(task.compiled),
-        "device": task.device,
-        "processors": task.processors,
-    }
-
-
-def measurements_file(path: Path) -> RowsFile[Measurement]:
-    """The CSV file of these."""
-    return RowsFile(path, Measurement)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from batchnuts.experiments.harness.results import Value, word
+from batchnuts.experiments.harness.results import PointResults, Value, word
 from batchnuts.experiments.vectorizers.config import Claim, VectorizingConfig
 from batchnuts.experiments.vectorizers.measurements import Measurement
 
@@ -21,29 +20,8 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class VectorizingResults:
-    """A config and the measurements that answer it; rows of other tasks are not looked at."""
-
-    config: VectorizingConfig
-    rows: Sequence[Measurement]
-
-    def rows_of(self, curve: str, workload: str, size: int) -> list[Measurement]:
-        """All rows of one point, in the order of their repetitions."""
-        task = self.config.task(curve, workload, size).fingerprint()
-        wanted = range(self.config.measurement.repetitions)
-        return sorted(
-            (row for row in self.rows if row.task == task and row.repetition in wanted), key=lambda row: row.repetition
-        )
-
-    def runs(self) -> list[Measurement]:
-        """The rows that the figures are made of, each once."""
-        found = {}
-        for workload, size, curves in self.config.groups():
-            for curve in curves:
-                for row in self.rows_of(curve, workload, size):
-                    if row.ok:
-                        found[row.task, row.repetition] = row
-        return list(found.values())
+class VectorizingResults(PointResults[VectorizingConfig, Measurement]):
+    """Of vectorizers."""
 
     def rate(self, curve: str, workload: str, size: int) -> Value | None:
         """Units per second: the median of the repetitions; None where nothing was measured."""
@@ -82,14 +60,3 @@ class VectorizingResults:
             return None, "not measured"
         least = min(ratios, key=lambda ratio: ratio.value.value)
         return least, word(least.value, claim.at_least, None)
-
-    def absent(self) -> Mapping[tuple[str, str, str], list[int]]:
-        """Sizes by (curve, workload, reason) of every point without a timing."""
-        gaps: dict[tuple[str, str, str], list[int]] = {}
-        for workload, size, curves in self.config.groups():
-            for curve in curves:
-                rows = self.rows_of(curve, workload, size)
-                if not any(row.ok for row in rows):
-                    reason = next((f"{row.status}: {row.note}" for row in rows), "not measured yet")
-                    gaps.setdefault((curve, workload, reason), []).append(size)
-        return gaps

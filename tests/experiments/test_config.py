@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tiny_experiment import CONFIG
 
-from batchnuts.experiments.harness.config import FOLDER, load_experiment
+from batchnuts.experiments.harness.config import FOLDER
+from batchnuts.experiments.samplers.config import load_experiment
 from batchnuts.settings.yaml import ConfigError, packaged_configs
 
 WITH_SAMPLERS = ["benchmark.yaml", "figure6.yaml", "figure7.yaml", "fsm.yaml", "scaling.yaml"]

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from batchnuts.experiments.harness.config import load_experiment
 from batchnuts.experiments.kernels import Kernel, Traced, kernels, main, one_chunk, report
+from batchnuts.experiments.samplers.config import load_experiment
 from batchnuts.settings.yaml import ConfigError
 
 HLO = """HloModule m

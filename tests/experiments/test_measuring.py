@@ -6,6 +6,7 @@ import io
 import os
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import pytest
 from tiny_experiment import CONFIG
 
 from batchnuts.experiments.harness import measuring
-from batchnuts.experiments.harness.config import ExperimentConfig, load_experiment
-from batchnuts.experiments.harness.measuring import Measuring, Worker, plan
+from batchnuts.experiments.harness.measuring import Worker, plan
 from batchnuts.experiments.harness.processes import Missing, NoAnswer, Process, environment_for
-from batchnuts.experiments.harness.results import Results
-from batchnuts.experiments.harness.rows import MeasurementsError
-from batchnuts.experiments.samplers.measurements import Measurement, measurements_file
-from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Task
-from batchnuts.experiments.samplers.worker import Timing, prepare, timed
+from batchnuts.experiments.harness.row_by_row import RowByRow
+from batchnuts.experiments.harness.rows import MeasurementsError, RowsFile
+from batchnuts.experiments.harness.task import Preparation, Prepare
+from batchnuts.experiments.samplers.config import ExperimentConfig, load_experiment
+from batchnuts.experiments.samplers.measurements import Measurement
+from batchnuts.experiments.samplers.results import Results
+from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Task, Timing
+from batchnuts.experiments.samplers.timing import prepare, timed
 
 TIMING = Timing(
     seconds=2.0,
@@ -59,16 +62,17 @@ class StandIn:
     def note(self, what: str) -> None:
         StandIn.asked.append((self.name, self.task.chains, what))
 
-    def prepare(self) -> float:
+    def prepare(self, task: Task) -> Preparation:
+        assert task == self.task
         self.note("prepare")
         if StandIn.behaviour:
-            StandIn.behaviour(self.task, None)
-        return 1.5
+            StandIn.behaviour(task, None)
+        return Preparation(1.5)
 
-    def run(self, seed: int) -> Timing:
+    def run(self, task: Task, seed: int) -> dict[str, Any]:
         self.note(f"run {seed}")
-        changed = StandIn.behaviour(self.task, seed) if StandIn.behaviour else None
-        return changed or TIMING
+        changed = StandIn.behaviour(task, seed) if StandIn.behaviour else None
+        return asdict(changed or TIMING)
 
 
 @pytest.fixture
@@ -82,9 +86,9 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentConfig:
 
 
 def measure(config: ExperimentConfig, notes: list[Any] | None = None) -> list[Measurement]:
-    file = measurements_file(Path("rows.csv"))
+    file = RowsFile(Path("rows.csv"), Measurement)
     note = (lambda *args: notes.append(args)) if notes is not None else lambda *_: None
-    Measuring(config, file, io.StringIO(), "here", note).run()
+    RowByRow(config, file, io.StringIO(), "here", note).run()
     return file.read()
 
 
@@ -145,7 +149,7 @@ def test_it_goes_on_where_it_was_interrupted(config: ExperimentConfig) -> None:
     StandIn.behaviour = staticmethod(interrupt)
     with pytest.raises(KeyboardInterrupt):
         measure(config)
-    assert len(measurements_file(Path("rows.csv")).read()) == 5
+    assert len(RowsFile(Path("rows.csv"), Measurement).read()) == 5
     assert [what for _, _, what in StandIn.asked[-2:]] == ["end", "end"]
     StandIn.behaviour = None
     StandIn.asked.clear()
@@ -192,6 +196,17 @@ def test_a_missing_sampler_is_asked_for_once_and_written_down_for_all_its_sizes(
     assert asked == [("virtual_machine", 1), ("stackless", 2)]
     StandIn.behaviour = None  # now it is installed
     assert [row.status for row in measure(config)] == ["ok"] * 15
+
+
+def test_the_process_of_a_missing_sampler_is_ended_before_others_run(config: ExperimentConfig) -> None:
+    def missing(task: Task, seed: int | None) -> None:
+        if task.options["executor"] == "virtual_machine":
+            raise Missing("it is not here")
+
+    StandIn.behaviour = staticmethod(missing)
+    measure(load_experiment("my.yaml", ["curves.one.chains=[2]"]))
+    asked = [(name, what) for name, chains, what in StandIn.asked if chains == 2]
+    assert asked.index(("virtual_machine", "end")) < asked.index(("stackless", "run 0"))
 
 
 def test_what_one_curve_cannot_do_another_of_the_same_sampler_may(config: ExperimentConfig) -> None:
@@ -287,7 +302,7 @@ def test_rows_survive_the_file(config: ExperimentConfig) -> None:
     assert row.note == ""
     assert isinstance(row.chains, int)
     assert isinstance(row.seconds, float)
-    file = measurements_file(Path("rows.csv"))
+    file = RowsFile(Path("rows.csv"), Measurement)
     before = file.read()
     file.rewrite(before)
     assert file.read() == before
@@ -298,49 +313,57 @@ def test_a_line_cut_short_is_dropped_and_other_damage_is_named(config: Experimen
     path = Path("rows.csv")
     whole = path.read_text()
     path.write_text(whole[:-20])
-    assert measurements_file(path).read() == rows[:-1]
+    assert RowsFile(path, Measurement).read() == rows[:-1]
     path.write_text(whole.replace(",ok,0,", ",ok,zero,", 1))
     with pytest.raises(MeasurementsError, match=r"rows.csv:2: column repetition: found 'zero'; expected int"):
-        measurements_file(path).read()
+        RowsFile(path, Measurement).read()
     path.write_text(whole.replace(",ok,0,", ",okay,0,", 1))
     with pytest.raises(
         MeasurementsError, match=r"rows.csv:2: column status: found 'okay'; expected one of ok, missing"
     ):
-        measurements_file(path).read()
+        RowsFile(path, Measurement).read()
     path.write_text(whole.replace(",2.0,", ",,", 1))
     with pytest.raises(MeasurementsError, match=r"rows.csv:2: found a run \(status ok\) without"):
-        measurements_file(path).read()
+        RowsFile(path, Measurement).read()
     path.write_bytes(whole.encode() + b"\xff\n")
     with pytest.raises(MeasurementsError, match="no UTF-8 text"):
-        measurements_file(path).read()
+        RowsFile(path, Measurement).read()
     path.write_text(whole.replace(",ok,", "," + "x" * 200_000 + ",", 1))
     with pytest.raises(MeasurementsError, match="no CSV"):
-        measurements_file(path).read()
+        RowsFile(path, Measurement).read()
     path.write_text("a,b\n1,2\n")
     with pytest.raises(MeasurementsError, match=r"rows.csv:1: found the columns a, b"):
-        measurements_file(path).read()
+        RowsFile(path, Measurement).read()
 
 
 def test_a_sampler_in_a_worker_may_fork(tmp_path: Path) -> None:
     """As PyStan does: the new process closes its standard input, which nobody may be reading then."""
     script = """
 import multiprocessing
-from batchnuts.experiments.samplers import worker
+
+from batchnuts.experiments.harness.processes import serve
+from batchnuts.experiments.harness.task import Preparation, Prepare
+from batchnuts.experiments.harness.worker import Answering
+
+class Forked:
+    preparation = Preparation(1.0)
 
 def prepare(task):
     child = multiprocessing.get_context("fork").Process(target=int)
     child.start()
     child.join(60)
     assert child.exitcode == 0, child.exitcode
+    return Forked()
 
 if __name__ == "__main__":
-    worker.prepare = prepare
-    worker.main()
+    from batchnuts.experiments.samplers import timing
+    timing.prepare = prepare
+    serve(Answering())
 """
     (tmp_path / "forking.py").write_text(script)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with (tmp_path / "log").open("a") as log, Process("forking", "", log, 120, environment) as process:
-        assert "ready" in process.ask({"task": dict.fromkeys(Task.__dataclass_fields__)})
+        assert process.ask(Prepare(a_task())) == Preparation(1.0)
 
 
 def test_a_real_worker_answers_and_tells_what_went_wrong(tmp_path: Path) -> None:
@@ -352,14 +375,14 @@ def test_a_real_worker_answers_and_tells_what_went_wrong(tmp_path: Path) -> None
     )  # fmt: skip
     with (tmp_path / "log").open("a") as log:
         with Worker(good, log, timeout=120) as worker:
-            assert worker.prepare() > 0
-            one, two, again = worker.run(1), worker.run(2), worker.run(1)
+            assert worker.prepare(good).seconds > 0
+            one, two, again = (Timing(**worker.run(good, seed)) for seed in (1, 2, 1))
         assert one.useful_gradients == again.useful_gradients
         assert one.ess_min == again.ess_min != two.ess_min
         assert one.executed_gradients >= one.asynchronous_gradients >= one.useful_gradients
         impossible = Task(**{**good.__dict__, "problem": {**gauss, "correlation": 2.0}})
         with Worker(impossible, log, timeout=120) as worker, pytest.raises(NoAnswer, match="ValidationError"):
-            worker.prepare()
+            worker.prepare(impossible)
     assert "correlation" in (tmp_path / "log").read_text()
 
 
@@ -405,13 +428,13 @@ def test_ending_a_worker_ends_what_it_started(tmp_path: Path) -> None:
         worker.end()
         with pytest.raises(ProcessLookupError):
             os.killpg(pid, 0)
-        with pytest.raises((NoAnswer, ValueError)):
-            worker.prepare()
+        with pytest.raises(NoAnswer):
+            worker.prepare(a_task())
 
 
 def test_a_worker_ends_at_once_when_its_asker_is_gone(tmp_path: Path) -> None:
     with (tmp_path / "log").open("a") as log, Worker(a_task(), log, timeout=120) as worker:
         task = a_task(transitions=10**6, options={"backend": "numpy"})  # takes hours
-        worker.connection.send({"task": task.__dict__})
+        worker.connection.send(Prepare(task))
         worker.connection.close()
         assert worker.process.wait(timeout=120) == -9

@@ -66,7 +66,7 @@ def reply(request):
     return globals()[name](given)
 
 if __name__ == "__main__":
-    sys.exit(serve(reply, go_on=True))
+    serve(reply)
 """
 
 Start = Callable[..., Process]

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from batchnuts.experiments import benchmark, figure6, figure7, fsm, scaling
-from batchnuts.experiments.harness.config import load_experiment
 from batchnuts.experiments.harness.experiment import main
 from batchnuts.experiments.harness.measuring import Measuring
-from batchnuts.experiments.samplers.measurements import measurements_file
+from batchnuts.experiments.harness.rows import RowsFile
+from batchnuts.experiments.samplers.config import load_experiment
+from batchnuts.experiments.samplers.measurements import Measurement
 
 TINY = {
     "figure6": [
@@ -81,7 +82,7 @@ def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
 
     config = load_experiment(f"{name}.yaml", TINY[name], quick=True)
     assert load_experiment(str(folder / "config.yaml")).resolved() == config.resolved()
-    rows = measurements_file(folder / "measurements.csv").read()
+    rows = RowsFile(folder / "measurements.csv", Measurement).read()
     tasks = {task.fingerprint(): task for point in config.points() if (task := config.task(*point))}
     assert {row.task for row in rows} == set(tasks)
     for row in rows:
@@ -113,7 +114,7 @@ def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
     # once more: nothing is run again but what was missing
     before = [row for row in rows if row.ok]
     assert main(EXPERIMENTS[name], command) == 0
-    assert [row for row in measurements_file(folder / "measurements.csv").read() if row.ok] == before
+    assert [row for row in RowsFile(folder / "measurements.csv", Measurement).read() if row.ok] == before
 
 
 @pytest.mark.parametrize(

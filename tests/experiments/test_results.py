@@ -9,17 +9,22 @@ from typing import Any
 import pytest
 from tiny_experiment import CONFIG
 
-from batchnuts.experiments import figure6, figure7, fsm
+from batchnuts.experiments import benchmark, figure6, figure7, fsm, pfor_benchmark, scaling
 from batchnuts.experiments.harness import plots
-from batchnuts.experiments.harness.config import load_experiment
-from batchnuts.experiments.harness.experiment import Experiment
+from batchnuts.experiments.harness.experiment import Experiment, summary
 from batchnuts.experiments.harness.provenance import note_environment, read_environments
-from batchnuts.experiments.harness.results import Results, Value, judge
-from batchnuts.experiments.harness.rows import MeasurementsError
-from batchnuts.experiments.harness.summary import format_figure, shown, size_table, table, write_summary
-from batchnuts.experiments.samplers.measurements import Measurement, describe
+from batchnuts.experiments.harness.results import Value
+from batchnuts.experiments.harness.rows import MeasurementsError, RowsFile
+from batchnuts.experiments.harness.summary import format_figure, shown, table
+from batchnuts.experiments.samplers.config import load_experiment
+from batchnuts.experiments.samplers.measurements import Measurement
+from batchnuts.experiments.samplers.results import Results, judge
+from batchnuts.experiments.samplers.subject import SAMPLERS
+from batchnuts.experiments.samplers.summary import size_table
+from batchnuts.experiments.samplers.task import describe
 
 EXPERIMENTS = {"figure6.yaml": figure6.EXPERIMENT, "figure7.yaml": figure7.EXPERIMENT, "fsm.yaml": fsm.EXPERIMENT}
+AN_EXPERIMENT = Experiment(SAMPLERS, "my", "Title", "Why?", lambda _: {}, lambda _: "## Tables")
 
 
 def row(task: Any, repetition: int, seconds: float = 1.0, useful: int = 100, status: Any = "ok") -> Measurement:
@@ -67,6 +72,26 @@ def test_a_value_sums_the_repetitions_up(results: Results) -> None:
     assert results.value("lockstep_utilization", "one", "gauss", 2) == Value(2, 0.25, 0.25, 0.25, 3)
     assert results.value("rate", "two", "gauss", 4) is None
     assert [value.size for value in results.values("rate", "one", "gauss")] == [1, 2, 4]
+
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+COMMITTED = {
+    "benchmark": benchmark.EXPERIMENT, "figure6": figure6.EXPERIMENT, "figure7": figure7.EXPERIMENT,
+    "fsm": fsm.EXPERIMENT, "pfor": pfor_benchmark.EXPERIMENT, "scaling": scaling.EXPERIMENT,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(COMMITTED))
+def test_committed_results_answer_their_configs(name: str) -> None:
+    """Tasks have the fingerprints that they had, so that nothing is measured again."""
+    subject = COMMITTED[name].subject
+    config = subject.load(str(RESULTS / name / "config.yaml"))
+    rows = RowsFile(RESULTS / name / "measurements.csv", subject.rows).read()
+    found = subject.results(config, rows)
+    changed = {curve for curve, _, _, reason in found.absent() if reason == "not measured yet"}
+    # BlackJAX has had options since then
+    assert {config.curves[curve].sampler for curve in changed} <= {"blackjax"}
+    assert found.runs()
 
 
 DOUBT = ", but the runs differ enough to doubt it"
@@ -137,8 +162,7 @@ def test_the_summary_tells_what_differs_and_what_is_incomplete(config: Any, tmp_
     rows = [row(changed.task("one", "gauss", 2), n) for n in (1, 7)]
     rows.append(row(changed.task("one", "gauss", 2), 0, status="failed"))
     (tmp_path / "environment.json").write_text("{}")
-    write_summary("Title", "Why?", "", Results(changed, rows), tmp_path)
-    text = (tmp_path / "summary.md").read_text()
+    text = summary(AN_EXPERIMENT, Results(changed, rows), tmp_path)
     assert "second curve is run with 9 transitions, A=1." in text
     assert "(fewer: first curve, 2 chains on a small Gaussian: 1, failed: a reason)" in text
     assert "- 1 runs in the environment here, which environment.json does not have." in text
@@ -183,8 +207,7 @@ def test_the_summary_has_claims_gaps_and_the_environment(results: Results, tmp_p
         '{"here": {"processors_usable": 2, "processors": 4, "processor": "a chip", "memory_gib": 8.0, "gpu": null, '
         '"python": "3.11", "packages": {"numpy": "2.0", "jax": null}, "commit": null}}'
     )
-    write_summary("Title", "Why?", "## Tables", results, tmp_path)
-    text = (tmp_path / "summary.md").read_text()
+    text = summary(AN_EXPERIMENT, results, tmp_path)
     assert "| one is faster than two | nobody |" in text
     assert "| - | **not measured** |" in text
     assert "| second curve | a small Gaussian | 4 | missing: a reason |" in text
@@ -193,7 +216,7 @@ def test_the_summary_has_claims_gaps_and_the_environment(results: Results, tmp_p
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_pictures_of_every_experiment_have_curves_and_labels(name: str, tmp_path: Path) -> None:
-    experiment: Experiment = EXPERIMENTS[name]
+    experiment = EXPERIMENTS[name]
     config = load_experiment(name)
     rows = [row(config.task(*point), n, 1.0 + n) for point in config.points() for n in range(2)]
     results = Results(config, rows)

@@ -13,16 +13,23 @@ import numpy as np
 import pytest
 from tiny_vectorizing import CONFIG
 
-from batchnuts.experiments import pfor_benchmark
+from batchnuts.experiments import fsm, pfor_benchmark
+from batchnuts.experiments.harness import measuring
+from batchnuts.experiments.harness.experiment import main
+from batchnuts.experiments.harness.outputs import difference, fingerprint
 from batchnuts.experiments.harness.processes import Missing, NoAnswer
 from batchnuts.experiments.harness.results import Value
+from batchnuts.experiments.harness.rows import RowsFile
+from batchnuts.experiments.harness.task import Preparation
+from batchnuts.experiments.harness.whole_groups import WholeGroups
 from batchnuts.experiments.vectorizers import KINDS
+from batchnuts.experiments.vectorizers import task as task_module
 from batchnuts.experiments.vectorizers.config import VectorizingConfig, load_vectorizing
-from batchnuts.experiments.vectorizers.measurements import Measurement, describe, measurements_file
-from batchnuts.experiments.vectorizers.measuring import Measuring
+from batchnuts.experiments.vectorizers.measurements import Measurement
 from batchnuts.experiments.vectorizers.results import VectorizingResults
-from batchnuts.experiments.vectorizers.task import Task
-from batchnuts.experiments.vectorizers.worker import Answering, difference, fingerprint
+from batchnuts.experiments.vectorizers.summary import claims_table
+from batchnuts.experiments.vectorizers.task import Task, describe
+from batchnuts.experiments.vectorizers.timing import prepare
 from batchnuts.settings.yaml import ConfigError
 
 
@@ -88,8 +95,8 @@ def a_task(kind: str, options: dict[str, Any], method: Any, **changed: Any) -> T
     return replace(Task(kind, options, 3, method, False, "cpu", None, 0), **changed)
 
 
-def prepared(task: Task) -> dict[str, Any]:
-    return Answering().prepare("one", task, 0.0)
+def prepared(task: Task) -> Preparation:
+    return prepare(task).preparation
 
 
 @pytest.mark.parametrize(("kind", "options"), TINY)
@@ -98,17 +105,17 @@ def test_all_ways_in_tensorflow_give_the_same(kind: str, options: dict[str, Any]
     if kind == "lstm_gradients":
         methods.remove("tensorflow")  # which fails on loops that rows leave at different times, and their gradients
     reference = prepared(a_task(kind, options, "sequential"))
-    assert reference["units"] > 0
-    assert reference["prints"]
+    assert reference.figures["units"] > 0
+    assert reference.outputs
     for method in methods:
         found = prepared(a_task(kind, options, method))
-        assert difference(reference["prints"], found["prints"]) < 1e-4, method
-        assert found["units"] == reference["units"]
+        assert difference(reference.outputs, found.outputs) < 1e-4, method
+        assert found.figures == reference.figures
 
 
 def test_the_regression_gives_the_same_too() -> None:
     options = {"name": "logistic_regression", "steps": 2}
-    prints = [prepared(a_task("density", options, method))["prints"] for method in ("sequential", "pfor", "by_hand")]
+    prints = [prepared(a_task("density", options, method)).outputs for method in ("sequential", "pfor", "by_hand")]
     assert max(difference(prints[0], other) for other in prints[1:]) < 1e-4
 
 
@@ -116,15 +123,15 @@ def test_the_regression_gives_the_same_too() -> None:
 def test_compiled_ways_give_the_same(method: str) -> None:
     kind, options = "lstm", {"features": 2, "units": 3, "longest": 6}
     plain, compiled = (prepared(a_task(kind, options, method, compiled=choice)) for choice in (False, True))
-    assert difference(plain["prints"], compiled["prints"]) < 1e-5
+    assert difference(plain.outputs, compiled.outputs) < 1e-5
 
 
 def test_the_sampler_is_run_on_either_density() -> None:
     options = {"rows": 30, "columns": 2, "transitions": 2, "step_size": 0.1, "max_tree_depth": 3}
     for method in KINDS["nuts"].methods:
         found = prepared(a_task("nuts", options, method, compiled=True))
-        assert found["units"] >= 3 * 2
-        assert found["prints"] == []
+        assert found.figures["units"] >= 3 * 2
+        assert found.outputs == ()
 
 
 @pytest.mark.slow
@@ -133,8 +140,8 @@ def test_jax_gives_the_same(kind: str, options: dict[str, Any]) -> None:
     pytest.importorskip("jax")
     reference = prepared(a_task(kind, options, "pfor"))
     found = prepared(a_task(kind, options, "jax", compiled=True))
-    assert difference(reference["prints"], found["prints"]) < 1e-4
-    assert found["units"] == reference["units"]
+    assert difference(reference.outputs, found.outputs) < 1e-4
+    assert found.figures == reference.figures
 
 
 def test_differences_of_outputs_are_seen() -> None:
@@ -148,9 +155,7 @@ def test_differences_of_outputs_are_seen() -> None:
 
 
 def test_timings_repeat_short_calls() -> None:
-    answering = Answering()
-    answering.prepare("one", a_task("linear", {"width": 2}, "by_hand"), 0.02)
-    timing = answering.run("one")
+    timing = prepare(a_task("linear", {"width": 2}, "by_hand", min_seconds=0.02)).run(0)
     assert timing["calls"] > 1
     assert 0 < timing["seconds"] < 0.02
 
@@ -158,14 +163,18 @@ def test_timings_repeat_short_calls() -> None:
 # The measuring loop.
 
 
+NAMES = {"pfor": "ours", "by_hand": "by_hand", "tensorflow": "theirs", "sequential": "sequential", "jax": "jax"}
+"""Of the curves, by their methods."""
+
+
 class StandIn:
-    """In place of a process: notes what is asked, and does what the test says."""
+    """In place of a Worker: notes what is asked, and does what the test says."""
 
     asked: list[tuple[str, str]] = []  # noqa: RUF012  # set again by the fixture
     behaviour: Any = None
 
-    def __init__(self, heading: str) -> None:
-        self.heading = heading
+    def __init__(self, task: Task, log: Any, timeout: float) -> None:
+        self.process = task.process
 
     def __enter__(self) -> StandIn:
         return self
@@ -173,16 +182,17 @@ class StandIn:
     def __exit__(self, *_: object) -> None:
         StandIn.asked.append(("end", ""))
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        what, curve = ("prepare", request["name"]) if "task" in request else ("run", request["run"])
+    def prepare(self, task: Task) -> Preparation:
+        return self.told("prepare", task) or Preparation(1.0, ((1.0, 0.5),), {"units": 10.0})
+
+    def run(self, task: Task, seed: int) -> dict[str, Any]:
+        return self.told("run", task) or {"seconds": 0.5, "calls": 2, "load": 0.1}
+
+    def told(self, what: str, task: Task) -> Any:
+        assert task.process == self.process
+        curve = NAMES[task.method]
         StandIn.asked.append((what, curve))
-        if StandIn.behaviour is not None:
-            found = StandIn.behaviour(what, curve, request)
-            if found is not None:
-                return found
-        if what == "prepare":
-            return {"seconds": 1.0, "units": 10.0, "prints": [[1.0, 0.5]]}
-        return {"seconds": 0.5, "calls": 2, "load": 0.1}
+        return None if StandIn.behaviour is None else StandIn.behaviour(what, curve)
 
 
 @pytest.fixture(autouse=True)
@@ -192,12 +202,15 @@ def _stand_in() -> Iterator[None]:
     StandIn.asked, StandIn.behaviour = [], None
 
 
-def measured(config: VectorizingConfig, *workloads: str) -> list[Measurement]:
+def measured(config: VectorizingConfig, *workloads: str, notes: list[Any] | None = None) -> list[Measurement]:
     """What the file has after measuring some workloads."""
     chosen = {name: config.workloads[name] for name in workloads}
-    file = measurements_file(Path("rows.csv"))
+    file = RowsFile(Path("rows.csv"), Measurement)
     part = replace(config, workloads=chosen)
-    Measuring(part, file, io.StringIO(), "here", lambda *_: None, StandIn).run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring, "Worker", StandIn)
+        note = (lambda *args: notes.append(args)) if notes is not None else lambda *_: None
+        WholeGroups(part, file, io.StringIO(), "here", note).run()
     return file.read()
 
 
@@ -223,7 +236,7 @@ def test_what_is_there_is_not_measured_again_and_a_cut_group_is(config: Vectoriz
     StandIn.asked = []
     assert measured(config, "linear") == first
     assert StandIn.asked == []
-    file = measurements_file(Path("rows.csv"))
+    file = RowsFile(Path("rows.csv"), Measurement)
     file.rewrite([row for row in first if not (row.method == "pfor" and row.size == 3 and row.repetition == 1)])
     again = measured(config, "linear")
     assert [row for row in again if row.size == 2] == [row for row in first if row.size == 2]
@@ -232,7 +245,7 @@ def test_what_is_there_is_not_measured_again_and_a_cut_group_is(config: Vectoriz
 
 
 def test_one_that_fails_is_told_and_the_others_go_on(config: VectorizingConfig) -> None:
-    def behave(what: str, curve: str, request: Any) -> Any:
+    def behave(what: str, curve: str) -> Any:
         if curve == "theirs":
             raise NoAnswer("no rule for Svd", lost=False)
         if curve == "jax":
@@ -249,7 +262,7 @@ def test_one_that_fails_is_told_and_the_others_go_on(config: VectorizingConfig) 
 
 
 def test_a_long_message_stays_in_the_log(config: VectorizingConfig) -> None:
-    def behave(what: str, curve: str, request: Any) -> Any:
+    def behave(what: str, curve: str) -> Any:
         if curve == "theirs":
             raise NoAnswer("no rule for Svd, says " + "a line of TensorFlow " * 200, lost=False)
         return None
@@ -264,7 +277,7 @@ def test_a_long_message_stays_in_the_log(config: VectorizingConfig) -> None:
 
 
 def test_one_that_kills_its_process_is_left_out_and_the_others_begin_again(config: VectorizingConfig) -> None:
-    def behave(what: str, curve: str, request: Any) -> Any:
+    def behave(what: str, curve: str) -> Any:
         if (what, curve) == ("run", "sequential"):
             raise NoAnswer("its process ended with code -9")
         return None
@@ -276,10 +289,93 @@ def test_one_that_kills_its_process_is_left_out_and_the_others_begin_again(confi
     assert sum(row.ok for row in rows) == 2 * (len(config.curves_of("schools")) - 1)
 
 
+def test_one_that_failed_before_another_was_lost_is_not_asked_again(config: VectorizingConfig) -> None:
+    def behave(what: str, curve: str) -> Any:
+        if curve == "theirs":
+            raise NoAnswer("no rule for Svd", lost=False)
+        if (what, curve) == ("run", "sequential"):
+            raise NoAnswer("its process ended with code -9")
+        return None
+
+    StandIn.behaviour = behave
+    rows = measured(config, "schools")
+    assert {(row.method, row.note) for row in rows if not row.ok} == {
+        ("tensorflow", "no rule for Svd"), ("sequential", "its process ended with code -9"),
+    }  # fmt: skip
+    assert StandIn.asked.count(("prepare", "theirs")) == 1
+    assert StandIn.asked.count(("prepare", "ours")) == 2
+
+
+def test_a_missing_library_is_asked_for_once_and_again_when_it_may_be_here(
+    config: VectorizingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def behave(what: str, curve: str) -> Any:
+        if curve == "jax":
+            raise Missing("pip install it")
+        return None
+
+    monkeypatch.setattr(task_module, "find_spec", lambda name: None)
+    StandIn.behaviour = behave
+    first = measured(config, "linear")
+    assert [row.size for row in first if row.status == "missing"] == [2, 3]
+    assert StandIn.asked.count(("prepare", "jax")) == 1
+    StandIn.asked = []
+    assert measured(config, "linear") == first
+    assert StandIn.asked == []
+    monkeypatch.setattr(task_module, "find_spec", lambda name: "somewhere")
+    StandIn.behaviour = None
+    assert all(row.ok for row in measured(config, "linear"))
+
+
+def test_an_interrupted_group_leaves_the_file_as_it_was(config: VectorizingConfig) -> None:
+    first = measured(config, "linear")
+    file = RowsFile(Path("rows.csv"), Measurement)
+    cut = [row for row in first if not (row.size == 3 and row.method == "jax")]
+    file.rewrite(cut)
+
+    def behave(what: str, curve: str) -> Any:
+        if (what, curve) == ("run", "ours"):
+            raise KeyboardInterrupt
+        return None
+
+    StandIn.behaviour = behave
+    with pytest.raises(KeyboardInterrupt):
+        measured(config, "linear")
+    assert file.read() == cut
+    assert StandIn.asked[-1] == ("end", "")
+
+
+def test_progress_counts_timings_of_groups_that_are_under_way(config: VectorizingConfig) -> None:
+    notes: list[tuple[str, int, int]] = []
+    measured(config, "linear", notes=notes)
+    wanted = 2 * 2 * len(config.curves_of("linear"))
+    assert {total for _, _, total in notes} == {wanted}
+    assert [done for _, done, _ in notes] == sorted(done for _, done, _ in notes)
+    assert notes[0] == ("a product, size 2, ours: compiles", 0, wanted)
+    assert notes[-1][1] == wanted - 1
+
+
+def test_ways_share_a_real_process_and_one_that_fails_leaves_it_to_the_others(tmp_path: Path) -> None:
+    good = a_task("linear", {"width": 2}, "by_hand", min_seconds=0.01)
+    other = a_task("linear", {"width": 2}, "sequential")
+    impossible = a_task("linear", {"width": 0}, "pfor")
+    assert good.fingerprint() == replace(good, min_seconds=1.0).fingerprint() != other.fingerprint()
+    with (tmp_path / "log").open("a") as log, measuring.Worker(good, log, timeout=120) as worker:
+        outputs = worker.prepare(good).outputs
+        with pytest.raises(NoAnswer, match="ValidationError") as caught:
+            worker.prepare(impossible)
+        assert not caught.value.lost
+        with pytest.raises(NoAnswer, match="KeyError"):
+            worker.run(impossible, 0)
+        assert difference(worker.prepare(other).outputs, outputs) < 1e-6
+        assert worker.run(good, 0)["calls"] > 1
+        assert worker.run(other, 0)["calls"] == 1
+
+
 def test_wrong_outputs_are_not_timed(config: VectorizingConfig) -> None:
-    def behave(what: str, curve: str, request: Any) -> Any:
+    def behave(what: str, curve: str) -> Any:
         wrong = what == "prepare" and curve == "theirs"
-        return {"seconds": 1.0, "units": 10.0, "prints": [[2.0, 0.5]]} if wrong else None
+        return Preparation(1.0, ((2.0, 0.5),), {"units": 10.0}) if wrong else None
 
     StandIn.behaviour = behave
     rows = measured(config, "schools")
@@ -289,7 +385,7 @@ def test_wrong_outputs_are_not_timed(config: VectorizingConfig) -> None:
 
 
 def test_a_slow_way_goes_to_no_larger_size(config: VectorizingConfig) -> None:
-    def behave(what: str, curve: str, request: Any) -> Any:
+    def behave(what: str, curve: str) -> Any:
         return {"seconds": 9.0, "calls": 1, "load": 0.0} if (what, curve) == ("run", "sequential") else None
 
     StandIn.behaviour = behave
@@ -327,14 +423,14 @@ def test_ratios_compare_timings_of_the_same_turn(config: VectorizingConfig) -> N
     assert results.ratio("ours", "jax", "linear", 2) is None
     other = [replace(row, group="b") if row.method == "pfor" else row for row in rows]
     assert VectorizingResults(config, other).ratio("ours", "sequential", "linear", 2) is None
-    assert "**holds**" in pfor_benchmark.claims_table(results)
+    assert "**holds**" in claims_table(results)
     assert pfor_benchmark.rates_table(results, "linear").splitlines()[-2:] == [
         "| loop | 3.2 (0.42) | 12 (1) |", "| jax | - | - |",
     ]  # fmt: skip
 
 
 def test_rows_are_read_as_they_were_written(config: VectorizingConfig) -> None:
-    file = measurements_file(Path("rows.csv"))
+    file = RowsFile(Path("rows.csv"), Measurement)
     row = a_row(config, "ours", 2, 0, 0.25)
     failed = replace(row, status="failed", seconds=None, units=None, calls=None, note="it, failed")
     for one in (row, failed):
@@ -351,7 +447,7 @@ def test_the_command_writes_its_files_and_goes_on_where_it_stopped(
     keep = ["linear", "lstm", "convnet_gradients"]
     dropped = [f"workloads.{name}=null" for name in config.workloads if name not in keep]
     command = ["--config", "my.yaml", "--quick", "curves.theirs=null", *dropped]
-    assert pfor_benchmark.main(command) == 0
+    assert main(pfor_benchmark.EXPERIMENT, command) == 0
     out, err = capfd.readouterr()
     assert out == "out-quick/summary.md\n"
     assert "linear" in err or "a product" in err
@@ -360,7 +456,7 @@ def test_the_command_writes_its_files_and_goes_on_where_it_stopped(
         "config.yaml", "measurements.csv", "environment.json", "summary.md", "workers.log",
         "inference.png", "inference.pdf", "gradients.png", "gradients.pdf",
     }  # fmt: skip
-    rows = measurements_file(folder / "measurements.csv").read()
+    rows = RowsFile(folder / "measurements.csv", Measurement).read()
     assert {row.method for row in rows if row.ok} >= {"pfor", "by_hand", "sequential"}
     assert all(row.ok or row.method == "jax" for row in rows)
     text = (folder / "summary.md").read_text()
@@ -368,18 +464,15 @@ def test_the_command_writes_its_files_and_goes_on_where_it_stopped(
     assert "Tokens per second" in text
     before = [row for row in rows if row.ok]
     if all(row.ok for row in rows):  # JAX is installed
-        assert pfor_benchmark.main(command) == 0
-        assert [row for row in measurements_file(folder / "measurements.csv").read() if row.ok] == before
+        assert main(pfor_benchmark.EXPERIMENT, command) == 0
+        assert [row for row in RowsFile(folder / "measurements.csv", Measurement).read() if row.ok] == before
 
 
 def test_a_config_of_another_experiment_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert pfor_benchmark.main(["--config", "fsm.yaml"]) == 2
+    assert main(pfor_benchmark.EXPERIMENT, ["--config", "fsm.yaml"]) == 2
     assert "found the config of the experiment fsm; expected one for pfor_benchmark" in capsys.readouterr().err
-    from batchnuts.experiments import fsm
-    from batchnuts.experiments.harness.experiment import main
-
     assert main(fsm.EXPERIMENT, ["--config", "pfor.yaml"]) == 2
     assert "Run python -m batchnuts.experiments.pfor_benchmark" in capsys.readouterr().err

@@ -1,71 +1,40 @@
-"""One sampler in a process of its own (`python -m batchnuts.experiments.samplers.worker`): its own threads and memory.
-
-What the asker sends, and what comes back (`harness.processes`):
-
-    {"task": {...}}   ->  {"ready": SECONDS}       built, compiled, and run once
-    {"run": SEED}     ->  {"seconds": ..., ...}    a Timing: one warm run
-                      or  {"missing": REASON} / {"failed": REASON}, and it ends
-"""
+"""A sampler made ready and timed, in a process of its own: its own threads and memory."""
 
 from __future__ import annotations
 
 import os
 import resource
-import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from batchnuts.experiments.harness.processes import serve
+from batchnuts.experiments.harness.task import Figures, Preparation
 from batchnuts.experiments.samplers import REGISTRY
 from batchnuts.experiments.samplers.problems import Problem
-from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
+from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task, Timing
 from batchnuts.models import REGISTRY as MODELS
 
 
 @dataclass(frozen=True)
-class Timing:
-    """One warm run, and what it did."""
+class ReadySampler:
+    """See harness.task.Runnable."""
 
-    seconds: float
-    useful_gradients: int
-    """Those that single-chain NUTS evaluates too; waste is left out."""
-    executed_gradients: int | None
-    """Gradient evaluations times lanes; None where the library does not tell."""
-    lockstep_gradients: int | None
-    """What the same trajectories would execute if all chains met after each: chains times the sum of the longest. None
-    where the library tells only how many gradients several trajectories took together."""
-    asynchronous_gradients: int
-    """What they would execute if no chain ever waited before its end: chains times the chain that needs most."""
-    ess_min: float | None
-    """Least bulk ESS of all coordinates, over all chains; None if not asked for."""
-    ess_mean: float | None
-    peak_memory_mb: float
-    """Of the process so far."""
-    load: float
-    """The machine's load average over the last minute, just before the run."""
+    task: Task
+    prepared: Prepared
+    preparation: Preparation
+
+    def run(self, seed: int) -> Figures:
+        """A Timing."""
+        return asdict(timed(self.prepared, seed, self.task))
 
 
-def main() -> int:
-    """Answer the parent, until it closes the pipe."""
-    prepared: Prepared | None = None
-    task: Task | None = None
-
-    def reply(request: dict[str, Any]) -> dict[str, Any]:
-        nonlocal prepared, task
-        if "task" in request:
-            task = Task(**request["task"])
-            began = time.perf_counter()
-            prepared = prepare(task)
-            return {"ready": time.perf_counter() - began}
-        assert prepared is not None
-        assert task is not None
-        return asdict(timed(prepared, int(request["run"]), task))
-
-    return serve(reply)
+def prepare(task: Task) -> ReadySampler:
+    """Build, compile and run once."""
+    began = time.perf_counter()
+    prepared = compiled(task)
+    return ReadySampler(task, prepared, Preparation(time.perf_counter() - began))
 
 
-def prepare(task: Task) -> Prepared:
+def compiled(task: Task) -> Prepared:
     """Build, compile and run once (with a seed that no measurement uses, so that nothing it draws is kept)."""
     _check_device(task)
     problem = Problem(MODELS[task.problem["name"]].options.model_validate(task.problem))
@@ -118,7 +87,3 @@ def effective_sample_sizes(outcome: Outcome) -> tuple[float, float]:
     assert outcome.draws is not None
     bulk = bulk_ess(outcome.draws)
     return float(bulk.min()), float(bulk.mean())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,31 @@
+"""The process of a task, or of several that share it: `python -m batchnuts.experiments.harness.worker SOCKET`.
+
+A request that fails is answered with the reason, and the other tasks go on.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from batchnuts.experiments.harness.processes import serve
+from batchnuts.experiments.harness.task import Figures, Preparation, Prepare, Run, Runnable
+
+
+class Answering:
+    """What has been made ready, by fingerprint."""
+
+    def __init__(self) -> None:
+        self.ready: dict[str, Runnable] = {}
+
+    def __call__(self, request: Prepare | Run) -> Preparation | Figures:
+        """Make a task ready, or run it once."""
+        if isinstance(request, Run):
+            return self.ready[request.fingerprint].run(request.seed)
+        task = request.task
+        runnable: Runnable = importlib.import_module(task.module).prepare(task)
+        self.ready[task.fingerprint()] = runnable
+        return runnable.preparation
+
+
+if __name__ == "__main__":
+    serve(Answering())

@@ -1,0 +1,124 @@
+"""What the summary of an experiment with samplers says: claims, tables of measures, and how it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batchnuts.experiments.harness.results import Value
+from batchnuts.experiments.harness.summary import format_figure, shown, table, when
+from batchnuts.experiments.samplers.config import Claim, Measure
+from batchnuts.experiments.samplers.results import QUANTITIES, Quantity, Results, judge
+
+
+def claims_table(results: Results) -> str:
+    """Every claim with its verdict."""
+    if not results.config.claims:
+        return ""
+    rows = []
+    for claim in results.config.claims.values():
+        verdict = judge(results, claim)
+        digits = ".3g" if claim.over_curve else QUANTITIES[claim.measure].digits
+        seen = "-" if verdict.seen is None else shown(verdict.seen, digits, (claim.at_least, claim.at_most))
+        rows.append((claim.says, claim.source, _figure(results, claim), _bound(claim), seen, f"**{verdict.word}**"))
+    head = ("claim", "source", "figure", "holds from", "seen here (range)", "verdict")
+    return "## Claims\n\n" + table(head, rows)
+
+
+def _figure(results: Results, claim: Claim) -> str:
+    """What is looked up, in words."""
+    config = results.config
+
+    def at(chains: int | None) -> str:
+        return "its largest" if chains is None else f"{chains:,} chains"
+
+    words = f"{QUANTITIES[claim.measure].axis} of {config.curves[claim.curve].label} ({at(claim.chains)})"
+    if claim.over_curve is not None:
+        chains = claim.over_chains or claim.chains
+        words += f" / {config.curves[claim.over_curve].label} ({at(chains)})"
+    return words if claim.problem is None else f"{words}, {config.problems[claim.problem].label}"
+
+
+def _bound(claim: Claim) -> str:
+    low = "" if claim.at_least is None else f"≥ {claim.at_least:g}"
+    high = "" if claim.at_most is None else f"≤ {claim.at_most:g}"
+    return " and ".join(bound for bound in (low, high) if bound)
+
+
+def size_table(results: Results, measure: Measure, problem: str, curves: Sequence[str] | None = None) -> str:
+    """Curves by numbers of chains, one problem; a point without the measure is `-`."""
+    config = results.config
+    names = [curve for curve in (config.curves if curves is None else curves) if problem in config.problems_of(curve)]
+    sizes = sorted({size for curve in names for size in config.chains_of(curve)})
+    rows = []
+    for curve in names:
+        values = {value.size: value for value in results.values(measure, curve, problem)}
+        cells = [_cell(values.get(size), QUANTITIES[measure]) for size in sizes]
+        rows.append((config.curves[curve].label, *cells))
+    return table(("chains", *(f"{size:,}" for size in sizes)), rows)
+
+
+def measure_tables(results: Results, measures: Sequence[Measure]) -> str:
+    """A section for each problem, with a table for each measure that some curve has there."""
+    parts = []
+    for problem, settings in results.config.problems.items():
+        parts.append(f"## {settings.label}")
+        for measure in measures:
+            quantity = QUANTITIES[measure]
+            if any(results.values(measure, curve, problem) for curve in results.config.curves):
+                parts.append(f"{quantity.axis[0].upper()}{quantity.axis[1:]}, {quantity.how} of the repetitions:")
+                parts.append(size_table(results, measure, problem))
+    return "\n\n".join(parts)
+
+
+def _cell(value: Value | None, quantity: Quantity) -> str:
+    return "-" if value is None else format_figure(value.value, quantity.digits)
+
+
+def how_made(results: Results) -> list[str]:
+    """How long it all took, and how the figures were summed up."""
+    used = results.runs()
+    lines = []
+    if used:
+        minutes = sum(row.seconds or 0.0 for row in used) / 60
+        lines.append(f"- {minutes:.1f} minutes of timed runs, {when(used)}.")
+    lines += differences(results)
+    repetitions = results.config.measurement.repetitions
+    lines.append(
+        f"- Every point that was measured has {repetitions} warm runs with different seeds{fewer(results)}, all in "
+        "measurements.csv. Where a table does not say otherwise, rates are the best of them, utilizations their mean, "
+        "effective samples per minute their median; ranges are over all of them."
+    )
+    return lines
+
+
+def differences(results: Results) -> list[str]:
+    """A line for each curve that is not run as `run` says."""
+    config = results.config
+    lines = []
+    for curve in config.curves.values():
+        own = [
+            f"{value} {words}"
+            for value, usual, words in (
+                (curve.transitions, config.run.transitions, "transitions"),
+                (curve.leapfrogs_per_leaf, config.run.leapfrogs_per_leaf, "leapfrogs per leaf"),
+            )
+            if value is not None and value != usual
+        ]
+        own += [f"{name}={value}" for name, value in curve.environment.items()]
+        if own:
+            lines.append(f"- {curve.label} is run with {', '.join(own)}.")
+    return lines
+
+
+def fewer(results: Results) -> str:
+    """Points that have some of their repetitions, but not all, in words; empty if there is none."""
+    wanted = results.config.measurement.repetitions
+    short = []
+    for curve, problem, chains in results.config.points():
+        rows = results.rows_of(curve, problem, chains)
+        runs = sum(row.ok for row in rows)
+        if 0 < runs < wanted:
+            labels = results.config.curves[curve].label, results.config.problems[problem].label
+            reason = "".join(f", {row.status}: {row.note}" for row in rows if not row.ok)
+            short.append(f"{labels[0]}, {chains:,} chains on {labels[1]}: {runs}{reason}")
+    return f" (fewer: {'; '.join(short)})" if short else ""

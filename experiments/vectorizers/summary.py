@@ -1,0 +1,45 @@
+"""What the summary of the benchmark of vectorizers says of claims, and of how it was measured."""
+
+from __future__ import annotations
+
+from batchnuts.experiments.harness.summary import shown, table, when
+from batchnuts.experiments.vectorizers.config import Claim
+from batchnuts.experiments.vectorizers.results import VectorizingResults
+
+
+def claims_table(results: VectorizingResults) -> str:
+    """Every claim with its verdict."""
+    if not results.config.claims:
+        return ""
+    rows = []
+    for claim in results.config.claims.values():
+        least, verdict = results.judge(claim)
+        seen, where = "-", "-"
+        if least is not None:
+            seen = shown(least.value, ".3g", (claim.at_least,))
+            label = results.config.workloads[least.workload].label
+            where = f"{label}, {least.value.size:,} (least of {len(results.ratios(claim))})"
+        rows.append((claim.says, claim.source, _figure(results, claim), f"≥ {claim.at_least:g}", seen, where, verdict))
+    head = ("claim", "source", "figure", "holds from", "seen here (range)", "where", "verdict")
+    return "## Claims\n\n" + table(head, [(*row[:-1], f"**{row[-1]}**") for row in rows])
+
+
+def _figure(results: VectorizingResults, claim: Claim) -> str:
+    curves = results.config.curves
+    return f"speed of {curves[claim.curve].label} / {curves[claim.over_curve].label}"
+
+
+def how_made(results: VectorizingResults) -> list[str]:
+    """The days, and how the figures were summed up."""
+    used = results.runs()
+    lines = []
+    if used:
+        lines.append(f"- {len(used)} timings, {when(used)}.")
+        apart = max((row.difference for row in used if row.difference is not None), default=0.0)
+        lines.append(f"- The outputs of all ways agree to {apart:.1g} of their norm.")
+    lines.append(
+        f"- Every point has {results.config.measurement.repetitions} timings, all in measurements.csv. Speeds are "
+        "their median. A ratio is the median over the repetitions, each of which times all ways, in an order that "
+        "changes; ranges are over all of them."
+    )
+    return lines

@@ -1,0 +1,55 @@
+"""A way to vectorize made ready and timed, in the process that it shares with others."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from batchnuts.experiments.harness.outputs import fingerprint
+from batchnuts.experiments.harness.task import Figures, Preparation
+from batchnuts.experiments.vectorizers.task import Ready, Task
+
+_MOST_CALLS = 10_000
+_WARM_SECONDS = 0.03
+
+
+@dataclass(frozen=True)
+class ReadyWay:
+    """See harness.task.Runnable."""
+
+    made: Ready
+    calls: int
+    """That are timed together."""
+    preparation: Preparation
+
+    def run(self, seed: int) -> Figures:
+        """One timing, of the same data whatever the seed; after some calls that are not timed, if it is of many."""
+        load = os.getloadavg()[0]
+        began = time.perf_counter()
+        while self.calls > 1 and time.perf_counter() - began < _WARM_SECONDS:
+            self.made.call()  # until its data are in the caches again, and another library's threads are idle
+        began = time.perf_counter()
+        for _ in range(self.calls):
+            self.made.call()
+        return {"seconds": (time.perf_counter() - began) / self.calls, "calls": self.calls, "load": load}
+
+
+def prepare(task: Task) -> ReadyWay:
+    """Lay out, compile and call twice: the second call tells how many fit into a timing."""
+    if task.processors is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task.processors])
+    from batchnuts.experiments.vectorizers.ways import ready  # TensorFlow sees the cores that were set
+
+    began = time.perf_counter()
+    made = ready(task)
+    result = made.call()
+    seconds = time.perf_counter() - began
+    outputs = tuple(fingerprint(np.asarray(output)) for output in made.outputs(result))
+    began = time.perf_counter()
+    made.call()
+    calls = math.ceil(task.min_seconds / max(time.perf_counter() - began, 1e-9))
+    return ReadyWay(made, min(max(calls, 1), _MOST_CALLS), Preparation(seconds, outputs, {"units": made.units}))
