@@ -6,7 +6,6 @@ import difflib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -33,30 +32,5 @@ def check_golden_text(request: pytest.FixtureRequest) -> Callable[[str, str], No
         lines = expected.splitlines(), text.splitlines()
         diff = "\n".join(difflib.unified_diff(*lines, f"golden/{path.name}", "this program", lineterm=""))
         assert text == expected, f"{diff}\nIf the change is meant: pytest --update-golden, and read the diff."
-
-    return check
-
-
-@pytest.fixture
-def check_golden(check_golden_text: Callable[[str, str], None]) -> Callable[..., None]:
-    """check_golden(name, function, types): the program after every pass is tests/golden/<name>.<pass>.txt.
-
-    types: of one lane's arguments, as `BatchedFunction.dump` takes them.
-    """
-    from batchnuts.autobatch.api import as_type, get_backend
-    from batchnuts.autobatch.ir.printer import show_program
-    from batchnuts.autobatch.pipeline import compile_function
-
-    def check(name: str, function: Any, types: tuple[Any, ...]) -> None:
-        passes: dict[str, str] = {}
-
-        def observe(pass_name: str, program: Any) -> None:
-            passes[pass_name] = show_program(program)
-
-        compile_function(function, tuple(map(as_type, types)), get_backend("tensorflow", "eager"), observe)
-        stale = {path.name for path in GOLDEN.glob(f"{name}.*.txt")} - {f"{name}.{p}.txt" for p in passes}
-        assert not stale, f"golden files of passes that are no more: {sorted(stale)}; delete them"
-        for pass_name, text in passes.items():
-            check_golden_text(f"{name}.{pass_name}", text)
 
     return check
