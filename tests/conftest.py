@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import difflib
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Machine code of little speed is made in three quarters of the time; in programs that live for a second, that is more.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
+import examples  # noqa: F401  (hypothesis's profiles)
 import pytest
+from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
+
+settings.load_profile("default")  # --hypothesis-profile comes after this
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the passes give now")
+    parser.addoption("--tenth", type=int, choices=range(10), help="run only every tenth test, by a hash of its name")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tenth = config.getoption("--tenth")
+    if tenth is not None:
+        left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % 10 != tenth]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % 10 == tenth]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The real command line as a subprocess: whole runs, their files, Ctrl-C, and what bad models are told."""
+"""The real command line: whole runs and signals in a process of their own, what bad models are told within this one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from batchnuts import sample
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -69,6 +71,22 @@ def run(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProces
     assert "Traceback" not in done.stdout + done.stderr
     done.stderr = own_words(done.stderr)
     return done
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """run_here(*arguments, cwd=..., code=...): a real run without a process of its own; gives its stdout and stderr."""
+
+    def call(*arguments: str, cwd: Path, code: int = 0) -> str:
+        monkeypatch.chdir(cwd)
+        found = sample.main(arguments)
+        out, err = capfd.readouterr()
+        text = out + own_words(err)
+        assert found == code, text
+        assert "Traceback" not in text
+        return text
+
+    return call
 
 
 def own_words(stderr: str) -> str:
@@ -129,17 +147,15 @@ def test_the_file_has_arvizs_schema(finished: Any) -> None:
     assert config["model"]["covariance"] == "ar1"
 
 
-def test_an_existing_file_is_overwritten_only_by_force(finished: Any) -> None:
-    folder, _ = finished
-    before = (folder / "out.nc").read_bytes()
-    refused = run("--config", "small.yaml", cwd=folder, code=1)
-    assert "exists and is not overwritten. Give --force" in refused.stderr
-    assert (folder / "out.nc").read_bytes() == before
+def test_an_existing_file_is_overwritten_only_by_force(tmp_path: Path, run_here: Callable[..., str]) -> None:
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    (tmp_path / "out.nc").write_text("precious")
+    refused = run_here("--config", "small.yaml", cwd=tmp_path, code=1)
+    assert "exists and is not overwritten. Give --force" in refused
+    assert (tmp_path / "out.nc").read_text() == "precious"
     quick = ("execution.backend=numpy", "sampler.chains=2", "sampler.draws=3", "sampler.warmup=0", "--quiet", "--force")
-    done = run("--config", "small.yaml", *quick, cwd=folder)
-    assert done.stdout == f"{folder / 'out.nc'}\n"
-    assert done.stderr == ""
-    assert open_file(folder / "out.nc")["posterior"].sizes["draw"] == 3
+    assert run_here("--config", "small.yaml", *quick, cwd=tmp_path) == f"{tmp_path / 'out.nc'}\n"
+    assert open_file(tmp_path / "out.nc")["posterior"].sizes["draw"] == 3
 
 
 QUICK = ("execution.backend=numpy", "sampler.step_size=0.5", "sampler.warmup=0", "sampler.draws=5")
@@ -355,24 +371,24 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "mine.py").write_text(MODELS)
     (folder / "flat.yaml").write_text(
         "model: {target: 'mine:shifted', dimension: 3}\n"
-        "sampler: {chains: 6, warmup: 30, draws: 20}\n"
+        "sampler: {chains: 6, warmup: 20, draws: 10}\n"
         "execution: {executor: stackless, mode: eager}\n"
     )
     (folder / "parts.yaml").write_text(
         "model: {target: 'mine:parts', variables: {mu: [], theta: [2]}}\n"
-        "sampler: {chains: 6, warmup: 30, draws: 20}\n"
-        "execution: {executor: stackless, mode: eager}\n"
+        "sampler: {chains: 6, warmup: 20, draws: 10}\n"
+        "execution: {backend: numpy}\n"
     )
     return folder
 
 
 @pytest.mark.parametrize("name", ["flat", "parts"])
-def test_a_users_own_model(models: Path, name: str) -> None:
-    done = run("--config", f"{name}.yaml", cwd=models)
+def test_a_users_own_model(models: Path, run_here: Callable[..., str], name: str) -> None:
+    shown = run_here("--config", f"{name}.yaml", cwd=models)
     posterior = open_file(models / f"{name}.nc")["posterior"]
     variable = "position" if name == "flat" else "mu"
     assert abs(float(posterior[variable].mean()) - 3) < 1.0
-    assert variable in done.stdout
+    assert variable in shown
     if name == "parts":
         assert posterior["theta"].dims == ("chain", "draw", "theta_dim_0")
 
@@ -392,13 +408,14 @@ def test_a_users_own_model(models: Path, name: str) -> None:
         ("mistaken", ["failed with NameError", "undefined_name"]),
     ],
 )
-def test_bad_models(models: Path, target: str, words: list[str]) -> None:
-    done = run("--config", "flat.yaml", f"model.target=mine:{target}", f"output.path={target}.nc", cwd=models, code=1)
-    assert f"Model 'mine:{target}'" in done.stderr
+def test_bad_models(models: Path, run_here: Callable[..., str], target: str, words: list[str]) -> None:
+    changes = (f"model.target=mine:{target}", f"output.path={target}.nc")
+    shown = run_here("--config", "flat.yaml", *changes, cwd=models, code=1)
+    assert f"Model 'mine:{target}'" in shown
     for part in words:
-        assert part in done.stderr
+        assert part in shown
     assert not (models / f"{target}.nc").exists()
-    assert len(done.stderr.strip().splitlines()) <= 6, done.stderr
+    assert len(shown.strip().splitlines()) <= 6, shown
 
 
 @pytest.mark.parametrize(
@@ -412,17 +429,17 @@ def test_bad_models(models: Path, target: str, words: list[str]) -> None:
         ("execution.executor=pc", "expected one of virtual_machine, stackless, unbatched"),
     ],
 )
-def test_bad_settings(models: Path, override: str, words: str) -> None:
-    assert words in run("--config", "flat.yaml", override, cwd=models, code=2).stderr
+def test_bad_settings(models: Path, run_here: Callable[..., str], override: str, words: str) -> None:
+    assert words in run_here("--config", "flat.yaml", override, cwd=models, code=2)
 
 
 @pytest.mark.parametrize("path", ["missing/out.nc", ".", "/proc/out.nc"])
-def test_unwritable_outputs(models: Path, path: str) -> None:
-    done = run("--config", "flat.yaml", f"output.path={path}", cwd=models, code=1)
-    assert "Cannot write" in done.stderr
+def test_unwritable_outputs(models: Path, run_here: Callable[..., str], path: str) -> None:
+    assert "Cannot write" in run_here("--config", "flat.yaml", f"output.path={path}", cwd=models, code=1)
 
 
-def test_a_stack_too_shallow(models: Path) -> None:
-    done = run("--config", "flat.yaml", "execution.max_stack_depth=1", "output.path=deep.nc", cwd=models, code=1)
-    assert "recursed too deep in 'build_subtree'" in done.stderr
-    assert "max_stack_depth" in done.stderr
+def test_a_stack_too_shallow(models: Path, run_here: Callable[..., str]) -> None:
+    changes = ("execution.max_stack_depth=1", "output.path=deep.nc")
+    shown = run_here("--config", "flat.yaml", *changes, cwd=models, code=1)
+    assert "recursed too deep in 'build_subtree'" in shown
+    assert "max_stack_depth" in shown

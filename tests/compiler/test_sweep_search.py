@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from programs import fibonacci
 
@@ -277,7 +278,7 @@ def test_costly_blocks_that_no_lane_comes_to_have_no_price_of_draining() -> None
     assert drain_price(never, np.ones(2), [1]) == np.inf
 
 
-@settings(max_examples=150, deadline=None)
+@examples(80)
 @given(st.data())
 def test_any_graph_has_a_sweep(data: st.DataObject) -> None:
     labels = [f"b{i}" for i in range(data.draw(st.integers(1, 7)))]

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from mcmc_models import gaussian_primitive
 from programs import BY_NAME, CASES, Case, covering_by_default, fibonacci
@@ -241,7 +242,7 @@ programs = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@examples(100)
 @given(programs)
 def test_any_program_reads_back(program: Program) -> None:
     assert_round_trip(program)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchnuts.autobatch.pfor import REGISTRY, pfor
@@ -194,26 +195,15 @@ def check(steps: list[Step], varying: dict[str, bool], **how: Any) -> None:
             np.testing.assert_array_equal(found, np.stack(wanted))
 
 
-_SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
-
-
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
-@settings(max_examples=60, **_SETTINGS)
+@examples(40)
 @given(steps, choices)
 def test_random_bodies(steps: list[Step], varying: dict[str, bool]) -> None:
     check(steps, varying, masked=None, xla=False)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
-@settings(max_examples=500, **_SETTINGS)
-@given(steps, choices)
-def test_many_random_bodies(steps: list[Step], varying: dict[str, bool]) -> None:
-    check(steps, varying, masked=None, xla=False)
-
-
-@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
-@settings(max_examples=20, **_SETTINGS)
+@examples(20)
 @given(steps, choices)
 def test_random_bodies_masked(steps: list[Step], varying: dict[str, bool]) -> None:
     check(steps, varying, masked=True, xla=False)
@@ -221,7 +211,7 @@ def test_random_bodies_masked(steps: list[Step], varying: dict[str, bool]) -> No
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
-@settings(max_examples=50, **_SETTINGS)
+@examples(2)
 @given(steps, choices)
 def test_random_bodies_under_xla(steps: list[Step], varying: dict[str, bool]) -> None:
     check(steps, varying, masked=None, xla=True)

@@ -10,13 +10,13 @@ are read or written, rows of different lengths, branches and loops inside. Drawn
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchnuts.autobatch.pfor import pfor
@@ -124,15 +124,12 @@ def check(program: tuple[Any, ...], how: str) -> None:
         np.testing.assert_allclose(one, np.stack(wanted), rtol=1e-9, atol=1e-9)
 
 
-_SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
-_MANY = int(os.environ.get("BATCHNUTS_RANDOM_LOOPS", "100"))
-"""Programs in each of the slow tests: a campaign sets it higher."""
 _REPORTED = pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
 
 
 @_REPORTED
-@pytest.mark.parametrize("how", ["eager", "masked"])
-@settings(max_examples=10, **_SETTINGS)
+@pytest.mark.parametrize("how", ["eager", "graph", "masked"])
+@examples(8)
 @given(programs)
 def test_loops_that_rows_leave_at_different_times(how: str, program: tuple[Any, ...]) -> None:
     check(program, how)
@@ -140,16 +137,7 @@ def test_loops_that_rows_leave_at_different_times(how: str, program: tuple[Any, 
 
 @pytest.mark.slow
 @_REPORTED
-@pytest.mark.parametrize("how", ["eager", "graph", "masked"])
-@settings(max_examples=_MANY, **_SETTINGS)
+@examples(2)
 @given(programs)
-def test_many_loops(how: str, program: tuple[Any, ...]) -> None:
-    check(program, how)
-
-
-@pytest.mark.slow
-@_REPORTED
-@settings(max_examples=max(10, _MANY // 10), **_SETTINGS)
-@given(programs)
-def test_many_loops_under_xla(program: tuple[Any, ...]) -> None:
+def test_the_same_under_xla(program: tuple[Any, ...]) -> None:
     check(program, "xla")

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import examples
 from gated_programs import GATED, Gated, majority, uneven, uneven_without_gate
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from programs import Case, collatz, covering_by_default, fibonacci
 
@@ -83,7 +84,7 @@ def test_gates_keep_the_order_under_stackless(case: Gated) -> None:
     assert_like_plain_python(case, backend="numpy", executor="stackless")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(st.data())
 def test_any_schedule_gives_the_results_and_moves_some_lane_in_each_sweep(data: st.DataObject) -> None:
     """Random groups, orders, repeats and gates on a program that has gates of its own."""

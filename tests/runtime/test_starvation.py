@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import examples
 from gated_programs import GATED, Gated
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchnuts.autobatch import Schedule, Slot, batch, primitive, sync
@@ -109,7 +110,7 @@ def test_patience_where_tensorflow_runs_the_sweeps(mode: str) -> None:
     assert max(waits) == 6
 
 
-@settings(max_examples=40, deadline=None)
+@examples(25)
 @given(st.data())
 def test_any_schedule_with_patience_starves_nobody(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from([*GATED, *HOSTILE]))
