@@ -6,7 +6,12 @@ table leaves out no executor, backend or schedule of the library, so what is add
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from programs import CASES, COVERING
 
 from batchnuts.autobatch.api import BACKENDS, EXECUTORS
 from batchnuts.autobatch.backends.backend import STYLES as STYLE_NAMES
@@ -79,3 +84,30 @@ def left_out() -> set[str]:
     """Executors, backends and schedules of the library that no way uses."""
     used = {ORACLE, "auto", *(part for way in WAYS for part in (way.executor, way.backend, way.schedule) if part)}
     return {*EXECUTORS, *BACKENDS, *POLICIES} - used
+
+
+def rotating(rows: Mapping[str, Any], columns: Mapping[str, Any], always: int = 1) -> Sequence[Any]:
+    """Parameters (row, column) for every pair. By default a row meets the first `always` columns and one of the others,
+    which take turns; the rest of the pairs are slow."""
+    others = len(columns) - always
+    params = []
+    for i, (row, a) in enumerate(rows.items()):
+        for j, (column, b) in enumerate(columns.items()):
+            by_default = j < always or j - always == i % others
+            params.append(pytest.param(a, b, id=f"{row}-{column}", marks=() if by_default else pytest.mark.slow))
+    return params
+
+
+def covering_rotating(columns: Mapping[str, Any]) -> Sequence[Any]:
+    """The same for (case, column): the covering programs meet one column each by default."""
+    names = {case.name for case in COVERING}
+    covering = rotating({case.name: case for case in COVERING}, columns, always=0)
+    return [
+        *covering,
+        *(
+            pytest.param(case, b, id=f"{case.name}-{column}", marks=pytest.mark.slow)
+            for case in CASES
+            if case.name not in names
+            for column, b in columns.items()
+        ),
+    ]

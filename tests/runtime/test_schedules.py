@@ -12,6 +12,7 @@ from gated_programs import GATED, Gated, majority, uneven, uneven_without_gate
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import Case, collatz, covering_by_default, fibonacci
+from ways import rotating
 
 from batchnuts.autobatch import Schedule, Slot
 from batchnuts.autobatch.api import as_type, get_backend
@@ -21,16 +22,18 @@ from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.scheduling.dispatch import OnHost, Rule
 
 POLICIES = ("earliest", "most_active", "sweep", "drain")
-EVERYWHERE = [
-    {"backend": "numpy"},
-    {"backend": "tensorflow", "mode": "eager"},
-    {"backend": "tensorflow", "mode": "graph"},
-    {"backend": "tensorflow", "mode": "xla"},
-]
+PLACES = {
+    "numpy": {"backend": "numpy"},
+    "xla": {"backend": "tensorflow", "mode": "xla"},
+    "eager": {"backend": "tensorflow", "mode": "eager"},
+    "graph": {"backend": "tensorflow", "mode": "graph"},
+}
+ON_TENSORFLOW = {f"xla-{policy}": ("xla", policy) for policy in POLICIES} | {
+    m: (m, "sweep") for m in ("eager", "graph")
+}
 
 every_policy = pytest.mark.parametrize("policy", POLICIES)
 every_gated = pytest.mark.parametrize("case", GATED, ids=[case.name for case in GATED])
-everywhere = pytest.mark.parametrize("where", EVERYWHERE, ids=["-".join(where.values()) for where in EVERYWHERE])
 
 
 def assert_like_plain_python(case: Case | Gated, **options: Any) -> None:
@@ -48,9 +51,8 @@ def test_the_corpus_agrees_with_plain_python(case: Case, policy: str) -> None:
     assert_like_plain_python(case, backend="numpy", schedule=policy)
 
 
-@everywhere
-@every_policy
-def test_recursion_under_every_schedule(where: dict[str, str], policy: str) -> None:
+@pytest.mark.parametrize(("policy", "where"), rotating({policy: policy for policy in POLICIES}, PLACES))
+def test_recursion_under_every_schedule(policy: str, where: dict[str, str]) -> None:
     n = np.array([3, 7, 4, 5])
     np.testing.assert_array_equal(fibonacci.run(n, schedule=policy, **where), [3, 21, 5, 8])
 
@@ -72,11 +74,10 @@ def test_gates_do_not_hang_on_numpy(case: Gated, policy: str) -> None:
     assert_ends_like_plain_python(case, get_backend("numpy", ""), policy)
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
-@every_gated
-def test_gates_do_not_hang_on_tensorflow(case: Gated, mode: str) -> None:
-    for policy in POLICIES if mode == "xla" else ("sweep",):
-        assert_ends_like_plain_python(case, get_backend("tensorflow", mode), policy)
+@pytest.mark.parametrize(("case", "how"), rotating({case.name: case for case in GATED}, ON_TENSORFLOW, always=0))
+def test_gates_do_not_hang_on_tensorflow(case: Gated, how: tuple[str, str]) -> None:
+    mode, policy = how
+    assert_ends_like_plain_python(case, get_backend("tensorflow", mode), policy)
 
 
 @every_gated
@@ -114,9 +115,8 @@ def test_any_schedule_gives_the_results_and_moves_some_lane_in_each_sweep(data: 
 # ---- what a gate does -----------------------------------------------------------------------------------------------
 
 
-@every_policy
-@everywhere
-def test_a_full_gate_runs_once_for_all_lanes_that_are_live(where: dict[str, str], policy: str) -> None:
+@pytest.mark.parametrize(("policy", "where"), rotating({policy: policy for policy in POLICIES}, PLACES))
+def test_a_full_gate_runs_once_for_all_lanes_that_are_live(policy: str, where: dict[str, str]) -> None:
     """Each time round, the gated block serves all lanes that have not halted, and no more often than the longest."""
     n, k = np.array([5, 0, 2, 7, 6]), np.array([1, 2, 3, 4, 2])
     found, profile = uneven.run(n, k, schedule=policy, profile=True, **where)

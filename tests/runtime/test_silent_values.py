@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ways import rotating
 
 from batchnuts import autobatch
 from batchnuts.autobatch import TypeConflictError, ops
@@ -23,6 +24,7 @@ WAYS = [
 ]
 IDS = ["numpy", "numpy-stackless", "reference", "eager", "graph"]
 every_way = pytest.mark.parametrize("way", WAYS, ids=IDS)
+BY_NAME = dict(zip(IDS, WAYS))
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 
 TWO = np.array([10.0, 20.0])
@@ -71,8 +73,7 @@ def rounds_by_three(start, stop):
     return up, down
 
 
-@every_way
-@pytest.mark.parametrize("dtype", [d for d in INTEGERS if d != np.uint64], ids=str)
+@pytest.mark.parametrize(("dtype", "way"), rotating({str(d): d for d in INTEGERS if d != np.uint64}, BY_NAME))
 def test_a_range_ends_where_pythons_does(dtype: np.dtype, way: dict[str, Any]) -> None:
     limits = np.iinfo(dtype)
     signed = dtype.kind == "i"
@@ -107,8 +108,7 @@ def products(n, x):
     return squares, last, joined, listed, counted
 
 
-@every_way
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize(("dtype", "way"), rotating({str(d): d for d in INTEGERS}, BY_NAME))
 def test_the_variable_of_a_range_is_pythons_integer(dtype: np.dtype, way: dict[str, Any]) -> None:
     """It neither wraps where the bounds' dtype would, nor takes an array's dtype with it."""
     n = np.array([v for v in (2, 7, 100, 60_000, 1_200_000_000) if v <= np.iinfo(dtype).max], dtype)
@@ -167,7 +167,7 @@ def floats_of(x, y, k):
     return sums, compared, divided, moved, called
 
 
-SPECIAL = {"xla": {"backend": "tensorflow", "mode": "xla"}} | dict(zip(IDS, WAYS))
+SPECIAL = BY_NAME | {"xla": {"backend": "tensorflow", "mode": "xla"}}
 FLOATS = [np.dtype(f"float{bits}") for bits in (16, 32, 64)]
 
 
@@ -181,10 +181,7 @@ def special_numbers(dtype: np.dtype) -> list[Any]:
     return [*some, *(-v for v in some), np.nan]
 
 
-@pytest.mark.parametrize("dtype", [*INTEGERS, *FLOATS], ids=str)
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.slow if way in ("xla", "graph") else ()) for way in SPECIAL]
-)
+@pytest.mark.parametrize(("dtype", "way"), rotating({str(d): d for d in (*INTEGERS, *FLOATS)}, {w: w for w in SPECIAL}))
 def test_operators_of_special_numbers(dtype: np.dtype, way: str) -> None:
     """Every operator and builtin, for all pairs of special values of every dtype, against NumPy's scalars."""
     special = special_numbers(dtype)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import Case, covering_by_default, fibonacci
+from programs import Case, fibonacci
+from ways import covering_rotating
 
 from batchnuts.autobatch import batch, ops, primitive
 from batchnuts.autobatch.api import as_backend, as_type, get_backend
@@ -55,8 +56,9 @@ def test_the_rows_computed(backend: dict[str, str], executor: str) -> None:
     ]  # inactive lanes' rows are an active one's
 
 
-@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
-@covering_by_default()
+@pytest.mark.parametrize(
+    ("case", "executor"), covering_rotating({name: name for name in ("virtual_machine", "stackless")})
+)
 def test_both_styles_give_the_same_on_tensorflow(case: Case, executor: str) -> None:
     """(On NumPy: test_executors.)"""
     options = {"executor": executor, **EAGER}
