@@ -17,6 +17,7 @@ from batchnuts.autobatch import LaneInputError, Program, ProgramTextError, Tenso
 from batchnuts.autobatch.__main__ import main
 from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.demos import DEMOS
+from batchnuts.autobatch.runtime import faults
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = "batchnuts.autobatch.demos:fibonacci"
@@ -166,10 +167,13 @@ def test_a_compile_error_shows_the_users_line(capsys: pytest.CaptureFixture[str]
     assert "Traceback" not in err
 
 
-def test_a_demo_that_fails_while_it_runs_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_demo_that_fails_while_it_runs_exits_with_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "LARGEST_STACK_DEPTH", 500)
     code, out, err = run(capsys, "demo", "ackermann", "3,-1", "--backend", "numpy", "--executor", "stackless")
     assert (code, out) == (1, "")
-    assert "max_stack_depth=131072; or it may be endless" in err
+    assert "max_stack_depth=1000; or it may be endless" in err
 
 
 # ---- lowered, passes, explain, summarize, types ---------------------------------------------------------------------

@@ -271,16 +271,16 @@ def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pyte
     """Bit for bit under XLA too: what merges with what depends on the chains alone."""
     settings: dict[str, Any] = {"chains": 14, "warmup": 0, "draws": 8, "step_size": 0.1, "seed": 7, "chunk_lanes": 2}
     runs = []
-    for shards, seconds, rows in ((1, 0.5, 8), (3, 1e-4, 8), (2, 1e-6, 8), (1, 0.5, 3), (2, 1e-5, 3)):
+    for shards, seconds, rows in ((1, 0.5, 8), (3, 1e-6, 8), (2, 1e-5, 3)):
         slice_for(seconds, monkeypatch)
         monkeypatch.setattr(chunk_plan, "MIN_ROWS", rows)
         monkeypatch.setattr(chunk_plan, "BUFFER_BYTES", 1)
         model = gaussian(3, covariance="ar1", correlation=0.6)  # another each time: nothing is kept of the last one
         runs.append(run_chains(model, *split_settings(settings | {"shards": shards})))
-    for other, alike in zip(runs[1:], (0, 0, 3, 3)):  # those with as many rows have the same sweeps
+    for other in runs[1:]:
         np.testing.assert_array_equal(other.position, runs[0].position)
         assert other.useful_gradients == runs[0].useful_gradients
-        assert other.utilization == runs[alike].utilization
+    assert runs[1].utilization == runs[0].utilization  # with as many rows there are the same sweeps
 
 
 def test_a_second_stretch_starts_anew(program: Any, whole: Any) -> None:

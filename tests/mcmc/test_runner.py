@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,19 @@ def program() -> Any:
 
 
 @pytest.fixture(scope="module")
-def whole(program: Any) -> ChainResult:
-    return drive(program)[1][-1][1]
+def driven(program: Any) -> Callable[..., Any]:
+    """driven(**execution): the last counts and the result, of a run that is made once."""
+
+    @functools.cache
+    def last(**execution: Any) -> Any:
+        return drive(program, **execution)[1][-1]
+
+    return last
+
+
+@pytest.fixture(scope="module")
+def whole(driven: Callable[..., Any]) -> ChainResult:
+    return driven()[1]
 
 
 def test_the_result_is_the_last_record(whole: ChainResult) -> None:
@@ -32,8 +45,8 @@ def test_the_result_is_the_last_record(whole: ChainResult) -> None:
     np.testing.assert_array_equal(whole.log_density, whole.records.lp[:, -1])
 
 
-def test_both_runners_give_the_same(program: Any, whole: ChainResult) -> None:
-    assert_same(drive(program, executor="stackless")[1][-1][1], whole)
+def test_both_runners_give_the_same(driven: Callable[..., Any], whole: ChainResult) -> None:
+    assert_same(driven(executor="stackless")[1], whole)
 
 
 def test_the_length_of_a_stretch_does_not_matter(
@@ -57,14 +70,14 @@ def test_a_run_cut_in_two_gives_the_same(program: Any, whole: ChainResult) -> No
     np.testing.assert_array_equal(second.records.position[:, : CAPACITY - 5], whole.records.position[:, 5:])
 
 
-def test_stacks_grow_until_they_suffice(program: Any, whole: ChainResult) -> None:
+def test_stacks_grow_until_they_suffice(program: Any, driven: Callable[..., Any], whole: ChainResult) -> None:
     """Starting with room for one frame; what the shallow attempts did is not counted twice."""
     made, seen = drive(program, depth=1)
     assert isinstance(made, ChunkRunner)
     assert made.machine.machine.stack_depth >= whole.records.tree_depth.max()
     counts, result = seen[-1]
     assert_same(result, whole)
-    assert counts == drive(program)[1][-1][0]
+    assert counts == driven()[0]
 
 
 def test_stacks_of_a_given_depth_do_not_grow(program: Any) -> None:
@@ -73,8 +86,8 @@ def test_stacks_of_a_given_depth_do_not_grow(program: Any) -> None:
 
 
 @pytest.mark.parametrize("execution", [{}, {"schedule": "earliest"}, {"executor": "stackless"}], ids=str)
-def test_gradients_are_counted(program: Any, whole: ChainResult, execution: dict[str, Any]) -> None:
-    counts = drive(program, **execution)[1][-1][0]
+def test_gradients_are_counted(driven: Callable[..., Any], whole: ChainResult, execution: dict[str, Any]) -> None:
+    counts = driven(**execution)[0]
     assert counts.transitions == LANES * CAPACITY
     assert counts.useful_gradients == whole.records.n_steps.sum()
     assert counts.executed_gradients >= counts.useful_gradients
@@ -82,9 +95,9 @@ def test_gradients_are_counted(program: Any, whole: ChainResult, execution: dict
     assert counts.divergences == whole.records.diverging.sum()
 
 
-def test_draining_uses_gradients_better_than_recursion_on_the_host(program: Any) -> None:
+def test_draining_uses_gradients_better_than_recursion_on_the_host(driven: Callable[..., Any]) -> None:
     """What program-counter autobatching is for: lanes share gradients across depths and transitions."""
-    machine, host = (drive(program, **how)[1][-1][0].utilization for how in ({}, {"executor": "stackless"}))
+    machine, host = (driven(**how)[0].utilization for how in ({}, {"executor": "stackless"}))
     assert 1 >= machine > host > 0.2
 
 

@@ -191,7 +191,12 @@ def test_the_one_asked_for_longest_ago_goes_first() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"backend": "numpy"}, {"mode": "graph"}, {"mode": "eager"}, {"mode": "graph", "executor": "stackless"}],
+    [
+        {"backend": "numpy"},
+        {"mode": "graph"},
+        pytest.param({"mode": "eager"}, marks=pytest.mark.slow),
+        {"mode": "graph", "executor": "stackless"},
+    ],
     ids=str,
 )
 def test_many_lane_counts_keep_a_few_machines(options: Any) -> None:
@@ -205,7 +210,7 @@ def test_many_lane_counts_keep_a_few_machines(options: Any) -> None:
 
     seen: list[weakref.ref[Any]] = []
     alive = []
-    for lanes in range(1, 9):
+    for lanes in range(1, 6):
         n = np.arange(1, lanes + 1)
         np.testing.assert_array_equal(triangle.run(n, **options), n * (n + 1) // 2)
         if options.get("executor") == "stackless":
@@ -214,7 +219,7 @@ def test_many_lane_counts_keep_a_few_machines(options: Any) -> None:
             seen.append(weakref.ref(triangle._machines.values()[-1]))
         gc.collect()
         alive.append(sum(one() is not None for one in seen))
-    assert alive[2:] == [alive[2]] * 6, alive
+    assert alive[2:] == [alive[2]] * 3, alive
     del triangle
     gc.collect()
     assert [one() for one in seen] == [None] * len(seen)
