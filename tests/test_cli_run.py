@@ -372,7 +372,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (folder / "parts.yaml").write_text(
         "model: {target: 'mine:parts', variables: {mu: [], theta: [2]}}\n"
-        "sampler: {chains: 6, warmup: 20, draws: 10}\n"
+        "sampler: {chains: 6, warmup: 12, draws: 8}\n"
         "execution: {backend: numpy}\n"
     )
     return folder

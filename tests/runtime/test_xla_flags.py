@@ -6,27 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-BOUND = """
-import sys
-import numpy as np
-from batchnuts.autobatch import batch, ops
-from batchnuts.autobatch.api import as_type, get_backend
-from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
-
-@batch
-def shrunk(x, n):
-    while n > 0:
-        x = ops.tanh(np.eye(3) @ x) if sys.argv[1] == "matrix" else ops.tanh(x)
-        n = n - 1
-    return x
-
-types = as_type("float64[3]"), as_type("int64")
-shrunk.machine(types, int(sys.argv[2]), get_backend("tensorflow", "xla"), "sweep", 8)
-print(PROCESS.small_loop_bytes)
-"""
+from batchnuts.autobatch import BatchedFunction, batch, get_backend, ops
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
+from batchnuts.autobatch.backends.tensorflow.xla_flags import PLAIN_LOOP_BYTES
 
 PROGRAM = """
 import os
@@ -34,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 from batchnuts.autobatch import batch
 from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 
 @batch
 def triangular(n):
@@ -52,13 +41,14 @@ entry = hlo[hlo.index("ENTRY"):]
 kinds = {(str(array.dtype), array.shape) for array in state.values() if array.shape}
 print("functions besides:", entry.count(" fusion("), len(kinds), len(state))
 print("whole:", "xla_cpu_small_call" in hlo)
+print("bound:", PROCESS.small_loop_bytes)
 """
 
 
 @pytest.mark.parametrize(
     ("flags", "whole"),
     [
-        (None, True),
+        pytest.param(None, True, marks=pytest.mark.slow),
         ("--xla_cpu_multi_thread_eigen=true", True),
         ("--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1", False),
     ],
@@ -72,21 +62,45 @@ def test_small_loops_are_compiled_whole(flags: str | None, whole: bool, tmp_path
         [sys.executable, str(tmp_path / "program.py")], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    besides, found = done.stdout.splitlines()[-2:]
-    assert found == f"whole: {whole}"
+    besides, found, bound = done.stdout.splitlines()[-3:]
+    assert (found, bound) == (f"whole: {whole}", f"bound: {PLAIN_LOOP_BYTES if whole else 0}")
     if whole:  # the state's arrays are cut apart in a loop that is compiled whole too
         functions, kinds, arrays = map(int, besides.removeprefix("functions besides: ").split())
         # zeros of each type that the loop begins with, and one that joins the results: none for each array
         assert functions <= kinds + 1 < arrays
 
 
+@batch
+def shrunk(x, n):
+    while n > 0:
+        x = ops.tanh(x)
+        n = n - 1
+    return x
+
+
+@batch
+def shrunk_matrix(x, n):
+    while n > 0:
+        x = ops.tanh(np.eye(3) @ x)
+        n = n - 1
+    return x
+
+
 @pytest.mark.parametrize(
-    ("what", "lanes", "bound"), [("matrix", "1", "300000"), ("matrix", "4", "30000"), ("vector", "4", "300000")]
+    ("function", "lanes", "plain"), [(shrunk_matrix, 1, True), (shrunk_matrix, 4, False), (shrunk, 4, True)]
 )
-def test_plain_loops_only_where_no_matrices_are_multiplied(what: str, lanes: str, bound: str, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(BOUND)
-    command = [sys.executable, str(tmp_path / "program.py"), what, lanes]
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == bound
+def test_plain_loops_only_where_no_matrices_are_multiplied(
+    function: BatchedFunction, lanes: int, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound that the first program of a process would set."""
+    asked: list[bool] = []
+    make = TensorFlowBackend.compile_machine
+
+    def spy(backend: TensorFlowBackend, machine: Any, plain: bool) -> Any:
+        asked.append(plain)
+        return make(backend, machine, plain)
+
+    monkeypatch.setattr(TensorFlowBackend, "compile_machine", spy)
+    types = as_type("float64[3]"), as_type("int64")
+    function.machine(types, lanes, get_backend("tensorflow", "xla"), "sweep", 8)
+    assert asked == [plain]
