@@ -67,6 +67,8 @@ def mostly_straight(n):
     return total
 
 
+RARE = flow_of([[0.995, 0.005], [1.0, 0.0]])
+"""a, and b so seldom that most sweeps find nobody there."""
 CYCLE = flow_of([[0.0, 1.0, 0.0], [0.0, 0.75, 0.25], [1.0, 0.0, 0.0]])
 """a, then b four times on average, then c."""
 
@@ -91,6 +93,12 @@ def test_lanes_stay_in_loops_and_begin_anew() -> None:
     np.testing.assert_allclose(flow.visits @ flow.chances, flow.visits, atol=1e-9)
     trips = flow.visits[at["inner"]] / flow.visits[at["end"]]
     np.testing.assert_allclose(trips, 1 / (1 - STAYS), rtol=1e-4)
+
+
+def test_lanes_stay_by_whichever_way_does() -> None:
+    flow = estimated_flow(graph(start="test", test="done body", body="test", done=""))
+    at = {label: i for i, label in enumerate(flow.labels)}
+    assert flow.chances[at["test"], at["body"]] == pytest.approx(STAYS, rel=1e-5)
 
 
 def test_a_return_goes_where_calls_come_from() -> None:
@@ -182,10 +190,13 @@ def test_a_profile_of_something_else_is_refused() -> None:
 # ---- what a sweep costs ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slots", [(0, 1, 2), (0, 1, 1, 2), (2, 1, 0, 1, 1)])
-def test_the_price_is_what_lanes_pay(slots: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("flow", "slots"), [(CYCLE, (0, 1, 2)), (CYCLE, (0, 1, 1, 2)), (CYCLE, (2, 1, 0, 1, 1)), (RARE, (0, 1))]
+)
+def test_the_price_is_what_lanes_pay(flow: LaneFlow, slots: tuple[int, ...]) -> None:
     """Beside lanes that walk at random: LANES of them, for 4,000 sweeps."""
-    costs = np.array([3.0, 1.0, 8.0])
+    blocks = len(flow.labels)
+    costs = np.array([3.0, 1.0, 8.0] if flow is CYCLE else [1.0, 50.0])
     rng = np.random.default_rng(1)
     lanes, moved, spent = np.zeros(LANES, int), 0, 0.0
     for sweep in range(4_100):
@@ -194,9 +205,32 @@ def test_the_price_is_what_lanes_pay(slots: tuple[int, ...]) -> None:
             if sweep >= 100:
                 spent += SKIP + costs[b] * here.any()
                 moved += here.sum()
-            lanes[here] = rng.choice(3, p=CYCLE.chances[b], size=here.sum())
-    ((price,), _) = forecast(CYCLE, costs, [Sweep(slots, (1, 1, 1))])
+            lanes[here] = rng.choice(blocks, p=flow.chances[b], size=here.sum())
+    ((price,), _) = forecast(flow, costs, [Sweep(slots, (1,) * blocks)])
     np.testing.assert_allclose(price / LANES, spent / moved, rtol=0.03)
+
+
+@pytest.mark.parametrize(("share", "period"), [(0.02, 8), (0.1, 4), (0.02, 16)])
+def test_a_gated_block_gathers_as_many_lanes_as_the_model_says(share: float, period: int) -> None:
+    """That is its gate. Beside lanes that walk at random, for 4,000 sweeps."""
+    flow = flow_of([[1 - share, share], [1.0, 0.0]])
+    rng = np.random.default_rng(1)
+    lanes, found = np.zeros(LANES, int), []
+    for sweep in range(4_000):
+        lanes[lanes == 0] = rng.random(np.count_nonzero(lanes == 0)) < share
+        if sweep % period == 0:
+            found.append(np.count_nonzero(lanes) / LANES)
+            lanes[:] = 0
+    _, ((_, gathered),) = forecast(flow, np.ones(2), [Sweep((0, 1), (1, period))])
+    np.testing.assert_allclose(gathered, np.mean(found[10:]), rtol=0.04)
+
+
+def test_a_gate_for_nearly_all_lanes_has_no_price() -> None:
+    """With larger shares, those who wait no longer come in evenly."""
+    flow = flow_of([[0.9, 0.1], [1.0, 0.0]])
+    prices, gathered = forecast(flow, np.ones(2), [Sweep((0, 1), (1, 12)), Sweep((0, 1), (1, 16))])
+    assert np.isfinite(prices).tolist() == [True, False]
+    assert gathered[0, 1] < MOST_GATHERED < gathered[1, 1]
 
 
 def test_sweeps_are_priced_alike_alone_and_together() -> None:

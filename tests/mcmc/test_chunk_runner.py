@@ -23,11 +23,13 @@ from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.execution import chunk_plan
 from batchnuts.mcmc.execution.attempt import Bracket, Place
-from batchnuts.mcmc.execution.chunk import Chunk
+from batchnuts.mcmc.execution.chain_machine import ChainMachine
+from batchnuts.mcmc.execution.chunk import Chunk, Kept
 from batchnuts.mcmc.execution.chunk_plan import Chunking, divide
 from batchnuts.mcmc.execution.chunk_runner import ChunkRunner, make_runner
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, split_settings
+from batchnuts.mcmc.storage.memory import MemoryStorage
 
 XLA = ExecutionSettings()
 
@@ -220,6 +222,29 @@ def test_buffers_of_few_rows_change_no_draw(whole: Any, division: tuple[int, int
         for name, array in uneven.records._asdict().items():
             expected = getattr(whole.records, name)[chain, :done]
             np.testing.assert_array_equal(array[chain, :done], expected, err_msg=name)
+
+
+def test_what_is_carried_when_a_buffer_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of chains that adapt and diverge: the adaptation, and how often they have diverged, which every slice tells."""
+    slice_for(1e-6, monkeypatch)
+    stretch = inputs(CAPACITY, step=4.0)._replace(adapting=np.full(LANES, True))
+    *_, (_, whole) = make_runner(make_program(), stretch, ExecutionSettings(backend="numpy"), 8).run(stretch, CAPACITY)
+    assert whole is not None
+    machine = ChainMachine(make_program(2), stretch, ExecutionSettings(backend="numpy"), 9)
+    chunk = Chunk.begin(machine, np.arange(LANES), stretch)
+    like = machine.so_far(chunk.state)
+    kept = Kept(like, LANES, MemoryStorage(like.records, LANES, CAPACITY))
+    seen = []
+    while not chunk.slice(0, kept):
+        np.testing.assert_array_equal(kept.ends.divergences, machine.working(chunk.state, "divergences"))
+        seen.append(int(kept.ends.divergences.sum()))
+    kept.take(chunk)
+    assert len(set(seen)) > 2
+    assert seen == sorted(seen)
+    assert kept.ends.divergences.sum() == whole.records.diverging.sum()
+    assert_same(kept.result, whole)
+    for ours, expected in zip(kept.ends.adaptation, whole.adaptation):
+        np.testing.assert_array_equal(ours, expected)
 
 
 @pytest.mark.parametrize("rows", [1, 2])

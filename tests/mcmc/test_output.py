@@ -144,6 +144,16 @@ def test_file_made_during_the_run_is_not_lost(model, tmp_path):
         assert posterior.sizes["draw"] == 5
 
 
+def test_the_file_has_the_permissions_of_an_ordinary_one(model, tmp_path):
+    groups = to_datasets(make_draws(model, SETTINGS), model)
+    before = os.umask(0o027)
+    try:
+        path = save(groups, tmp_path / "a.nc")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
 def test_file_systems_without_links(model, tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError("no links here")
@@ -266,6 +276,10 @@ def test_draws_go_to_the_first_folder_that_takes_them(model, tmp_path, monkeypat
     with pytest.raises(OutputError, match=r"No space left on device\. The draws are kept in .*free/a\.nc; move them"):
         save(groups, tmp_path / "wanted" / "a.nc")
     assert tree(tmp_path) == ["free", "free/a.nc", "full", "wanted"]
+    first = (tmp_path / "free" / "a.nc").read_bytes()
+    with pytest.raises(OutputError, match=r"The draws are kept in .*free/a-2\.nc; move them"):  # force is for the path
+        save(groups, tmp_path / "wanted" / "a.nc", force=True)
+    assert (tmp_path / "free" / "a.nc").read_bytes() == first
 
 
 def test_folders_for_draws_that_cannot_be_saved_where_they_should_exist():
@@ -314,6 +328,8 @@ def test_chains_that_had_not_begun_take_no_draw_from_the_others(model):
     assert further["chain"].values.tolist() == [0, 2]
     assert further["draws_done"].values.tolist() == [3, 5]
     assert int(np.isfinite(further["lp"].values).sum()) == 2
+    np.testing.assert_array_equal(further["lp"].values[1], draws.stats["lp"][2, 3:])
+    np.testing.assert_array_equal(further["beta"].values[1], draws.position[2, 3:, 1:])
     wanted = {"draws_complete": 3, "draws_made": 8, "chains_requested": 4, "chains_begun": 2}
     assert {name: posterior.attrs[name] for name in wanted} == wanted
     assert "3 of 5 draws of each of 2 chains (the other 2 had not begun)" in draws.what_there_is()

@@ -197,6 +197,12 @@ def product_with_a_gradient_of_its_own(x: Any, y: Any) -> Any:
     return x * y, gradient
 
 
+@tf.custom_gradient
+def product_with_a_penalty(x: Any, y: Any) -> Any:
+    """x y, whose gradient by y has that of y**2 / 2 added, whatever comes from above."""
+    return x * y, lambda upstream: (upstream * y, upstream * x + y)
+
+
 @pytest.mark.parametrize("xla", [False, True])
 @pytest.mark.parametrize(
     "body",
@@ -207,9 +213,12 @@ def product_with_a_gradient_of_its_own(x: Any, y: Any) -> Any:
         lambda row, same: tf.cond(
             row[0] > 0.0, lambda: tf.reduce_sum(product_with_a_gradient_of_its_own(row, same)), lambda: row[1]
         ),
+        lambda row, same: tf.cond(
+            row[0] > 0.0, lambda: tf.reduce_sum(product_with_a_penalty(row, same)), lambda: row[1]
+        ),
         lambda row, same: tf.reduce_sum(tf.function(product_with_a_gradient_of_its_own)(row, same)),
     ],
-    ids=["of rows", "of what is the same", "of that alone", "in a branch", "in a function"],
+    ids=["of rows", "of what is the same", "of that alone", "in a branch", "a penalty in a branch", "in a function"],
 )
 def test_a_gradient_of_its_own_holds_for_a_tape_around_the_loop(body: Any, xla: bool) -> None:
     rng = np.random.default_rng(0)

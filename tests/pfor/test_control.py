@@ -105,6 +105,15 @@ def loop_in_a_loop(i: Any) -> Any:
 
 
 @body
+def trips_of_own_loops_in_a_shared_loop(i: Any) -> Any:
+    def outer(k: Any, total: Any) -> Any:
+        trips, _ = tf.while_loop(lambda j, x: j < TRIPS[i], lambda j, x: (j + 1, x + V), (0, V))
+        return k + 1, total + trips
+
+    return tf.while_loop(lambda k, total: k < 3, outer, (0, 0))
+
+
+@body
 def branch_in_a_loop(i: Any) -> Any:
     def trip(k: Any, x: Any) -> Any:
         return k + 1, tf.cond(x[0] > 0, lambda: x - 1.0, lambda: x * 0.5 + V)
@@ -339,6 +348,18 @@ def test_a_branch_that_no_iteration_takes_gives_no_gradient_either() -> None:
     rows, gradient = tf.function(both, autograph=False, jit_compile=True)()
     np.testing.assert_array_equal(rows, [-2.0] * 3)
     assert gradient == 6.0
+
+
+def test_nor_by_the_row_that_it_computes_with() -> None:
+    x = tf.constant([0.0, 1.0, -1.0, 3.0])
+
+    def body(row: Any) -> Any:
+        return tf.cond(row > 99.0, lambda: tf.math.log(row), lambda: row * 2.0)
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        rows = vectorized_map(body, x, masked=True)
+    np.testing.assert_array_equal(tape.gradient(rows, x), [2.0] * 4)
 
 
 @pytest.mark.parametrize("masked", [None, True])

@@ -52,6 +52,11 @@ def test_the_index_takes_what_is_there_without_a_gather() -> None:
     assert "GatherV2" in ops(lambda given: tf.gather(given[1], 3 - given[0]))
 
 
+def test_an_index_that_was_cast_to_less_is_one_no_more() -> None:
+    found = pfor(lambda i: X[tf.cast(tf.cast(i, tf.bool), tf.int32)], 4)
+    np.testing.assert_array_equal(found, tf.gather(X, [0, 1, 1, 1]))
+
+
 def test_what_is_the_same_is_computed_once() -> None:
     def body(i: Any) -> Any:
         return tf.exp(tf.linalg.matmul(X, X, transpose_b=True))[0, 0] * tf.cast(i, tf.float32)
@@ -233,6 +238,21 @@ def test_updates_in_a_branch_or_a_loop_are_those_of_the_iterations_that_take_it(
 
     tf.function(lambda: pfor(body, 4, masked=masked), autograph=False)()
     assert total == 6.0 + 9.0 + 100.0 * (0 + 1 + 2 + 3)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_updates_in_a_branch_of_a_branch(masked: bool) -> None:
+    total = tf.Variable(0.0)
+
+    def body(i: Any) -> Any:
+        def add() -> Any:
+            total.assign_add(X[i, 0])
+            return 0
+
+        return tf.cond(i > 0, lambda: tf.cond(i < 3, add, lambda: 0), lambda: 0)
+
+    tf.function(lambda: pfor(body, 4, masked=masked), autograph=False)()
+    assert total == X[1, 0] + X[2, 0]
 
 
 def test_scattered_updates_and_assignment_of_what_is_the_same() -> None:
