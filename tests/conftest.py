@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -24,6 +24,7 @@ settings.load_profile("default")  # --hypothesis-profile comes after this
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the passes give now")
     parser.addoption("--tenth", type=int, choices=range(10), help="run only every tenth test, by a hash of its name")
+    parser.addoption("--mutant", help="run the tests on this mutant of the library (mutants_table.py)")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -32,6 +33,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % 10 != tenth]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % 10 == tenth]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """After the tests were imported: what they hold of the library is what a mutant changes."""
+    name = session.config.getoption("--mutant")
+    if name is None:
+        return (yield)
+    from mutants_table import BY_OPTION
+
+    with pytest.MonkeyPatch.context() as patch:
+        BY_OPTION[name].patch(patch)
+        return (yield)
 
 
 @pytest.fixture

@@ -1,13 +1,18 @@
-"""Mutants: the library with one thing wrong, by hand. `properties/test_mutants.py` shows that the tests kill each.
+"""Mutants: the library with one thing wrong, by hand; the tests kill each (`mutants_table.py` prints which does).
 
-A mutant is a function of `pytest.MonkeyPatch` that breaks one rule of a pass or of the machine. Mutated passes rewrite
-what the true pass gives, so they do not depend on how it is written.
+A mutant is a function of `pytest.MonkeyPatch` that breaks one rule. Those of the compiler and the machine are killed by
+programs (`properties/test_mutants.py`): mutated passes rewrite what the true pass gives, so they do not depend on how
+it is written. Those of all else are killed by tests that they name; most are a line of the library rewritten.
 """
 
 from __future__ import annotations
+import __future__
 
+import ast
 import inspect
 import sys
+import textwrap
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,9 +51,20 @@ class Mutant:
     where: str
     patch: Patch
     costs: bool = False
+    killed_by: tuple[str, ...] = ()
+    """Tests of the default suite, as pytest names them from the folder of tests; if none, programs kill it."""
+    cheap: bool = False
+    """These tests need no fixtures and take a moment: the default suite runs them on the mutant, too."""
+
+    @property
+    def option(self) -> str:
+        """What `pytest --mutant` and `mutants_table.py` call it."""
+        return self.patch.__name__
 
 
 MUTANTS: list[Mutant] = []
+"""Those that programs kill."""
+KILLED_BY_TESTS: list[Mutant] = []
 
 
 def mutant(where: str, *, costs: bool = False) -> Callable[[Patch], Patch]:
@@ -59,6 +75,32 @@ def mutant(where: str, *, costs: bool = False) -> Callable[[Patch], Patch]:
         return patch
 
     return add
+
+
+def killed_by(where: str, *tests: str, cheap: bool = False) -> Callable[[Patch], Patch]:
+    """Put the function into KILLED_BY_TESTS, as above."""
+
+    def add(patch: Patch) -> Patch:
+        name = str(inspect.getdoc(patch)).splitlines()[0]
+        KILLED_BY_TESTS.append(Mutant(name, where, patch, killed_by=tests, cheap=cheap))
+        return patch
+
+    return add
+
+
+def rewrite(patch: pytest.MonkeyPatch, function: Any, old: str, new: str) -> None:
+    """Put `new` in the place of `old`, which stands once in the function's text; whoever holds the function has it."""
+    function = inspect.unwrap(function)
+    text = textwrap.dedent(inspect.getsource(function))
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {function.__qualname__}"
+    tree = ast.parse(text.replace(old, new))
+    (definition,) = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []  # which have done their work
+    module = compile(tree, f"<mutant of {function.__qualname__}>", "exec", flags=__future__.annotations.compiler_flag)
+    (code,) = (constant for constant in module.co_consts if isinstance(constant, types.CodeType))
+    assert code.co_freevars == function.__code__.co_freevars == ()
+    patch.setattr(function, "__code__", code)
 
 
 def replace_everywhere(patch: pytest.MonkeyPatch, old: Any, new: Any) -> None:

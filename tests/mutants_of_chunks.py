@@ -1,0 +1,175 @@
+"""Mutants of chunks of chains: how they are divided, advanced, merged and counted; see `mutants`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from mutants import around, killed_by, rewrite
+
+from batchnuts.mcmc.execution import chunk, chunk_plan
+from batchnuts.mcmc.execution.chain_machine import ChainMachine
+from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, Kept
+from batchnuts.mcmc.execution.chunk_runner import Bracket
+
+PLAN = "mcmc/test_chunk_plan.py"
+RUNS = "mcmc/test_chunk_runner.py"
+RUNNER = "mcmc/test_runner.py"
+
+# ---- how chains are divided -----------------------------------------------------------------------------------------
+
+
+@killed_by("chunks chunk_plan", f"{RUNS}::test_automatic_chunks", cheap=True)
+def the_last_chunk_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """chains that fill no whole chunk have none"""
+    rewrite(patch, chunk_plan.divide, "chunks = math.ceil(chains / lanes)", "chunks = chains // lanes")
+
+
+@killed_by("chunks chunk_plan", f"{RUNS}::test_automatic_chunks", cheap=True)
+def no_round_number_of_chunks(patch: pytest.MonkeyPatch) -> None:
+    """some threads have a chunk more than others"""
+    rewrite(patch, chunk_plan.divide, "math.ceil(chunks / shards) * shards", "chunks")
+
+
+@killed_by("chunks chunk_plan", f"{RUNS}::test_chunks_asked_for", cheap=True)
+def threads_without_chunks(patch: pytest.MonkeyPatch) -> None:
+    """there are as many threads as asked for, though not so many chunks"""
+    rewrite(patch, chunk_plan.divide, "min(shards, chunks))", "shards)")
+
+
+@killed_by("chunks chunk_plan", f"{PLAN}::test_rows_of_the_buffers", cheap=True)
+def no_least_number_of_rows(patch: pytest.MonkeyPatch) -> None:
+    """of large rows a buffer holds none"""
+    rewrite(
+        patch,
+        chunk_plan.buffer_rows,
+        "max(LEAST_ROWS, BUFFER_BYTES // (lanes * size))",
+        "BUFFER_BYTES // (lanes * size)",
+    )
+
+
+@killed_by("chunks chunk_plan", f"{PLAN}::test_rows_of_the_buffers", cheap=True)
+def buffers_shared_by_all_chains(patch: pytest.MonkeyPatch) -> None:
+    """rows are counted as if all chains were in one chunk"""
+    rewrite(patch, chunk_plan.buffer_rows, "GREATEST_WIDTH if is_compiled(execution) else chains", "chains")
+
+
+@killed_by("chunks chunk_plan", f"{PLAN}::test_the_width_of_a_chunk_follows_what_a_chain_keeps")
+def buffers_kept_in_the_cache(patch: pytest.MonkeyPatch) -> None:
+    """buffers of rows count for the width of a chunk"""
+    rewrite(patch, chunk_plan.bytes_of_a_chain, " and v not in without", "")
+
+
+# ---- lanes that run no chain ----------------------------------------------------------------------------------------
+
+
+@killed_by("chunks padding", f"{RUNS}::test_chunks_change_no_draw[3-2]")
+def padding_is_a_chain(patch: pytest.MonkeyPatch) -> None:
+    """what a lane that fills up a chunk has done is noted for the last chain"""
+    rewrite(patch, Chunk.occupied, "np.flatnonzero(self.chains != NO_CHAIN)", "np.arange(len(self.chains))")
+
+
+@killed_by("chunks padding", f"{RUNS}::test_chunks_change_no_draw[2-1]")
+def padding_runs(patch: pytest.MonkeyPatch) -> None:
+    """lanes that fill up a chunk run its last chain again, and their gradients count as useful"""
+
+    def begin(true: Any, machine: ChainMachine, chains: np.ndarray, inputs: Any) -> Chunk:
+        until = np.where(chains == NO_CHAIN, inputs.until.max(), inputs.until)
+        return true(machine, chains, inputs._replace(until=until))
+
+    around(patch, Chunk, "begin", begin)
+
+
+# ---- slices ---------------------------------------------------------------------------------------------------------
+
+
+@killed_by("chunks slices", f"{RUNNER}::test_a_stretch_that_ends_early_does_not_lengthen_the_slices_of_the_next")
+def short_slices_are_measured(patch: pytest.MonkeyPatch) -> None:
+    """a slice that ends before its sweeps are made tells how fast these are"""
+    rewrite(patch, Chunk.slice, "if not left:", "if True:")
+
+
+@killed_by("chunks slices", f"{RUNS}::test_lanes_with_full_buffers_do_not_wait_for_the_others")
+def full_lanes_wait(patch: pytest.MonkeyPatch) -> None:
+    """a lane whose buffer is full waits until the chunk's others are done"""
+    rewrite(patch, Chunk.slice, "self.live() - 1 if may_stop else leave_at", "leave_at")
+
+
+@killed_by("chunks slices", f"{RUNS}::test_lanes_about_to_halt_are_not_forgotten")
+def halting_lanes_get_room(patch: pytest.MonkeyPatch) -> None:
+    """lanes that are about to halt get room, as if they would look at their end again"""
+    rewrite(patch, Chunk.with_room, "np.where(done < until, room, until)", "room")
+
+
+@killed_by("chunks slices", f"{RUNS}::test_buffers_of_few_rows_change_no_draw[5-1-1]")
+def first_row_stays(patch: pytest.MonkeyPatch) -> None:
+    """rows that were taken out make no room for more"""
+    rewrite(patch, ChainMachine.make_room, '{"first_row": first_row, "until": until}', '{"until": until}')
+
+
+@killed_by("chunks slices", f"{RUNS}::test_what_is_carried_when_a_buffer_is_full")
+def divergences_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """a lane that begins again has not diverged yet"""
+    rewrite(patch, Chunk.go_on, "for name in CARRIED}", 'for name in CARRIED if name != "divergences"}')
+
+
+@killed_by("chunks slices", f"{RUNS}::test_what_is_carried_when_a_buffer_is_full")
+def adaptation_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """a lane that begins again adapts its step size from the start"""
+    rewrite(patch, Chunk.go_on, "for name in CARRIED}", 'for name in CARRIED if name != "adaptation"}')
+
+
+@killed_by("chunks slices", f"{RUNS}::test_what_is_carried_when_a_buffer_is_full")
+def divergences_not_reported(patch: pytest.MonkeyPatch) -> None:
+    """progress tells of no divergences before the end"""
+    rewrite(patch, Kept.count, '("done", "divergences")', '("done",)')
+
+
+@killed_by("chunks slices", f"{RUNNER}::test_gradients_are_counted[{{}}]")
+def idle_lanes_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """a gradient costs as much as one lane's, however many lanes compute it"""
+    rewrite(patch, ChainMachine.gradients, " * self.machine.lanes", "")
+
+
+# ---- merging --------------------------------------------------------------------------------------------------------
+
+MERGED = f"{RUNS}::test_chunks_that_are_half_done_merge[1]"
+
+
+@killed_by("chunks merging", f"{RUNS}::test_neighbours_merge_and_the_last_of_an_odd_number_waits_for_a_later_round")
+def the_odd_one_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    """of an odd number of chunks, the last one goes to no later round"""
+    rewrite(patch, Bracket._entrants, "-(-self.chunks >> number)", "self.chunks >> number")
+
+
+@killed_by("chunks merging", MERGED)
+def rows_of_the_other_are_lost(patch: pytest.MonkeyPatch) -> None:
+    """what the chunk that is dissolved has recorded is not kept"""
+    rewrite(patch, chunk.merge, "kept.take(other).done", "other.machine.so_far(other.state).done")
+
+
+@killed_by("chunks merging", MERGED)
+def gradients_of_the_other_are_lost(patch: pytest.MonkeyPatch) -> None:
+    """gradients of the chunk that is dissolved are not counted"""
+    rewrite(patch, chunk.merge, "one.merged + other.counts", "one.merged")
+
+
+@killed_by("chunks merging", MERGED)
+def inputs_stay(patch: pytest.MonkeyPatch) -> None:
+    """a chain that moves ends where the one before it on that lane ended"""
+    rewrite(patch, chunk.merge, "map_leaves(moved, one.inputs, other.inputs)", "one.inputs")
+
+
+@killed_by("chunks merging", MERGED)
+def moved_chains_keep_their_numbers(patch: pytest.MonkeyPatch) -> None:
+    """a chain that moves is taken for the one before it on that lane"""
+
+    def merge(true: Any, one: Chunk, other: Chunk, kept: Kept) -> Chunk:
+        made = true(one, other, kept)
+        return replace(made, chains=np.where(made.chains == NO_CHAIN, NO_CHAIN, one.chains))
+
+    from batchnuts.mcmc.execution import chunk_runner
+
+    around(patch, chunk_runner, "merge", merge)

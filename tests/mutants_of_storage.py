@@ -1,0 +1,138 @@
+"""Mutants of what becomes of records: in memory, in the groups of the output, and in the file; see `mutants`."""
+
+from __future__ import annotations
+
+import pytest
+from mutants import killed_by, rewrite
+
+from batchnuts.mcmc import output, saving
+from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.execution.chunk import Kept
+from batchnuts.mcmc.storage.memory import MemoryStorage
+
+MEMORY = "mcmc/test_memory_storage.py"
+OUTPUT = "mcmc/test_output.py"
+RUNS = "mcmc/test_chunk_runner.py"
+
+# ---- in memory ------------------------------------------------------------------------------------------------------
+
+
+@killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
+def always_from_the_first_row(patch: pytest.MonkeyPatch) -> None:
+    """what a chain records later is written over what it recorded first"""
+    rewrite(patch, MemoryStorage.record, "to[chains[i], first[i] : last[i]]", "to[chains[i], : last[i] - first[i]]")
+
+
+@killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
+def lanes_are_chains(patch: pytest.MonkeyPatch) -> None:
+    """a chain's later rows are looked for on the lane with its number"""
+    rewrite(patch, MemoryStorage.record, "there[lanes[i],", "there[chains[i],")
+
+
+@killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
+def lanes_in_order(patch: pytest.MonkeyPatch) -> None:
+    """first rows are looked for on as many lanes from the first one on"""
+    rewrite(patch, MemoryStorage.record, "there[lanes[from_start], :rows]", "there[: from_start.sum(), :rows]")
+
+
+@killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
+def the_last_row_is_left(patch: pytest.MonkeyPatch) -> None:
+    """of later rows the last one stays in the buffer"""
+    rewrite(
+        patch,
+        MemoryStorage.record,
+        "to[chains[i], first[i] : last[i]] = there[lanes[i], : last[i] - first[i]]",
+        "to[chains[i], first[i] : last[i] - 1] = there[lanes[i], : last[i] - first[i] - 1]",
+    )
+
+
+@killed_by("storage memory", f"{MEMORY}::test_rows_after_the_last_transition_overwrite_nothing", cheap=True)
+def all_rows_of_the_buffer(patch: pytest.MonkeyPatch) -> None:
+    """rows that mean nothing are written after the last transition, where others may be"""
+    rewrite(patch, MemoryStorage.record, "from_start = first == 0", "from_start = last >= first")
+
+
+@killed_by("storage memory", f"{MEMORY}::test_records_keep_their_dtypes", cheap=True)
+def records_in_double_precision(patch: pytest.MonkeyPatch) -> None:
+    """all that is recorded is kept in double precision"""
+    rewrite(patch, MemoryStorage.__init__, ", a.dtype)", ")")
+
+
+@killed_by("storage kept", "mcmc/test_runner.py::test_the_result_is_the_last_record")
+def rows_stay_in_the_machine(patch: pytest.MonkeyPatch) -> None:
+    """of a run that is broken off it is known where chains are, and not where they were"""
+    rewrite(patch, Kept.take, "self.storage.record(chains, lanes, first, last, found.records)", "pass")
+
+
+@killed_by("storage kept", f"{RUNS}::test_buffers_of_few_rows_change_no_draw[5-1-1]")
+def first_rows_unknown(patch: pytest.MonkeyPatch) -> None:
+    """rows are taken as if the buffer began with the first transition"""
+    rewrite(
+        patch, Kept.take, 'chunk.machine.working(chunk.state, "first_row")[lanes]', "np.zeros(len(lanes), np.int64)"
+    )
+
+
+# ---- groups of the output -------------------------------------------------------------------------------------------
+
+
+@killed_by("storage output", f"{OUTPUT}::test_interrupted_run_keeps_every_draw")
+def as_many_as_the_fastest(patch: pytest.MonkeyPatch) -> None:
+    """the posterior of a run that ended early has as many draws as the fastest chain"""
+    rewrite(patch, Draws.complete.fget, ".min()", ".max()")
+
+
+@killed_by("storage output", f"{OUTPUT}::test_chains_that_had_not_begun_take_no_draw_from_the_others")
+def the_first_chains(patch: pytest.MonkeyPatch) -> None:
+    """in place of the chains that had begun, as many from the first one on"""
+    rewrite(patch, Draws.rectangle, "array[self.chains, :", "array[: len(self.chains), :")
+
+
+@killed_by("storage output", f"{OUTPUT}::test_interrupted_run_keeps_every_draw")
+def one_draw_too_many(patch: pytest.MonkeyPatch) -> None:
+    """a row that a chain has not come to counts as one of its draws"""
+    rewrite(patch, output._unfinished, "numbers[None, :] >= done[:, None]", "numbers[None, :] > done[:, None]")
+
+
+@killed_by("storage output", f"{OUTPUT}::test_interrupted_run_keeps_every_draw")
+def numbered_anew(patch: pytest.MonkeyPatch) -> None:
+    """draws of faster chains are numbered from zero"""
+    rewrite(patch, output._unfinished, '"draw": numbers', '"draw": numbers - first')
+
+
+@killed_by("storage output", f"{OUTPUT}::test_chains_that_had_not_begun_take_no_draw_from_the_others")
+def draws_of_other_chains(patch: pytest.MonkeyPatch) -> None:
+    """further draws are those of the first chains, not of those that had begun"""
+    rewrite(patch, output._unfinished, "array[draws.chains, first:last]", "array[: len(draws.chains), first:last]")
+
+
+# ---- the file -------------------------------------------------------------------------------------------------------
+
+
+@killed_by("storage saving", f"{OUTPUT}::test_file_made_during_the_run_is_not_lost")
+def replaces_what_came_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    """a file that came into being during the run is replaced"""
+    rewrite(patch, saving._place, "os.link(temporary, candidate)", "os.replace(temporary, candidate)")
+
+
+@killed_by("storage saving", f"{OUTPUT}::test_failed_write_leaves_nothing_and_names_the_cause")
+def leaves_half_a_file(patch: pytest.MonkeyPatch) -> None:
+    """a write that failed leaves its temporary file"""
+    rewrite(patch, saving._save, "temporary.unlink(missing_ok=True)", "pass")
+
+
+@killed_by("storage saving", f"{OUTPUT}::test_draws_go_to_the_first_folder_that_takes_them")
+def replaces_elsewhere(patch: pytest.MonkeyPatch) -> None:
+    """draws that go to another folder replace a file there"""
+    rewrite(patch, saving.save, "force=False)", "force=True)")
+
+
+@killed_by("storage saving", f"{OUTPUT}::test_the_file_has_the_permissions_of_an_ordinary_one")
+def for_the_owner_alone(patch: pytest.MonkeyPatch) -> None:
+    """only its owner may read the file"""
+    rewrite(patch, saving._save, "os.fchmod(raw.fileno(), 0o666 & ~mask)", "pass")
+
+
+@killed_by("storage saving", f"{OUTPUT}::test_hdf5_reads_back_what_it_wrote_after_the_disk_filled_up")
+def writes_after_a_failure(patch: pytest.MonkeyPatch) -> None:
+    """what HDF5 writes after the disk filled up is not kept for it to read"""
+    rewrite(patch, saving._Disk.write, "self._kept.append((place, bytes(left)))", "pass")

@@ -1,0 +1,74 @@
+"""Mutants of what no program shows: pfor, schedules, chunks, storage. Each is killed by the tests that it names.
+
+Here, those whose tests take a moment; `pytest -m slow` runs all of them, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from mutants import KILLED_BY_TESTS, Mutant
+from mutants_table import TESTS
+
+CHEAP = [mutant for mutant in KILLED_BY_TESTS if mutant.cheap]
+
+
+@pytest.fixture(scope="module")
+def tests_of(request: pytest.FixtureRequest) -> Any:
+    """tests_of(name): the tests of that name, or of all parameters of it, as functions without arguments."""
+
+    @functools.cache
+    def in_file(file: str) -> list[pytest.Function]:
+        module = pytest.Module.from_parent(request.session, path=TESTS / file)
+        return [item for item in module.collect() if isinstance(item, pytest.Function)]
+
+    def find(name: str) -> list[Any]:
+        file, _, test = name.partition("::")
+        items = [item for item in in_file(file) if test in (item.name, item.originalname)]
+        assert items, f"there is no test {name}"
+        return [with_parameters(item) for item in items]
+
+    return find
+
+
+def with_parameters(item: pytest.Function) -> Any:
+    """Raises TypeError where it needs fixtures."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    inspect.signature(item.obj).bind(**parameters)
+    return functools.partial(item.obj, **parameters)
+
+
+@pytest.mark.filterwarnings("ignore::batchnuts.autobatch.pfor.FallbackWarning")
+@pytest.mark.parametrize("mutant", CHEAP, ids=[f"{mutant.where}: {mutant.name}" for mutant in CHEAP])
+def test_a_mutant_is_killed(mutant: Mutant, tests_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = [test for name in mutant.killed_by for test in tests_of(name)]
+    mutant.patch(monkeypatch)
+    for test in tests:
+        try:
+            test()
+        except Exception:
+            return
+    pytest.fail(f"no test notices the mutant of {mutant.where}: {mutant.name}")
+
+
+def test_there_are_enough_mutants() -> None:
+    areas = [mutant.where.partition(" ")[0] for mutant in KILLED_BY_TESTS]
+    assert {area: areas.count(area) >= 10 for area in areas} == dict.fromkeys(
+        ("pfor", "scheduling", "chunks", "storage"), True
+    )
+    assert len({mutant.name for mutant in KILLED_BY_TESTS}) == len(KILLED_BY_TESTS)
+    assert all(mutant.killed_by for mutant in KILLED_BY_TESTS)
+
+
+@pytest.mark.slow
+def test_all_are_killed_by_the_tests_that_they_name() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(TESTS / "mutants_table.py"), "--by-tests"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
