@@ -18,7 +18,9 @@ from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
 
-import mutants_of_chunks  # noqa: F401  # these fill the list
+import mutants_of_chunks  # noqa: F401  # these fill the lists
+import mutants_of_language  # noqa: F401
+import mutants_of_passes  # noqa: F401
 import mutants_of_pfor  # noqa: F401
 import mutants_of_scheduling  # noqa: F401
 import mutants_of_storage  # noqa: F401
@@ -95,20 +97,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of functions in tests/mutants_of_*.py")
     parser.add_argument("--area", action="append", help="pfor, scheduling, chunks, storage; may be given several times")
-    parser.add_argument("--by-tests", action="store_true", help="leave out those that programs kill")
+    parser.add_argument("--only", choices=("programs", "tests"), help="those killed by programs, or by tests")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
     chosen = [
         mutant
         for mutant in KILLED_BY_TESTS
-        if (not options.names or mutant.option in options.names)
+        if options.only != "programs"
+        and (not options.names or mutant.option in options.names)
         and (not options.area or mutant.where.partition(" ")[0] in options.area)
     ]
-    whole = not (options.names or options.area or options.by_tests)
+    by_programs = not (options.names or options.area or options.only == "tests")
     count, survivors = 0, []
     print("| mutant | where | killed by | seconds |\n|---|---|---|---|")
     with ThreadPoolExecutor(options.processes) as pool:
-        for outcome in chain(killed_by_programs() if whole else (), pool.map(killed_by_a_test, chosen)):
+        for outcome in chain(killed_by_programs() if by_programs else (), pool.map(killed_by_a_test, chosen)):
             print(row(outcome), flush=True)
             count += 1
             if outcome.killer is None:

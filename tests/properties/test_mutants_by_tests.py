@@ -69,6 +69,6 @@ def test_there_are_enough_mutants() -> None:
 @pytest.mark.slow
 def test_all_are_killed_by_the_tests_that_they_name() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(TESTS / "mutants_table.py"), "--by-tests"]
+    command = [sys.executable, str(TESTS / "mutants_table.py"), "--only", "tests"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
