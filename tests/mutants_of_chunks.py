@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from mutants import around, killed_by, rewrite
 
-from batchnuts.mcmc.execution import chunk, chunk_plan
+from batchnuts.autobatch.machine import LaneProgram, Machine
+from batchnuts.mcmc.execution import attempt, chunk, chunk_plan
+from batchnuts.mcmc.execution.attempt import Bracket
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, Kept
-from batchnuts.mcmc.execution.chunk_runner import Bracket
 
 PLAN = "mcmc/test_chunk_plan.py"
 RUNS = "mcmc/test_chunk_runner.py"
@@ -45,7 +46,7 @@ def no_least_number_of_rows(patch: pytest.MonkeyPatch) -> None:
     rewrite(
         patch,
         chunk_plan.buffer_rows,
-        "max(LEAST_ROWS, BUFFER_BYTES // (lanes * size))",
+        "max(MIN_ROWS, BUFFER_BYTES // (lanes * size))",
         "BUFFER_BYTES // (lanes * size)",
     )
 
@@ -53,13 +54,13 @@ def no_least_number_of_rows(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks chunk_plan", f"{PLAN}::test_rows_of_the_buffers", cheap=True)
 def buffers_shared_by_all_chains(patch: pytest.MonkeyPatch) -> None:
     """rows are counted as if all chains were in one chunk"""
-    rewrite(patch, chunk_plan.buffer_rows, "GREATEST_WIDTH if is_compiled(execution) else chains", "chains")
+    rewrite(patch, chunk_plan.buffer_rows, "MAX_WIDTH if is_compiled(execution) else chains", "chains")
 
 
 @killed_by("chunks chunk_plan", f"{PLAN}::test_the_width_of_a_chunk_follows_what_a_chain_keeps")
 def buffers_kept_in_the_cache(patch: pytest.MonkeyPatch) -> None:
     """buffers of rows count for the width of a chunk"""
-    rewrite(patch, chunk_plan.bytes_of_a_chain, " and v not in without", "")
+    rewrite(patch, LaneProgram.lane_bytes.fget, " and v not in self.buffers", "")
 
 
 # ---- lanes that run no chain ----------------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ def halting_lanes_get_room(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks slices", f"{RUNS}::test_buffers_of_few_rows_change_no_draw[5-1-1]")
 def first_row_stays(patch: pytest.MonkeyPatch) -> None:
     """rows that were taken out make no room for more"""
-    rewrite(patch, ChainMachine.make_room, '{"first_row": first_row, "until": until}', '{"until": until}')
+    rewrite(patch, ChainMachine.make_room, '"run_chain.first_row": first_row, ', "")
 
 
 @killed_by("chunks slices", f"{RUNS}::test_what_is_carried_when_a_buffer_is_full")
@@ -130,7 +131,7 @@ def divergences_not_reported(patch: pytest.MonkeyPatch) -> None:
 @killed_by("chunks slices", f"{RUNNER}::test_gradients_are_counted[{{}}]")
 def idle_lanes_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """a gradient costs as much as one lane's, however many lanes compute it"""
-    rewrite(patch, ChainMachine.gradients, " * self.machine.lanes", "")
+    rewrite(patch, Machine.costly_runs, "runs * self.lanes", "runs")
 
 
 # ---- merging --------------------------------------------------------------------------------------------------------
@@ -170,6 +171,4 @@ def moved_chains_keep_their_numbers(patch: pytest.MonkeyPatch) -> None:
         made = true(one, other, kept)
         return replace(made, chains=np.where(made.chains == NO_CHAIN, NO_CHAIN, one.chains))
 
-    from batchnuts.mcmc.execution import chunk_runner
-
-    around(patch, chunk_runner, "merge", merge)
+    around(patch, attempt, "merge", merge)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from mutants import KILLED_BY_TESTS, Mutant
-from mutants_table import TESTS
+from mutants_table import BY_OPTION, TESTS, killed_by_a_test
 
 CHEAP = [mutant for mutant in KILLED_BY_TESTS if mutant.cheap]
 
@@ -67,8 +64,7 @@ def test_there_are_enough_mutants() -> None:
 
 
 @pytest.mark.slow
-def test_all_are_killed_by_the_tests_that_they_name() -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(TESTS / "mutants_table.py"), "--only", "tests"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("name", BY_OPTION)
+def test_the_tests_that_a_mutant_names_kill_it(name: str) -> None:
+    """In a process of its own; those that are cheap, too."""
+    assert killed_by_a_test(BY_OPTION[name]).killer is not None
