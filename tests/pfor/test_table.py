@@ -150,6 +150,7 @@ WITHOUT_CASES: dict[str, Any] = {
     "OptionalNone": lambda i: (_raw.OptionalNone(), X[i])[1],
     "OptionalGetValue": lambda i: _raw.OptionalGetValue(
         optional=_raw.OptionalFromValue(components=[X[i]]), output_types=[tf.float64], output_shapes=[[3]]),
+    "OptionalHasValue": lambda i: _raw.OptionalHasValue(optional=_raw.OptionalFromValue(components=[X[i]])),
     "PartitionedCall": _called(stateful=False),
     "StatefulPartitionedCall": _called(stateful=True),
     "StatelessIf": lambda i: _branch(i, stateful=False),

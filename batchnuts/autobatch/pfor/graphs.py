@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,6 +36,37 @@ def function_graph(graph: Any, name: str) -> Any:
 def loop_parts(op: Any) -> tuple[Any, Any]:
     """The graphs of a While: its condition and its body."""
     return called(op, "cond"), called(op, "body")
+
+
+def ops_on_list(*tensors: Any) -> Iterator[Any]:
+    """What makes and uses the elements of the TensorList that these tensors stand for: ops with an `element_dtype`,
+    also of lists that must be like it (sums with it, and what it is in a loop or around one)."""
+    todo, seen = list(tensors), set()
+    while todo:
+        tensor = todo.pop()
+        if tensor.ref() in seen:
+            continue
+        seen.add(tensor.ref())
+        if _has_elements(tensor.op) and tensor is tensor.op.outputs[0] and tensor.op.type != "TensorListGetItem":
+            yield tensor.op
+        for op in tensor.consumers():
+            if _has_elements(op) and op.inputs[0] is tensor:
+                yield op
+                if op.outputs[0].dtype == tf.variant and op.type != "TensorListGetItem":
+                    todo.append(op.outputs[0])
+        for op in (tensor.op, *tensor.consumers()):
+            if op.type in ("Identity", "ZerosLike", "AddN", "AddV2"):
+                todo.extend((*op.inputs, *op.outputs))
+            elif op.type in ("While", "StatelessWhile"):
+                _, body = loop_parts(op)
+                for ends in zip(op.inputs, op.outputs, body.inputs, body.outputs):
+                    if any(end is tensor for end in ends):
+                        todo.extend(ends)
+        todo.extend(outer for outer, inner in getattr(tensor.graph, "captures", ()) if inner is tensor)
+
+
+def _has_elements(op: Any) -> bool:
+    return "element_dtype" in {attribute.name for attribute in op.op_def.attr}
 
 
 def gradient_of(op: Any) -> Callable[..., list[Any]] | None:

@@ -13,9 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import Refused
+from batchnuts.autobatch.pfor.graphs import compiled_by_xla, ops_on_list
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
-from batchnuts.autobatch.pfor.values import Invariant, ListHandle, OptionalValue, Stacked, Tensor, Value
+from batchnuts.autobatch.pfor.values import Invariant, ListHandle, OptionalValue, Stacked, Tensor, Value, varies
 
 _raw = tf.raw_ops
 
@@ -57,9 +58,21 @@ def to_rows(site: Site, k: int, dtype: tf.DType, of_row: Sequence[int | None] | 
             return ListHandle(
                 _raw.TensorListReserve(element_shape=shape, num_elements=size.tensor, element_dtype=dtype)
             )
-    elements = _raw.TensorListStack(input_handle=value.tensor, element_shape=tf.constant(-1), element_dtype=dtype)
+    if compiled_by_xla() and _is_a_stack(site.op.inputs[k]):
+        raise Refused(
+            "XLA does not tell which elements this list has so far, as the second derivative of a loop needs inside of "
+            "the body of pfor. Leave out jit_compile"
+        )
+    of_element = tf.constant(-1 if of_row is None or None in of_row else [*of_row], tf.int32)
+    elements = _raw.TensorListStack(input_handle=value.tensor, element_shape=of_element, element_dtype=dtype)
     tiled = _tiled(site.loop, elements)
     return ListHandle(_raw.TensorListFromTensor(tensor=tiled, element_shape=tf.shape(tiled)[1:]))
+
+
+def _is_a_stack(tensor: Tensor) -> bool:
+    """Elements are pushed and popped, so that under XLA the list is longer than what it holds; or nobody wrote any."""
+    pushing = ("EmptyTensorList", "TensorListPushBack", "TensorListPopBack")
+    return tensor.op.type in ("ZerosLike", "AddN", "AddV2") or any(op.type in pushing for op in ops_on_list(tensor))
 
 
 def _tiled(loop: Loop, elements: Tensor) -> Tensor:
@@ -77,10 +90,11 @@ def realign(handle: ListHandle, dtype: tf.DType) -> ListHandle:
     if handle.lengths is None or dtype == tf.variant:
         return handle
     elements = _raw.TensorListStack(input_handle=handle.tensor, element_shape=tf.constant(-1), element_dtype=dtype)
-    count = tf.shape(elements)[0]
+    sizes = tf.shape(elements)
+    count, rows = sizes[0], sizes[1]
     places = tf.range(count)[:, None] - (count - handle.lengths)[None, :]  # [elements, rows]
-    rows = tf.broadcast_to(tf.range(tf.shape(handle.lengths)[0])[None, :], tf.shape(places))
-    moved = tf.gather_nd(elements, tf.stack([tf.maximum(places, 0), rows], -1))
+    flat = tf.reshape(elements, tf.concat([[count * rows], sizes[2:]], 0))  # not gather_nd: an element may be empty
+    moved = tf.gather(flat, tf.maximum(places, 0) * rows + tf.range(rows))
     return ListHandle(_raw.TensorListFromTensor(tensor=moved, element_shape=tf.shape(moved)[1:]), handle.lengths)
 
 
@@ -125,8 +139,22 @@ def _refuse_ragged(handle: ListHandle) -> None:
 
 @converts("EmptyTensorList TensorListReserve", varying="none")
 def new_list(site: Site) -> list[Value]:
-    """Of what size, or of elements of what shape, must be the same for all rows."""
-    raise Refused("the size of a list, or the shape of its elements, depends on the iteration")
+    """Of what size, or of elements of what shape, must be the same for all rows.
+
+    In the gradient of a loop both are those of a list of the loop, noted at each trip: rows have the same in truth.
+    """
+    if not all(_was_noted(tensor) for tensor, value in zip(site.op.inputs, site.inputs) if varies(value)):
+        raise Refused("the size of a list, or the shape of its elements, depends on the iteration")
+    one = [tf.reduce_max(site.tensor(k), 0) if site.varies(k) else site.tensor(k) for k in (0, 1)]
+    return [ListHandle(*site.emit(element_shape(site.loop, one[0]), one[1]))]
+
+
+def _was_noted(tensor: Tensor) -> bool:
+    """It is the length of a list, or the shape of its elements, which a loop has kept for its gradient."""
+    if tensor.op.type != "TensorListPopBack":
+        return False
+    pushed = [op.inputs[1] for op in ops_on_list(tensor.op.inputs[0]) if op.type == "TensorListPushBack"]
+    return bool(pushed) and all(item.op.type in ("TensorListLength", "TensorListElementShape") for item in pushed)
 
 
 @converts("TensorListPushBack", varying="input_handle tensor")
@@ -182,9 +210,13 @@ def get_item(site: Site) -> list[Value]:
     return [_taken(site, tf.gather_nd(elements, where), dtype, row_shape)]
 
 
-@converts("TensorListSetItem", varying="input_handle index item")
+@converts("TensorListSetItem", varying="input_handle index item", always=True)
 def set_item(site: Site) -> list[Value]:
     """As get_item. Rows that do not count keep what they have."""
+    if site.attr("resize_if_index_out_of_bounds"):
+        _refuse_growing_under_xla(site)
+    if not any(map(varies, site.inputs)):
+        return [Invariant(tensor) for tensor in site.emit(*site.tensors())]
     dtype = site.attr("element_dtype")
     handle = _own_list(site, dtype, _row_shape(site.op.inputs[2]))
     item = _item(site, 2)
@@ -213,6 +245,22 @@ def set_item(site: Site) -> list[Value]:
     where = tf.stack([site.tensor(1), tf.range(site.loop.count)], -1)
     changed = tf.tensor_scatter_nd_update(elements, where, item)
     return [ListHandle(_raw.TensorListFromTensor(tensor=changed, element_shape=tf.shape(item)), handle.lengths)]
+
+
+def _refuse_growing_under_xla(site: Site) -> None:
+    """XLA drops what is written past the size that a list began with, without a word; so no such list may get there."""
+    if not compiled_by_xla():
+        return
+    op = site.op
+    while op.type in ("TensorListSetItem", "Identity"):
+        op = op.inputs[0].op
+    size = tf.get_static_value(op.inputs[1]) if op.type == "TensorListReserve" else None
+    index = site.constant(1)
+    if size is None or index is None or not 0 <= index < size:
+        raise Refused(
+            "XLA has no lists that grow: it would drop what is written past the size that this TensorArray began with. "
+            "Give it its largest size, and leave out dynamic_size=True"
+        )
 
 
 def _stack(handle: ListHandle, dtype: tf.DType, like: Tensor) -> Tensor:
@@ -344,7 +392,10 @@ def value_of_optional(site: Site) -> list[Value]:
         if optional.contents[0] is not None:
             return list(optional.contents[0])
     if isinstance(optional, ListHandle):
-        shapes = [tf.TensorShape([None]).concatenate(tf.TensorShape(shape)) for shape in site.attr("output_shapes")]
+        shapes = [
+            tf.TensorShape(shape) if dtype == tf.variant else tf.TensorShape([None]).concatenate(tf.TensorShape(shape))
+            for dtype, shape in zip(site.attr("output_types"), site.attr("output_shapes"))
+        ]
         found = site.emit(optional.tensor, output_shapes=shapes)
         return [_taken(site, t, t.dtype, _row_shape(out)) for t, out in zip(found, site.op.outputs)]
     if isinstance(optional, Invariant):
@@ -355,6 +406,18 @@ def value_of_optional(site: Site) -> list[Value]:
     return [Invariant(tf.zeros(output.shape, output.dtype)) for output in outputs]
 
 
+@converts("OptionalHasValue", varying="optional", always=True, no_xla="OptionalHasValue")
+def has_value(site: Site) -> list[Value]:
+    """Known where it is known who made it."""
+    optional = site.inputs[0]
+    if not isinstance(optional, OptionalValue):
+        assert isinstance(optional, (Invariant, ListHandle))
+        return [Invariant(tensor) for tensor in site.emit(optional.tensor)]
+    if len(optional.contents) != 1:
+        raise Refused("whether an Optional has a value depends on the iteration")
+    return [Invariant(tf.constant(optional.contents[0] is not None))]
+
+
 def unpacked(loop: Loop, box: OptionalValue, vary: bool = True) -> ListHandle:
     """A real Optional, for a place that needs a tensor: of rows if it may vary, else of what is the same."""
     if len(box.contents) != 1:
@@ -363,6 +426,8 @@ def unpacked(loop: Loop, box: OptionalValue, vary: bool = True) -> ListHandle:
         return ListHandle(_raw.OptionalNone())
     parts = []
     for value in box.contents[0]:
+        if isinstance(value, OptionalValue) or (isinstance(value, Invariant) and value.tensor.dtype == tf.variant):
+            raise Refused("an Optional that holds a list or an Optional is changed by a loop or a branch, or put away")
         assert isinstance(value, (Invariant, Stacked, ListHandle))
         if not vary and not isinstance(value, Invariant):
             raise Refused("what a branch leaves for its gradient has rows where that of another has none")

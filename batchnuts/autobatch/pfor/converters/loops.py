@@ -11,7 +11,7 @@ it; what each row had when it left is noted beside it. What the loop only reads 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from batchnuts.autobatch.pfor.converters.branches import beside, safe, to_tensor
 from batchnuts.autobatch.pfor.converters.lists import realign, to_rows, unpacked
 from batchnuts.autobatch.pfor.errors import Refused
 from batchnuts.autobatch.pfor.flows import condition_varies, loop_variables_vary, passed_through
-from batchnuts.autobatch.pfor.graphs import loop_parts
+from batchnuts.autobatch.pfor.graphs import loop_parts, ops_on_list
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
 from batchnuts.autobatch.pfor.values import (
@@ -78,6 +78,11 @@ def loop(site: Site) -> list[Value]:
     start = [_start(site, k, variable) for k, variable in enumerate(variables)]
     if not leave:
         return _together(site, variables, start)
+    if any(isinstance(value, OptionalValue) and not variable.kept for value, variable in zip(site.inputs, variables)):
+        raise Refused(
+            "a loop that iterations leave at different times puts another value into an Optional. Let the loop carry "
+            "the value itself"
+        )
     start = [
         Deferred(value.tensor, site.loop.count, tf.identity)
         if variable.only_read and isinstance(value, Stacked)
@@ -96,7 +101,7 @@ def _start(site: Site, k: int, variable: Variable) -> Value:
     if not variable.vary:
         return value
     if isinstance(value, OptionalValue):
-        return unpacked(site.loop, value)
+        return value if variable.kept else unpacked(site.loop, value)
     if isinstance(value, ListHandle):
         return value
     if variable.is_list:
@@ -106,26 +111,34 @@ def _start(site: Site, k: int, variable: Variable) -> Value:
 
 
 def _element_dtype(site: Site, k: int) -> tf.DType:
-    """Of the list that is loop variable k: the op that made it tells, or one in the loop's body that uses it."""
-    op = site.op.inputs[k].op
-    _, body = loop_parts(site.op)
-    users = [op, *body.inputs[k].consumers()]
-    for user in users:
-        if "element_dtype" in {attribute.name for attribute in user.op_def.attr}:
-            return user.get_attr("element_dtype")
+    """Of the list that is loop variable k: an op that makes it or uses it tells."""
+    for op in _ops_on(site, k):
+        return op.get_attr("element_dtype")
     raise Refused("what the elements of a list are is not known")
 
 
 def _element_shape(site: Site, k: int) -> tuple[int | None, ...] | None:
-    """Of a row's elements of the list that is loop variable k, as an op tells that puts one into it or stacks them."""
-    _, body = loop_parts(site.op)
-    for user in _users(body.inputs[k]):
-        if user.type == "TensorListSetItem" and user.inputs[2].shape.is_fully_defined():
-            return tuple(user.inputs[2].shape)
-    for user in _users(site.op.outputs[k]):
-        if user.type == "TensorListStack" and user.outputs[0].shape[1:].is_fully_defined():
-            return tuple(user.outputs[0].shape[1:])
+    """Of a row's elements of the list that is loop variable k, as an op tells that puts one in or takes some out."""
+    for op in _ops_on(site, k):
+        if op.type in _OF_ELEMENT and (shape := _OF_ELEMENT[op.type](op)).is_fully_defined():
+            return tuple(shape)
     return None
+
+
+_OF_ELEMENT: dict[str, Callable[[Any], tf.TensorShape]] = {
+    "TensorListSetItem": lambda op: op.inputs[2].shape,
+    "TensorListPushBack": lambda op: op.inputs[1].shape,
+    "TensorListGetItem": lambda op: op.outputs[0].shape,
+    "TensorListPopBack": lambda op: op.outputs[1].shape,
+    "TensorListStack": lambda op: op.outputs[0].shape[1:],
+    "TensorListFromTensor": lambda op: op.inputs[0].shape[1:],
+}
+"""The shape of an element of the list that an op works on."""
+
+
+def _ops_on(site: Site, k: int) -> Iterator[Any]:
+    _, body = loop_parts(site.op)
+    return ops_on_list(site.op.inputs[k], body.inputs[k])
 
 
 def _most_trips(site: Site) -> Any:
@@ -147,9 +160,9 @@ def _pack(values: Sequence[Value]) -> list[Tensor]:
     """The tensors of values, of a list also its lengths where rows have different ones."""
     packed = []
     for value in values:
-        assert not isinstance(value, OptionalValue)
         if _stays_outside(value):
             continue
+        assert not isinstance(value, OptionalValue)
         packed.append(value.tensor)
         if isinstance(value, ListHandle) and value.lengths is not None:
             packed.append(value.lengths)
@@ -158,7 +171,8 @@ def _pack(values: Sequence[Value]) -> list[Tensor]:
 
 def _stays_outside(value: Value) -> bool:
     """What is only read; and a tf.Variable's handle, which must be known inside of the loop for the same variable."""
-    return isinstance(value, Deferred) or (isinstance(value, Invariant) and bool(value.tensor.dtype == tf.resource))
+    is_variable = isinstance(value, Invariant) and bool(value.tensor.dtype == tf.resource)
+    return is_variable or isinstance(value, (Deferred, OptionalValue))
 
 
 def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
@@ -179,7 +193,7 @@ def _unpack(tensors: Sequence[Tensor], like: Sequence[Value]) -> list[Value]:
 
 def _coerced(loop: Loop, value: Value, like: Value) -> Value:
     """A value after a trip, of the kind that it had before."""
-    if isinstance(like, Deferred):
+    if isinstance(like, (Deferred, OptionalValue)):
         return like
     if isinstance(value, Deferred):
         value = value.rows()
@@ -320,7 +334,7 @@ def _harmless(value: Value, active: Tensor) -> Value:
     """See `safe`; for what is only read, once an op uses it."""
     if isinstance(value, Deferred):
         return replace(value, settle=lambda tensor: _harmless(Stacked(tensor), active).tensor)  # type: ignore[union-attr]
-    return safe(value, active) if isinstance(value, Stacked) else value
+    return safe(value, active) if isinstance(value, (Stacked, OptionalValue)) else value
 
 
 def _choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -373,7 +387,8 @@ def _users(tensor: Tensor) -> list[Any]:
 def _grows(variable: Variable) -> bool:
     """The body pushes to the list."""
     return any(
-        user.type == "TensorListPushBack" and user.inputs[0] is variable.like for user in variable.like.consumers()
+        user.type == "TensorListPushBack" and _source(user.inputs[0]) is _source(variable.like)
+        for user in _users(variable.like)
     )
 
 
