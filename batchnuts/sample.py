@@ -173,7 +173,7 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
 @contextmanager
 def _warnings_told() -> Iterator[None]:
     """What is to be said of a model, as a line of ours."""
-    from batchnuts.mcmc.assertions import AssertionWarning
+    from batchnuts.autobatch import AssertionWarning
 
     with warnings.catch_warnings():
         shown = warnings.showwarning

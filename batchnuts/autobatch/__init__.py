@@ -13,6 +13,7 @@ fib(numpy.array([3, 7, 4, 5]))          # array([3, 21, 5, 8])
 
 from batchnuts.autobatch.api import BatchedFunction, batch, get_backend
 from batchnuts.autobatch.errors import (
+    AssertionWarning,
     BatchnutsError,
     CompileError,
     LaneAssertionError,
@@ -59,6 +60,7 @@ from batchnuts.autobatch.text.parser import parse
 __all__ = [
     "COPY",
     "AssertOp",
+    "AssertionWarning",
     "BatchedFunction",
     "BatchnutsError",
     "Block",

@@ -68,6 +68,10 @@ class ProgramTextError(BatchnutsError, ValueError):
     """The text of a program, or of a type, that does not read as one; names line, column, and what was expected."""
 
 
+class AssertionWarning(UserWarning):
+    """An assertion written with TensorFlow (`tf.debugging.assert_less`) is not evaluated, because XLA compiles none."""
+
+
 class LaneInputError(BatchnutsError):
     """The arrays handed to a batched function do not fit it (lane counts, structure, argument count)."""
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import random
-from batchnuts.mcmc.assertions import warn_of_assertions
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, refuse_unbounded
 from batchnuts.mcmc.draws import Draws, Phase, Progress
@@ -99,8 +98,6 @@ def run_chains(
         raise SettingsError(f"{too_large}.")
     position, first = first_starts(model, sampler)
     programs = borrow(model, sampler, execution, first)
-    if programs.runner is None:  # else it has been reported
-        warn_of_assertions(model, execution)
     keys = random.lane_keys(sampler.seed, sampler.chains)
     run = _Run(model, sampler, execution, progress or (lambda _: None), stop or StopSignals(), programs, keys)
     draws = run.run(position)

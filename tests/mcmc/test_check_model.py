@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from batchnuts.mcmc.assertions import AssertionWarning, warn_of_assertions
+from batchnuts.autobatch import AssertionWarning
 from batchnuts.mcmc.check_model import check_density
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, ModelError
@@ -336,23 +336,39 @@ def asserts(q: Any) -> Any:
     return tf.cond(q[0] < 40.0, inner, lambda: good(q))
 
 
-def test_assertions_that_xla_leaves_out_are_told_by_line() -> None:
-    """In graph and eager mode they are evaluated, and nothing is said."""
-    model = Model.from_function(asserts, dimension=2)
+def asserting_twin(q: Any) -> Any:
+    tf.debugging.assert_less(q[:, 0], 50.0)  # of the twin
+    return -0.5 * tf.reduce_sum(q * q, axis=1), -q
+
+
+def marked(kinds: str) -> set[int]:
+    """Numbers of the lines of this file that end with a comment of one of these kinds."""
     lines = Path(__file__).read_text().splitlines()
-    marked = {
-        i for i, line in enumerate(lines, 1) if re.search("(assert_less|check_numerics).*# (first|second)$", line)
-    }
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warn_of_assertions(model, ExecutionSettings(mode="graph"))
-        assert not caught
-        warn_of_assertions(model, ExecutionSettings())
-    texts = " ".join(str(w.message) for w in caught)
-    places = set(map(int, re.findall(rf"{re.escape(__file__)}:(\d+) is not evaluated", texts)))
-    assert marked < places
-    assert len(places) == 3
-    assert all(issubclass(w.category, AssertionWarning) and "tf.where" in str(w.message) for w in caught)
+    return {i for i, line in enumerate(lines, 1) if re.search(rf"# ({kinds})$", line)}
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_assertions_that_xla_leaves_out_are_told_by_line(by_hand: bool) -> None:
+    """In graph mode they are evaluated, and nothing is said."""
+    model = Model(
+        name="asserts",
+        log_density=good if by_hand else asserts,
+        dimension=2,
+        batched_value_and_gradient=asserting_twin if by_hand else None,
+    )
+    for mode in ("graph", "xla"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            starts_of(model, 2, execution=ExecutionSettings(mode=mode))  # type: ignore[arg-type]
+            starts_of(model, 3, execution=ExecutionSettings(mode=mode))  # type: ignore[arg-type]
+        places = [(w.filename, w.lineno) for w in caught]
+        assert set(places) == (
+            {(__file__, k) for k in marked("of the twin" if by_hand else "first|second|third")}
+            if mode == "xla"
+            else set()
+        )
+        assert len(places) == len(set(places)), "each once"
+        assert all(issubclass(w.category, AssertionWarning) and "tf.where" in str(w.message) for w in caught)
     with pytest.warns(AssertionWarning), pytest.raises(KeyboardInterrupt):
         sample_chains(model, chains=1, draws=1, warmup=0, progress=interrupting)
 
@@ -364,4 +380,4 @@ def interrupting(progress: Any) -> None:
 def test_an_ordinary_density_has_no_assertions() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_assertions(Model.from_function(good, dimension=2), ExecutionSettings())
+        starts_of(Model.from_function(good, dimension=2), 2, execution=ExecutionSettings())

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from batchnuts.autobatch import AssertionWarning
 from batchnuts.autobatch.pfor import (
     FallbackWarning,
     PforError,
@@ -298,6 +299,35 @@ def test_checks_in_the_body_are_those_of_all_iterations() -> None:
     pfor(body, 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match="assert"):
         pfor(body, 4)
+
+
+def _checked_in_a_branch(i: Any) -> Any:
+    return tf.cond(X[i, 0] > 0.0, lambda: tf.debugging.check_numerics(X[i], "a row"), lambda: X[i])  # here
+
+
+def _checks_what_is_the_same(i: Any) -> Any:
+    tf.debugging.assert_less(X[0, 0], 8.0)  # here
+    return X[i]
+
+
+def _checks_in_a_function(i: Any) -> Any:
+    @tf.function
+    def inner(row: Any) -> Any:
+        tf.Assert(row[0] < 20.0, [row])  # here
+        return row
+
+    return inner(X[i])
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+@pytest.mark.parametrize("body", [_checked_in_a_branch, _checks_what_is_the_same, _checks_in_a_function])
+def test_xla_leaves_checks_out_and_says_so_at_their_line(body: Any, sequential: bool) -> None:
+    lines, first = inspect.getsourcelines(body)
+    (line,) = [first + k for k, text in enumerate(lines) if "# here" in text]
+    with pytest.warns(AssertionWarning, match="XLA compiles none") as caught:
+        tf.function(lambda: pfor(body, 4, sequential=sequential), jit_compile=True, autograph=False)()
+    assert {(w.filename, w.lineno) for w in caught} == {(__file__, line)}
+    pfor(body, 4, sequential=sequential)
 
 
 # ---- ops without a converter ------------------------------------------------------------------------------------

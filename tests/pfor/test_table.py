@@ -202,6 +202,7 @@ def test_every_op_of_the_table_is_run() -> None:
 
 
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@pytest.mark.filterwarnings("ignore::batchnuts.autobatch.AssertionWarning")
 @pytest.mark.parametrize("op", WITHOUT_CASES)
 def test_what_the_table_says_of_ops_without_cases(op: str) -> None:
     wanted = _one_by_one(op)

@@ -4,11 +4,13 @@ change, names that meet ours. Against plain Python, on every executor."""
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from ways import rotating
 
 from batchnuts import autobatch
@@ -288,3 +290,35 @@ def test_keys_of_dicts_do_not_meet_each_other(way: dict[str, Any]) -> None:
         assert a.tolist() == [w[key]["b"] if key == "a" else w[key] for w in wanted], key
     text = keys.dump("int64", after="flatten_structures", backend="numpy")
     assert autobatch.parse(text, namespace=globals()).all_functions()
+
+
+def guarded(x):
+    tf.debugging.assert_less(x, tf.constant(3.0, tf.float64))  # guarded
+    return x * 2.0
+
+
+@autobatch.primitive(batched=True)
+def guarded_lanes(x):
+    tf.debugging.assert_less(x, tf.constant(3.0, tf.float64))  # guarded_lanes
+    return x * 2.0
+
+
+@pytest.mark.parametrize("helper", [guarded, guarded_lanes], ids=lambda helper: helper.__name__)
+def test_an_assertion_of_tensorflows_is_heeded_or_its_line_is_told(helper: Any) -> None:
+    """XLA compiles none; every other way raises what TensorFlow does."""
+
+    @autobatch.batch
+    def double(x):
+        while x < 2.0:
+            x = x + 1.0
+        return helper(x)
+
+    x = np.array([1.0, 5.0])
+    for way in ({"backend": "numpy"}, {"mode": "eager"}, {"mode": "graph"}):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            double.run(x, **way)
+    with pytest.warns(autobatch.AssertionWarning, match="XLA compiles none") as caught:
+        assert double.run(x, mode="xla").tolist() == [4.0, 10.0]
+    lines = Path(__file__).read_text().splitlines()
+    assert {w.filename for w in caught} == {__file__}
+    assert {w.lineno for w in caught} == {k for k, text in enumerate(lines, 1) if text.endswith(f"# {helper.__name__}")}

@@ -7,9 +7,12 @@ import linecache
 import os
 import re
 import traceback
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
-from batchnuts.autobatch.errors import CompileError, Source
+from batchnuts.autobatch.errors import AssertionWarning, CompileError, Source
+from batchnuts.autobatch.pfor.graphs import with_called
 
 
 class PforError(CompileError):
@@ -54,9 +57,36 @@ def refusal(op: Any, reason: str) -> PforError:
     return PforError(f"pfor cannot convert op {op.name!r} ({op.type}): {reason}", source_of(op))
 
 
+LEFT_OUT = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
+"""Ops that stop a graph of TensorFlow's, for which XLA compiles nothing."""
+
+_told: dict[Any, Any] = {}
+"""Of Python's warnings: which lines were reported already."""
+
+
+def warn_of_assertions(ops: Iterable[Any]) -> None:
+    """Warn of the lines of these ops, which XLA compiles, and of the functions that they call, whose assertions it
+    leaves out; of each once in a process, unless Python's filters of warnings say otherwise."""
+    places = {source_of(op): op for op in with_called(ops) if op.type in LEFT_OUT and not _is_of_gradient(op)}
+    for source, op in places.items():
+        place = f"{source.filename}:{source.line}" if source is not None else f"the op {op.name!r}"
+        filename, line = (source.filename, source.line) if source is not None else ("<graph>", 0)
+        text = (
+            f"The assertion at {place} is not evaluated: XLA compiles none. Write tf.where(condition, value, bad) with "
+            "a value that shows where it fails (NaN; -inf for a log-density), or run with mode='graph', which stops "
+            "there and is slower."
+        )
+        warnings.warn_explicit(text, AssertionWarning, filename, line, registry=_told)
+
+
+def _is_of_gradient(op: Any) -> bool:
+    """The gradient of a check of numbers is another one, made at no line of the user's."""
+    return op.type != "Assert" and b"detected in gradient" in op.get_attr("message")
+
+
 def _folders() -> tuple[str, ...]:
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    found = [here]
+    found = [here, os.path.join(os.path.dirname(here), "mcmc")]
     for name in ("tensorflow", "tensorflow_probability", "keras", "tf_keras"):
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:

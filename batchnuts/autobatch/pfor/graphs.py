@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,6 +31,23 @@ def function_graph(graph: Any, name: str) -> Any:
             return function.graph
         graph = getattr(graph, "outer_graph", None)
     raise KeyError(name)
+
+
+def with_called(ops: Iterable[Any]) -> Iterator[Any]:
+    """These ops, and those of the functions that they call, have for branches and bodies, and so on."""
+    seen: set[str] = set()
+    todo = list(ops)
+    while todo:
+        op = todo.pop()
+        yield op
+        for definition in op.op_def.attr:
+            if definition.type not in ("func", "list(func)"):
+                continue
+            given = op.get_attr(definition.name)
+            for function in given if isinstance(given, list) else [given]:
+                if function.name and function.name not in seen:
+                    seen.add(function.name)
+                    todo.extend(function_graph(op.graph, function.name).get_operations())
 
 
 def loop_parts(op: Any) -> tuple[Any, Any]:

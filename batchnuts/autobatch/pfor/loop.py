@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor.errors import PforError, caller, of_tracing, refusal
+from batchnuts.autobatch.pfor.errors import PforError, caller, of_tracing, refusal, warn_of_assertions
 from batchnuts.autobatch.pfor.graphs import compiled_by_xla, not_by_autograph, traced
 from batchnuts.autobatch.pfor.site import Loop, dense
 from batchnuts.autobatch.pfor.values import Invariant, Padded, Stacked, Tensor, Value
@@ -85,6 +85,8 @@ def convert(
         _inside.reset(token)
     _refuse_composites(concrete)
     graph = concrete.graph
+    if compiled_by_xla():
+        warn_of_assertions(graph.get_operations())
     if sequential and any(has_effects(op) for op in graph.get_operations()):
         return _one_after_another(concrete, rows)
     loop = Loop(count, compiled_by_xla() or nested if masked is None else masked, fallback)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from batchnuts.autobatch.pfor.errors import LEFT_OUT
 from batchnuts.autobatch.pfor.site import Site
 from batchnuts.autobatch.pfor.values import Value
 
@@ -76,8 +77,12 @@ def on_lengths(ops: str) -> Callable[[Convert], Convert]:
 
 def table() -> str:
     """All converters as a Markdown table: op, which inputs may vary, XLA."""
+
+    def xla(entry: Converter) -> str:
+        return "left out" if entry.op in LEFT_OUT else "yes" if entry.xla else "no"
+
     lines = ["| op | family | inputs that may vary | XLA |", "|---|---|---|---|"]
     for name in sorted(REGISTRY):
         entry = REGISTRY[name]
-        lines.append(f"| {name} | {entry.family} | {entry.varying} | {'yes' if entry.xla else 'no'} |")
+        lines.append(f"| {name} | {entry.family} | {entry.varying} | {xla(entry)} |")
     return "\n".join(lines) + "\n"

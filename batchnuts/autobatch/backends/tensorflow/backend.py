@@ -36,6 +36,7 @@ from batchnuts.autobatch.backends.tensorflow.xla_flags import compile_small_loop
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
+from batchnuts.autobatch.pfor.errors import warn_of_assertions
 from batchnuts.autobatch.pfor.graphs import trace_of
 from batchnuts.autobatch.pfor.loop import over_rows
 
@@ -234,7 +235,11 @@ class TensorFlowBackend:
         """See Backend."""
 
         def over_rows(*values: Any) -> tuple[tf.Tensor, ...]:
+            graph = tf.compat.v1.get_default_graph()
+            before = len(graph.get_operations())
             results = zip(primitive.call(*values), outputs)
+            if self.mode == "xla":
+                warn_of_assertions(graph.get_operations()[before:])
             return tuple(tf.ensure_shape(_as_type(r, t), (values[0].shape[0], *t.shape)) for r, t in results)
 
         return over_rows
