@@ -96,8 +96,8 @@ class Model:
     `observed_data`, `constant_data`: name -> (dims, array), stored with the draws.
 
     The density is traced once, and what was compiled of it is kept with the model for later runs. So what it takes from
-    around it, arrays for example, is to stay as it is; where its value is another one when a run begins, it is traced
-    again.
+    around it, arrays for example, is to stay as it is; where that has changed when a run begins, it is traced again, as
+    far as the change can be seen (docs/add_a_model.md).
 
     Raises ModelError where these contradict each other.
     """

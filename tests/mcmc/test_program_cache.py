@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import gc
 import threading
+import types
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +22,7 @@ from batchnuts.autobatch import StackOverflowError
 from batchnuts.autobatch.backends.tensorflow import session
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.draws import Draws, Progress
-from batchnuts.mcmc.execution import program_cache
+from batchnuts.mcmc.execution import fingerprint, program_cache
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
@@ -208,6 +211,131 @@ def test_data_that_have_changed_are_seen_by_the_next_run(kind: str, machines: li
     made = len(machines)
     run(model, **settings)
     assert len(machines) == made, "kept again"
+
+
+SWITCH = {"on": 0.0, "rows": [[1.0], [2.0]]}
+
+
+@dataclasses.dataclass
+class Weights:
+    scale: float = 0.0
+    table: Any = None
+
+    def of(self, x: Any) -> Any:
+        return self.scale * x
+
+
+def switched(q: Any) -> Any:
+    return SWITCH["on"] * tf.nn.relu(q[0] - 50.0)
+
+
+def with_a_hidden_part(part: Any, **options: Any) -> Model:
+    """A density of which `part` is nothing where chains start."""
+    return Model.from_function(lambda q: -0.5 * tf.reduce_sum(q * q) - part(q), dimension=2, dtype="float64", **options)
+
+
+def hidden_parts() -> dict[str, tuple[Any, Any]]:
+    """By what it is found through: a part of a density, and a change of it that shows only far away."""
+
+    def far(q: Any) -> Any:
+        return tf.nn.relu(q[0] - 50.0)
+
+    numbers, array, weights, deep = [0.0], np.zeros(3), Weights(), {"a": (Weights(table=[np.zeros(2)]),)}
+    namespace, variable = types.SimpleNamespace(scale=0.0), tf.Variable(0.0, dtype=tf.float64)
+    defaulted = types.FunctionType((lambda q, scale=0.0: scale * q[0]).__code__, globals(), argdefs=(0.0,))
+
+    @tf.function(autograph=False)
+    def decorated(q: Any) -> Any:
+        return numbers[0] * far(q)
+
+    def change(where: Any, place: Any, value: Any) -> Any:
+        return lambda: where.__setitem__(place, value)
+
+    return {
+        "list": (lambda q: numbers[0] * far(q), change(numbers, 0, 1.0)),
+        "array": (lambda q: array[1] * far(q), change(array, 1, 1.0)),
+        "global": (switched, lambda: SWITCH.update(on=SWITCH["on"] + 1.0)),
+        "method": (lambda q: weights.of(far(q)), lambda: setattr(weights, "scale", 1.0)),
+        "deep": (lambda q: deep["a"][0].table[0][1] * far(q), change(deep["a"][0].table[0], 1, 1.0)),
+        "namespace": (lambda q: namespace.scale * far(q), lambda: setattr(namespace, "scale", 1.0)),
+        "variable": (lambda q: variable * far(q), lambda: variable.assign(1.0)),
+        "partial": (functools.partial(lambda n, q: n[0] * far(q), numbers), change(numbers, 0, 1.0)),
+        "tf.function": (decorated, change(numbers, 0, 1.0)),
+        "default": (lambda q: defaulted(far(q)[None]), lambda: setattr(defaulted, "__defaults__", (1.0,))),
+        "code": (lambda q: weights.of(far(q)), lambda: setattr(Weights, "of", lambda self, x: x)),
+    }
+
+
+@pytest.mark.parametrize("through", hidden_parts())
+def test_a_change_that_no_value_shows_is_seen(through: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The density has the same value and gradient wherever chains start."""
+    monkeypatch.setattr(Weights, "of", Weights.of)  # put back afterwards
+    part, change = hidden_parts()[through]
+    model = with_a_hidden_part(part)
+    settings = split_settings(NUMPY)
+    at = np.zeros(2)
+    kept = program_cache.borrow(model, *settings, at)
+    program_cache.give_back(model, *settings, kept)
+    assert program_cache.borrow(model, *settings, at) is kept
+    program_cache.give_back(model, *settings, kept)
+    change()
+    assert program_cache.borrow(model, *settings, at) is not kept
+
+
+def test_the_next_run_samples_the_density_that_has_changed() -> None:
+    wall = [0.0]
+    model = with_a_hidden_part(lambda q: wall[0] * 20.0 * tf.nn.relu(q[0] - 0.5))
+    settings = {"backend": "tensorflow", "chains": 4, "warmup": 0, "step_size": 0.5, "draws": 100}
+    assert run(model, **settings).position[..., 0].max() > 1.5
+    wall[0] = 1.0
+    assert run(model, **settings).position[..., 0].max() < 1.5
+
+
+def test_what_the_density_changes_itself_is_no_change() -> None:
+    calls: list[Any] = []
+    weights = Weights()
+
+    def counted(q: Any) -> Any:
+        calls.append(q)
+        weights.table = len(calls)
+        return weights.of(q[0])
+
+    model = with_a_hidden_part(counted)
+    settings = split_settings(NUMPY)
+    kept = program_cache.borrow(model, *settings, np.zeros(2))
+    program_cache.give_back(model, *settings, kept)
+    assert program_cache.borrow(model, *settings, np.zeros(2)) is kept
+    program_cache.give_back(model, *settings, kept)
+    weights.scale = 1.0
+    assert program_cache.borrow(model, *settings, np.zeros(2)) is not kept
+
+
+def test_large_arrays_are_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprint, "MOST_BYTES", 1000)
+    monkeypatch.setattr(fingerprint, "SOME", 10)
+    array = np.zeros(1000)
+
+    def reads() -> Any:
+        return array
+
+    before = fingerprint.fingerprint(reads)
+    array[1] = 1.0
+    assert fingerprint.fingerprint(reads) == before
+    array[100] = 1.0
+    assert fingerprint.fingerprint(reads) != before
+
+
+def test_what_refers_to_itself_and_what_there_is_much_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprint, "MOST_OBJECTS", 50)
+    ring: list[Any] = []
+    ring.append(ring)
+    many = [[k] for k in range(1000)]
+
+    def reads() -> Any:
+        return ring, many, reads
+
+    assert fingerprint.fingerprint(reads) == fingerprint.fingerprint(reads)
+    assert fingerprint.fingerprint(None, np.sin, len) == fingerprint.fingerprint(None, np.sin, len)
 
 
 @pytest.mark.parametrize(

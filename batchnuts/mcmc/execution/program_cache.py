@@ -4,9 +4,9 @@ A run borrows the programs of its model and settings, or makes new ones, and giv
 two runs at once have programs of their own, and what an error left in an unknown state is made again. The programs go
 with the Model; and of all models together the last few are kept (`keep_programs`).
 
-A density is traced once, with whatever it finds in its closure: arrays that are changed later are not seen by what was
-compiled. That is noticed where programs are borrowed: the density in plain TensorFlow, at the place where their first
-run began, must give what it gave then; else they are dropped and it is traced again.
+A density is traced once, with whatever it finds around it: what is changed later is not seen by what was compiled. That
+is noticed where programs are borrowed: what the density reaches must be what it was (`fingerprint`), and its value in
+plain TensorFlow too, at the place where their first run began; else they are dropped and it is traced again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction
+from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model
@@ -53,6 +54,8 @@ class Programs:
     """[dimension]: where the first chain of their first run began."""
     found: list[np.ndarray]
     """What the density gave there, in plain TensorFlow."""
+    reached: Fingerprint
+    """What it found around it, but for what it changes itself: a list in which it notes its calls, say."""
     runner: Runner | None = None
     """None until it is compiled."""
     rows: int = 0
@@ -82,11 +85,19 @@ def borrow(model: Model, sampler: SamplerSettings, execution: ExecutionSettings,
     with _lock:
         _last.pop((id(model), key), None)
         programs: Programs | None = _kept_with(model).pop(key, None)
-    if programs is not None and _are_same(_evaluated(model, programs.position), programs.found):
+    reached = _reached(model)
+    if (
+        programs is not None
+        and all(reached.get(place) == digest for place, digest in programs.reached.items())
+        and _are_same(_evaluated(model, programs.position), programs.found)
+    ):
         return programs
+    found = _evaluated(model, position)
+    after = _reached(model)
+    settled = {place: digest for place, digest in reached.items() if after.get(place) == digest}
     density = value_and_gradient(model)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype)
-    return Programs(density, evaluate, first_step_size, position.copy(), _evaluated(model, position))
+    return Programs(density, evaluate, first_step_size, position.copy(), found, settled)
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:
@@ -121,6 +132,10 @@ def _kept_with(model: Model) -> dict[Shape, Programs]:
 
 def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
     return (*sampler.model_dump(exclude=set(ANY_VALUE)).items(), *execution.model_dump().items())
+
+
+def _reached(model: Model) -> Fingerprint:
+    return fingerprint(model.log_density, model.batched_value_and_gradient)
 
 
 def _evaluated(model: Model, position: np.ndarray) -> list[np.ndarray]:

@@ -1,0 +1,218 @@
+"""What a user's function finds around it, in a short form: so that a change of it is noticed.
+
+Looked at are the function's code, closure, defaults, and the globals that it names; what is found there, arrays by
+their bytes; and so on through functions, modules, classes and objects of the user's. What is installed is not looked
+into, but for its arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Set
+from hashlib import blake2b
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+MOST_OBJECTS = 100_000
+"""Looked at in one function; of further ones only which object it is."""
+
+MOST_BYTES = 1 << 28
+"""Of arrays that are read whole in one function, half a second's worth; of further ones some elements are."""
+
+SOME = 1 << 16
+"""Elements of such an array."""
+
+Fingerprint: TypeAlias = dict[tuple[str, ...], bytes]
+"""By the names that lead to what was found: of attributes one each, of what a list or dict holds one for all."""
+
+_NUMBERS = (int, float, complex, str, bytes, bool, type(None), np.generic, type(...), range, slice)
+_PACKAGE = Path(__file__).resolve().parents[2]
+_LIBRARIES = (
+    *(f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
+    *(f"{_PACKAGE / folder}{os.sep}" for folder in ("autobatch", "mcmc")),
+)
+
+
+def fingerprint(*functions: Any) -> Fingerprint:
+    """Of the functions, or other things that can be called; None has none."""
+    reader = _Reader()
+    for k, function in enumerate(functions):
+        reader.read(function, (str(k),))
+    return {key: digest.digest() for key, digest in reader.found.items()}
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, ...], Any] = {}
+        self._seen: dict[int, tuple[str, ...]] = {}
+        """Where an object was first found, by its id."""
+        self._alive: list[Any] = []
+        """What was seen, so that its id stays its own."""
+        self._bytes = 0
+
+    def _note(self, key: tuple[str, ...], *parts: Any) -> None:
+        digest = self.found.setdefault(key, blake2b(digest_size=16))
+        for part in parts:
+            digest.update(part if isinstance(part, (bytes, memoryview)) else repr(part).encode())
+            digest.update(b";")
+
+    def read(self, value: Any, key: tuple[str, ...]) -> None:
+        """Add what the value is to what was found under the key."""
+        if isinstance(value, _NUMBERS):
+            self._note(key, type(value), value)
+            return
+        if id(value) in self._seen:
+            self._note(key, self._seen[id(value)])
+            return
+        self._seen[id(value)] = key
+        self._alive.append(value)
+        if len(self._seen) > MOST_OBJECTS:
+            self._note(key, id(value))
+        elif isinstance(value, np.ndarray):
+            self._array(value, key)
+        elif isinstance(value, FunctionType):
+            self._function(value, key)
+        elif isinstance(value, MethodType):
+            self.read(value.__func__, key)
+            self.read(value.__self__, key)
+        elif isinstance(value, functools.partial):
+            for part in (value.func, value.args, value.keywords):
+                self.read(part, key)
+        elif isinstance(value, Mapping):
+            self._note(key, type(value), len(value))
+            for name, entry in list(value.items()):
+                self.read(name, key)
+                self.read(entry, key)
+        elif isinstance(value, (list, tuple)):
+            self._note(key, type(value), len(value))
+            for entry in list(value):
+                self.read(entry, key)
+        elif isinstance(value, Set):
+            self._note(key, type(value), sorted(map(repr, value)))
+        elif isinstance(value, type):
+            self._class(value, key)
+        elif isinstance(value, ModuleType):
+            self._note(key, value.__name__)  # what is used of it is read where a function names it
+        else:
+            self._object(value, key)
+
+    def _array(self, array: np.ndarray, key: tuple[str, ...]) -> None:
+        self._note(key, array.dtype.str, array.shape)
+        if array.dtype == object:
+            for entry in array.flat:
+                self.read(entry, key)
+            return
+        self._bytes += array.nbytes
+        if self._bytes > MOST_BYTES:
+            array = array.reshape(-1)[:: max(1, array.size // SOME)]
+        self._note(key, np.ascontiguousarray(array).tobytes())
+
+    def _function(self, function: FunctionType, key: tuple[str, ...]) -> None:
+        self._code(function.__code__, key)
+        if not _is_users(function.__code__.co_filename):
+            return
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                self.read(cell.cell_contents, (*key, name))
+            except ValueError:  # it is not filled yet
+                self._note((*key, name), "empty")
+        self.read(function.__defaults__, (*key, "defaults"))
+        self.read(function.__kwdefaults__, (*key, "defaults"))
+        named = {name for code in _with_inner(function.__code__) for name in code.co_names}
+        self._named(function.__globals__, named, key)
+        self._attributes(function, key)
+        if (wrapped := getattr(function, "__wrapped__", None)) is not None:
+            self.read(wrapped, key)
+
+    def _named(self, there: Mapping[str, Any], named: set[str], key: tuple[str, ...]) -> None:
+        """Those entries of a namespace that code names, and of modules what it may name of them."""
+        for name in sorted(named & there.keys()):
+            value = there[name]
+            self.read(value, (*key, name))
+            if isinstance(value, ModuleType) and _is_users(getattr(value, "__file__", None)):
+                place = ("module", value.__name__)
+                for attribute in sorted(named & vars(value).keys()):
+                    self.read(vars(value)[attribute], (*place, attribute))
+
+    def _code(self, code: CodeType, key: tuple[str, ...]) -> None:
+        for inner in _with_inner(code):
+            constants = [c for c in inner.co_consts if not isinstance(c, CodeType)]
+            self._note(key, inner.co_code, inner.co_names, inner.co_varnames, inner.co_freevars, constants)
+
+    def _class(self, kind: type, key: tuple[str, ...]) -> None:
+        self._note(key, kind.__module__, kind.__qualname__)
+        if not _is_of_users(kind):
+            return
+        for name, value in sorted(vars(kind).items()):
+            if isinstance(value, (staticmethod, classmethod)):
+                self.read(value.__func__, (*key, name))
+            elif isinstance(value, property):
+                self.read(value.fget, (*key, name))
+            elif not name.startswith("__") or isinstance(value, FunctionType):
+                self.read(value, (*key, name))
+        for base in kind.__bases__:
+            self.read(base, key)
+
+    def _object(self, value: Any, key: tuple[str, ...]) -> None:
+        """Of the user's, its attributes; of another one, what it is made of, if that is known; else which one it is."""
+        self.read(type(value), key)
+        if _is_of_users(type(value)) or isinstance(value, SimpleNamespace):
+            self._attributes(value, key)
+            return
+        inner = next((getattr(value, name) for name in _WRAPPED if hasattr(value, name)), None)
+        array = _as_array(value)
+        if inner is not None:
+            self.read(inner, key)
+        elif array is not None:
+            self._array(array, key)
+        else:
+            self._note(key, id(value))
+
+    def _attributes(self, value: Any, key: tuple[str, ...]) -> None:
+        try:
+            own = dict(vars(value))
+        except TypeError:
+            own = {}
+        for kind in type(value).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if hasattr(value, name) and name not in ("__dict__", "__weakref__"):
+                    own[name] = getattr(value, name)
+        for name, entry in sorted(own.items(), key=lambda item: str(item[0])):
+            self.read(entry, (*key, str(name)))
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    """Code, and that of the functions and comprehensions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
+
+
+def _is_users(filename: str | None) -> bool:
+    return filename is not None and not str(Path(filename).resolve()).startswith(_LIBRARIES)
+
+
+def _is_of_users(kind: type) -> bool:
+    return kind.__module__ == "__main__" or _is_users(getattr(sys.modules.get(kind.__module__), "__file__", None))
+
+
+_WRAPPED = ("python_function", "__wrapped__")
+"""Where a `tf.function`, or what is made by functools, keeps the user's function."""
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+    """The values of a tensor, a variable or a table; None where it has none, as a tensor of a graph."""
+    if not hasattr(type(value), "__array__"):
+        return None
+    try:
+        return np.asarray(value)
+    except Exception:
+        return None
