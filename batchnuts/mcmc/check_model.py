@@ -39,6 +39,39 @@ def refuse_unbounded(model: Model, log_density: NDArray[Any], position: NDArray[
         raise UnboundedDensityError(model, chain, np.asarray(position)[chain], when)
 
 
+def density_failure(model: Model, error: BaseException, when: str) -> ModelError | None:
+    """The error to raise where an assertion or an operation of the density has ended a run; None for another error."""
+    text = str(error)
+    if is_decomposition(error):
+        (said,) = re.findall(f".*(?:{_NO_DECOMPOSITION}).*", text)[:1]
+        return ModelError(
+            f"Model {model.name!r}: its log-density failed ({when}): {decomposition_help(model)} What TensorFlow said: "
+            f"{said.strip()}"
+        )
+    found = re.search(r"assertion failed: (.*)|.*: Tensor had .*", text)
+    if found is None:
+        return None
+    said = found.group(1) or found.group(0)
+    noted = re.search(
+        r"\s*\[?\(at (.*?:\d+)\)\]?", said
+    )  # by pfor; of a twin, TensorFlow's list of frames has the line
+    frames = re.findall(r'File "(.*?)", line (\d+)', text)
+    own = [f"{file}:{line}" for file, line in frames if file in _files_of(model)]
+    place = noted.group(1) if noted is not None else own[-1] if own else None
+    said = said if noted is None else said.replace(noted.group(0), "")
+    return ModelError(
+        f"Model {model.name!r}: an assertion in its log-density{f' at {place}' if place else ''} does not hold "
+        f"({when}): {said.strip()}. It ends the run. Where such a place is to be outside of the support, and a "
+        "trajectory that comes there to be rejected, write tf.where(condition, log_density, -inf) instead."
+    )
+
+
+def _files_of(model: Model) -> set[str]:
+    """Where the density and its twin are written."""
+    codes = [getattr(f, "__code__", None) for f in (model.log_density, model.batched_value_and_gradient)]
+    return {code.co_filename for code in codes if code is not None}
+
+
 def check_density(model: Model, positions: Iterable[NDArray[Any]]) -> NDArray[Any]:
     """Evaluate the one-chain density once, with its gradient; raise ModelError for what no sampler could use.
 
@@ -100,7 +133,10 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]]) -> NDArray[An
 
 def is_decomposition(error: BaseException) -> bool:
     """TensorFlow could not decompose or invert a matrix of numbers."""
-    return re.search("not invertible|decomposition was not successful", str(error)) is not None
+    return re.search(_NO_DECOMPOSITION, str(error)) is not None
+
+
+_NO_DECOMPOSITION = "not invertible|decomposition was not successful"
 
 
 def decomposition_help(model: Model) -> str:
@@ -139,8 +175,7 @@ def _check_twin(model: Model, start: NDArray[Any]) -> None:
 
 def place_of(error: BaseException, model: Model) -> str:
     """Where in the user's file an error came up, as ` at file:line`; empty if it did not pass through that file."""
-    code = getattr(model.log_density, "__code__", None)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if code and f.filename == code.co_filename]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _files_of(model)]
     return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
-from batchnuts.mcmc.check_model import UnboundedDensityError, refuse_unbounded
+from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
 from batchnuts.mcmc.draws import Draws, Phase, Progress
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.chunk_runner import make_runner
@@ -211,16 +211,22 @@ class _Run:
         options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         if options["schedule"] == "auto":
             options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
-        found, there, log_density = self.programs.first_step_size.run(
-            random.lane_keys(self.sampler.seed, n, first=n * (1 + state.transitions_done)),
-            state.position,
-            state.log_density,
-            state.gradient,
-            np.tile(state.inverse_mass, (n, 1)),
-            np.full(n, state.step_size, self.model.dtype),
-            **options,
-        )
-        refuse_unbounded(self.model, log_density, there, "the search for a first step size")
+        when = "the search for a first step size"
+        try:
+            found, there, log_density = self.programs.first_step_size.run(
+                random.lane_keys(self.sampler.seed, n, first=n * (1 + state.transitions_done)),
+                state.position,
+                state.log_density,
+                state.gradient,
+                np.tile(state.inverse_mass, (n, 1)),
+                np.full(n, state.step_size, self.model.dtype),
+                **options,
+            )
+        except Exception as error:
+            if failed := density_failure(self.model, error.__cause__ or error, when):
+                raise failed from error
+            raise
+        refuse_unbounded(self.model, log_density, there, when)
         return replace(state, step_size=pooled_step_size(np.log(found)))
 
     def inputs(self, state: _State, transitions: int, adapting: bool) -> ChainInputs:
@@ -265,6 +271,10 @@ class _Run:
                 self.stop.check()
         except UnboundedDensity as met:
             raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
+        except Exception as error:
+            if failed := density_failure(self.model, error, phase):
+                raise failed from error
+            raise
         assert result is not None, "the last thing that a runner yields is the finished stretch"
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch import BatchedFunction, batch
+from batchnuts.autobatch import BatchedFunction, CompileError, batch
 from batchnuts.mcmc.check_model import (
     check_density,
     decomposition_help,
+    density_failure,
     first_line,
     is_decomposition,
     place_of,
@@ -115,6 +117,14 @@ def evaluate_at(
                 f"Model {model.name!r}: its log-density failed at a chain's initial position{place_of(cause, model)}: "
                 f"{decomposition_help(model)} What TensorFlow said: {first_line(cause)}"
             ) from error
+        if failed := density_failure(model, cause, f"the start of {_chain_that_fails(model, position)}"):
+            raise failed from error
+        if isinstance(cause, CompileError):  # ours, with its own advice
+            place = "" if cause.source is None else f" at {cause.source.filename}:{cause.source.line}"
+            reason = re.sub("Move it out of the loop, or .*", "Leave it out of the density", cause.message)
+            raise ModelError(
+                f"Model {model.name!r}: its log-density runs for one chain but not for many{place}: {reason}."
+            ) from error
         raise ModelError(
             f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
             "TensorFlow traces it: write branches on values with tf.where or tf.cond, and loops over values with "
@@ -122,6 +132,18 @@ def evaluate_at(
             f"{type(cause).__name__}: {first_line(cause)}"
         ) from error
     return log_density, gradient
+
+
+def _chain_that_fails(model: Model, position: NDArray[Any]) -> str:
+    """Which one the density alone raises for, among the first hundred."""
+    import tensorflow as tf
+
+    for chain_number, row in enumerate(position[:100]):
+        try:
+            model.flat_log_density(tf.convert_to_tensor(row))
+        except Exception:
+            return f"chain {chain_number}"
+    return "a chain"
 
 
 def no_start(model: Model, log_density: NDArray[Any], gradient: NDArray[Any], tries: int) -> ModelError:

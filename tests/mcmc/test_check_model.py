@@ -240,6 +240,88 @@ def test_a_python_branch_on_values_is_told_the_remedy_first() -> None:
         run_chains(Model.from_function(branches, dimension=2), SamplerSettings(chains=2, draws=1), ExecutionSettings())
 
 
+def prints(q: Any) -> Any:
+    tf.print(q[0])
+    return good(q)
+
+
+def grows(q: Any) -> Any:
+    return good(q) + tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=()).write(0, q[0]).read(0)
+
+
+@pytest.mark.parametrize(
+    ("density", "reason", "advice"),
+    [(prints, "has effects of its own", "Leave it out of the density."), (grows, "no lists that grow", "largest size")],
+    ids=["prints", "grows"],
+)
+def test_what_pfor_refuses_is_told_with_its_own_reason_and_advice(density: Any, reason: str, advice: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        starts_of(Model.from_function(density, dimension=2), 2, execution=ExecutionSettings())
+    message = str(caught.value)
+    assert re.search(
+        rf"not for many at {re.escape(__file__)}:\d+: pfor cannot convert op .*{reason}.*{advice}", message
+    )
+    assert "TensorFlow said" not in message
+    assert "tf.where" not in message
+    assert "sequential" not in message
+
+
+def bounded(limit: float) -> Model:
+    def log_density(q: Any) -> Any:
+        tf.debugging.assert_less(q[0], limit, message="too large")  # of the bound
+        return good(q)
+
+    return Model.from_function(log_density, dimension=2, name="bounded")
+
+
+def finite_only(limit: float) -> Model:
+    def log_density(q: Any) -> Any:
+        return good(tf.debugging.check_numerics(tf.where(q < limit, q, np.nan), "too large"))  # of the bound
+
+    return Model.from_function(log_density, dimension=2, name="bounded")
+
+
+def twin_bounded(limit: float) -> Model:
+    def by_hand(q: Any) -> Any:
+        tf.debugging.assert_less(q[:, 0], limit, message="too large")  # of the bound
+        return -0.5 * tf.reduce_sum(q * q, axis=1), -q
+
+    return Model(name="bounded", log_density=good, dimension=2, batched_value_and_gradient=by_hand)
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+@pytest.mark.parametrize("make", [bounded, finite_only, twin_bounded])
+@pytest.mark.parametrize("when", ["the start of ", "warmup", "sampling"])
+def test_an_assertion_that_ends_a_run_is_told_in_one_paragraph(make: Any, when: str, mode: str) -> None:
+    if mode == "eager" and (make is not bounded or when == "sampling"):
+        pytest.skip("one is enough")
+    limit = {"the start of ": 0.5, "warmup": 2.0, "sampling": 3.2}[when]
+    warmup = {"warmup": 0, "step_size": 0.5} if when == "sampling" else {"warmup": 50}
+    with pytest.raises(ModelError) as caught:
+        sample_chains(make(limit), chains=4, draws=300, mode=mode, seed=3, **warmup)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "too large" in message
+    assert "bounded" in message
+    assert f"{__file__}:" in message
+    assert {int(line) for line in re.findall(rf"{re.escape(__file__)}:(\d+)", message)} <= marked("of the bound")
+    assert f"({when}" in message or f"({'the search for a first step size'}" in message
+    if when == "the start of " and make is not twin_bounded:
+        (chain,) = re.findall(r"the start of chain (\d)", message)
+        starts = np.random.default_rng(3).uniform(-2, 2, (4, 2))
+        assert starts[int(chain), 0] > limit or make is finite_only
+    if when == "sampling":
+        assert caught.value.result["posterior"].attrs["draws_made"] > 0
+
+
+def test_a_matrix_that_is_singular_later_is_told_in_one_paragraph() -> None:
+    with pytest.raises(
+        ModelError, match=r"its log-density failed \((warmup|the search.*)\): a matrix is singular"
+    ) as caught:
+        sample_chains(solving(2.0), chains=4, draws=200, mode="graph", seed=6)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_distribution_in_place_of_a_density_is_told_how_to_wrap_it() -> None:
     class Joint:
         def log_prob(self, **parts: Any) -> Any:

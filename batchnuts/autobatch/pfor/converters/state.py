@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor.errors import Refused
+from batchnuts.autobatch.pfor.errors import Refused, source_of
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Site, product, reshape, shape_of
 from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
@@ -91,8 +91,22 @@ def check(site: Site) -> list[Value]:
         if site.loop.mask is not None:
             holds = holds | ~site.loop.mask
         holds = tf.reduce_all(holds)
-    site.emit(holds, *site.tensors()[1:])
+    tf.raw_ops.Assert(condition=holds, data=[*site.tensors()[1:], _place(site)], summarize=site.attr("summarize"))
     return []
+
+
+@converts("CheckNumerics", varying="any", always=True)
+def check_numbers(site: Site) -> list[Value]:
+    """Of all rows; those that do not count have what one has that does."""
+    message = f"{site.attr('message').decode()} {_place(site)}"
+    (checked,) = site.emit(site.tensor(0), message=message)
+    return [Stacked(checked) if site.varies(0) else Invariant(checked)]
+
+
+def _place(site: Site) -> str:
+    """The line of a check, for the error's text: TensorFlow would name the lines that converted it."""
+    source = source_of(site.op)
+    return "" if source is None else f"(at {source.filename}:{source.line})"
 
 
 @converts("NoOp", varying="none", always=True)
