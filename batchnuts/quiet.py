@@ -18,9 +18,10 @@ _FILTER = r"""
 import os, re, signal, sys
 for name in ("SIGINT", "SIGTERM", "SIGHUP"):
     signal.signal(getattr(signal, name), signal.SIG_IGN)
-noise = re.compile(
-    rb"WARNING: All log messages before absl|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ |To enable the following instructions"
-    rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] "
+noise = re.compile(  # the names of C++ files tell such lines from a log that the user's program writes meanwhile
+    rb"WARNING: All log messages before absl::InitializeLog|To enable the following instructions: "
+    rb"|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ \S+\.(cc|cu|h):\d+\] "
+    rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] \S+\.(cc|cu|h):\d+\] "
 )
 for line in sys.stdin.buffer:
     if not noise.match(line):
@@ -30,9 +31,10 @@ for line in sys.stdin.buffer:
 
 
 def import_tensorflow() -> None:
-    """Import it, with no word on stderr but Python's and those of a crash.
+    """Import it, with no word on stderr but Python's and those of a crash; to be called before the first use of it.
 
-    A log level that the user has set is respected, and nothing is left out then.
+    A log level that the user has set is respected, and nothing is left out then; nor of a TensorFlow that the user has
+    imported.
     """
     if "tensorflow" in sys.modules:
         return
@@ -51,6 +53,9 @@ def _filtered_stderr() -> Iterator[None]:
 
     The log level is not heeded before the libraries are loaded, so that these lines are dropped on their way.
     """
+    if not os.path.basename(sys.executable or "").startswith("python"):  # of a program that has Python within
+        yield
+        return
     command = [sys.executable, "-I", "-S", "-c", _FILTER]
     try:
         real = os.dup(2)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from batchnuts.mcmc.model import DType, Model, Variable
+from batchnuts.quiet import import_tensorflow
 from batchnuts.settings.schema import Settings
 
 _USED_BY = {
@@ -90,6 +91,7 @@ def build_correlated_gaussian(options: CorrelatedGaussianOptions) -> Model:
 
     Of independent coordinates it has `true_variance` [d], and no matrix is ever made.
     """
+    import_tensorflow()
     import tensorflow as tf
 
     if options.covariance == "diagonal":

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from batchnuts.mcmc.model import DType, Model, Variable
+from batchnuts.quiet import import_tensorflow
 from batchnuts.settings.schema import Settings
 
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
@@ -37,6 +38,7 @@ class EightSchoolsOptions(Settings):
 
 def build_eight_schools(options: EightSchoolsOptions) -> Model:
     """Make the model."""
+    import_tensorflow()
     import tensorflow as tf
 
     y, sigma = (tf.constant(values.astype(options.dtype)) for values in (EFFECTS, ERRORS))

@@ -16,6 +16,7 @@ from batchnuts.mcmc.model import DType, Model, Variable
 from batchnuts.mcmc.required_memory import machine_memory
 from batchnuts.mcmc.settings import MOST_NUMBERS
 from batchnuts.models.tables import read_labelled
+from batchnuts.quiet import import_tensorflow
 from batchnuts.settings.schema import Settings
 
 
@@ -82,6 +83,7 @@ def synthetic(rows: int, columns: int, seed: int) -> tuple[NDArray[np.float64], 
 
 def from_arrays(features: NDArray[Any], labels: NDArray[Any], names: list[str], dtype: DType = "float32") -> Model:
     """The model of features [rows, columns], 0/1 labels [rows] and one name per column."""
+    import_tensorflow()
     import tensorflow as tf
 
     features, labels = features.astype(dtype), labels.astype(dtype)

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from batchnuts.mcmc.model import DType, Model, Variable
 from batchnuts.mcmc.settings import MOST_NUMBERS
+from batchnuts.quiet import import_tensorflow
 from batchnuts.settings.schema import Settings
 
 
@@ -28,6 +29,7 @@ class NealFunnelOptions(Settings):
 
 def build_neal_funnel(options: NealFunnelOptions) -> Model:
     """Make the model. Its `constant_data` has the truth of v: `true_v_mean` and `true_v_scale`, scalars."""
+    import_tensorflow()
     import tensorflow as tf
 
     wide = options.dimension - 1

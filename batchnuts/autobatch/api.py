@@ -44,6 +44,7 @@ from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, Virtu
 from batchnuts.autobatch.scheduling.policies import POLICIES, make_schedule
 from batchnuts.autobatch.scheduling.schedule import Schedule
 from batchnuts.autobatch.text.types import parse_type
+from batchnuts.quiet import import_tensorflow
 
 KEPT_MACHINES = 16
 """Machines that a batched function keeps: one that XLA has compiled has some ten to a hundred MB."""
@@ -82,6 +83,7 @@ def _make_backend(name: str, mode: str, style: str) -> Backend:
         from batchnuts.autobatch.backends.numpy import NumpyBackend
 
         return NumpyBackend(style)
+    import_tensorflow()
     from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 
     return TensorFlowBackend(mode, style)

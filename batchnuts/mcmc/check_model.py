@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.model import DType, Model, ModelError
+from batchnuts.quiet import import_tensorflow
 
 SHOWN_NUMBERS = 20
 """Of a position in a message; the exception has all."""
@@ -79,6 +80,7 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]]) -> NDArray[An
     could not be inverted or decomposed: some operations give NaN then, and others raise an error. Returns the one at
     which the density could be evaluated.
     """
+    import_tensorflow()
     import tensorflow as tf
 
     here = f"Model {model.name!r}: its log-density, given one chain's position"

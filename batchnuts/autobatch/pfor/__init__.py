@@ -17,6 +17,10 @@
 Each imports only what stands above it.
 """
 
+from batchnuts.quiet import import_tensorflow
+
+import_tensorflow()  # before the modules below do so themselves
+
 from batchnuts.autobatch.pfor.applications import hessian, jacobian, per_example_gradient, vectorized_map
 from batchnuts.autobatch.pfor.errors import FallbackWarning, NoRule, PforError, Refused
 from batchnuts.autobatch.pfor.loop import pfor

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS, variable_set, with_flag
+from batchnuts.quiet import import_tensorflow
 
 _OWN_POOLS = "TF_OVERRIDE_GLOBAL_THREADPOOL"
 """Environment variable: whether every device has a pool of its own. Read when TensorFlow makes the first device."""
@@ -29,6 +30,7 @@ MIN_FREE_BYTES = 1 << 30
 
 def use_own_threads(shards: int) -> bool:
     """See `machine.use_own_threads`: the processor is divided into devices of one thread each."""
+    import_tensorflow()
     import tensorflow as tf
 
     if PROCESS.devices:
