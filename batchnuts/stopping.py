@@ -5,6 +5,7 @@ Nothing but the standard library is imported here, so that the handlers stand be
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -19,7 +20,8 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 _CLOCK = getattr(signal, "SIGALRM", None)
 
 TIME_TO_READ = 1.0
-"""Seconds after a warning before another signal can be an answer to it: keys are pressed in bursts."""
+"""Seconds without a signal before another one can be an answer to a warning: keys are pressed in bursts, and so are
+those that are held down."""
 
 SAME_MOMENT = 0.05
 """Seconds within which handlers run one after another when the interpreter gets to them at last."""
@@ -29,8 +31,8 @@ class StopSignals:
     """Handles the signals while it is entered; once there are draws (`hold`), none of them interrupts what is done.
 
     Without draws, a signal raises KeyboardInterrupt where the program stands. With draws, the first one is only noted,
-    and `check` raises where the run can end in order; the second is told what goes on; one that comes after that has
-    been read gives the draws up.
+    and `check` raises where the run can end in order; the second is told what goes on; one that comes after that, and
+    after TIME_TO_READ without any, gives the draws up.
 
     Handlers of others are left alone, as are ignored signals (`nohup`), and threads other than the main one have none.
     """
@@ -42,8 +44,11 @@ class StopSignals:
         self._keeping = keeping
         self.holding = False
         """Whether there are draws that could be lost."""
-        self._warned_at: float | None = None
+        self._warnings = 0
+        self._last = -math.inf
+        """When the last signal was handled."""
         self._read_at: float | None = None
+        """When the clock said that there had been none for long enough."""
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -87,6 +92,8 @@ class StopSignals:
             raise KeyboardInterrupt
 
     def _received(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        pause, self._last = now - self._last, now
         self.count += 1
         if self.first is None:
             self.first = number
@@ -94,22 +101,25 @@ class StopSignals:
             raise KeyboardInterrupt
         if self.count == 1:
             tell(f"{self.name}; {self._keeping}.")
-        elif self._warned_at is None:
+        elif self._warnings == 0:
             self._warn()
             self._start_clock()
-        elif self._read_at is not None:
-            if time.monotonic() - self._read_at >= SAME_MOMENT:
+        elif _CLOCK in self._before:
+            if self._read_at is not None and now - self._read_at >= SAME_MOMENT:
                 raise KeyboardInterrupt
-        elif _CLOCK not in self._before and time.monotonic() - self._warned_at >= TIME_TO_READ:
+            self._read_at = None
+            signal.setitimer(signal.ITIMER_REAL, TIME_TO_READ)
+        elif pause >= TIME_TO_READ:
+            if self._warnings > 1:
+                raise KeyboardInterrupt
             self._warn()
-            self._read_at = self._warned_at
 
     def _warn(self) -> None:
         tell(f"{self._keeping}; press again to give up and lose them.")
-        self._warned_at = time.monotonic()
+        self._warnings += 1
 
     def _start_clock(self) -> None:
-        """Let the clock say when the warning has been read.
+        """Let the clock say when the warning has been read: when no signal has come for some time.
 
         A handler does not run when its signal comes but when the interpreter is free, which a long write delays: the
         last signal of a burst would pass for an answer. The clock's signal waits in the same queue. Where somebody else
@@ -124,7 +134,9 @@ class StopSignals:
             return
 
     def _time_has_passed(self, number: int, frame: FrameType | None) -> None:
-        self._read_at = time.monotonic()
+        now = time.monotonic()
+        if now - self._last >= TIME_TO_READ - SAME_MOMENT:  # else one came meanwhile that was handled first
+            self._read_at = now
 
 
 def tell(text: str) -> None:

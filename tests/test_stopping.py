@@ -2,7 +2,7 @@
 
 import signal
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +19,25 @@ def defaults():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+class Clock:
+    """What the time is, as far as `stopping` is told."""
+
+    now = 1000.0
+
+    def pass_without_signals(self):
+        self.now += stopping.TIME_TO_READ
+        signal.raise_signal(signal.SIGALRM)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that goes when it is told to; the system's own alarm does not ring meanwhile."""
+    made = Clock()
+    monkeypatch.setattr(stopping, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(stopping, "TIME_TO_READ", 60.0)
+    return made
 
 
 @pytest.mark.usefixtures("defaults")
@@ -45,14 +64,13 @@ class TestStopSignals:
         assert told[0].endswith("; saving the draws.")
         assert told[1:] == ["batchnuts: saving the draws; press again to give up and lose them."][: len(numbers) - 1]
 
-    def test_who_presses_again_after_the_warning_gives_up(self, monkeypatch):
-        monkeypatch.setattr(stopping, "TIME_TO_READ", 3600.0)
-        monkeypatch.setattr(stopping, "SAME_MOMENT", 0.0)
+    def test_who_presses_again_after_the_warning_gives_up(self, clock):
         with StopSignals() as stop:
             stop.hold()
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGALRM)  # the time is over
+            clock.pass_without_signals()
+            clock.now += 0.2
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
             assert stop.holding
@@ -62,24 +80,54 @@ class TestStopSignals:
         assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
+    @pytest.mark.parametrize("apart", [0.03, 0.9])
+    @pytest.mark.parametrize("own_clock", [True, False])
+    def test_a_burst_loses_nothing_however_long_it_lasts(self, apart, own_clock, clock, capsys):
+        """Sixty signals, over a minute; the next one after a pause is an answer (or warned of once more)."""
+        if not own_clock:
+            signal.signal(signal.SIGALRM, lambda *_: None)
+        with StopSignals() as stop:
+            stop.hold()
+            for _ in range(60):
+                signal.raise_signal(signal.SIGINT)
+                clock.now += apart
+            assert stop.count == 60
+            assert capsys.readouterr().err.count("press again") == 1
+            clock.pass_without_signals()
+            clock.now += 0.2
+            if not own_clock:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+                clock.now += stopping.TIME_TO_READ
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+
+    def test_a_signal_that_was_handled_before_the_clocks_starts_it_again(self, clock):
+        with StopSignals() as stop:
+            stop.hold()
+            signal.raise_signal(signal.SIGINT)
+            for _ in range(3):
+                signal.raise_signal(signal.SIGINT)
+                clock.now += 0.5
+                signal.raise_signal(signal.SIGALRM)  # set by the one before
+                clock.now += 0.5
+            signal.raise_signal(signal.SIGINT)
+            assert 0.0 < signal.getitimer(signal.ITIMER_REAL)[0] <= stopping.TIME_TO_READ
+
     @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
-    def test_the_last_of_a_burst_is_no_answer_though_its_handler_runs_late(self, number, monkeypatch):
+    def test_the_last_of_a_burst_is_no_answer_though_its_handler_runs_late(self, number, clock):
         """As when a long write keeps the interpreter busy: the clock's handler and it run at the same moment."""
-        monkeypatch.setattr(stopping, "TIME_TO_READ", 3600.0)
         with StopSignals() as stop:
             stop.hold()
             signal.raise_signal(getattr(signal, number))
             signal.raise_signal(getattr(signal, number))
-            later = time.monotonic() + 7200.0
-            monkeypatch.setattr(stopping.time, "monotonic", lambda: later)
-            signal.raise_signal(getattr(signal, number))
-            signal.raise_signal(signal.SIGALRM)
-            signal.raise_signal(getattr(signal, number))
+            clock.now += 7.0
+            for one in (signal.SIGALRM, getattr(signal, number), signal.SIGALRM, getattr(signal, number)):
+                signal.raise_signal(one)
             assert stop.count == 4
 
-    def test_a_clock_of_others_is_left_alone(self, monkeypatch, capsys):
+    def test_a_clock_of_others_is_left_alone(self, clock, capsys):
         """Without it, whoever may have read the warning gets it again, and gives up with the next signal."""
-        monkeypatch.setattr(stopping, "SAME_MOMENT", 0.0)
         seen = []
         before = signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
         try:
@@ -87,9 +135,9 @@ class TestStopSignals:
                 stop.hold()
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)
-                signal.raise_signal(signal.SIGALRM)
-                monkeypatch.setattr(stopping, "TIME_TO_READ", 0.0)
+                clock.pass_without_signals()
                 signal.raise_signal(signal.SIGINT)
+                clock.now += stopping.TIME_TO_READ
                 with pytest.raises(KeyboardInterrupt):
                     signal.raise_signal(signal.SIGINT)
         finally:
