@@ -201,8 +201,8 @@ def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> No
             if not answer:
                 break
             try:
-                place = Path(answer.strip() or target).expanduser()
-                tell(f"the draws are in {save(groups, place, force=force and place == target)}.")
+                place = answer.strip() or target
+                tell(f"the draws are in {save(groups, place, force=force and Path(place).expanduser() == target)}.")
                 return
             except NotSaved as again:
                 error = again

@@ -15,17 +15,30 @@ from batchnuts.autobatch import BatchnutsError
 DType = Literal["float32", "float64"]
 Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
 
+_INITIALIZER = (
+    "a function of NumPy's random generator and the number of chains that gives positions [chains, dimension]"
+)
+
 _RESERVED = frozenset({"chain", "draw"})
 
 
-def _how_to_wrap(model: Any) -> str:
-    """For a distribution in place of a function."""
-    if not callable(getattr(model.log_density, "log_prob", None)):
+def how_to_wrap(given: Any) -> str:
+    """What to do with a distribution in place of a model or a density; empty for anything else."""
+    if not callable(getattr(given, "log_prob", None)):
         return ""
+    kinds = " ".join(kind.__name__ for kind in type(given).__mro__)
+    if "Sequential" in kinds:
+        wrapped = '`lambda p: distribution.log_prob([p["a"], p["b"]])` with `variables={"a": [], "b": []}`, say'
+    elif "JointDistribution" in kinds:
+        wrapped = "`lambda p: distribution.log_prob(**p)` with `variables`, the shapes of its parts by name"
+    else:
+        wrapped = (
+            "`distribution.log_prob` for a flat position, or `lambda p: distribution.log_prob(**p)` with `variables` "
+            "for one with named parts"
+        )
     return (
-        " A distribution has one: pass `distribution.log_prob` for a flat position, or "
-        "`lambda p: distribution.log_prob(**p)` with `variables` for one with named parts; parts with a support need "
-        "their bijector and its log-Jacobian."
+        f" A distribution has one: give Model.from_function {wrapped}; parts with a support need their bijector and "
+        "its log-Jacobian."
     )
 
 
@@ -116,7 +129,13 @@ class Model:
     def __post_init__(self) -> None:
         if not callable(self.log_density):
             raise ModelError(
-                f"Model {self.name!r}: log_density is {self.log_density!r}; expected a function.{_how_to_wrap(self)}"
+                f"Model {self.name!r}: log_density is {self.log_density!r}; expected a function."
+                f"{how_to_wrap(self.log_density)}"
+            )
+        if self.initializer is not None and not callable(self.initializer):
+            raise ModelError(
+                f"Model {self.name!r}: its initializer is a {type(self.initializer).__name__}; expected {_INITIALIZER}."
+                " One that always gives the same array is `lambda rng, chains: array`."
             )
         if isinstance(self.dimension, bool) or not isinstance(self.dimension, int) or self.dimension < 1:
             raise ModelError(
@@ -244,7 +263,16 @@ class Model:
         """
         if self.initializer is None:
             return rng.uniform(-2.0, 2.0, size=(chains, self.dimension)).astype(self.dtype)
-        positions = np.asarray(self.initializer(rng, chains), dtype=self.dtype)
+        try:
+            given = self.initializer(rng, chains)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"Model {self.name!r}: its initializer, called with a random generator and {chains} chains, failed "
+                f"with {type(error).__name__}: {error}. Expected {_INITIALIZER}."
+            ) from error
+        positions = self._as_numbers(given)
         if positions.shape != (chains, self.dimension):
             raise ModelError(
                 f"Model {self.name!r}: its initializer gave positions of shape {positions.shape}; expected "
@@ -254,6 +282,21 @@ class Model:
             chain = int(np.argwhere(~np.isfinite(positions))[0, 0])
             raise ModelError(f"Model {self.name!r}: its initializer gave chain {chain} a position that is not finite.")
         return positions
+
+    def _as_numbers(self, given: Any) -> NDArray[Any]:
+        """What an initializer gave, as an array of the model's dtype; raises ModelError where it is none of numbers."""
+        try:
+            array = np.asarray(given)
+            if array.dtype.kind not in "biuf":
+                raise TypeError
+        except (TypeError, ValueError):  # of rows of different lengths
+            named = " A dict of named parts is made positions by model.flatten." if isinstance(given, Mapping) else ""
+            raise ModelError(
+                f"Model {self.name!r}: its initializer gave a {type(given).__name__} that is no array of real numbers. "
+                f"Expected {_INITIALIZER}.{named}"
+            ) from None
+        with np.errstate(over="ignore"):  # a number that is too large is told as one that is not finite
+            return array.astype(self.dtype)
 
     def coefficient_names(self) -> list[str]:
         """A name for each number of the flat position, in order: `mu`, `theta[0]`, `theta[1]`, `matrix[0, 1]`, ...

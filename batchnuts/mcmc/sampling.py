@@ -23,7 +23,7 @@ from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.program_cache import Programs, borrow, give_back
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.metric import pooled_inverse_mass
-from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
@@ -57,7 +57,7 @@ def sample_chains(model: Model, *, progress: ProgressCallback | bool | None = No
     if not isinstance(model, Model):
         raise ModelError(
             f"sample_chains takes a Model, found {type(model).__name__}. Make one from a density with "
-            "batchnuts.Model.from_function(log_density, dimension=...)."
+            f"batchnuts.Model.from_function(log_density, dimension=...).{how_to_wrap(model)}"
         )
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise SettingsError(f"progress: found {progress!r}; expected true, false, None, or a function of a Progress.")

@@ -43,6 +43,8 @@ def check_path(path: str | os.PathLike[str], *, force: bool = False) -> Path:
     Raises OutputError where the folder is missing or cannot be written, where the path is a folder, a device or
     write-protected, and, unless `force`, where the file exists.
     """
+    if _names_a_folder(path):
+        raise OutputError(f"Cannot write {path}: it names a folder. Set output.path to a file's name.")
     target = Path(path).expanduser()
     try:
         target = target.resolve()
@@ -70,6 +72,11 @@ def check_path(path: str | os.PathLike[str], *, force: bool = False) -> Path:
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"Cannot write {target}: {getattr(error, 'strerror', None) or error}.") from error
     return target
+
+
+def _names_a_folder(path: str | os.PathLike[str]) -> bool:
+    """By its end, whether there is such a folder or not."""
+    return os.path.basename(os.fspath(path)) in ("", os.curdir, os.pardir)
 
 
 def check_space(target: Path, size: int) -> None:
@@ -111,6 +118,8 @@ def save(datasets: Mapping[str, xarray.Dataset], path: str | os.PathLike[str], *
     then in the first of `other_folders` that takes them, and the message says where. If, meanwhile, a file of that name
     has come into being (and `force` is false), they are kept beside it.
     """
+    if _names_a_folder(path):
+        raise NotSaved(f"Cannot write {path}: it names a folder. The draws of this run are not saved.")
     target = Path(path).expanduser().resolve()
     try:
         placed = _save(datasets, target, force)

@@ -225,6 +225,31 @@ def test_a_matrix_that_is_singular_at_all_starts_blames_rounding() -> None:
         starts_of(solving(-5.0, "float64"), 2)
 
 
+@pytest.mark.parametrize(
+    ("initializer", "said"),
+    [
+        (np.zeros((4, 2)), r"is a ndarray; expected a function of .* `lambda rng, chains: array`"),
+        (
+            lambda chains: np.zeros((4, 2)),
+            r"failed with TypeError: .*takes 1 positional.*Expected a function of NumPy's",
+        ),
+        (lambda rng, chains: {}["a"], r"failed with KeyError: 'a'. Expected a function of NumPy's"),
+        (lambda rng, chains: "abc", r"gave a str that is no array of real numbers. Expected a function"),
+        (lambda rng, chains: np.array([["1.5", "2"]] * 4), r"gave a ndarray that is no array of real numbers"),
+        (lambda rng, chains: None, r"gave a NoneType that is no array of real numbers"),
+        (lambda rng, chains: [[0.0, 1.0], [2.0]], r"gave a list that is no array of real numbers"),
+        (lambda rng, chains: np.zeros((4, 2), complex), r"gave a ndarray that is no array of real numbers"),
+        (lambda rng, chains: {"mu": np.zeros((4, 2))}, r"gave a dict that .* made positions by model.flatten"),
+        (lambda rng, chains: np.full((chains, 2), 1e39), r"gave chain 0 a position that is not finite"),
+        (lambda rng, chains: np.zeros((5, 2)), r"gave positions of shape \(5, 2\); expected \(4, 2\)"),
+    ],
+)
+def test_an_initializer_that_gives_no_positions(initializer: Any, said: str) -> None:
+    with pytest.raises(ModelError, match=rf"Model 'm': its initializer.*{said}") as caught:
+        run(Model(name="m", log_density=good, dimension=2, initializer=initializer))
+    assert "\n" not in str(caught.value)
+
+
 def test_starts_that_are_given_as_one_array() -> None:
     starts = np.linspace(-1, 1, 8).reshape(4, 2)
     run(Model(name="given", log_density=good, dimension=2, initializer=lambda rng, chains: starts))
@@ -322,13 +347,25 @@ def test_a_matrix_that_is_singular_later_is_told_in_one_paragraph() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_distribution_in_place_of_a_density_is_told_how_to_wrap_it() -> None:
-    class Joint:
-        def log_prob(self, **parts: Any) -> Any:
-            return parts
-
-    with pytest.raises(ModelError, match=r"pass `distribution.log_prob`.*`lambda p: distribution.log_prob\(\*\*p\)`"):
-        Model.from_function(Joint(), variables={"mu": []})  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("Normal", r"give Model.from_function `distribution.log_prob` .*`lambda p: distribution.log_prob\(\*\*p\)`"),
+        ("JointDistributionNamed", r"give Model.from_function `lambda p: distribution.log_prob\(\*\*p\)` with"),
+        (
+            "JointDistributionSequential",
+            r'`lambda p: distribution.log_prob\(\[p\["a"\], p\["b"\]\]\)` with `variables=',
+        ),
+    ],
+)
+def test_a_distribution_in_place_of_a_density_or_a_model_is_told_how_to_wrap_it(kind: str, advice: str) -> None:
+    distribution = type(kind, (), {"log_prob": lambda self, **parts: parts})()
+    with pytest.raises(ModelError, match=f"expected a function. A distribution has one: .*{advice}"):
+        Model.from_function(distribution, variables={"mu": []})
+    with pytest.raises(ModelError, match=f"sample_chains takes a Model, found {kind}.*{advice}") as caught:
+        sample_chains(distribution)
+    assert "\n" not in str(caught.value)
+    assert ("**p" in str(caught.value)) == ("Sequential" not in kind)
 
 
 def test_a_gradient_that_is_not_finite_at_the_start() -> None:

@@ -118,6 +118,12 @@ def test_bad_folders_are_refused(tmp_path):
         check_path(tmp_path / "no" / "a.nc")
     with pytest.raises(OutputError, match="it is a folder"):
         check_path(tmp_path, force=True)
+    for name in ("new/", "new//", "new/.", "new/..", ""):
+        with pytest.raises(OutputError, match="it names a folder"):
+            check_path(f"{tmp_path}/{name}")
+        with pytest.raises(NotSaved, match="it names a folder"):
+            save({}, f"{tmp_path}/{name}")
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="does not exist"):
         check_path(tmp_path / "file" / "a.nc")
