@@ -9,7 +9,7 @@ from typing import Any
 
 from batchnuts.autobatch.errors import CompileError, UndefinedVariableError
 from batchnuts.autobatch.frontend.for_loops import Reading
-from batchnuts.autobatch.frontend.sequences import Apart, Learned, LearnedMore, length_of_type
+from batchnuts.autobatch.frontend.sequences import Apart, Learned, LearnedMore, Numbers, length_of_type
 from batchnuts.autobatch.frontend.statements import build_program
 from batchnuts.autobatch.ir import verify
 from batchnuts.autobatch.ir.cfg import simplify
@@ -55,7 +55,7 @@ def compile_function(
 
     `observe` is called with each pass's name and result: frontend, and then those of `compile_program`.
     """
-    learned: dict[Hashable, Learned | Apart] = {}
+    learned: dict[Hashable, Learned | Apart | Numbers] = {}
     while True:
         reading = Reading(learned)
         program = build_program(function, reading)
@@ -78,7 +78,7 @@ def compile_function(
 
 def _learn(
     reading: Reading, program: Program, input_types: tuple[Any, ...], evaluator: Evaluator
-) -> dict[Hashable, Learned | Apart]:
+) -> dict[Hashable, Learned | Apart | Numbers]:
     """How many rounds loops make, as far as types tell; nothing where there is no such loop, or types conflict."""
     if not reading.loops:
         return {}
@@ -88,7 +88,7 @@ def _learn(
         return {error.loop: error.learned}
     except CompileError:
         return {}
-    more: dict[Hashable, Learned | Apart] = {}
+    more: dict[Hashable, Learned | Apart | Numbers] = {}
     for loop, (function, sequence) in reading.loops.items():
         lengths = {v: length_of_type(types[f"{function}.{v}"]) for v in sequence.held() if f"{function}.{v}" in types}
         known = {v: n for v, n in lengths.items() if n is not None}

@@ -190,9 +190,37 @@ FUNCTIONS = (
     functions("a key that is not there", "x = TABLE['k'](n)  # error", "KeyError: 'k'"),
     functions("a function returned", "return g  # error", "a variable holds arrays and numbers, found BatchedFunction"),
     functions(
-        "over lanes in a comprehension",
-        "x = sum([g(v) for v in (n, n)])  # error",
-        "a call of `g` inside .* a for loop, or a r",
+        "a range of the lane in a comprehension",
+        "x = sum([g(v) for v in range(n)])  # error",
+        "a call of `g` inside a comprehension .* a for loop, or a range known",
+    ),
+    functions(
+        "a number assigned twice in a comprehension",
+        "m = 3\nif n > 1:\n    m = 2\nx = sum([g(v) for v in range(m)])  # error",
+        "a call of `g` inside a comprehension .* a for loop, or a range known",
+    ),
+    functions(
+        "a number of Python's in a comprehension",
+        "m = 0\nm += 2\nx = sum([g(v) for v in range(len((n, n)) + m)])  # error",
+        "a call of `g` inside a comprehension .* a for loop, or a range known",
+    ),
+    functions(
+        "a comprehension over a number", "x = sum([g(v) for v in n])  # error", "`n`: one number has no elements"
+    ),
+    functions(
+        "a comprehension over a strict zip",
+        "x = sum([g(u, v) for u, v in zip((n, n), (1, 2, 3), strict=True)])  # error",
+        "of the lengths 2, 3",
+    ),
+    functions(
+        "a comprehension of lane pairs",
+        "x = sum([g(u, v) for u, v in ((n, 1, 2), (n, 3, 4))])  # error",
+        "cannot unpack 3 values into 2 names",
+    ),
+    functions(
+        "a table's function in a comprehension of the lane",
+        "x = sum([TABLE['g'](k) for k in range(n)])  # error",
+        "a call of `TABLE\\['g'\\]` inside a comprehension that goes by values of the lane",
     ),
     functions(
         "a test of the lane in a comprehension",
@@ -201,6 +229,11 @@ FUNCTIONS = (
     ),
     functions(
         "a long comprehension", "x = sum([g(k) for k in range(65)])  # error", "more than 64 elements .* and a buffer"
+    ),
+    functions(
+        "a long comprehension by types",
+        "v = np.zeros(65) + n\nx = int(sum([g(y) for y in v]))  # error",
+        "more than 64 elements .* and a buffer",
     ),
     functions("a set", "x = {g(k) for k in range(2)}  # error", "a set of values of the lane .* Instead, write a list"),
     functions(

@@ -85,6 +85,38 @@ def in_comprehensions(x, n):
 
 
 @batch
+def elements_of_lanes(x, v, n):
+    """Batched calls in comprehensions whose length types tell: arrays, tuples, ranges, enumerate, zip, tests."""
+    squares = sum([square(v[k]) for k in range(len(v))]) + sum([halve(v[k]) for k in range(v.shape[0] - 1, 0, -1)])
+    both = sum(square(y) * y for y in (x, n + 1.0, halvings(x) * 0.5))
+    joined = [i * square(y) + halve(z) for i, (y, z) in enumerate(zip(v, reversed(v)), n)]
+    rows = [sum([square(y) for y in row if len(row) > 1]) for row in (v, v[1:], v[:1], (x, n * 0.5))]
+    pairs = sum([square(p[0]) - p[1] for p in zip(v[:2], (1, 2))]) + sum(
+        [halve(*p) for p in ((x, 2.0), (n * 0.5, 4.0))]
+    )
+    late = sum([halvings(y) for y in v]) if n > 1 else 0
+    if all(square(y) < 9.0 for y in v):
+        late += 10
+    return squares, both, joined[1], joined[-1], rows, pairs, late
+
+
+@batch
+def functions_by_constants(x, n):
+    """Functions that a comprehension's variables choose, within other comprehensions and beneath their own names."""
+    m = 3
+    named = [TABLE[name](x) for name in ("square", "one")] + [STEPS[i](x) for i in range(len(STEPS))]
+    weighted = sum([i * h(x) for i, h in enumerate(STEPS)]) + sum([w * h(x) for w, h in zip((1, 2), STEPS)])
+    chosen = sum([(square if k else halve)(x) for k in range(2)]) + sum([square(x + k) for k in range(m)])
+    inner = sum([square(sum([n * 0.5 + j for j in range(k)]) + 0.5) for k in range(3)])
+    hidden = sum([square((lambda x: x + y)(1.0)) for y in (n * 0.5, x)])
+    total = 0.0
+    for h in STEPS:
+        few = 2
+        total += sum([h(k + x) for k in range(few)])
+    return named[0] + named[1] + named[3], weighted, chosen, inner, hidden, total
+
+
+@batch
 def point(x, y, scale=1.0, *, shift=0.0):
     return (x - y) * scale + shift
 
@@ -148,6 +180,8 @@ CASES = (
     Case(by_name, (floats(0.5, -2.0), ints(0, 3))),
     Case(passes_functions, (floats(0.5, -2.0, 3.0), ints(0, 2, 4))),
     Case(in_comprehensions, (floats(0.5, -7.0), ints(2, 3))),
+    Case(elements_of_lanes, (floats(0.5, -7.0), floats([1, 2, 3], [0.5, -1, 4]), ints(1, 2))),
+    Case(functions_by_constants, (floats(0.5, -7.0), ints(2, 3))),
     Case(star_arguments, (floats(0.5, -2.0), floats([1, 2], [0.5, -1]), ints(1, 2))),
     Case(lambdas, (floats(0.5, -2.0), ints(0, 5))),
     Case(inner_functions, (floats(0.5, -2.0, 1.0), ints(0, 5, 3))),

@@ -31,7 +31,7 @@ from batchnuts.autobatch.language.arrays import is_python_scalar
 from batchnuts.autobatch.language.builtins import python_len, python_max
 from batchnuts.autobatch.language.functions import write
 from batchnuts.autobatch.language.indexing import row
-from batchnuts.autobatch.language.iteration import elements
+from batchnuts.autobatch.language.iteration import elements, length
 
 UNKNOWN = object()
 """Not known at compile time."""
@@ -39,7 +39,8 @@ UNKNOWN = object()
 _LAST = PREFIX + "last"
 _NEXT = PREFIX + "next"
 ELEMENTS = PREFIX + "elements"
-"""The name of `iteration.elements` in expressions."""
+LENGTH = PREFIX + "length"
+"""The names of `iteration.elements` and `iteration.length` in expressions."""
 
 _WRITTEN = {TRUTH: "bool", BOUND: "int"}
 """Our functions that a text shows by another name."""
@@ -50,7 +51,7 @@ _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 
 def namespace_of(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The namespace in which a function's expressions are evaluated."""
-    ours = {_LAST: last, _NEXT: next_of_range, ROW: row, WRITE: write, ELEMENTS: elements}
+    ours = {_LAST: last, _NEXT: next_of_range, ROW: row, WRITE: write, ELEMENTS: elements, LENGTH: length}
     return with_lane_functions(namespace) | ours
 
 

@@ -33,6 +33,7 @@ from batchnuts.autobatch.frontend.sequences import (
     Known,
     Learned,
     LearnedMore,
+    Numbers,
     Sequence,
     Zip,
 )
@@ -60,7 +61,7 @@ class Loop:
 class Reading:
     """What is found out while a program is read, and what is known from reading it before."""
 
-    learned: dict[Hashable, Learned | Apart] = field(default_factory=dict)
+    learned: dict[Hashable, Learned | Apart | Numbers] = field(default_factory=dict)
     """By loop, and by an expression's place."""
     loops: dict[Hashable, tuple[str, Sequence]] = field(default_factory=dict)
     """Each loop whose rounds only types can tell: its function's name, and what it runs over."""

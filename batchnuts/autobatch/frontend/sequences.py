@@ -42,13 +42,20 @@ class Apart:
     """Types say of an expression that its parts meet dtypes of their own: each part becomes an op."""
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """Types say which numbers a comprehension's range gives, or those of the elements that it runs over."""
+
+    numbers: tuple[int, ...]
+
+
 class LearnedMore(CompileError):
     """Types tell that a loop or an expression (by the place it stands at) has to be written in another way.
 
     The program is to be read again.
     """
 
-    def __init__(self, loop: Hashable, learned: Learned | Apart) -> None:
+    def __init__(self, loop: Hashable, learned: Learned | Apart | Numbers) -> None:
         super().__init__("the elements of a structure that a loop runs over have different types")
         self.loop = loop
         self.learned = learned

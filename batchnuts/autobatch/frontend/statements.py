@@ -23,7 +23,8 @@ from typing import Any
 from batchnuts.autobatch.errors import CompileError, Source
 from batchnuts.autobatch.frontend import expressions
 from batchnuts.autobatch.frontend.calls import Callee
-from batchnuts.autobatch.frontend.for_loops import ForLoopBuilder, Loop, Reading
+from batchnuts.autobatch.frontend.comprehensions import ComprehensionBuilder
+from batchnuts.autobatch.frontend.for_loops import Loop, Reading
 from batchnuts.autobatch.frontend.in_place import Rewriter
 from batchnuts.autobatch.frontend.inner_function import InnerFunction
 from batchnuts.autobatch.frontend.source import FunctionSource, read_function
@@ -45,7 +46,7 @@ MOST_VERSIONS = 64
 """How often a function may be compiled for the functions that it is given."""
 
 
-class _FunctionBuilder(ForLoopBuilder):
+class _FunctionBuilder(ComprehensionBuilder):
     """The statements of one function."""
 
     def __init__(
@@ -67,6 +68,8 @@ class _FunctionBuilder(ForLoopBuilder):
         self.defaults = {}
         self.visible = {}
         self.unsettled = set()
+        self.numbers = {}
+        self.asked = {}
         self.loops: list[Loop] = []
         self.bodies: list[list[ast.stmt]] = []
         own = lambda name: name in self.locals and name not in captured  # noqa: E731
