@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.errors import UnsupportedSyntaxError, start_of, start_of_line
+from batchnuts.autobatch.errors import TypeConflictError, UnsupportedSyntaxError, start_of, start_of_line
+from batchnuts.autobatch.language.arrays import require_fits
 from batchnuts.autobatch.language.pytree import map_leaves
 
 single_lane: ContextVar[bool] = ContextVar("single_lane", default=False)
@@ -122,17 +123,35 @@ def write(buffer: Any, index: Any, value: Any) -> Any:
     One lane: buffer [n, ...], index an integer scalar in [0, n), value [...] of the buffer's dtype; or three equal
     structures of buffers and values with one index. Inside a batched function, `buffer = write(buffer, i, value)`
     is done in place, whatever n. An index outside [0, n) is a ValueError in plain Python and writes nothing in the
-    machine.
+    machine. Raises TypeConflictError for a value that is not of the buffer's dtype and row's shape, or a Python number
+    that the dtype does not hold.
     """
 
     def one(rows: Any, row: Any) -> Any:
         rows = np.array(rows)
+        _require_holds(rows, row)
         if not 0 <= int(index) < len(rows):
             raise ValueError(f"write: index {int(index)} is outside the buffer's {len(rows)} rows")
         rows[int(index)] = row
         return rows
 
     return map_leaves(one, buffer, value)
+
+
+def _require_holds(rows: Any, row: Any) -> None:
+    """Raise TypeConflictError where compiled programs would, for what NumPy casts in silence."""
+    kinds = {bool: "b", int: "iufc", float: "fc", complex: "c"}
+    value = np.asarray(row)
+    fits = rows.dtype.kind in kinds[type(row)] if type(row) in kinds else rows.dtype == value.dtype
+    if not rows.ndim or rows.shape[1:] != value.shape or not fits:
+        raise TypeConflictError(
+            f"write: a row of {rows.dtype}{list(rows.shape)} cannot hold {value.dtype}{list(value.shape)}. The value "
+            "must have the buffer's dtype and its shape without the first axis."
+        )
+    try:
+        require_fits(row, rows.dtype)
+    except OverflowError as error:
+        raise TypeConflictError(f"write: {error}.") from None
 
 
 def sync(fraction: float = 1.0) -> None:
