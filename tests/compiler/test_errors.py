@@ -584,8 +584,9 @@ def test_a_function_that_tensorflow_cannot_trace_says_what_to_use(call: str, tmp
     module.f.run(*INTS, backend="numpy")
 
 
+AROUND = "TABLE = (1, 2, 3)\nVECTOR = np.arange(3)\nMATRIX = np.zeros((2, 2))\n"
 OF_THE_LANE = {
-    "[k for k in TABLE if k > n][0]": "a condition within a comprehension must be known",
+    "[k for k in TABLE if k > n][0]": "a condition within a comprehension or lambda must be known",
     "sum(k for k in TABLE if k > n)": "use a `for` loop, or ops.where",
     "sum([k if k > n else 0 for k in TABLE])": "a condition within a comprehension",
     "sum((k > n) and 1 or 0 for k in TABLE)": "a condition within a comprehension",
@@ -598,13 +599,40 @@ OF_THE_LANE = {
     "hash(n)": "what a text or hash is made of",
     "len({n, 1})": "what a text or hash is made of",
     "len({n: 1})": "what a text or hash is made of",
+    "len(set((n, 1)))": "what a text or hash is made of",
+    "len(frozenset(VECTOR + n))": "what a text or hash is made of",
+    "bin(n) == '0b1'": "what a text or hash is made of",
+    "'a' * n == 'a'": "a str times a lane's number has no length",
+    "complex(n, 1)": "use autobatch.ops, or the backend's own function",
+    "sum(map(lambda v: v if v > 2 else 0, VECTOR + n))": "a condition within a comprehension or lambda must be known",
+    "sum(map(lambda v: v and 1, VECTOR + n))": "use a `for` loop, or ops.where",
+    "sum(map(lambda v: v if v > n else 0, VECTOR))": "a condition within a comprehension or lambda",
+    "sum(filter(lambda v: v > 2, VECTOR + n))": r"what filter\(\) asks must be known .* a `for` loop, or ops.where",
+    "sum(filter(lambda v: v > n, VECTOR))": r"what filter\(\) asks must be known",
+    "sum(filter(None, VECTOR + n))": r"what filter\(\) asks must be known",
+    "sorted(VECTOR + n)": r"what sorted\(\) compares must be known .* swap elements in a loop",
+    "sorted((n, 1))[0]": r"what sorted\(\) compares must be known",
+    "sorted(TABLE, key=lambda v: v * n)": r"what sorted\(\) compares must be known",
+    "n in range(n)": "the end of a range within an expression",
+    "TABLE.index(n)": "what is looked up in a tuple must be known .* compare with each element",
+    "TABLE.count(n)": "what is looked up in a tuple",
+    "{1: 2}.get(n, 0)": "what is looked up in a dict",
+    "TABLE[n]": "the index of a tuple must be known .* ops.stack",
+    "{1: 2}[n]": r"the index of a dict .* ops.stack\(tuple\(values.values\(\)\)\)",
+    "'abc'[n] == 'a'": "Texts are chosen when the program is compiled: write `if` and `else`",
+    "round(float(n), n)": r"the number of digits of round\(\)",
+    "round(2.5, n)": r"the number of digits of round\(\)",
+    "(VECTOR + n)[[0, 9]]": "is outside an axis of 3 elements",
+    "(VECTOR + n)[[0.5, 1]]": "an index must be an integer, not float64",
+    "(MATRIX + n)[[0, 1], 1]": "one array of indices at a time",
+    "(MATRIX + n)[[0, 1], [1, 0]]": "one array of indices at a time",
 }
 
 
 @pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
 @pytest.mark.parametrize("expression", OF_THE_LANE)
 def test_what_must_be_known_is_refused_on_every_backend(expression: str, backend: str, tmp_path: Path) -> None:
-    module = load(tmp_path, f"TABLE = (1, 2, 3)\n@batch\ndef f(n):\n    return {expression}  # error\n")
+    module = load(tmp_path, f"{AROUND}@batch\ndef f(n):\n    return {expression}  # error\n")
     with pytest.raises(CompileError, match=OF_THE_LANE[expression]) as caught:
         module.f.run(*INTS, backend=backend, mode="eager")
     assert caught.value.source is not None

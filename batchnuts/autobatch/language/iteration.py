@@ -74,6 +74,24 @@ def known(x: Any, what: str, advice: str) -> Any:
     return x
 
 
+def all_iterated(values: Any) -> tuple[Any, ...]:
+    """Each of several things to iterate over, as `iterated` has it."""
+    return tuple(map(iterated, elements(values)))
+
+
+def known_elements(x: Any, what: str, advice: str) -> Any:
+    """`x` itself, or its elements, which Python must have at hand. Raises TypeError as `known`."""
+    return tuple(known(element, what, advice) for element in ((x,) if is_array(x) else x))
+
+
+def looked_up(container: Any, x: Any) -> Any:
+    """`x` itself, which a method of a Python container compares with its elements or hashes: no value of the lane."""
+    if isinstance(container, (tuple, list, dict, range)):
+        advice = "compare with each element, or index an array"
+        return known(x, f"what is looked up in a {type(container).__name__}", advice)
+    return x
+
+
 def range_bound(x: Any, checks: operators.Checks | None = None, check: int = 0) -> Any:
     """An integer as Python's own, computed in int64: arrays are cast, and what int64 cannot hold is noted or raises.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, KeysView, Sequence, ValuesView
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from batchnuts.autobatch.language.arrays import (
     is_python_scalar,
     is_tensor,
     require_fits,
+    require_scalar,
     static_shape,
     tensorflow,
     uses_tensorflow,
@@ -142,7 +143,7 @@ _times = _arithmetic("multiply", "*", operator.mul, operator.mul)
 def multiply(x: Any, y: Any) -> Any:
     """`x * y`. TypeError for a list or tuple repeated as often as a lane's number says."""
     for sequence, count in ((x, y), (y, x)):
-        if isinstance(sequence, (list, tuple)) and is_array(count) and static_shape(count) == ():
+        if isinstance(sequence, (list, tuple, str)) and is_array(count) and static_shape(count) == ():
             raise TypeError(
                 f"a {type(sequence).__name__} times a lane's number has no length at compile time. Give the length as "
                 "a constant, or fill a buffer with autobatch.write"
@@ -216,11 +217,32 @@ greater_equal = _comparison("greater_equal", operator.ge, "greater_equal", order
 
 
 def contains(x: Any, values: Any) -> Any:
-    """`x in values`: whether the scalar `x` equals an element of an array, tuple or list."""
+    """`x in values`: whether the scalar `x` equals an element of an array, tuple, list, range, set, or a dict's key."""
+    if is_array(x) and isinstance(values, range):
+        return _in_range(x, values)
+    if is_array(x) and isinstance(values, (set, frozenset, dict, KeysView, ValuesView)):
+        values = tuple(value for value in values if is_array(value) or is_python_scalar(value))
+        if not values:
+            return False
     if not (is_array(values) or (isinstance(values, (tuple, list)) and any(map(is_array, (x, *values))))):
         return x in values
     found = [ops.any(equal(x, value)) for value in ([values] if is_array(values) else values)]
     return functools.reduce(ops.logical_or, found, False)
+
+
+def _in_range(x: Any, values: range) -> Any:
+    """Whether the number `x` is one of a range's."""
+    require_scalar(x, "`in` of a range")
+    kind = dtype_of(x).kind
+    wide = ops.cast(x, "float64" if kind == "f" else "int64")
+    if not values:
+        return not_equal(wide, wide) if kind != "f" else ops.logical_and(equal(wide, 0), not_equal(wide, 0))
+    number = wide if kind == "b" else x
+    low, high = min(values[0], values[-1]), max(values[0], values[-1])
+    inside = ops.logical_and(greater_equal(number, low), less_equal(number, high))
+    if abs(values.step) == 1 and kind != "f":
+        return inside
+    return ops.logical_and(inside, equal(remainder(subtract(wide, low), abs(values.step)), 0))
 
 
 def not_contains(x: Any, values: Any) -> Any:
