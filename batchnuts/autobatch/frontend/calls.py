@@ -179,6 +179,7 @@ class CallBuilder(ExpressionBuilder):
         nodes = [a.value if isinstance(a, ast.Starred) else a for a in node.args]
         inputs = tuple(self.variable(self.atom(a)) for a in nodes)
         name = getattr(callee, "__name__", "primitive")
+        settled = expressions.settling_of(self.namespace).helper(callee.function)
 
         def call(*args: Any) -> tuple[Any, ...]:
             values: list[Any] = []
@@ -186,7 +187,7 @@ class CallBuilder(ExpressionBuilder):
                 if star and callee.batched and is_array(value):
                     raise TypeError(f"*x of an array as arguments of {name!r}, which takes all lanes: index it")
                 values += iteration.elements(value) if star else [value]
-            return (callee.function(*values),)
+            return (settled(*values),)
 
         function = Primitive(name, call, callee.batched, callee.costly)
         self.emit(PrimOp((out,), function, inputs, self.source.at(node)))

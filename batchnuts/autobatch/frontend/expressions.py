@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch.frontend.helpers import Settling, is_helper
 from batchnuts.autobatch.frontend.in_place import ROW, WRITE
 from batchnuts.autobatch.frontend.on_lanes import (
     BOUND,
@@ -41,6 +42,8 @@ _NEXT = PREFIX + "next"
 ELEMENTS = PREFIX + "elements"
 LENGTH = PREFIX + "length"
 """The names of `iteration.elements` and `iteration.length` in expressions."""
+
+_SETTLING = PREFIX + "settling"
 
 _WRITTEN = {TRUTH: "bool", BOUND: "int"}
 """Our functions that a text shows by another name."""
@@ -336,8 +339,14 @@ def frozen(value: Any) -> Any:
 _DATA = (bool, int, float, complex, np.generic, np.ndarray, list, tuple, dict)
 
 
+def settling_of(namespace: dict[str, Any]) -> Settling:
+    """What copies the helpers of a namespace, and keeps its copies there."""
+    settling: Settling = namespace.setdefault(_SETTLING, Settling())
+    return settling
+
+
 def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any]) -> ast.expr:
-    """A copy of the expression in which numbers, arrays and containers from around the function are what they are now.
+    """A copy of the expression in which data and helpers from around the function are what they are now.
 
     A backend that traces reads them once, and one that does not must not see later changes either. Such a value is
     named by a name, attributes and constant indices; copies go into the namespace, one for each text.
@@ -351,11 +360,12 @@ def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, 
             if not isinstance(inner, (ast.Name, ast.Attribute, ast.Subscript)) or not isinstance(inner.ctx, ast.Load):
                 return self.generic_visit(inner)
             value = static_value(inner, local_names, namespace)
-            if not isinstance(value, _DATA):
+            helper = is_helper(value)
+            if not helper and not isinstance(value, _DATA):
                 return self.generic_visit(inner)
             name = CONSTANT + ast.unparse(inner)
             if name not in namespace:
-                namespace[name] = frozen(value)
+                namespace[name] = settling_of(namespace).helper(value) if helper else frozen(value)
             return ast.copy_location(ast.Name(name, ast.Load()), inner)
 
     constant: ast.expr = Constants().visit(copy.deepcopy(node))  # type: ignore[assignment]
