@@ -103,7 +103,7 @@ ELEMENTS = (
     statement("element of a call", "abs(n)[0] = 1  # error", r"Instead, give the array a name first"),
     statement("slice", "y = np.zeros(3)\ny[0:2] = 1.0  # error", "whose index is no integer, .* one element at a time"),
     statement("augmented slice", "y = np.zeros(3)\ny[:] += 1.0  # error", "whose index is no integer, .* one element"),
-    statement("key", "y = {'a': n}\ny['a'] = 1  # error", "whose index is no integer"),
+    statement("key", "y = {'a': n}\ny['a'] = 1  # error", r"a new dict of the same keys: y = \{\*\*y, 'a': value\}"),
     statement("mask", "y = np.zeros(3)\ny[y > 0.0] = 1.0  # error", "the index of an assigned element is an integer"),
     statement(
         "star among elements", "y = np.zeros(3)\ny[0], *x = n, n  # error", r"assignment to `\*x` .* Instead, assign"
@@ -111,6 +111,7 @@ ELEMENTS = (
 )
 
 HELPERS = """
+import collections
 @batch
 def g(a, b=2):
     return a + b
@@ -121,6 +122,7 @@ def apply(h, x):
 def p(n):
     return n + 1
 PAIRS = ((1, g), (2, g))
+PAIR = collections.namedtuple("PAIR", "first second")
 TABLE = {"g": g}
 """
 
@@ -163,9 +165,9 @@ FUNCTIONS = (
         "which takes all lanes: index it",
     ),
     functions(
-        "a function by a star",
-        "x = apply(*(g, n))  # error",
-        "a variable holds arrays and numbers, found BatchedFunction",
+        "a function in a structure",
+        "t = (g, n)  # error\nx = t[0](t[1])",
+        "found the BatchedFunction 'g'. Functions are chosen when the program is compiled. .* a tuple or dict of",
     ),
     functions(
         "a function on one path",
@@ -182,13 +184,38 @@ FUNCTIONS = (
     ),
     functions("a function and a number", "h = g\nh = 3  # error", "'h', which stands for a function, as a variable"),
     functions(
-        "chosen by the lane", "h = g if n > 1 else p  # error\nx = h(n)", "a variable holds arrays and numbers, found B"
+        "chosen by the lane",
+        "h = g if n > 1 else p  # error\nx = h(n)",
+        "found the B.* `if` and `else` with a call in each",
     ),
     functions(
-        "a table by the lane", "x = PAIRS[n][1](n)  # error", "the index of a tuple must be known at compile time"
+        "a table by the lane", "x = PAIRS[n][1](n)  # error", "the index of a tuple .* Functions are chosen when the"
     ),
+    functions("a list by the lane", "h = [g, p][n % 2]  # error\nx = h(n)", "index of a list .* a call in each"),
+    functions(
+        "a key by the lane",
+        "x = TABLE['g' if n > 1 else 'h'](n)  # error",
+        "found the text 'g'. Texts are chosen when .* write `if` and `else` around what they choose",
+    ),
+    functions(
+        "a function in a namedtuple",
+        "x = PAIR(g, n).first(n)  # error",
+        "found the BatchedFunction 'g'|was called by plain one-lane code",
+    ),
+    functions(
+        "a named function by the lane",
+        "x = (h := g)(n) if n > 1 else n  # error",
+        "found the BatchedFunction 'g'. Functions are chosen",
+    ),
+    functions(
+        "a name for another function",
+        "h = p\nx = h(n) + (h := g)(n)  # error",
+        "the name stands for another function, .* a statement of its own",
+    ),
+    functions("too many functions", "a, b = g, p, g  # error\nx = a(n)", "found the BatchedFunction 'g'|cannot unpack"),
+    functions("a function twice", "x = apply(*(g, n), **{'h': g})  # error", "multiple values for"),
     functions("a key that is not there", "x = TABLE['k'](n)  # error", "KeyError: 'k'"),
-    functions("a function returned", "return g  # error", "a variable holds arrays and numbers, found BatchedFunction"),
+    functions("a function returned", "return g  # error", "the BatchedFunction 'g'.* return what it gives"),
     functions(
         "a range of the lane in a comprehension",
         "x = sum([g(v) for v in range(n)])  # error",

@@ -60,6 +60,30 @@ def with_default(x, function=halve, *, scale=1.0):
     return function(x) * scale
 
 
+PAIR = (square, halve)
+
+
+@batch
+def in_variables(x, n):
+    """Functions in tuples, dicts and lists of the function's own, taken apart, passed by stars, named by `:=`."""
+    a, (b, k) = square, (halve, n + 1)
+    b, a = a, b
+    c, d = PAIR
+    steps, table = (square, halve, ops.exp), {"a": square, "b": [halve, lambda y: y + 1.0]}
+    total = a(x) + b(x) * k + c(x) + d(x) + steps[0](x) + steps[2](-abs(x)) + table["b"][0](x) + table["b"][1](x)
+    starred = applied(*(square, x, 2)) + applied(**{"function": halve, "x": x, "n": n}) + composed(*PAIR, x)
+    named = (f := square)(x) + f(x + 1.0)
+    if n > 1:
+        e, m = halve, n
+        named += e(x) * m
+    for step in steps:
+        total += step(x * 0.5)
+    shifts = [lambda y, k=k: y + k for k in range(3)]
+    y = {"low": x, "high": total}
+    y = {**y, "low": starred}
+    return total, starred, named, sum([h(x) for h in shifts]), y["low"]
+
+
 @batch
 def composed(f, g, x):
     return f(g(x))
@@ -178,6 +202,7 @@ def inner_functions(x, n):
 
 CASES = (
     Case(by_name, (floats(0.5, -2.0), ints(0, 3))),
+    Case(in_variables, (floats(0.5, -2.0), ints(0, 3))),
     Case(passes_functions, (floats(0.5, -2.0, 3.0), ints(0, 2, 4))),
     Case(in_comprehensions, (floats(0.5, -7.0), ints(2, 3))),
     Case(elements_of_lanes, (floats(0.5, -7.0), floats([1, 2, 3], [0.5, -1, 4]), ints(1, 2))),

@@ -18,7 +18,7 @@ import numpy as np
 from batchnuts.autobatch.errors import CompileError, UnsupportedSyntaxError
 from batchnuts.autobatch.frontend import expressions
 from batchnuts.autobatch.frontend.for_loops import ForLoopBuilder
-from batchnuts.autobatch.frontend.function_values import with_nodes
+from batchnuts.autobatch.frontend.function_values import COMPREHENSIONS, with_nodes
 from batchnuts.autobatch.frontend.loop_names import renamed
 from batchnuts.autobatch.frontend.sequences import LearnedMore, Numbers
 from batchnuts.autobatch.ir.program import Primitive, PrimOp
@@ -32,7 +32,6 @@ from batchnuts.autobatch.language.pytree import flatten, map_leaves
 MOST_ELEMENTS = 64
 """Elements of a comprehension that calls batched functions."""
 
-_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
 _DISPLAYS = (ast.Tuple, ast.List)
 
 
@@ -112,7 +111,7 @@ class ComprehensionBuilder(ForLoopBuilder):
         choosing = isinstance(node, (ast.IfExp, ast.BoolOp, ast.Compare)) and self.needs_variable(node)
         if choosing or isinstance(node, ast.Lambda):
             return
-        if isinstance(node, _COMPREHENSIONS):
+        if isinstance(node, COMPREHENSIONS):
             if self.has_calls(node):
                 yield node
             return

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from batchnuts.autobatch.frontend import expressions
-from batchnuts.autobatch.frontend.calls import CallBuilder, is_function
+from batchnuts.autobatch.frontend import expressions, walrus
+from batchnuts.autobatch.frontend.calls import CallBuilder, has_functions, is_function
 from batchnuts.autobatch.frontend.expressions import UNKNOWN
 from batchnuts.autobatch.frontend.inner_function import InnerFunction
 from batchnuts.autobatch.frontend.loop_names import renamed
@@ -25,6 +25,9 @@ from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFuncti
 
 MOST_NESTED = 32
 """Lambdas expanded within each other."""
+
+
+COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
 
 
 class FunctionValueBuilder(CallBuilder):
@@ -82,7 +85,17 @@ class FunctionValueBuilder(CallBuilder):
                 self.refuse(node, "a lambda whose defaults are values of the lane", "read them in its body")
             return node
         value = self.static(node)
-        return value if is_function(value) else UNKNOWN
+        if is_function(value):
+            return value
+        if isinstance(node, (ast.Tuple, ast.List, ast.Dict, ast.ListComp)) and self.is_static(node):
+            with_lambda = isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Lambda)
+            if with_lambda or any(self.holds_functions(part) for part in ast.iter_child_nodes(node)):
+                value = self.evaluate(node)
+        return value if has_functions(value) else UNKNOWN
+
+    def holds_functions(self, node: ast.AST) -> bool:
+        """Whether an expression is a function, or a structure with functions in it, known when the program is read."""
+        return isinstance(node, ast.expr) and self.held_function(node) is not UNKNOWN
 
     def hidden(self, value: Any) -> ast.expr:
         """An expression that denotes a constant."""
@@ -91,6 +104,28 @@ class FunctionValueBuilder(CallBuilder):
         name = self.fresh("constant")
         self.namespace[name] = value
         return ast.Name(name, ast.Load())
+
+    def functions_named(self, node: ast.expr) -> ast.expr:
+        """The expression with names in place of `(h := f)`, where every lane comes to it, for a function `f`."""
+        if not walrus.has_walrus(node):
+            return node
+        replaced: dict[int, ast.AST] = {}
+
+        def visit(part: ast.AST) -> None:
+            choosing = isinstance(part, (ast.IfExp, ast.BoolOp)) or expressions.must_stop_early(part)
+            if choosing or isinstance(part, (ast.Lambda, *COMPREHENSIONS)):
+                return
+            for child in ast.iter_child_nodes(part):
+                visit(child)
+            if isinstance(part, ast.NamedExpr) and (function := self.held_function(part.value)) is not UNKNOWN:
+                if part.target.id in self.visible and self.visible[part.target.id][0] is not function:
+                    what = f"`{ast.unparse(part)}`, where the name stands for another function,"
+                    self.refuse(part, what, "assign in a statement of its own")
+                self.hold(part.target.id, function, part)
+                replaced[id(part)] = ast.copy_location(ast.Name(part.target.id, ast.Load()), part)
+
+        visit(node)
+        return with_nodes(node, replaced) if replaced else node
 
     # ---- functions inside -------------------------------------------------------------------------------------------
 

@@ -109,6 +109,9 @@ class Rewriter:
                 isinstance(part, ast.Constant) and type(part.value) is not int
             ):
                 what = f"assignment to `{ast.unparse(target)}`, whose index is no integer,"
+                if isinstance(part, ast.Constant) and isinstance(node, ast.Name):
+                    entry = f"{{**{node.id}, {part.value!r}: value}}"
+                    self.refuse(target, what, f"make a new dict of the same keys: {node.id} = {entry}")
                 self.refuse(target, what, "assign one element at a time, or use ops.where or ops.concatenate")
         if isinstance(node, ast.Attribute):
             what = f"assignment to `{ast.unparse(target)}`, an element of a field,"

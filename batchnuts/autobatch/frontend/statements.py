@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -82,6 +83,12 @@ class _FunctionBuilder(ComprehensionBuilder):
             self.statement(statement)
 
     def statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Return(value=ast.expr()) | ast.Assign() | ast.AugAssign():
+                named = self.functions_named(node.value)  # type: ignore[arg-type]
+                if named is not node.value:
+                    node = copy.copy(node)
+                    node.value = named
         simpler = self.in_place.simpler(node)
         if simpler is not None:
             self.body(simpler)
