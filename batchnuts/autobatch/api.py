@@ -212,7 +212,7 @@ class BatchedFunction(LaneFunction):
 
         Raises CompileError (with the line) for what cannot be batched, LaneInputError for arguments that do not fit,
         StackOverflowError for a lane that recursed deeper than allowed, LaneAssertionError for an assertion that does
-        not hold on some lane.
+        not hold on some lane, an index out of range, or an element written outside its array.
         """
         options = _Options(executor, backend, mode, style, schedule, max_stack_depth)
         if profile and executor in ("unbatched", "reference"):
@@ -394,6 +394,7 @@ class BatchedFunction(LaneFunction):
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Inputs:
         self.refuse_method(self.method_of)
+        self.refuse_in_class()
         for first in args[:1]:  # what @classmethod or @property above @batch gives
             self.refuse_method(first if isinstance(first, type) else type(first))
         try:

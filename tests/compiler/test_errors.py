@@ -674,6 +674,16 @@ METHODS = {
     ),
     "a property": ("    @property  # error\n    @batch\n    def f(self):", "f", "method 'f' of class 'Model'"),
     "a classmethod": ("    @classmethod  # error\n    @batch\n    def f(cls, n):", "f(INPUT)", "its `cls` is no array"),
+    "a classmethod's run": (
+        "    @classmethod  # error\n    @batch\n    def f(cls, n):",
+        "f.run(INPUT, backend='numpy')",
+        "method 'f' of class 'Model' .* its `cls` is no array",
+    ),
+    "a classmethod's run without more": (
+        "    @classmethod  # error\n    @batch\n    def f(cls):",
+        "f.run(INPUT, backend='numpy')",
+        "its `cls` is no array",
+    ),
     "above a classmethod": ("    @batch  # error\n    @classmethod\n    def f(cls, n):", "f", "found a classmethod.*"),
     "above a staticmethod": ("    @batch  # error\n    @staticmethod\n    def f(n):", "f", "Put @staticmethod above"),
 }

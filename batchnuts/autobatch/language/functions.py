@@ -47,13 +47,22 @@ class LaneFunction:
         """Raise UnsupportedSyntaxError, at its line, if the function is a method of that class."""
         name = self.python_function.__name__
         if owner is not None and getattr(self, "__qualname__", "") == f"{owner.__qualname__}.{name}":
-            first = next(iter(self.signature.parameters), "self")
-            raise UnsupportedSyntaxError(
-                f"the method {name!r} of class {owner.__name__!r} cannot be batched: its `{first}` is no array. Define "
-                "the function outside the class, over the arrays it needs, or put @staticmethod above @batch. Methods "
-                "without @batch can be called in batched functions.",
-                start_of(self.python_function),
-            )
+            raise self._no_method(owner.__name__)
+
+    def refuse_in_class(self) -> None:
+        """Raise likewise for what stands in a class and takes its `cls` or `self`, which `C.f.run(n)` does not give."""
+        around = ("", "", *getattr(self, "__qualname__", "").split("."))[-2]
+        if around not in ("", "<locals>") and next(iter(self.signature.parameters), "") in ("cls", "self"):
+            raise self._no_method(around)
+
+    def _no_method(self, owner: str) -> UnsupportedSyntaxError:
+        name, first = self.python_function.__name__, next(iter(self.signature.parameters), "self")
+        return UnsupportedSyntaxError(
+            f"the method {name!r} of class {owner!r} cannot be batched: its `{first}` is no array. Define "
+            "the function outside the class, over the arrays it needs, or put @staticmethod above @batch. Methods "
+            "without @batch can be called in batched functions.",
+            start_of(self.python_function),
+        )
 
 
 _NO_FUNCTIONS = {

@@ -117,8 +117,8 @@ def _require_indices(parts: tuple[Any, ...]) -> None:
         if isinstance(part, slice):
             if any(is_array(bound) for bound in (part.start, part.stop, part.step)):
                 raise TypeError(
-                    "the bounds of a slice must be known at compile time, since they decide the result's shape. Index "
-                    "element by element, or mask with ops.where"
+                    "the bounds of a slice must be known at compile time, since they decide the result's shape. Take "
+                    "elements by an array of indices, as x[i + numpy.arange(n)], or mask with ops.where"
                 )
         elif part is not None:
             if dtype_of(part).kind not in "iu":

@@ -115,6 +115,11 @@ _OF_NUMBERS = (
         "index",
     ),
     (
+        "len is not well defined for a symbolic",
+        "Python's `len` needs a tensor's values, and the body is traced once for all iterations, so there are none. "
+        "Write `x.shape[0]`, the first extent",
+    ),
+    (
         "'SymbolicTensor' object has no attribute 'numpy'|Cannot convert a symbolic tf.Tensor",
         "NumPy needs the numbers of a tensor here, and the body is traced once for all iterations, so there are none. "
         "Write it with TensorFlow's functions (tf.sin in place of np.sin); what is the same for all iterations can be "

@@ -51,8 +51,8 @@ class Fault:
             case FaultKind.ASSERTION:
                 return LaneAssertionError(f"{place}lane {lane}: {self.subject}{count}.")
             case FaultKind.OUTSIDE_BUFFER:
-                return BatchnutsError(
-                    f"{place}lane {lane} wrote outside its buffer {self.subject!r}{count}. "
+                return LaneAssertionError(
+                    f"{place}lane {lane} wrote outside its buffer {self.subject.partition('.')[2]!r}{count}. "
                     "The index must lie within the buffer's first axis."
                 )
             case FaultKind.STACK_OVERFLOW:

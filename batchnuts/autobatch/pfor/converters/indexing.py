@@ -309,11 +309,12 @@ def _index_rows(
             extent = tf.cast(tf.shape(value)[axis + varies], index.dtype)
             inside: Tensor | None = None
             size = 1 if shrinks else out[axis]
-            if size is None and part.stride == 1:
-                size = _length(site, part)
+            strided = size is None and part.stride > 1
+            if size is None and part.stride >= 1:
+                size = _length(site, part)  # from the first entry that is taken to the last one
                 inside = None if size is None else _inside(site, part, index, size, value.shape[axis + varies], extent)
-            if size is None or part.stride != 1:
-                raise Refused(_NO_SIZE)
+            if size is None or (part.stride != 1 and not strided):
+                raise Refused(_NO_SIZE if part.stride > 0 else _BACKWARDS)
             if shrinks and begin.counts and not varies:
                 value = first_rows(site, rows_from(value, axis))
                 varies = True
@@ -326,6 +327,8 @@ def _index_rows(
                 inside = tf.reshape(inside, [-1, *[1] * (value.shape.rank - 1)])
                 value = tf.where(inside, value, tf.constant(np.nan, value.dtype))
             varies = True
+            if strided:
+                value = value[(slice(None),) * (axis + 1) + (slice(None, None, part.stride),)]
             if shrinks:
                 value = tf.squeeze(value, axis + 1)
                 continue
@@ -357,16 +360,19 @@ _NO_SIZE = (
     "write its end as its start and a number, or use tf.slice. (Rows of a RaggedTensor have different lengths: take "
     "them as row[:length] of its to_tensor())"
 )
+_BACKWARDS = "the slice goes backwards from a place that depends on the iteration: write tf.gather(x, i - tf.range(n))"
 _LEAVES = "a slice x[a : a + n] in the body of a pfor leaves the axis it is taken of, so it would have fewer entries"
 
 
 def _length(site: Site, part: Part) -> int | None:
-    """Of a slice whose ends depend on the iteration, where it does not: that of x[i : i + 2] is 2."""
+    """Of a slice whose ends depend on the iteration, where it does not: 2 of x[i : i + 2], 3 of x[i : i + 4 : 2]."""
     begin, end = _entry(site, 1, part.entry), _entry(site, 2, part.entry)
     if part.end is None or begin is None or end is None:
         return None
     length = sum_of(end, site.value_of).plus(sum_of(begin, site.value_of), -1)
-    return None if length.factors else max(length.constant, 0)
+    if length.factors:
+        return None
+    return max((length.constant - 1) // part.stride * part.stride + 1, 0)
 
 
 def _inside(site: Site, part: Part, index: Tensor, size: int, known: int | None, extent: Tensor) -> Tensor | None:
