@@ -76,6 +76,7 @@ def test_a_config_without_our_sampler_is_told() -> None:
         one_chunk(config, "base", 4)
 
 
+@pytest.mark.slow
 def test_the_command_prints_two_tables() -> None:
     command = [
         sys.executable, "-m", "batchnuts.experiments.kernels", "--config", "benchmark.yaml", "--problem", "gauss",

@@ -126,6 +126,7 @@ def test_compiled_ways_give_the_same(method: str) -> None:
     assert difference(plain.outputs, compiled.outputs) < 1e-5
 
 
+@pytest.mark.slow
 def test_the_sampler_is_run_on_either_density() -> None:
     options = {"rows": 30, "columns": 2, "transitions": 2, "step_size": 0.1, "max_tree_depth": 3}
     for method in KINDS["nuts"].methods:
@@ -441,6 +442,7 @@ def test_rows_are_read_as_they_were_written(config: VectorizingConfig) -> None:
 # The command.
 
 
+@pytest.mark.slow  # by default the command of test_quick_modes writes its files
 def test_the_command_writes_its_files_and_goes_on_where_it_stopped(
     config: VectorizingConfig, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -246,7 +246,13 @@ def ten_dimensional() -> tuple[Any, tuple[Any, ...], Transition]:
     return nuts_transition, inputs, nuts_transition.run(*inputs, executor="unbatched")
 
 
-@pytest.mark.parametrize("how", EXECUTORS.values(), ids=list(EXECUTORS))
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(how, id=name, marks=pytest.mark.slow if name in ("graph", "numpy-earliest") else ())
+        for name, how in EXECUTORS.items()
+    ],
+)
 def test_executors_agree_with_plain_python(ten_dimensional: Any, how: dict[str, Any]) -> None:
     nuts_transition, inputs, alone = ten_dimensional
     found = nuts_transition.run(*inputs, **how)

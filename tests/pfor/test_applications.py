@@ -141,7 +141,7 @@ PARTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
 def test_second_derivatives_of_parts_inside_of_the_loop(xla: bool) -> None:
     """Shapes that follow from numbers of the body stay known in the gradients, which are traced inside of it."""

@@ -94,14 +94,14 @@ def check_numbers(random: Random, *ways: Way) -> str:
     return "refused" if refused else "ran"
 
 
-@examples(80)
+@examples(40)
 @given(randoms)
 def test_numpy_agrees_with_plain_python(random: Random) -> None:
     """Each program in some of the ways, which it draws."""
     check(random, *random.sample(ON_NUMPY, 3))
 
 
-@examples(100)
+@examples(60)
 @given(randoms)
 def test_numpy_agrees_with_plain_python_at_the_edges_of_dtypes(random: Random) -> None:
     check_numbers(random, *random.sample(ON_NUMPY, 2))
