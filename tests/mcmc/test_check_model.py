@@ -365,3 +365,13 @@ def test_an_ordinary_density_has_no_assertions() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_assertions(Model.from_function(good, dimension=2), ExecutionSettings())
+
+
+def test_what_is_no_model_is_named() -> None:
+    with pytest.raises(ModelError, match="takes a Model, found function"):
+        sample_chains(lambda q: q)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="expected names with their shapes"):
+        Model.from_function(lambda q: q, variables={"mu": 3})  # type: ignore[dict-item]
+    model = Model.from_function(lambda q: -tf.reduce_sum(q * q), dimension=1)
+    with pytest.raises(SettingsError, match="progress"):
+        sample_chains(model, progress="yes")  # type: ignore[arg-type]

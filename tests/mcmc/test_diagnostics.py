@@ -102,3 +102,17 @@ def test_unusable_draws_are_refused():
         diagnose(np.zeros((4, 0, 2)), names(2))
     with pytest.raises(DiagnosticsError, match="NaN or infinite"):
         diagnose(np.full((4, 10, 2), np.nan), names(2))
+
+
+def test_labels_in_brackets_are_no_markup():
+    found = diagnose(np.random.default_rng(0).normal(size=(4, 50, 2)), ["beta[age]", "beta[/x]"])
+    shown = text(found.table())
+    assert "beta[age]" in shown
+    assert "beta[/x]" in shown
+
+
+def test_a_run_of_divergences_is_called_unusable():
+    draws = np.random.default_rng(0).normal(size=(4, 50, 1))
+    assert "WARNING" in diagnose(draws, ["x"], np.ones((4, 50), bool)).verdict()
+    assert "(100% of the draws)" in diagnose(draws, ["x"], np.ones((4, 50), bool)).verdict()
+    assert "WARNING" not in diagnose(draws, ["x"], np.zeros((4, 50), bool)).verdict()

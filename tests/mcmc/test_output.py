@@ -282,6 +282,16 @@ def test_draws_go_to_the_first_folder_that_takes_them(model, tmp_path, monkeypat
     assert (tmp_path / "free" / "a.nc").read_bytes() == first
 
 
+def test_draws_of_a_missing_folder_go_to_a_temporary_one(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(saving.tempfile, "tempdir", str(elsewhere))
+    groups = {"posterior": xarray.Dataset({"x": (("chain", "draw"), np.zeros((2, 3)))})}
+    with pytest.raises(OutputError, match="The draws are kept in"):
+        save(groups, tmp_path / "missing" / "draws.nc")
+    assert (elsewhere / "draws.nc").exists()
+
+
 def test_folders_for_draws_that_cannot_be_saved_where_they_should_exist():
     assert saving.other_folders()
     assert all(folder.is_dir() for folder in saving.other_folders())
