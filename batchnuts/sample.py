@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchnuts import __version__
-from batchnuts.stopping import StopSignals, tell
+from batchnuts.stopping import StopSignals, say
 
 if TYPE_CHECKING:
     import xarray
@@ -47,13 +47,13 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
             return _main(argv, stop)
         except KeyboardInterrupt:
             lost = "the draws were given up" if stop.holding else "nothing was drawn yet"
-            tell(f"{stop.name}; {lost} and no file was written.")
+            say(f"{stop.name}; {lost} and no file was written.")
             return stop.exit_code
         except Exception:
             # An import that is interrupted may raise anything.
             if stop.first is None or stop.holding:
                 raise
-            tell(f"{stop.name}; nothing was drawn yet and no file was written.")
+            say(f"{stop.name}; nothing was drawn yet and no file was written.")
             return stop.exit_code
 
 
@@ -72,13 +72,13 @@ def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
         target = check_path(config.output.path, force=arguments.force)
         return _run(config, target, stop, force=arguments.force, quiet=arguments.quiet)
     except ConfigError as error:
-        tell(f"the config cannot be used.\n{error}")
+        say(f"the config cannot be used.\n{error}")
         return 2
     except BatchnutsError as error:
-        tell(str(error))
+        say(str(error))
         return 1
     except MemoryError:
-        tell(
+        say(
             "the run does not fit into memory. Its largest arrays are chains x draws x dimension; lower "
             "sampler.chains or sampler.draws."
         )
@@ -130,7 +130,7 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
     failure = None
     with view as progress:
         try:
-            with _warnings_told():
+            with _warnings_reported():
                 draws = run_chains(model, config.sampler, config.execution, progress, stop)
         except Exception as error:
             failure = error
@@ -147,7 +147,7 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
     stop.release()
     if draws.interrupted:
         why = stop.name if failure is None else "the run failed"
-        tell(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.")
+        say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.")
     if failure is not None:
         raise failure
     try:
@@ -161,17 +161,17 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
             print_report(draws, model, config, target, saving)
             sys.stdout.flush()
     except KeyboardInterrupt:
-        tell(f"the summary was {stop.name}; the draws are in {target}.")
+        say(f"the summary was {stop.name}; the draws are in {target}.")
         return stop.exit_code
     except OSError as error:  # who should read it is gone: a closed pipe or terminal
-        tell(f"the summary cannot be printed ({error.strerror}); the draws are in {target}.")
+        say(f"the summary cannot be printed ({error.strerror}); the draws are in {target}.")
         with suppress(OSError, ValueError):  # what is left in its buffer would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return stop.exit_code if draws.interrupted else 0
 
 
 @contextmanager
-def _warnings_told() -> Iterator[None]:
+def _warnings_reported() -> Iterator[None]:
     """What is to be said of a model, as a line of ours."""
     from batchnuts.mcmc.assertions import AssertionWarning
 
@@ -180,7 +180,7 @@ def _warnings_told() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, AssertionWarning):
-                tell(f"warning: {message}")
+                say(f"warning: {message}")
             else:
                 shown(message, category, *place, **more)
 
@@ -196,13 +196,13 @@ def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> No
         save(groups, target, force=force)
     except NotSaved as error:
         while sys.stdin.isatty() and sys.stderr.isatty():
-            tell(f"{error} They are still in memory. Make room and press Enter to try again, or type another path:")
+            say(f"{error} They are still in memory. Make room and press Enter to try again, or type another path:")
             answer = sys.stdin.readline()
             if not answer:
                 break
             try:
                 place = Path(answer.strip() or target).expanduser()
-                tell(f"the draws are in {save(groups, place, force=force and place == target)}.")
+                say(f"the draws are in {save(groups, place, force=force and place == target)}.")
                 return
             except NotSaved as again:
                 error = again

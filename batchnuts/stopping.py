@@ -93,7 +93,7 @@ class StopSignals:
         if not self.holding:
             raise KeyboardInterrupt
         if self.count == 1:
-            tell(f"{self.name}; {self._keeping}.")
+            say(f"{self.name}; {self._keeping}.")
         elif self._warned_at is None:
             self._warn()
             self._start_clock()
@@ -105,7 +105,7 @@ class StopSignals:
             self._read_at = self._warned_at
 
     def _warn(self) -> None:
-        tell(f"{self._keeping}; press again to give up and lose them.")
+        say(f"{self._keeping}; press again to give up and lose them.")
         self._warned_at = time.monotonic()
 
     def _start_clock(self) -> None:
@@ -127,7 +127,7 @@ class StopSignals:
         self._read_at = time.monotonic()
 
 
-def tell(text: str) -> None:
+def say(text: str) -> None:
     """Write a line of ours to stderr: from a signal's handler too, and though nobody may be there to read it."""
     line = f"batchnuts: {text}\n"
     try:

@@ -27,7 +27,7 @@ QUESTION = """\
 How many gradients of a Bayesian logistic regression can NUTS put to use in a second, over all chains together, as
 more chains run at once? A gradient is *useful* if NUTS of one chain evaluates it too; what a batch computes for
 chains that wait is not counted. Every sampler has the same starting points, step size, metric (the identity) and
-greatest tree depth, and, but for those named at the end, the same number of transitions and of leapfrogs per leaf. It
+maximum tree depth, and, but for those named at the end, the same number of transitions and of leapfrogs per leaf. It
 runs in a process of its own, and is compiled and run once before it is timed. The samplers take turns, run by run."""
 
 
@@ -45,15 +45,15 @@ def pictures(results: Results) -> Mapping[str, Any]:
             plots.draw_curve(place, results.values("rate", name, problem), curve.label, number, flat=curve.flat)
         plots.finish(place, x="chains", y=QUANTITIES["rate"].axis, title=panel, sizes=config.run.chains, log_y=True)
     drawn = {"figure6": throughput}
-    told = {
+    shown = {
         name: results.values("utilization", name, problem) for name, curve in config.curves.items() if not curve.flat
     }
-    if not any(told.values()):
+    if not any(shown.values()):
         return drawn  # none of these libraries tells how many gradients it computed
     shares, (place,) = plots.new_figure(1, f"NUTS on {config.problems[problem].label}, {run}", height=5.0)
     for number, (name, curve) in enumerate(config.curves.items()):
         if not curve.flat:
-            plots.draw_curve(place, told[name], curve.label, number)
+            plots.draw_curve(place, shown[name], curve.label, number)
     plots.finish(
         place,
         x="chains",

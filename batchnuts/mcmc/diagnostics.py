@@ -75,7 +75,7 @@ class Diagnostics:
         return np.argsort(np.where(np.isnan(self.rhat), -np.inf, -self.rhat), kind="stable")
 
     def verdict(self) -> str:
-        """Some lines: convergence, the least effective sample size, divergences, trees cut at the depth limit."""
+        """Some lines: convergence, the minimum effective sample size, divergences, trees cut at the depth limit."""
         count = len(self.names)
         total = self.chains * self.draws
         if self.converged is None:
@@ -91,8 +91,8 @@ class Diagnostics:
             lines = [f"R-hat < {RHAT_LIMIT} on all {count} coefficients: {answer}, worst {self.names[worst]} = {shown}"]
         ess = self.columns["ess_bulk"]
         if np.isfinite(ess).any():
-            least = int(np.nanargmin(ess))
-            lines.append(f"Least bulk ESS: {ess[least]:.0f} of {total} draws ({self.names[least]})")
+            lowest = int(np.nanargmin(ess))
+            lines.append(f"Minimum bulk ESS: {ess[lowest]:.0f} of {total} draws ({self.names[lowest]})")
         share = f" ({100 * self.divergences / total:.3g}% of the draws)" if self.divergences else ""
         lines.append(f"Divergences: {self.divergences}{share}")
         if self.divergences > total / 10:

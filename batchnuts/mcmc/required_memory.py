@@ -31,10 +31,10 @@ def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str) -> str 
 
 def machine_memory() -> int:
     """Bytes: the machine's, or what its container may use."""
-    least = int(psutil.virtual_memory().total)
+    smallest = int(psutil.virtual_memory().total)
     for name in _LIMITS:
         try:
-            least = min(least, int(Path(name).read_text()))
+            smallest = min(smallest, int(Path(name).read_text()))
         except (OSError, ValueError):  # there is none, or it says "max"
             continue
-    return least
+    return smallest

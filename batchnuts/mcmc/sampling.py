@@ -32,7 +32,7 @@ from batchnuts.mcmc.starts import find_starts, first_starts
 from batchnuts.mcmc.step_size import pooled_step_size, start_adaptation
 from batchnuts.mcmc.warmup import Window, warmup_windows
 from batchnuts.settings.schema import SettingsError
-from batchnuts.stopping import StopSignals, tell
+from batchnuts.stopping import StopSignals, say
 
 ProgressCallback = Callable[[Progress], None]
 
@@ -78,7 +78,7 @@ def sample_chains(model: Model, *, progress: ProgressCallback | bool | None = No
         stop.hold()
         result = to_arviz(to_datasets(draws, model))
     if draws.interrupted:
-        tell(f"{stop.name}; {draws.what_there_is()}.")
+        say(f"{stop.name}; {draws.what_there_is()}.")
     return result
 
 

@@ -61,11 +61,11 @@ class PointResults(Generic[C, R]):
 
 def word(seen: Value, at_least: float | None, at_most: float | None) -> str:
     """Whether a claim holds of a figure, and whether the repetitions differ enough to doubt that."""
-    least = -math.inf if at_least is None else at_least
-    most = math.inf if at_most is None else at_most
-    holds = least <= seen.value <= most
-    all_within = least <= seen.low and seen.high <= most
-    some_within = seen.low <= most and least <= seen.high
+    lower = -math.inf if at_least is None else at_least
+    upper = math.inf if at_most is None else at_most
+    holds = lower <= seen.value <= upper
+    all_within = lower <= seen.low and seen.high <= upper
+    some_within = seen.low <= upper and lower <= seen.high
     doubtful = not all_within if holds else some_within
     return ("holds" if holds else "does not hold") + (_DOUBT if doubtful else "")
 

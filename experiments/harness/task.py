@@ -96,7 +96,7 @@ class Runnable(Protocol):
 
     @property
     def preparation(self) -> Preparation:
-        """What the asker is told of it."""
+        """What the asker gets to know of it."""
 
     def run(self, seed: int) -> Figures:
         """Run it once more."""
@@ -119,6 +119,6 @@ class Run:
 
 def fingerprint(task: Any) -> str:
     """Twelve hexadecimal digits that change with every field of a dataclass that takes part in comparisons."""
-    told = {item.name for item in fields(task) if item.compare}
-    text = json.dumps({name: value for name, value in asdict(task).items() if name in told}, sort_keys=True)
+    compared = {item.name for item in fields(task) if item.compare}
+    text = json.dumps({name: value for name, value in asdict(task).items() if name in compared}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -40,12 +40,12 @@ QUANTITIES: Mapping[Measure, Quantity] = {
         lambda run: run.asynchronous_utilization, statistics.fmean, "utilization without waiting", ".3f", "mean"
     ),
     "ess_per_minute": Quantity(
-        lambda run: run.ess_per_minute, statistics.median, "effective samples per minute (least)", ",.3g", "median"
+        lambda run: run.ess_per_minute, statistics.median, "effective samples per minute (minimum)", ",.3g", "median"
     ),
     "ess_per_second": Quantity(
         lambda run: None if run.ess_per_minute is None else run.ess_per_minute / 60,
         statistics.median,
-        "effective samples per second (least)",
+        "effective samples per second (minimum)",
         ",.3g",
         "median",
     ),
@@ -95,7 +95,8 @@ class Verdict:
 
 
 def judge(results: Results, claim: Claim) -> Verdict:
-    """Look a claim's figure up; a ratio's range is from the least over the largest to the largest over the least."""
+    """Look a claim's figure up; a ratio's range is from the smallest over the largest to the largest over the
+    smallest."""
     problem = claim.problem or next(iter(results.config.problems))
     above = _at(results, claim.measure, claim.curve, problem, claim.chains)
     if claim.over_curve is None or above is None:

@@ -131,7 +131,7 @@ class Timing:
     asynchronous_gradients: int
     """What they would execute if no chain ever waited before its end: chains times the chain that needs most."""
     ess_min: float | None
-    """Least bulk ESS of all coordinates, over all chains; None if not asked for."""
+    """Minimum bulk ESS of all coordinates, over all chains; None if not asked for."""
     ess_mean: float | None
     peak_memory_mb: float
     """Of the process so far."""

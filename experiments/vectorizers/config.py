@@ -97,7 +97,8 @@ class MeasurementSettings(Settings):
 
 
 class Claim(Settings):
-    """A ratio of two curves' speeds, and what somebody says of it: the least one over the points it is about."""
+    """A ratio of two curves' speeds, and what somebody claims of it: the minimum over the points that the claim is
+    about."""
 
     says: str = Field(min_length=1, description="the claim in words")
     source: str = Field(min_length=1, description="who says so, where")

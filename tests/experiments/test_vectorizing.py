@@ -418,9 +418,9 @@ def test_ratios_compare_timings_of_the_same_turn(config: VectorizingConfig) -> N
     assert ratio is not None
     assert asdict(ratio.value) == pytest.approx(asdict(Value(2, 2.5, 2.0, 3.0, 2)))
     assert results.rate("ours", "linear", 2) == Value(2, 6.6, 1.2, 12.0, 2)
-    least, verdict = results.judge(config.claims["faster"])
-    assert least is not None
-    assert (least.value.size, least.value.value, verdict) == (3, 1.0, "holds")
+    lowest, verdict = results.judge(config.claims["faster"])
+    assert lowest is not None
+    assert (lowest.value.size, lowest.value.value, verdict) == (3, 1.0, "holds")
     assert results.ratio("ours", "jax", "linear", 2) is None
     other = [replace(row, group="b") if row.method == "pfor" else row for row in rows]
     assert VectorizingResults(config, other).ratio("ours", "sequential", "linear", 2) is None

@@ -49,7 +49,7 @@ def test_good_draws_are_ok_and_the_numbers_are_those_of_the_summary() -> None:
     assert found.ok
     assert found.advice == ()
     assert found.worst_rhat == expected.rhat.max() < 1.01
-    assert found.least_ess == expected.columns["ess_bulk"].min()
+    assert found.min_ess == expected.columns["ess_bulk"].min()
     text = str(found)
     assert text == repr(found)
     assert text.startswith("OK: 8 chains x 300 draws\nR-hat < 1.01 on all 7 coefficients: yes, worst ")
@@ -70,7 +70,7 @@ few = make_draws(MODEL, SamplerSettings(chains=2, draws=20))
     ("draws", "advice"),
     [
         (replace(GOOD, position=shifted), "The chains do not agree (R-hat above 1.01): double warmup and draws."),
-        (few, "The draws are worth few independent ones: raise draws until the least bulk ESS is 400"),
+        (few, "There are few effective draws: raise draws until the minimum bulk ESS is 400"),
         (with_stats(diverging=np.ones((8, 300), bool)), "Some trajectories diverged: raise target_acceptance"),
         (make_draws(MODEL, SamplerSettings(chains=1, draws=50)), "Convergence cannot be judged: run at least 2 chains"),
     ],

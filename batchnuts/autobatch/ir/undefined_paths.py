@@ -78,17 +78,17 @@ def _conditions(function: Function, variable: str, path: list[str]) -> str:
             if label not in ways_around and label != reader:
                 ways_around.add(label)
                 todo.append(label)
-    told = []
+    conditions = []
     for label, taken in pairwise(path):
         branch = blocks[label].terminator
         if isinstance(branch, BranchOp):
             holds = taken == branch.true_label
             if (branch.false_label if holds else branch.true_label) in ways_around:
-                told.append(_told(blocks[label], branch, holds))
-    return "when " + " and ".join(told) if told else "always"
+                conditions.append(_condition_text(blocks[label], branch, holds))
+    return "when " + " and ".join(conditions) if conditions else "always"
 
 
-def _told(block: Block, branch: BranchOp, holds: bool) -> str:
+def _condition_text(block: Block, branch: BranchOp, holds: bool) -> str:
     line = f"line {branch.source.line}" if branch.source else "an unknown line"
     if block.label.split(".")[1:2] == ["for"]:
         return f"the `for` loop of {line} has {'another round' if holds else 'no round left'}"

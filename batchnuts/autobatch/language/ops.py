@@ -174,10 +174,10 @@ def _ordered(boolean: str, before: _Function) -> _Function:
 def _reduced(boolean: str, number: str) -> _Function:
     def extreme(x: Any, axis: Any, keepdims: bool) -> Any:
         tf = _tensorflow()
-        least = getattr(tf, boolean if x.dtype.is_bool else number)(x, axis, keepdims)
+        minimum = getattr(tf, boolean if x.dtype.is_bool else number)(x, axis, keepdims)
         if not x.dtype.is_floating:
-            return least
-        return tf.where(tf.reduce_any(x != x, axis, keepdims), tf.constant(np.nan, x.dtype), least)  # as in _ordered
+            return minimum
+        return tf.where(tf.reduce_any(x != x, axis, keepdims), tf.constant(np.nan, x.dtype), minimum)  # as in _ordered
 
     return extreme
 

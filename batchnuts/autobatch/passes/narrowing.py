@@ -234,13 +234,13 @@ class Narrowing:
         identifier = variable.rpartition(".")[2]
         tree = flatten(self.made.get(variable, self.types.get(variable)))[1]
         path = leaf_names(identifier, tree)[leaf]
-        least, most = int(limits.min), int(limits.max)
-        text = f"{least} <= {path}" if dtype == "uint64" else f"{least} <= {path} <= {most}"
+        lowest, most = int(limits.min), int(limits.max)
+        text = f"{lowest} <= {path}" if dtype == "uint64" else f"{lowest} <= {path} <= {most}"
         held = self.fresh(variable, None)
         self.made[held] = TensorType("bool")
         shown = self.texts.get(variable, path) if tree.kind is None else path
-        message = f"the integer `{shown}` does not fit {dtype}, which holds {least} to {most}"
-        function = Primitive(text, _within(leaf, least, most), speculable=True)
+        message = f"the integer `{shown}` does not fit {dtype}, which holds {lowest} to {most}"
+        function = Primitive(text, _within(leaf, lowest, most), speculable=True)
         return PrimOp((held,), function, (variable,), source), AssertOp(held, message, source)
 
     def fresh(self, like: str, kind: str | None) -> str:
@@ -262,11 +262,11 @@ def _with_dtype(dtype: str, leaf: TensorType) -> TensorType:
     return replace(leaf, dtype=dtype)
 
 
-def _within(leaf: int, least: int, most: int) -> Callable[..., tuple[Any, ...]]:
+def _within(leaf: int, lowest: int, most: int) -> Callable[..., tuple[Any, ...]]:
     def call(value: Any) -> tuple[Any, ...]:
         number = flatten(value)[0][leaf]
-        from_least, to_most = operators.greater_equal(number, least), operators.less_equal(number, most)
-        return (ops.logical_and(from_least, to_most),)
+        from_lowest, to_most = operators.greater_equal(number, lowest), operators.less_equal(number, most)
+        return (ops.logical_and(from_lowest, to_most),)
 
     return call
 

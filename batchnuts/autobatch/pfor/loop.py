@@ -77,10 +77,10 @@ def convert(
     except PforError:
         raise
     except Exception as error:
-        told = of_tracing(error)
-        if told is None:
+        explained = of_tracing(error)
+        if explained is None:
             raise
-        raise told from None
+        raise explained from None
     finally:
         _inside.reset(token)
     _refuse_composites(concrete)

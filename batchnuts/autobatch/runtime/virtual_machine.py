@@ -42,7 +42,7 @@ FIRST_STACK_DEPTH = 16
 GROWTH = 4
 """How many times deeper stacks are made at once: each time the program runs again from the start."""
 
-LARGEST_TOLD_DEPTH = 1 << 20
+LARGEST_PREDICTED_DEPTH = 1 << 20
 """How deep automatic stacks are where an input tells that the recursion goes so deep."""
 
 FIRST_STACK_BYTES = 1 << 28
@@ -60,7 +60,7 @@ def affordable_depth(program: Program, lanes: int) -> int:
     """The depth at which the stacks of a lowered program fill FIRST_STACK_BYTES."""
     types = [program.var_defs[v] for v, a in program.var_alloc.items() if a is VariableAllocation.FULL]
     frame: int = 4 + sum(np.dtype(t.dtype).itemsize * math.prod(t.shape) for t in types)
-    return min(FIRST_STACK_BYTES // (frame * max(lanes, 1)), LARGEST_TOLD_DEPTH)
+    return min(FIRST_STACK_BYTES // (frame * max(lanes, 1)), LARGEST_PREDICTED_DEPTH)
 
 
 class VirtualMachine:

@@ -218,7 +218,7 @@ def _windows(value: Tensor, begin: Tensor, size: int, axis: int, varies: bool) -
     return tf.transpose(taken, [axis, *(k for k in range(taken.shape.rank) if k != axis)])
 
 
-def masks_behind_rows(site: Site) -> dict[str, int]:
+def masks_after_rows(site: Site) -> dict[str, int]:
     """The bit masks of a strided slice, one axis further, and all of the first axis."""
     masks = {name: site.attr(name) << 1 for name in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")}
     return masks | {name: site.attr(name) << 1 | 1 for name in ("begin_mask", "end_mask")}
@@ -230,14 +230,14 @@ def strided_slice(site: Site) -> list[Value]:
     takes what is there. Where the end of a slice of the first axis differs, so do the lengths of what it gives."""
     site.only(0, 1, 2)
     if not (site.varies(1) or site.varies(2)):
-        places = (_behind_rows(site, 1, 0), _behind_rows(site, 2, 0), _behind_rows(site, 3, 1))
-        return site.emit_rows(site.tensor(0), *places, **masks_behind_rows(site))
+        places = (_after_rows(site, 1, 0), _after_rows(site, 2, 0), _after_rows(site, 3, 1))
+        return site.emit_rows(site.tensor(0), *places, **masks_after_rows(site))
     out = static_shape(site.op.outputs[0])
     value, lengths, origin = _index_rows(site, site.tensor(0), site.varies(0), site.row_rank(0), out)
     return [Stacked(value) if lengths is None else cut_to(value, lengths, origin)]
 
 
-def _behind_rows(site: Site, k: int, first: int) -> Tensor:
+def _after_rows(site: Site, k: int, first: int) -> Tensor:
     """Input k, a vector with an entry for each axis, and `first` for that of the rows; with few ops, as loops slice."""
     vector, constant = site.op.inputs[k], site.constant(k)
     if constant is not None:
@@ -450,7 +450,7 @@ def strided_slice_gradient(site: Site) -> list[Value]:
     """Into zeros of the shape that was cut. Where the places differ between rows, what was cut is differentiated."""
     if site.varies(1) or site.varies(2) or site.varies(3):
         return [Stacked(_backward(site))]
-    return _into_zeros(site, site.tensor(2), site.stacked(4), masks_behind_rows(site))
+    return _into_zeros(site, site.tensor(2), site.stacked(4), masks_after_rows(site))
 
 
 def _backward(site: Site) -> Tensor:
@@ -470,7 +470,7 @@ def _backward(site: Site) -> Tensor:
 def slice_gradient_to_end(site: Site, above: Tensor) -> list[Value]:
     """That of a slice whose end differs between rows, as if it went to the end of its axis, the first of a row."""
     k = _varying_end(site)
-    masks = masks_behind_rows(site)
+    masks = masks_after_rows(site)
     masks["end_mask"] |= 1 << (k + 1)
     begin = site.tensor(1)
     return _into_zeros(site, tf.zeros_like(begin), above, masks)

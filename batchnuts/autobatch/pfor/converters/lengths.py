@@ -294,17 +294,17 @@ def reduction(site: Site) -> list[Value]:
     if axes is None:
         raise Refused("the axes that it goes over are not known")
     over = sorted({int(axis) % site.row_rank(0) for axis in np.atleast_1d(axes)})
-    behind = tf.constant([axis + 1 for axis in over], tf.int32)
+    shifted = tf.constant([axis + 1 for axis in over], tf.int32)
     if not over:
         return [value]
     if 0 not in over:
-        (tensor,) = site.emit(value.tensor, behind)
+        (tensor,) = site.emit(value.tensor, shifted)
         return [replace(value, tensor=tensor)]
     kind = site.op.type
     whole = filled(value, _neutral(kind, value.tensor.dtype))
     if kind != "Mean":
-        return site.emit_rows(whole, behind)
-    total = tf.reduce_sum(whole, behind, keepdims=site.attr("keep_dims"))
+        return site.emit_rows(whole, shifted)
+    total = tf.reduce_sum(whole, shifted, keepdims=site.attr("keep_dims"))
     others = product([shape_of(value.tensor)[axis + 1] for axis in over if axis])
     count = tf.reshape(tf.cast(value.lengths * others, total.dtype), [-1, *[1] * (total.shape.rank - 1)])
     return [Stacked(tf.truncatediv(total, count) if total.dtype.is_integer else total / count)]
