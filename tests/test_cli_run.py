@@ -1,4 +1,5 @@
-"""The real command line: whole runs and signals in a process of their own, what bad models are told within this one."""
+"""The real command line: whole runs and signals in a process of their own, what is reported of bad models within this
+one."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
     return folder, run("--config", "small.yaml", cwd=folder)
 
 
-def test_a_run_tells_what_it_did(finished: Any) -> None:
+def test_a_run_reports_what_it_did(finished: Any) -> None:
     folder, done = finished
     assert "x[0]" in done.stdout
     assert "x[4]" in done.stdout
@@ -352,7 +353,7 @@ os.abort()
 """
 
 
-def test_the_words_of_a_crash_are_not_lost(tmp_path: Path) -> None:
+def test_the_messages_of_a_crash_are_not_lost(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(CONFIG)
     (tmp_path / "tensorflow.py").write_text(CRASH)
     line, options = command("--config", "small.yaml", cwd=tmp_path)

@@ -43,8 +43,8 @@ class Mistake:
 def statement(name: str, lines: str, message: str) -> Mistake:
     """An unsupported statement in the middle of a function."""
     body = "".join(f"    {line}\n" for line in lines.splitlines())
-    behind = "import itertools\nTABLE = np.zeros(3)\nENDLESS = itertools.count()\n"
-    return Mistake(name, f"@batch\ndef f(n):\n    x = n\n{body}    return x\n{behind}", message)
+    rest = "import itertools\nTABLE = np.zeros(3)\nENDLESS = itertools.count()\n"
+    return Mistake(name, f"@batch\ndef f(n):\n    x = n\n{body}    return x\n{rest}", message)
 
 
 UNSUPPORTED = (

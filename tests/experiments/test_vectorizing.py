@@ -184,12 +184,12 @@ class StandIn:
         StandIn.asked.append(("end", ""))
 
     def prepare(self, task: Task) -> Preparation:
-        return self.told("prepare", task) or Preparation(1.0, ((1.0, 0.5),), {"units": 10.0})
+        return self.reported("prepare", task) or Preparation(1.0, ((1.0, 0.5),), {"units": 10.0})
 
     def run(self, task: Task, seed: int) -> dict[str, Any]:
-        return self.told("run", task) or {"seconds": 0.5, "calls": 2, "load": 0.1}
+        return self.reported("run", task) or {"seconds": 0.5, "calls": 2, "load": 0.1}
 
-    def told(self, what: str, task: Task) -> Any:
+    def reported(self, what: str, task: Task) -> Any:
         assert task.process == self.process
         curve = NAMES[task.method]
         StandIn.asked.append((what, curve))
@@ -245,7 +245,7 @@ def test_what_is_there_is_not_measured_again_and_a_cut_group_is(config: Vectoriz
     assert len({row.group for row in again if row.size == 3}) == 1
 
 
-def test_one_that_fails_is_told_and_the_others_go_on(config: VectorizingConfig) -> None:
+def test_a_failure_is_reported_and_the_others_go_on(config: VectorizingConfig) -> None:
     def behave(what: str, curve: str) -> Any:
         if curve == "theirs":
             raise NoAnswer("no rule for Svd", lost=False)

@@ -230,7 +230,7 @@ def test_starts_that_are_given_as_one_array() -> None:
     run(Model(name="given", log_density=good, dimension=2, initializer=lambda rng, chains: starts))
 
 
-def test_a_python_branch_on_values_is_told_the_remedy_first() -> None:
+def test_a_python_branch_on_values_is_reported_with_the_remedy_first() -> None:
     def branches(q: Any) -> Any:
         return good(q) if q[0] > 0 else 2.0 * good(q)
 
@@ -240,7 +240,7 @@ def test_a_python_branch_on_values_is_told_the_remedy_first() -> None:
         run_chains(Model.from_function(branches, dimension=2), SamplerSettings(chains=2, draws=1), ExecutionSettings())
 
 
-def test_a_distribution_in_place_of_a_density_is_told_how_to_wrap_it() -> None:
+def test_a_distribution_in_place_of_a_density_is_reported_with_how_to_wrap_it() -> None:
     class Joint:
         def log_prob(self, **parts: Any) -> Any:
             return parts
@@ -336,7 +336,7 @@ def asserts(q: Any) -> Any:
     return tf.cond(q[0] < 40.0, inner, lambda: good(q))
 
 
-def test_assertions_that_xla_leaves_out_are_told_by_line() -> None:
+def test_assertions_that_xla_leaves_out_are_reported_by_line() -> None:
     """In graph and eager mode they are evaluated, and nothing is said."""
     model = Model.from_function(asserts, dimension=2)
     lines = Path(__file__).read_text().splitlines()

@@ -226,7 +226,7 @@ def test_buffers_of_few_rows_change_no_draw(whole: Any, division: tuple[int, int
 
 
 def test_what_is_carried_when_a_buffer_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of chains that adapt and diverge: the adaptation, and how often they have diverged, which every slice tells."""
+    """Of chains that adapt and diverge: the adaptation, and how often they have diverged, which every slice reports."""
     slice_for(1e-6, monkeypatch)
     stretch = inputs(CAPACITY, step=4.0)._replace(adapting=np.full(LANES, True))
     *_, (_, whole) = make_runner(make_program(), stretch, ExecutionSettings(backend="numpy"), 8).run(stretch, CAPACITY)
@@ -284,7 +284,7 @@ def test_lanes_with_full_buffers_do_not_wait_for_the_others() -> None:
     assert sweeps[0] <= sweeps[1] <= 1.15 * sweeps[0]
 
 
-def test_what_a_run_broken_off_between_full_buffers_leaves(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_interrupted_between_full_buffers_leaves(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slice_for(1e-6, monkeypatch)
     made = make(make_program(4), chunk_lanes=3)
     for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
@@ -313,7 +313,7 @@ def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pyte
     assert (other.useful_gradients, other.utilization) == (one.useful_gradients, one.utilization)
 
 
-def test_a_second_stretch_starts_anew(program: Any, whole: Any) -> None:
+def test_a_second_stretch_starts_from_the_beginning(program: Any, whole: Any) -> None:
     made = make(program)
     list(made.run(inputs(3), 3))
     counts, result = list(made.run(inputs(CAPACITY), CAPACITY))[-1]
@@ -331,7 +331,7 @@ def test_one_chunk_is_served_by_one_thread(program: Any) -> None:
     assert set(seen) == {1}
 
 
-def test_what_a_broken_off_run_leaves(program: Any, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_interrupted_run_leaves(program: Any, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks take turns, so all have come about as far; the threads end; the next run knows nothing of it."""
     slice_for(1e-6, monkeypatch)
     made = make(program)
@@ -350,7 +350,7 @@ def test_what_a_broken_off_run_leaves(program: Any, whole: Any, monkeypatch: pyt
     assert made.interrupted() is None
 
 
-def test_broken_off_before_the_first_slice_ends(program: Any) -> None:
+def test_interrupted_before_the_first_slice_ends(program: Any) -> None:
     """A chunk whose turn has not come yet has made no transition, and its buffers are there."""
     made = make(program, chunk_lanes=1, shards=1)
     next(made.run(inputs(CAPACITY), CAPACITY))
@@ -359,7 +359,7 @@ def test_broken_off_before_the_first_slice_ends(program: Any) -> None:
     assert left.result.records.position.shape == (LANES, CAPACITY, 2)
 
 
-def test_it_is_told_which_chains_had_their_turn(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reports_which_chains_had_their_turn(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One slice of the one thread, and the run is interrupted: only the first chunk has begun."""
     slice_for(1e-6, monkeypatch)
     made = make(program, chunk_lanes=2, shards=1)

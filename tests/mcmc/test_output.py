@@ -297,7 +297,7 @@ def test_folders_for_draws_that_cannot_be_saved_where_they_should_exist():
     assert all(folder.is_dir() for folder in saving.other_folders())
 
 
-def test_too_little_room_is_told_before_the_run(tmp_path, monkeypatch):
+def test_too_little_room_is_reported_before_the_run(tmp_path, monkeypatch):
     check_space(tmp_path / "a.nc", 1000)
     with pytest.raises(OutputError, match=r"needs about 1e\+09 TB, and .* are free there\. Make room"):
         check_space(tmp_path / "a.nc", 10**21)
@@ -306,7 +306,7 @@ def test_too_little_room_is_told_before_the_run(tmp_path, monkeypatch):
         check_space(tmp_path / "a.nc", 6_000)
 
 
-def test_the_size_foretold_is_at_least_that_of_the_arrays_and_hardly_more_than_the_file(model, tmp_path):
+def test_the_forecast_size_is_at_least_that_of_the_arrays_and_hardly_more_than_the_file(model, tmp_path):
     sampler = SamplerSettings(chains=50, draws=200)
     size = save(to_datasets(make_draws(model, sampler), model), tmp_path / "a.nc").stat().st_size
     arrays = 50 * 200 * draw_bytes(model.dimension, model.dtype)

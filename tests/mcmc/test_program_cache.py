@@ -215,7 +215,7 @@ def test_data_that_have_changed_are_seen_by_the_next_run(kind: str, machines: li
     [("compile", KeyboardInterrupt), ("warmup", KeyboardInterrupt), ("sampling", KeyboardInterrupt),
      pytest.param("sampling", ZeroDivisionError, marks=pytest.mark.slow)],
 )  # fmt: skip
-def test_a_run_broken_off_leaves_nothing_behind(phase: str, stop: type[BaseException], machines: list[Any]) -> None:
+def test_an_interrupted_run_leaves_nothing_behind(phase: str, stop: type[BaseException], machines: list[Any]) -> None:
     def report(progress: Progress) -> None:
         if progress.phase == phase:
             raise stop

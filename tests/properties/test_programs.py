@@ -151,9 +151,9 @@ def test_the_generator_writes_what_it_promises() -> None:
     common = ("while ", "for ", "else:\n", "elif ", "left - 1)", "left - 2)", "return ", "write(", "_replace", "def f1")
     new = ("w[", "] = ", " += ", ":= ", "for e", "enumerate(", "zip(", "reversed(", "range(len(", "in (", "u = v\n")
     rare = (*new, "break", "continue", " and ", " or ", "not ", ".i", "(f0(", "f1(f", "if f")
-    for features, least in ((common, 15), (rare, 3)):
+    for features, minimum in ((common, 15), (rare, 3)):
         for feature in features:
-            assert sum(feature in text for text in texts) >= least, feature
+            assert sum(feature in text for text in texts) >= minimum, feature
 
 
 def test_the_generator_of_numbers_writes_what_it_promises() -> None:

@@ -81,7 +81,7 @@ def test_what_makes_another_program_or_machine(triangle: Any, made: dict[str, in
 def test_a_machine_that_grew_is_kept(made: dict[str, int]) -> None:
     @batch
     def collatz(n):
-        """How deep it recurses cannot be told from n beforehand."""
+        """How deep it recurses cannot be computed from n beforehand."""
         if n == 1:
             return 0
         return 1 + collatz(n // 2 if n % 2 == 0 else 3 * n + 1)
@@ -177,7 +177,7 @@ def test_many_blocks_do_not_look_like_one_function_traced_too_often(options: Any
 # ---- how much is kept ------------------------------------------------------------------------------------------------
 
 
-def test_the_one_asked_for_longest_ago_goes_first() -> None:
+def test_the_least_recently_used_goes_first() -> None:
     recent = Recent[str](2)
     recent.put("a", "A")
     recent.put("b", "B")

@@ -182,9 +182,9 @@ def test_errors(as_array: Callable[..., Any]) -> None:
 # Distributions
 
 
-@pytest.mark.parametrize(("dtype", "least"), [("float32", 2.0**-24), ("float64", 2.0**-53)])
-def test_uniform_is_open_and_exact_at_both_ends(dtype: str, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    for word, expected in ((0, least), (0xFFFFFFFF, 1 - least)):
+@pytest.mark.parametrize(("dtype", "smallest"), [("float32", 2.0**-24), ("float64", 2.0**-53)])
+def test_uniform_is_open_and_exact_at_both_ends(dtype: str, smallest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    for word, expected in ((0, smallest), (0xFFFFFFFF, 1 - smallest)):
         # Whatever the cipher gives, the smallest and the largest words must stay inside.
         monkeypatch.setattr(
             random, "_blocks", lambda key, domain, count, word=word: (np.full(count, word, np.uint32),) * 2

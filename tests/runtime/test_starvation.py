@@ -148,7 +148,7 @@ def circle_or_work(n):
     return total
 
 
-def test_lanes_at_three_dear_blocks_do_not_wait_for_one_in_a_cheap_loop() -> None:
+def test_lanes_at_three_expensive_blocks_do_not_wait_for_one_in_a_cheap_loop() -> None:
     case = Gated(circle_or_work, (np.array([0, 39, 40, 41, 42, 43, 44]),))
     program = circle_or_work.lowered("int64", backend="numpy")
     expensive = costly_blocks(program)
