@@ -63,7 +63,7 @@ class FunctionValueBuilder(CallBuilder):
         if name in self.visible:
             held, depth = self.visible[name]
             if held is not value and len(self.loops) > depth:
-                what = f"{name!r}, which stands for another function in the next round,"
+                what = f"{name!r}, which stands for another function in the next iteration,"
                 self.refuse(node, what, "use a name of its own in the loop")
         self.visible[name] = value, len(self.loops)
         self.unsettled.discard(name)

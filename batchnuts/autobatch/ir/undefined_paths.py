@@ -91,7 +91,7 @@ def _conditions(function: Function, variable: str, path: list[str]) -> str:
 def _condition_text(block: Block, branch: BranchOp, holds: bool) -> str:
     line = f"line {branch.source.line}" if branch.source else "an unknown line"
     if block.label.split(".")[1:2] == ["for"]:
-        return f"the `for` loop of {line} has {'another round' if holds else 'no round left'}"
+        return f"the `for` loop of {line} has {'another iteration' if holds else 'no iteration left'}"
     made = [op for op in block.ops if isinstance(op, PrimOp) and branch.cond_var in op.vars_out]
     text = made[-1].function.text if made else ""
     text = re.sub(r"^bool\((\w+)\)$", r"\1", text)
