@@ -321,7 +321,7 @@ def _is_plain(node: ast.Call) -> bool:
 
 
 def _with_nodes(node: ast.expr, nodes: Mapping[int, ast.AST]) -> ast.expr:
-    """A copy with other nodes in place of some, by their `id`."""
+    """A copy in which some nodes, by their `id`, are replaced."""
     return copy.deepcopy(node, dict(nodes))
 
 

@@ -1,4 +1,4 @@
-"""Control-flow graphs: edges, reachability, and the clean-up that leaves no empty or unreachable block."""
+"""Control-flow graphs: edges, reachability, and a simplification that removes empty and unreachable blocks."""
 
 from __future__ import annotations
 

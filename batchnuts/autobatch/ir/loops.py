@@ -17,7 +17,7 @@ def components(labels: tuple[str, ...], following: Edges) -> list[tuple[str, ...
     for label in labels:
         if not any(label in part for part in found.values()):
             found[label] = tuple(x for x in labels if x == label or (x in reachable[label] and label in reachable[x]))
-    # what reaches another component reaches all that the other does, and the other besides
+    # a component that reaches another reaches everything that the other does, and the other itself
     return sorted(found.values(), key=lambda part: -len(reachable[part[0]] | {part[0]}))
 
 

@@ -41,7 +41,7 @@ def first_reader(function: Function, variable: str) -> tuple[Source | None, str]
 
 
 def _reading_op(block: Block, variable: str) -> Op | None:
-    """What reads the variable in the block before the block assigns it."""
+    """The op that reads the variable in the block before the block assigns it."""
     for op in block.ops:
         if variable in reads(op):
             return op
@@ -64,7 +64,7 @@ def _path(came_from: Mapping[str, str | None], label: str) -> list[str]:
 
 
 def _conditions(function: Function, variable: str, path: list[str]) -> str:
-    """The branches of the path that matter: from their other side there is a way around its end."""
+    """The branches of the path that matter: those whose other side can avoid the end of the path."""
     before = predecessors(function.graph, through_calls=False)
     after = successors(function.graph, through_calls=False)
     blocks = {block.label: block for block in function.graph.blocks}

@@ -1,4 +1,4 @@
-"""Copies and dead code: what structures, temporaries and calling conventions leave behind.
+"""Elimination of copies and dead code, which structures, temporaries and calling conventions leave behind.
 
         f._1 = {x + 1} f.x
         f.y = copy f._1                -->    f.y = {x + 1} f.x

@@ -22,7 +22,7 @@ ends, whatever the groups and gates are.
 No starvation. In every `patience`-th sweep of a run, gates and groups do not count: each slot runs its block if some
 lane waits there when the sweep comes to it. A lane that waits at block b when such a sweep begins waits there until b
 runs, b has a slot, and at that slot b runs. So of any `patience` sweeps in a row, there is one in which every lane that
-is live at its start takes a step. Two policies are what they are without patience: `earliest` and `most_active`, under
+is live at its start takes a step. Two policies have no patience: `earliest` and `most_active`, under
 which a lane may wait as long as others go on.
 """
 
@@ -35,8 +35,8 @@ from typing import Any, Literal
 
 CHOICES = ("in_turn", "most_active")
 PATIENCE = 4096
-"""Sweeps within which every live lane takes a step, where nobody says otherwise (the policy `sweep` does). So many cost
-nothing that can be measured: a sweep for all runs the costly blocks for few lanes."""
+"""Sweeps within which every live lane takes a step, by default (the policy `sweep` sets its own). At this rate the cost
+is not measurable: a sweep for all runs the costly blocks for few lanes."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Schedule:
     choose: str = "in_turn"
     policy: str = "custom"
     patience: int | None = None
-    """In one sweep of so many gates and groups do not count; None: in none. By default PATIENCE where blocks run in
+    """One sweep in so many ignores gates and groups; None: no sweep does. By default PATIENCE where blocks run in
     turn; where the most active one is chosen there is no such sweep."""
 
     def __init__(
