@@ -1,4 +1,4 @@
-"""Integers of the body as sums: what is known of the length of x[i : i + 2], though not of its ends."""
+"""Integers of the body as sums: the length of x[i : i + 2] is known although its ends are not."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ machine sweeps over all slots again and again. A block is
 and in one sweep the machine runs
 
     choose="in_turn"      each slot in order, if its block is due when the sweep comes to it
-    choose="most_active"  one block: of those that are due, the one at which most lanes wait, the earliest of equals
+    choose="most_active"  one block: of those that are due, the one at which most lanes wait; ties: the earliest
 
 Progress. In a sweep at whose start some lane is live, some block runs: at least one block is open then (if none had
 its share, all with a waiting lane are), so one in the earliest group with an open block is due, and it stays so until
