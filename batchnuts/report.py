@@ -1,4 +1,4 @@
-"""What stands on the screen when a run has ended: the table, the verdict, speed, times, and where the draws are."""
+"""The output at the end of a run: the table, the verdict, speed, times, and where the draws are."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Exit codes: 0 done, 1 the run failed, 2 the command line or the config is wrong; 130 interrupted by Ctrl-C, 143 by
 SIGTERM, 129 by SIGHUP.
-What takes long to import is imported only once signals are handled, TensorFlow and ArviZ only once everything that can
-be checked without them has been.
+Slow imports come after signals are handled, TensorFlow and ArviZ after everything that can be checked without them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def program() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         if stop.first is not None:
-            os._exit(code)  # without waiting for what is still being compiled, and for nobody
+            os._exit(code)  # without waiting for unneeded compilation that is still running
     sys.exit(code)
 
 
@@ -154,7 +153,7 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
         if quiet:
             print(target, flush=True)
         elif stop.count > draws.interrupted:
-            raise KeyboardInterrupt  # pressed again, or while the file was written: somebody does not want to wait
+            raise KeyboardInterrupt  # pressed again, or while the file was written: the user does not want to wait
         else:
             from batchnuts.report import print_report
 
@@ -163,7 +162,7 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
     except KeyboardInterrupt:
         say(f"the summary was {stop.name}; the draws are in {target}.")
         return stop.exit_code
-    except OSError as error:  # who should read it is gone: a closed pipe or terminal
+    except OSError as error:  # its reader is gone: a closed pipe or terminal
         say(f"the summary cannot be printed ({error.strerror}); the draws are in {target}.")
         with suppress(OSError, ValueError):  # what is left in its buffer would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -172,7 +171,7 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
 
 @contextmanager
 def _warnings_reported() -> Iterator[None]:
-    """What is to be said of a model, as a line of ours."""
+    """Print warnings about a model as lines of ours."""
     from batchnuts.mcmc.assertions import AssertionWarning
 
     with warnings.catch_warnings():
@@ -189,7 +188,7 @@ def _warnings_reported() -> Iterator[None]:
 
 
 def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> None:
-    """Save the draws; where no folder takes them and somebody sits there, ask for another path."""
+    """Save the draws; if no folder can be written and stdin is a terminal, ask for another path."""
     from batchnuts.mcmc.saving import NotSaved, save
 
     try:

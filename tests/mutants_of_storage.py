@@ -110,7 +110,7 @@ def draws_of_other_chains(patch: pytest.MonkeyPatch) -> None:
 
 @killed_by("storage saving", f"{OUTPUT}::test_file_made_during_the_run_is_not_lost")
 def replaces_what_came_meanwhile(patch: pytest.MonkeyPatch) -> None:
-    """a file that came into being during the run is replaced"""
+    """a file that was created during the run is replaced"""
     rewrite(patch, saving._place, "os.link(temporary, candidate)", "os.replace(temporary, candidate)")
 
 

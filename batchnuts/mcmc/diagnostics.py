@@ -1,4 +1,4 @@
-"""Did it converge, and how precise are the estimates: R-hat, effective sample sizes, Monte Carlo errors, a verdict.
+"""Convergence and precision: R-hat, effective sample sizes, Monte Carlo errors, a verdict.
 
 The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS: Vehtari, Gelman, Simpson, Carpenter,
 Buerkner, "Rank-normalization, folding, and localization", 2021). Its array functions are called on all coefficients
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
-"""Nats of rounding in the log-density from which on acceptances are visibly wrong: exp(0.05) is 1.05."""
+"""Nats of rounding in the log-density above which acceptances are visibly wrong: exp(0.05) is 1.05."""
 MINIMUM_DRAWS = 4
 """Split chains need at least two draws in each half."""
 
@@ -43,7 +43,7 @@ class DiagnosticsError(BatchnutsError):
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """One row for each coefficient, and what they say together.
+    """One row for each coefficient, and the verdict on all of them.
 
     Every array is float64 of shape [coefficients]; R-hat and ESS are NaN where they cannot be computed (fewer than
     4 draws, R-hat also for fewer than 2 chains, and for a coefficient that never moved). `divergences` counts draws.
@@ -71,7 +71,7 @@ class Diagnostics:
         return bool(np.all(self.rhat < RHAT_LIMIT))  # NaN compares as false: a stuck coefficient has not converged
 
     def worst_first(self) -> NDArray[np.intp]:
-        """Indices of the coefficients by falling R-hat, those without one in front."""
+        """Indices of the coefficients by decreasing R-hat; those without one come first."""
         return np.argsort(np.where(np.isnan(self.rhat), -np.inf, -self.rhat), kind="stable")
 
     def verdict(self) -> str:
@@ -114,7 +114,7 @@ class Diagnostics:
     def table(self, rows: int = 12, *, narrow: bool = False) -> Table:
         """A table of at most `rows` coefficients: all in order, or the worst R-hat first where some are left out.
 
-        The number left out is said in the caption; `narrow` leaves out the columns that do not fit 80 characters.
+        The caption gives the number left out; `narrow` leaves out the columns that do not fit 80 characters.
         Raises DiagnosticsError for rows < 1.
         """
         from rich.box import SIMPLE_HEAD
@@ -192,7 +192,7 @@ def _in_slices(
     statistics: Callable[[NDArray[Any]], dict[str, NDArray[np.float64]]],
     names: Sequence[str],
 ) -> dict[str, NDArray[np.float64]]:
-    """`statistics` of all coefficients, some at a time; NaN for a name that it leaves out."""
+    """`statistics` of all coefficients, in slices; NaN for a name that it leaves out."""
     chains, draws, count = position.shape
     columns = {name: np.full(count, np.nan) for name in names}
     width = max(1, min(_SLICE_VALUES // (chains * draws), -(-count // (os.cpu_count() or 1))))
@@ -243,7 +243,7 @@ def _columns(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
     result["ess_tail"] = arviz.ess(data, method="tail", prob=_TAILS)["x"].values
     result["mcse_mean"] = arviz.mcse(data, method="mean")["x"].values
     result["mcse_sd"] = arviz.mcse(data, method="sd")["x"].values
-    # A coefficient that never moved: ArviZ reports an ESS of all its draws, which would look like the best one.
+    # A coefficient that never moved: ArviZ reports an ESS of all its draws, which would look excellent.
     still = flat.max(axis=0) == flat.min(axis=0)
     for name in ("r_hat", "ess_bulk", "ess_tail", "mcse_mean", "mcse_sd"):
         if name in result:
@@ -253,7 +253,7 @@ def _columns(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what does not concern a user's draws.
+    """Silence warnings that do not concern a user's draws.
 
     ArviZ 0.x announces its successor when imported, and both versions divide zero by zero for a coefficient that never
     moved, which is reported here as NaN.

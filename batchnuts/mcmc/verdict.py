@@ -1,4 +1,4 @@
-"""`check`: what the draws of a run are worth, and what to do about it, from the result or a file of it."""
+"""`check`: the quality of the draws of a run, and advice, from the result or a file of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TREEDEPTH_SHARE = 0.01
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Check:
-    """The verdict on a run; as text it says all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
+    """The verdict on a run; `print` shows all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
 
     `ok` is True if R-hat is below 1.01 and the bulk ESS at least 400 on all coefficients, no draw diverged, and the
     log-density is not rounded by more than 0.05 (see `Diagnostics.rounding`).
@@ -57,8 +57,8 @@ class Check:
 def check(result: Any) -> Check:
     """Judge the draws of `sample_chains`, or those of a file of it that ArviZ has opened.
 
-    result: InferenceData, a DataTree, or another mapping of group names to datasets, with `posterior` and, if it has
-    divergences and tree depths to tell, `sample_stats`. Raises DiagnosticsError for anything else and for no draws.
+    result: InferenceData, a DataTree, or another mapping of group names to datasets, with `posterior` and, for
+    divergences and tree depths, `sample_stats`. Raises DiagnosticsError for anything else and for no draws.
     """
     posterior = _group(result, "posterior")
     if posterior is None or not {"chain", "draw"} <= set(posterior.dims):

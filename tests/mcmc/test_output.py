@@ -135,7 +135,7 @@ def test_file_made_during_the_run_is_not_lost(model, tmp_path):
     datasets = to_datasets(make_draws(model, SETTINGS), model)
     path = tmp_path / "a.nc"
     path.write_text("precious")
-    with pytest.raises(OutputError, match=r"came into being during the run .* the draws are in .*a-2\.nc"):
+    with pytest.raises(OutputError, match=r"was created during the run .* the draws are in .*a-2\.nc"):
         save(datasets, path)
     assert path.read_text() == "precious"
     assert sorted(os.listdir(tmp_path)) == ["a-2.nc", "a.nc"]
