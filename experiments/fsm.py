@@ -1,6 +1,6 @@
 """The comparison of [D]: effective samples per minute beside BlackJAX under vmap, a Gaussian with correlation 0.99.
 
-[D] writes NUTS as a finite state machine by hand, to spare chains under `jax.vmap` the wait for each other, and
+[D] writes NUTS as a finite state machine by hand, so that chains under `jax.vmap` need not wait for each other, and
 reports how much faster that makes it than BlackJAX. We compile such a machine from the recursive program.
 
     python -m batchnuts.experiments.fsm --config fsm.yaml

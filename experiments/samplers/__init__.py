@@ -1,4 +1,4 @@
-"""The samplers that experiments compare, one module each: ours, the reference's, and those a user could pick instead.
+"""The samplers that experiments compare, one module each: ours, the reference's, and the alternatives.
 
 A module has `prepare(task, problem)` (see `task.Sampler`) and imports its library only there, so that configs are
 checked, and a missing library is reported, without any of them. Each sampler's options stand in `REGISTRY`.

@@ -68,7 +68,7 @@ class Measurement:
 
     @property
     def utilization(self) -> float | None:
-        """Useful share of the gradients executed, where the sampler tells how many those were."""
+        """Useful share of the gradients executed, where the sampler reports how many those were."""
         if self.useful_gradients is None or not self.executed_gradients:
             return None
         return self.useful_gradients / self.executed_gradients

@@ -1,4 +1,4 @@
-"""Measurements of samplers: what is read off them, by curve, problem and number of chains, and claims judged."""
+"""Measurements of samplers: measures by curve, problem and number of chains, and verdicts on claims."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Results(PointResults[ExperimentConfig, Measurement]):
     """Of samplers."""
 
     def value(self, measure: Measure, curve: str, problem: str, chains: int) -> Value | None:
-        """A measure at one point; None where nothing was measured, or the sampler does not tell.
+        """A measure at one point; None where nothing was measured, or the sampler does not report it.
 
         None too where a run has no such figure: the effective sample size of very few draws, or of chains that stay.
         """

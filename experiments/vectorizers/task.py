@@ -83,7 +83,7 @@ class Task:
         return f"a call with size {self.size} took {seconds:.1f} s, more than {limit:g} s"
 
     def row(self, attempt: Attempt) -> Measurement:
-        """What was asked, and what a timing told."""
+        """The request, and the results of a timing."""
         preparation, figures = attempt.preparation, attempt.figures
         return Measurement(
             **describe(self),
