@@ -83,7 +83,7 @@ class LaneProgram:
     def machine(
         self, lanes: int, stack_depth: int, schedule: str | Schedule = "auto", ends_early: bool = False
     ) -> Machine:
-        """A machine for so many lanes, with stacks of so many frames.
+        """A machine for a number of lanes, with stacks of `stack_depth` frames.
 
         ends_early: lanes start and halt soon, instead of waiting for others: for callers that restart lanes which have
         halted.
@@ -123,7 +123,7 @@ class LaneProgram:
         return total
 
     def costly_runs(self, tally: Tally, lanes: int) -> CostlyRuns:
-        """What `stackless` has counted (`BatchedFunction.run(tally=...)`) in runs of so many lanes."""
+        """What `stackless` has counted (`BatchedFunction.run(tally=...)`) in runs of that number of lanes."""
         counted = [tally[label] for label in costly_blocks(self._compiled.with_calls) if label in tally]
         return CostlyRuns(sum(active for _, active in counted), sum(runs for runs, _ in counted) * lanes)
 
@@ -254,7 +254,7 @@ class Threads(Protocol):
     """The support of an array library for host threads that each drive a machine; a module of its backend."""
 
     def use_own_threads(self, shards: int) -> bool:
-        """Divide the processor into so many parts; whether it is divided so now."""
+        """Divide the processor into that number of parts; returns whether it is so divided now."""
 
     def on_shard(self, number: int) -> AbstractContextManager[None]:
         """See `Machine.on_shard`."""

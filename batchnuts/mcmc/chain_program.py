@@ -44,7 +44,7 @@ class ChainInputs(NamedTuple):
     first_row: Array
     """Transition i of the stretch goes to row i - first_row of the buffers."""
     until: Array
-    """The chain stops after so many transitions of the stretch."""
+    """The chain stops after this number of transitions of the stretch."""
 
     @classmethod
     def begin(
@@ -60,7 +60,7 @@ class ChainInputs(NamedTuple):
         first: Array,
         transitions: Array,
     ) -> ChainInputs:
-        """Of chains [chains, ...] that each make so many transitions (int64 [chains]) in this stretch."""
+        """Of chains [chains, ...] that each make `transitions` transitions (int64 [chains]) in this stretch."""
         none = np.zeros_like(first)
         return cls(
             key=key,

@@ -73,7 +73,7 @@ class Results(PointResults[ExperimentConfig, Measurement]):
         return Value(chains, quantity.summary(figures), min(figures), max(figures), len(figures))
 
     def values(self, measure: Measure, curve: str, problem: str) -> list[Value]:
-        """A measure along a curve, where there is one."""
+        """A measure along a curve, at points that have it."""
         if problem not in self.config.problems_of(curve):
             return []
         points = (self.value(measure, curve, problem, chains) for chains in self.config.chains_of(curve))

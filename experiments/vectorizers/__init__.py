@@ -81,7 +81,7 @@ class Kind:
 
     options: type[Settings]
     unit: str
-    """What one call does so many of, in the plural."""
+    """The unit that one call processes, in the plural."""
     size: str
     """What its sizes are numbers of."""
     methods: tuple[Method, ...]

@@ -76,7 +76,7 @@ class SweepPlan:
         return tuple(sorted(of_steps | {"sweeps", "executions", "active"}))
 
     def is_for_all(self, sweeps: Array) -> Array:
-        """Whether the sweep after so many sweeps is one for all."""
+        """Whether the next sweep, after `sweeps` earlier ones, is one for all."""
         return sweeps % self.patience == self.patience - 1 if self.patience is not None else False
 
 

@@ -349,7 +349,7 @@ class ForLoopBuilder(TargetBuilder):
         self.write_rounds(node, sequence, rounds)
 
     def write_rounds(self, node: ast.For, sequence: Sequence, rounds: int) -> None:
-        """The body unrolled for so many iterations."""
+        """The body unrolled for this number of iterations."""
         done, after = self.new_label("done"), self.new_label("endfor")
         starts = [self.new_label("round") for _ in range(rounds)]
         own = own_names(node, [*self.source.tree.body, *(s for body in self.bodies for s in body)])

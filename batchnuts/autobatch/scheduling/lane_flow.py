@@ -83,7 +83,7 @@ def estimated_flow(graph: ControlFlowGraph) -> LaneFlow:
 
 
 def counted_flow(graph: ControlFlowGraph, served: Mapping[str, int]) -> LaneFlow:
-    """The flow of a lowered program after a run in which so many lanes were served at each block, by label."""
+    """The flow of a lowered program after a run, from the number of lanes served at each block, by label."""
     guess = estimated_flow(graph)
     counts = np.array([served.get(label, 0) for label in guess.labels], float)
     visits = np.maximum(counts / counts.sum(), ENDS)

@@ -66,7 +66,7 @@ class Schedule:
     choose: str = "in_turn"
     policy: str = "custom"
     patience: int | None = None
-    """One sweep in so many ignores gates and groups; None: no sweep does. By default PATIENCE where blocks run in
+    """One sweep in `patience` ignores gates and groups; None: no sweep does. By default PATIENCE where blocks run in
     turn; where the most active one is chosen there is no such sweep."""
 
     def __init__(

@@ -7,7 +7,7 @@ at its start stay as they are, x = x M. With costs c[b] of a dispatch,
     cost of a sweep = sum over its slots of   SKIP + c[b] (1 - exp(-LANES x[b]))
     price           = cost of a sweep / (lanes that a sweep moves from b / visits[b])    the same for every b
 
-is the cost of advancing one lane by one block. (A slot where nobody waits is skipped.) A gate makes a slot run
+is the cost of advancing one lane by one block. (A slot where no lane waits is skipped.) A gate makes a slot run
 every k-th sweep only: it then costs a k-th, moves 2 / (k + 1) of those who wait there on average, and its gate is the
 share that has gathered meanwhile.
 
@@ -54,11 +54,11 @@ GAIN = 0.005
 MOST_GATHERED = 0.8
 """The maximum gate: with larger shares lanes do not arrive evenly, as the model assumes."""
 EXPENSIVE = 2.0
-"""A block is expensive if it costs more than so many times as much as the cheapest one."""
+"""A block is expensive if it costs more than this factor times the cheapest one."""
 GATE = 0.35
 """The minimum gate of an expensive block: at most two of those can have their share of the live lanes at once."""
 GATED_PATIENCE = 512
-"""Of schedules with such gates: one sweep in so many is for all, which costs NUTS less than one per cent."""
+"""The patience of schedules with such gates, which costs NUTS less than one per cent."""
 DRAINED = 0.5 / LANES
 """Shares of lanes below this count as zero."""
 LONGEST_DRAIN = 1000
@@ -119,7 +119,7 @@ def forecast(flow: LaneFlow, costs: Vector, sweeps: list[Sweep]) -> tuple[Vector
     """For each sweep its price, and by block the share of lanes that a run of it finds."""
     count, blocks = len(sweeps), len(flow.labels)
     rows = np.arange(count)
-    nothing = blocks  # a slot for shorter sweeps: a block where nobody waits
+    nothing = blocks  # padding of shorter sweeps: a block where no lane waits
     longest = max(len(sweep.slots) for sweep in sweeps)
     slots = np.array([sweep.slots + (nothing,) * (longest - len(sweep.slots)) for sweep in sweeps])
     periods = np.array([(*sweep.periods, 1) for sweep in sweeps], float)

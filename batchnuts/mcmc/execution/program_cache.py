@@ -32,7 +32,7 @@ ANY_VALUE = frozenset({"seed", "warmup", "draws", "step_size", "adapt_metric"})
 """Settings of the sampler that no program depends on; the length of buffers is checked separately."""
 
 SAME = 1000
-"""Two evaluations of one density may differ by so many units of rounding: sums may be added in another order."""
+"""Two evaluations of one density may differ by this many units of rounding: sums may be added in another order."""
 
 Shape: TypeAlias = tuple[tuple[str, Any], ...]
 
@@ -60,7 +60,7 @@ class Programs:
 
 
 def keep_programs(models: int) -> None:
-    """Keep what was compiled for the last so many pairs of a model and settings (4 at first; 0: nothing).
+    """Keep the compiled programs of the last `models` pairs of a model and settings (default 4; 0: none).
 
     Raises ValueError below 0.
     """
@@ -124,7 +124,7 @@ def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
 
 
 def _evaluated(model: Model, position: np.ndarray) -> list[np.ndarray]:
-    """Log-density and gradient at one position [dimension], of the density and of its twin, where it has one."""
+    """Log-density and gradient at one position [dimension], of the density and of its twin, if it has one."""
     import tensorflow as tf
 
     at = tf.convert_to_tensor(position)

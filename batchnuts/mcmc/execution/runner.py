@@ -77,7 +77,7 @@ class Runner(Protocol):
         """Until it can run: it may still be compiled when it is made."""
 
     def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Counts so far, and the result where there is one already; the last one is that of the finished stretch.
+        """Counts so far, and the result once it exists; the last item is that of the finished stretch.
 
         inputs: those of chains that have made no transition of it yet, `until` the same for all: `transitions`.
         Raises UnboundedDensity.

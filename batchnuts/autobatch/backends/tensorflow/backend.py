@@ -48,8 +48,8 @@ VECTORIZERS: dict[str, Callable[..., Any]] = {
 
 
 FEW = 1 << 15
-"""Up to so many elements are copied from NumPy faster than an operation fills them: its call takes 30 microseconds, and
-in a graph it is three nodes."""
+"""Arrays of up to this many elements are copied from NumPy faster than an operation fills them: its call takes 30
+microseconds, and in a graph it is three nodes."""
 
 LOOP_SHARE = 4
 """The share of the bytes of a small loop that may be packed: unpacking reads and writes them."""

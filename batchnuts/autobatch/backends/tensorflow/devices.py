@@ -106,7 +106,7 @@ def present_shard() -> int:
 
 @contextmanager
 def own_pool() -> Iterator[int | None]:
-    """A session that is made inside has a pool of its own, where shards have such devices: of so many threads."""
+    """A session that is made inside has a pool of this many threads of its own, if shards have devices."""
     if not PROCESS.devices:
         yield None
         return

@@ -30,7 +30,8 @@ from batchnuts.autobatch.backends.tensorflow.session import SessionProgram, may_
 from batchnuts.autobatch.ir.program import TensorType
 
 SMALL = 1 << 13
-"""Arrays with fewer elements are packed: copying so many a few times takes as long as passing one more array."""
+"""Arrays with fewer elements are packed: copying this many elements a few times takes as long as passing one more
+array."""
 
 
 def is_small(shape: Sequence[int]) -> bool:

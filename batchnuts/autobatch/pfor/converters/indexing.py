@@ -371,7 +371,7 @@ def _length(site: Site, part: Part) -> int | None:
 
 
 def _inside(site: Site, part: Part, index: Tensor, size: int, known: int | None, extent: Tensor) -> Tensor | None:
-    """Which rows' slices x[index : index + size] have so many entries: [rows], or None where all are known to.
+    """Which rows' slices x[index : index + size] have `size` entries: [rows], or None where all are known to.
 
     Raises Refused where some are known not to have.
     """
@@ -394,7 +394,7 @@ def _inside(site: Site, part: Part, index: Tensor, size: int, known: int | None,
 
 
 def _fits(start: Any, size: int, extent: Any) -> Any:
-    """x[start : start + size] has so many entries, of an axis with this extent; Python counts from its end below 0."""
+    """x[start : start + size] has `size` entries, of an axis with this extent; Python counts from its end below 0."""
     return ((start >= 0) & (start + size <= extent)) | ((start + size < 0) & (start + extent >= 0))
 
 

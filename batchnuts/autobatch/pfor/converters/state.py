@@ -103,5 +103,5 @@ def nothing(site: Site) -> list[Value]:
 
 @converts("PlaceholderWithDefault", varying="input")
 def default(site: Site) -> list[Value]:
-    """Nobody feeds it here."""
+    """Its default: it is not fed here."""
     return [Stacked(site.tensor(0))]
