@@ -26,6 +26,7 @@ from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import Program, TensorType
 from batchnuts.autobatch.language.functions import LaneFunction, in_one_lane_code, require_function, single_lane
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
+from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES
 from batchnuts.autobatch.pipeline import CompiledFunction, compile_function
 from batchnuts.autobatch.profiling.profile import (
@@ -36,7 +37,6 @@ from batchnuts.autobatch.profiling.profile import (
     collecting,
 )
 from batchnuts.autobatch.profiling.profile import profile as collect
-from batchnuts.autobatch.recent import Recent
 from batchnuts.autobatch.runtime import reference, stackless
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.faults import assertion_of_python
@@ -138,9 +138,9 @@ class BatchedFunction(LaneFunction):
         if isinstance(machines, bool) or not isinstance(machines, int) or machines < 1:
             raise ValueError(f"machines must be an integer of at least 1; found {machines!r}")
         super().__init__(python_function)
-        self._compiled: Recent[CompiledFunction] = Recent(machines)
-        self._machines: Recent[VirtualMachine] = Recent(machines)
-        self._block_code: Recent[stackless.BlockCodeCache] = Recent(machines)
+        self._compiled: LruCache[CompiledFunction] = LruCache(machines)
+        self._machines: LruCache[VirtualMachine] = LruCache(machines)
+        self._block_code: LruCache[stackless.BlockCodeCache] = LruCache(machines)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The results for all lanes, with the defaults of `run`; keyword and default arguments as in Python."""

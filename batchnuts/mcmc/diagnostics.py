@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
@@ -31,8 +28,8 @@ MINIMUM_DRAWS = 4
 """Split chains need at least two draws in each half."""
 
 _TAILS = (0.05, 0.95)
-_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
-_NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat")
+COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
+"""What is computed of each coefficient; `batchnuts/report.py` prints it."""
 _SLICE_VALUES = 2_000_000
 """Values in one slice of coefficients (16 MB in float64): ArviZ makes several copies of what it is given."""
 
@@ -111,32 +108,6 @@ class Diagnostics:
             lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth}")
         return "\n".join(lines)
 
-    def table(self, rows: int = 12, *, narrow: bool = False) -> Table:
-        """A table of at most `rows` coefficients: all in order, or the worst R-hat first where some are left out.
-
-        The caption gives the number left out; `narrow` leaves out the columns that do not fit 80 characters.
-        Raises DiagnosticsError for rows < 1.
-        """
-        from rich.box import SIMPLE_HEAD
-        from rich.markup import escape
-        from rich.table import Table
-
-        if rows < 1:
-            raise DiagnosticsError(f"A summary of {rows} rows was asked for; expected at least 1.")
-        count = len(self.names)
-        left_out = max(count - rows, 0)
-        order: Sequence[int] = list(range(count)) if not left_out else [int(i) for i in self.worst_first()[:rows]]
-        caption = f"worst R-hat first; {left_out} more coefficients are not shown" if left_out else None
-        columns = _NARROW if narrow else _COLUMNS
-        title = f"{count} coefficients, {self.chains} chains x {self.draws} draws"
-        table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
-        table.add_column("", no_wrap=True)
-        for name in columns:
-            table.add_column(name, justify="right", no_wrap=True)
-        for index in order:
-            table.add_row(escape(self.names[index]), *(_shown(name, self.columns[name][index]) for name in columns))
-        return table
-
 
 def rounding_of(log_density: NDArray[Any]) -> float:
     """Nats to which such log-densities are rounded at least: the spacing of their dtype at their median size.
@@ -167,7 +138,7 @@ def diagnose(
     chains, draws, _ = position.shape
     if not chains or not draws:
         raise DiagnosticsError(f"There is nothing to diagnose: {chains} chains with {draws} draws each.")
-    columns = _in_slices(position, _columns, _COLUMNS)
+    columns = _in_slices(position, _columns, COLUMNS)
     return Diagnostics(
         names=tuple(names),
         columns=columns,
@@ -268,11 +239,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def _shown(column: str, value: float) -> str:
-    if np.isnan(value):
-        return "-"
-    if column.startswith("ess"):
-        return f"{value:.0f}"
-    return f"{value:.4f}" if column == "r_hat" else f"{value:.3g}"

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.experiments.samplers import LimitOptions
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import LimitOptions
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.experiments.samplers.tf_densities import place
 from batchnuts.mcmc.hamiltonian import value_and_gradient

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.experiments.samplers import NoOptions
 from batchnuts.experiments.samplers.jax_densities import log_density, use_jax
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import NoOptions
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 
 

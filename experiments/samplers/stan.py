@@ -30,9 +30,9 @@ from functools import partial
 
 import numpy as np
 
-from batchnuts.experiments.samplers import StanOptions
 from batchnuts.experiments.samplers.jax_densities import missing
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import StanOptions
 from batchnuts.experiments.samplers.stan_programs import program
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 

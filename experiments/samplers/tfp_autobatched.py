@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.experiments.samplers import AutobatchedOptions
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import AutobatchedOptions
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.experiments.samplers.tf_densities import log_density, place
 

@@ -8,8 +8,8 @@ import time
 from dataclasses import asdict, dataclass
 
 from batchnuts.experiments.harness.task import Figures, Preparation
-from batchnuts.experiments.samplers import REGISTRY
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task, Timing
 from batchnuts.models import REGISTRY as MODELS
 

@@ -30,8 +30,8 @@ from batchnuts.experiments.harness.config import (
     refer,
 )
 from batchnuts.experiments.harness.processes import Device
-from batchnuts.experiments.vectorizers import KINDS, Method
 from batchnuts.experiments.vectorizers.measurements import Measurement
+from batchnuts.experiments.vectorizers.registry import KINDS, Method
 from batchnuts.experiments.vectorizers.task import Task
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, to_yaml

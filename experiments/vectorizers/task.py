@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from batchnuts.experiments.harness.processes import Device, environment_for
 from batchnuts.experiments.harness.task import Attempt, fingerprint
-from batchnuts.experiments.vectorizers import Method
 from batchnuts.experiments.vectorizers.measurements import Measurement
+from batchnuts.experiments.vectorizers.registry import Method
 
 _LONGEST_NOTE = 300
 """Characters; TensorFlow's messages can have thousands."""

@@ -22,10 +22,10 @@ from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.harness.rows import RowsFile
 from batchnuts.experiments.harness.task import Preparation
 from batchnuts.experiments.harness.whole_groups import WholeGroups
-from batchnuts.experiments.vectorizers import KINDS
 from batchnuts.experiments.vectorizers import task as task_module
 from batchnuts.experiments.vectorizers.config import VectorizingConfig, load_vectorizing
 from batchnuts.experiments.vectorizers.measurements import Measurement
+from batchnuts.experiments.vectorizers.registry import KINDS
 from batchnuts.experiments.vectorizers.results import VectorizingResults
 from batchnuts.experiments.vectorizers.summary import claims_table
 from batchnuts.experiments.vectorizers.task import Task, describe

@@ -14,7 +14,7 @@ import pytest
 from batchnuts.autobatch import LaneAssertionError, api, batch
 from batchnuts.autobatch.api import KEPT_MACHINES, as_type, get_backend
 from batchnuts.autobatch.language import arrays
-from batchnuts.autobatch.recent import Recent
+from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
 
 ints = np.array([3, 7, 4, 5])
@@ -178,7 +178,7 @@ def test_many_blocks_do_not_look_like_one_function_traced_too_often(options: Any
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    recent = Recent[str](2)
+    recent = LruCache[str](2)
     recent.put("a", "A")
     recent.put("b", "B")
     assert recent.get("a") == "A"

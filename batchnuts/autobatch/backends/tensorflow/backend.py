@@ -31,7 +31,7 @@ from batchnuts.autobatch.backends.backend import (
     sweep_on_host,
 )
 from batchnuts.autobatch.backends.tensorflow.packing import SMALL, PackedFunction
-from batchnuts.autobatch.backends.tensorflow.work import primitive_work
+from batchnuts.autobatch.backends.tensorflow.work_estimate import primitive_work
 from batchnuts.autobatch.backends.tensorflow.xla_flags import compile_small_loops_whole
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Value]):
+class LruCache(Generic[Value]):
     """At most `limit` values by their keys; to make room, the least recently used one is dropped.
 
     Thread-safe. None cannot be a value.
