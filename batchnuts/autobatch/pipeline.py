@@ -45,7 +45,7 @@ class CompiledFunction:
     result_type: Any
     """Structure of TensorTypes of one lane's result."""
     depth_bound: DepthBound | None = None
-    """What tells how deep stacks have to be, where an input tells it."""
+    """The bound on the depth of stacks, where an input gives one."""
 
 
 def compile_function(
@@ -79,7 +79,7 @@ def compile_function(
 def _learn(
     reading: Reading, program: Program, input_types: tuple[Any, ...], evaluator: Evaluator
 ) -> dict[Hashable, Learned | Apart | Numbers]:
-    """How many rounds loops make, as far as types tell; nothing where there is no such loop, or types conflict."""
+    """The numbers of iterations of loops that types determine; empty where there is no such loop, or types conflict."""
     if not reading.loops:
         return {}
     try:

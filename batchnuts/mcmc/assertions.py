@@ -1,4 +1,4 @@
-"""Assertions in a density that XLA leaves out: found in its graph, so that nobody relies on them."""
+"""Assertions in a density that XLA leaves out: found in its graph, and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sampler needs to know of a model: its log-density for one chain, and how to name and start its positions."""
+"""What a sampler needs from a model: its log-density for one chain, and the names and starts of its positions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RESERVED = frozenset({"chain", "draw"})
 
 
 def _how_to_wrap(model: Any) -> str:
-    """For a distribution in place of a function."""
+    """The advice for a distribution in place of a function."""
     if not callable(getattr(model.log_density, "log_prob", None)):
         return ""
     return (
@@ -95,9 +95,8 @@ class Model:
 
     `observed_data`, `constant_data`: name -> (dims, array), stored with the draws.
 
-    The density is traced once, and what was compiled of it is kept with the model for later runs. So what it takes from
-    around it, arrays for example, is to stay as it is; where its value is another one when a run begins, it is traced
-    again.
+    The density is traced once, and its compiled programs are kept with the model for later runs. So values of its
+    closure, arrays for example, must not change; if its value has changed when a run begins, it is traced again.
 
     Raises ModelError where these contradict each other.
     """
@@ -153,7 +152,7 @@ class Model:
                     )
 
     def __getstate__(self) -> dict[str, Any]:
-        # what is compiled for a model (mcmc/execution/program_cache.py) is not a part of it: a copy has none
+        # compiled programs (mcmc/execution/program_cache.py) are not part of a model: a copy has none
         return {name: value for name, value in self.__dict__.items() if name != "_programs"}
 
     @classmethod

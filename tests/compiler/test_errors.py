@@ -43,8 +43,8 @@ class Mistake:
 def statement(name: str, lines: str, message: str) -> Mistake:
     """An unsupported statement in the middle of a function."""
     body = "".join(f"    {line}\n" for line in lines.splitlines())
-    behind = "import itertools\nTABLE = np.zeros(3)\nENDLESS = itertools.count()\n"
-    return Mistake(name, f"@batch\ndef f(n):\n    x = n\n{body}    return x\n{behind}", message)
+    rest = "import itertools\nTABLE = np.zeros(3)\nENDLESS = itertools.count()\n"
+    return Mistake(name, f"@batch\ndef f(n):\n    x = n\n{body}    return x\n{rest}", message)
 
 
 UNSUPPORTED = (
@@ -178,7 +178,7 @@ FUNCTIONS = (
         "in a loop", "for i in range(n):\n    h = g\nx = h(n)  # error", "choose the function before the `if` or loop"
     ),
     functions(
-        "another in the next round",
+        "another function in the next iteration",
         "h = g\nfor i in range(n):\n    x = h(x)\n    h = p  # error",
         "use a name of its own in the loop",
     ),
@@ -446,11 +446,14 @@ PATHS = (
         "when `n > 1` (line 8) is false and `n > -3` (line 10) is false, no assignment",
     ),
     ("if n > 1 and x < 3:\n    y = 1\nx = y  # error", "when `n > 1` (line 8) is false, no assignment"),
-    ("for i in range(n):\n    y = i\nx = y  # error", "when the `for` loop of line 8 has no round left, no assignment"),
-    ("for i in ():\n    y = i\nx = y  # error", "when the `for` loop of line 8 has no round left, no assignment"),
+    (
+        "for i in range(n):\n    y = i\nx = y  # error",
+        "when the `for` loop of line 8 has no iteration left, no assignment",
+    ),
+    ("for i in ():\n    y = i\nx = y  # error", "when the `for` loop of line 8 has no iteration left, no assignment"),
     (
         "for i, k in enumerate(range(n)):\n    y = i\nx = i  # error",
-        "when the `for` loop of line 8 has no round left, no",
+        "when the `for` loop of line 8 has no iteration left, no",
     ),
     (
         "for i in (n, n):\n    if i > 1:\n        break\n    y = i\nx = y  # error",

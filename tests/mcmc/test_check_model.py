@@ -230,7 +230,7 @@ def test_starts_that_are_given_as_one_array() -> None:
     run(Model(name="given", log_density=good, dimension=2, initializer=lambda rng, chains: starts))
 
 
-def test_a_python_branch_on_values_is_told_the_remedy_first() -> None:
+def test_a_python_branch_on_values_is_reported_with_the_remedy_first() -> None:
     def branches(q: Any) -> Any:
         return good(q) if q[0] > 0 else 2.0 * good(q)
 
@@ -240,7 +240,7 @@ def test_a_python_branch_on_values_is_told_the_remedy_first() -> None:
         run_chains(Model.from_function(branches, dimension=2), SamplerSettings(chains=2, draws=1), ExecutionSettings())
 
 
-def test_a_distribution_in_place_of_a_density_is_told_how_to_wrap_it() -> None:
+def test_a_distribution_in_place_of_a_density_is_reported_with_how_to_wrap_it() -> None:
     class Joint:
         def log_prob(self, **parts: Any) -> Any:
             return parts
@@ -336,7 +336,7 @@ def asserts(q: Any) -> Any:
     return tf.cond(q[0] < 40.0, inner, lambda: good(q))
 
 
-def test_assertions_that_xla_leaves_out_are_told_by_line() -> None:
+def test_assertions_that_xla_leaves_out_are_reported_by_line() -> None:
     """In graph and eager mode they are evaluated, and nothing is said."""
     model = Model.from_function(asserts, dimension=2)
     lines = Path(__file__).read_text().splitlines()
@@ -365,3 +365,13 @@ def test_an_ordinary_density_has_no_assertions() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_assertions(Model.from_function(good, dimension=2), ExecutionSettings())
+
+
+def test_what_is_no_model_is_named() -> None:
+    with pytest.raises(ModelError, match="takes a Model, found function"):
+        sample_chains(lambda q: q)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="expected names with their shapes"):
+        Model.from_function(lambda q: q, variables={"mu": 3})  # type: ignore[dict-item]
+    model = Model.from_function(lambda q: -tf.reduce_sum(q * q), dimension=1)
+    with pytest.raises(SettingsError, match="progress"):
+        sample_chains(model, progress="yes")  # type: ignore[arg-type]

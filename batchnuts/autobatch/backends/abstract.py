@@ -18,7 +18,8 @@ OTHER: StandIns = {"b": False, "i": 2, "u": 2, "f": -1.5, "c": -1.5}
 ZEROS: StandIns = {"b": False, "i": 0, "u": 0, "f": 0.0, "c": 0.0}
 
 TRACED_LANES = 1009
-"""Lanes that a batched primitive is traced with: no extent of anyone's array, so a missing lane axis shows."""
+"""Lanes that a batched primitive is traced with: an extent that no real array has, so that a missing lane axis is
+detected."""
 
 
 def stand_in(type_: TensorType, values: StandIns) -> Any:

@@ -22,7 +22,7 @@ from batchnuts.autobatch.language.arrays import is_array
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction
 
 _GIVEN = object()
-"""Stands for an argument that is bound by its place or name alone."""
+"""A placeholder for an argument that is bound by its position or name alone."""
 
 
 def is_function(value: Any) -> bool:
@@ -38,7 +38,7 @@ def has_functions(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Callee:
-    """A batched function, for the functions that it is given as arguments."""
+    """A batched function, specialized to the functions that are passed to it as arguments."""
 
     function: LaneFunction
     given: tuple[tuple[str, Any], ...] = ()

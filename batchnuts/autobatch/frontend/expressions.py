@@ -46,7 +46,7 @@ LENGTH = PREFIX + "length"
 _SETTLING = PREFIX + "settling"
 
 _WRITTEN = {TRUTH: "bool", BOUND: "int"}
-"""Our functions that a text shows by another name."""
+"""Our functions that the text of an expression shows by another name."""
 
 _OF_NUMBERS = {"abs", "min", "max", "sum", "round", "pow", "int"}
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -161,7 +161,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def located(node: ast.expr, like: ast.AST) -> ast.expr:
-    """The node, and all in it without a position, at the place of `like`."""
+    """The node, with all nodes in it that have no position, at the place of `like`."""
     ast.copy_location(node, like)
     return ast.fix_missing_locations(node)
 
@@ -208,7 +208,7 @@ def next_of_range(counter: Any, stop: Any, step: Any) -> Any:
 
 
 def range_next(counter: str, stop: str, step: ast.expr, like: ast.AST) -> ast.expr:
-    """The counter of a range after a round. A step of 1 from before the end comes to the end at most: nothing wraps."""
+    """The counter of a range after a round. A step of 1 from before the end reaches the end at most: nothing wraps."""
     if is_literal_integer(step) and abs(ast.literal_eval(step)) == 1:
         return formula("counter + step", like, counter=counter, step=step)
     names = [ast.Name(counter, ast.Load()), ast.Name(stop, ast.Load()), step]
@@ -286,7 +286,7 @@ def operands_read(part: ast.AST, local_names: set[str]) -> set[str]:
 
 
 def outside_scopes(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and what is in it, but for what lambdas and comprehensions hold."""
+    """The node and its descendants, except those inside lambdas and comprehensions."""
     yield node
     for inner in ast.iter_child_nodes(node) if not isinstance(node, _SCOPES) else ():
         yield from outside_scopes(inner)
@@ -297,7 +297,7 @@ def purify(
     take_out: Callable[[ast.expr], ast.expr | None],
     in_nested_scope: Callable[[ast.expr], None],
 ) -> ast.expr:
-    """A copy in which `take_out` replaced what it wanted to.
+    """A copy in which `take_out` has replaced some nodes.
 
     Lambdas and comprehensions are kept whole: `in_nested_scope` is shown the expressions inside them.
     """
@@ -321,7 +321,7 @@ def purify(
 
 
 def frozen(value: Any) -> Any:
-    """A copy of numbers and arrays, in containers too, that nobody else can change; any other object as it is."""
+    """A private copy of numbers and arrays, in containers too; any other object as it is."""
     if isinstance(value, np.ndarray) and value.dtype != object:
         value = value.copy()
         value.flags.writeable = False
@@ -346,7 +346,7 @@ def settling_of(namespace: dict[str, Any]) -> Settling:
 
 
 def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any]) -> ast.expr:
-    """A copy of the expression in which data and helpers from around the function are what they are now.
+    """A copy of the expression in which data and helpers of enclosing scopes have their present values.
 
     A backend that traces reads them once, and one that does not must not see later changes either. Such a value is
     named by a name, attributes and constant indices; copies go into the namespace, one for each text.

@@ -57,7 +57,7 @@ class FunctionValueBuilder(CallBuilder):
         if name in self.visible:
             held, depth = self.visible[name]
             if held is not value and len(self.loops) > depth:
-                what = f"{name!r}, which stands for another function in the next round,"
+                what = f"{name!r}, which stands for another function in the next iteration,"
                 self.refuse(node, what, "use a name of its own in the loop")
         self.visible[name] = value, len(self.loops)
         self.unsettled.discard(name)
@@ -266,5 +266,5 @@ def _is_plain(node: ast.Call) -> bool:
 
 
 def with_nodes(node: ast.expr, nodes: Mapping[int, ast.AST]) -> ast.expr:
-    """A copy with other nodes in place of some, by their `id`."""
+    """A copy in which some nodes, by their `id`, are replaced."""
     return copy.deepcopy(node, dict(nodes))

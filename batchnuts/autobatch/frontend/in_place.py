@@ -17,7 +17,7 @@ from typing import NoReturn
 
 WRITE = "@write"
 ROW = "@row"
-"""The names by which the statements call `functions.write` and `indexing.row`; no identifier of a user is one."""
+"""The names by which the statements call `functions.write` and `indexing.row`; not valid identifiers for a user."""
 
 Refuse = Callable[[ast.AST, str, str], NoReturn]
 """Called with the place, what cannot be batched, and the rewrite."""
@@ -35,7 +35,7 @@ class Rewriter:
         self.refuse = refuse
 
     def simpler(self, statement: ast.stmt) -> list[ast.stmt] | None:
-        """What stands for an assignment to elements, or to a name in place; None for every other statement."""
+        """The replacement of an assignment to elements, or to a name in place; None for every other statement."""
         made: list[ast.stmt] = []
         match statement:
             case ast.Assign(targets=targets, value=value) if any(map(_has_element, targets)):

@@ -1,8 +1,8 @@
-"""An expression's syntax made to work on lanes: operators, subscripts and builtins become calls of lane functions.
+"""An expression rewritten to work on lanes: operators, subscripts and builtins become calls of lane functions.
 
     n // d + x[i]   -->   add(floor_divide(n, d, checks, 0), item(x, i, checks, 1))
 
-Numbered checks go where an operand that is no constant could have no result: the expression's value then comes with one
+Numbered checks are added where a non-constant operand could have no defined result: the expression then also gives one
 boolean for each (see `operators.Checks`), which the frontend asserts.
 """
 
@@ -20,7 +20,7 @@ from batchnuts.autobatch.language import operators, ops
 from batchnuts.autobatch.language.indexing import item, item_of_constants
 from batchnuts.autobatch.language.iteration import all_iterated, iterated, known, known_elements, looked_up, range_bound
 
-PREFIX = "@"  # no identifier of a user can hold it
+PREFIX = "@"  # not part of any identifier
 TRUTH = PREFIX + "truth"
 NOT = PREFIX + "not"
 CHECKS = PREFIX + "checks"
@@ -37,7 +37,7 @@ _BUILTINS: dict[Any, Any] = {
     builtins.any: lane_builtins.python_any,
     builtins.all: lane_builtins.python_all,
 }
-"""Builtins that Python defines on numbers only, and what stands for them on arrays of every backend."""
+"""Builtins that Python defines on numbers only, and their replacements for arrays of every backend."""
 
 _WHERE_CALLED: dict[Any, Any] = {
     builtins.int: lane_builtins.python_int,
@@ -111,7 +111,7 @@ _CHECKED: dict[type[ast.AST], tuple[Any, str]] = {
     ast.LShift: (operators.left_shift, "a negative shift"),
     ast.RShift: (operators.right_shift, "a negative shift"),
 }
-"""Operators that not every second operand goes with, and what a message says of such a one."""
+"""Operators that are undefined for some second operands, and the message for these."""
 
 _FUNCTIONS: dict[str, Any] = {
     **{PREFIX + operator.__name__: function for operator, function in _PLAIN.items()},
@@ -148,7 +148,7 @@ def with_lane_functions(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of an expression: the part of it that is checked, and what is wrong where it does not hold."""
+    """A check of an expression: the part that is checked, and the message if it does not hold."""
 
     node: ast.expr
     message: str
@@ -190,7 +190,7 @@ class _OnLanes(ast.NodeTransformer):
         return ast.fix_missing_locations(ast.copy_location(made, node))
 
     def check(self, node: ast.expr, problem: str) -> list[ast.expr]:
-        """The arguments that tell a lane function which check it makes; equal parts share one."""
+        """The arguments that give a lane function the number of its check; equal parts share one."""
         text = ast.unparse(node).replace(CONSTANT, "")
         number, _ = self.checks.setdefault(text, (len(self.checks), Check(node, f"{problem} in `{text}`")))
         return [ast.Name(CHECKS, ast.Load()), ast.Constant(number)]
@@ -215,7 +215,7 @@ class _OnLanes(ast.NodeTransformer):
         return node if isinstance(node.operand, ast.Constant) else self.call(type(node.op).__name__, node, node.operand)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """`a < b < c` as `(a < b) & (b < c)`: what must not be evaluated too early was taken out before."""
+        """`a < b < c` as `(a < b) & (b < c)`: operands that must not be evaluated early were moved out before."""
         self.generic_visit(node)
         if not all(type(op) in _PLAIN for op in node.ops):
             return node
@@ -230,7 +230,7 @@ class _OnLanes(ast.NodeTransformer):
         return result
 
     def comprehension(self, node: Any) -> Any:
-        """A comprehension, whose iterables may be arrays and whose conditions are no values of the lane."""
+        """A comprehension, whose iterables may be arrays and whose conditions do not depend on the lane."""
         outside = set(self.lane_names)
         for generator in node.generators:
             of_the_lane = self.of_the_lane(generator.iter)

@@ -44,7 +44,7 @@ from batchnuts.autobatch.ir.program import (
 from batchnuts.autobatch.language.functions import LaneFunction, is_share, sync
 
 MOST_VERSIONS = 64
-"""How often a function may be compiled for the functions that it is given."""
+"""How many versions of a function may be compiled for different function arguments."""
 
 
 class _FunctionBuilder(ComprehensionBuilder):
@@ -275,7 +275,7 @@ class _FunctionBuilder(ComprehensionBuilder):
 def build_program(root: LaneFunction, reading: Reading | None = None) -> Program:
     """The Program whose main graph calls `root` once; every batched function it can reach is in `functions`.
 
-    reading: what is known of its loops, and where what is found out about them is noted.
+    reading: what is known about its loops, and where new findings are noted.
 
     Variables have no types yet. Raises UnsupportedSyntaxError, UndefinedVariableError or CompileError at the line.
     """

@@ -1,4 +1,4 @@
-"""What stands on the left of an assignment: names, tuples of targets, elements of arrays."""
+"""Targets of assignments: names, tuples of targets, elements of arrays."""
 
 from __future__ import annotations
 

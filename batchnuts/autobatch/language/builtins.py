@@ -1,4 +1,4 @@
-"""Python's builtins on one lane's values: what the compiler puts in place of `min`, `int`, `len` and the rest."""
+"""Python's builtins on one lane's values: replacements for `min`, `int`, `len` and others."""
 
 from __future__ import annotations
 

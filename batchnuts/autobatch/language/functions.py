@@ -1,4 +1,4 @@
-"""What the frontend recognizes when a user's code calls it: batched functions, declared primitives, `write`, `sync`."""
+"""The callables that the frontend recognizes: batched functions, declared primitives, `write`, `sync`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LaneFunction:
         return inspect.signature(self.python_function)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Called where a class has the function for an attribute: a method would get no `self`."""
+        """Called when a class has the function as an attribute: a method would get no `self`."""
         self.method_of = owner  # an error here would reach users as one of `__set_name__`
 
     def refuse_method(self, owner: type | None) -> None:
@@ -71,7 +71,7 @@ _NO_FUNCTIONS = {
     "BatchedFunction": ("one that is batched already", "Leave out the second @batch"),
     "PrimitiveFunction": ("a primitive", "Leave out @primitive, or @batch"),
 }
-"""By type, what is given in place of a function, and what to do."""
+"""By type: the description of an argument that is not a function, and the remedy."""
 
 
 def require_function(function: Any, frame: FrameType) -> None:
@@ -117,7 +117,7 @@ def primitive(
 
     batched: the function is already written over a leading lane axis: every argument and result has shape
         [lanes, ...], and row i of the result depends on row i of the arguments only.
-    costly: the function is what the program spends its time on; schedules wait for many lanes before they run it.
+    costly: the function dominates the running time; schedules gather many lanes before they run it.
 
     A function that needs neither flag needs no declaration. Arguments are positional.
     """

@@ -1,7 +1,7 @@
 """`x[index]` where the index is a lane's own value: Python's meaning, negative indices included, on every backend.
 
-An index outside the array is noted in `Checks`, and the nearest element stands for the result. Indices known at compile
-time need none of this: they stay Python's own subscript.
+An index outside the array is noted in `Checks`, and the nearest element is the result. Indices known at compile time
+stay Python's own subscripts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from batchnuts.autobatch.language.pytree import flatten
 def item(x: Any, index: Any, checks: Checks, check: int) -> Any:
     """`x[index]`. index: an integer scalar, one integer vector, static slices, None, ..., or a tuple of these.
 
-    Raises TypeError for what has no static meaning: a slice with bounds of the lane, a boolean mask, a tuple or list
-    indexed by a lane's value. IndexError for too many indices.
+    Raises TypeError for an index whose result has no static shape: a slice with bounds of the lane, a boolean mask, a
+    tuple or list indexed by a lane's value. IndexError for too many indices.
     """
     parts = index if isinstance(index, tuple) else (index,)
     if not is_array(x):
