@@ -111,7 +111,7 @@ class RunConfig:
     output: OutputSettings
 
     def resolved(self) -> dict[str, Any]:
-        """Plain data that gives the same run again when read as a config."""
+        """Plain data that gives the same run when read as a config."""
         sections = ("model", *_SECTIONS)
         return {name: dump_settings(getattr(self, name)) for name in sections}
 
@@ -144,7 +144,7 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
     for name, schema in _SECTIONS.items():
         parts[name] = check_section(name, content.get(name), schema, origin, problems, _ELSEWHERE)
     if not problems:
-        # how many numbers a position has is known exactly only once the model is made; the run looks again
+        # the dimension of a position is known exactly only once the model is made; the run checks again
         numbers = getattr(parts["model"], "dimension", None) or 1
         too_large = memory_problem(parts["sampler"], numbers, parts["model"].dtype)
         if too_large:
@@ -235,7 +235,7 @@ def _import_target(target: str) -> Any:
 
 
 def _failure(error: BaseException) -> str:
-    """The user's error with the last line of theirs that led to it."""
+    """The user's error with the last line of their code in its traceback."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]

@@ -1,4 +1,4 @@
-"""Progress of a run on the screen: a live bar on a terminal, now and then a plain line elsewhere (a log, a pipe).
+"""Progress of a run on the screen: a live bar on a terminal, plain lines at intervals elsewhere (a log, a pipe).
 
 In a notebook one line is shown and replaced. Rates, and how long it will take, are those of the phase that is shown.
 """
@@ -27,7 +27,7 @@ _WIDE = 150
 
 
 class SafeConsole(Console):
-    """rich ends the process when nobody reads what it prints any more; here that is an OSError, as it is elsewhere."""
+    """rich ends the process when its output is closed; here that is an OSError, as elsewhere."""
 
     def on_broken_pipe(self) -> None:
         """Called while a BrokenPipeError is handled."""
@@ -48,7 +48,7 @@ def default_view(progress: bool | None) -> AbstractContextManager[Any]:
 
 
 def _in_notebook() -> bool:
-    """Whether IPython runs behind a front end that shows more than text."""
+    """Whether IPython runs in a front end that shows more than text."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")
@@ -71,7 +71,7 @@ class NotebookView:
         """The last line stays."""
 
     def __call__(self, progress: Progress) -> None:
-        """Show how far the run has come."""
+        """Show the progress of the run."""
         from IPython.display import display
 
         text = {"text/plain": plain_line(progress)}
@@ -119,7 +119,7 @@ class ProgressView:
                 self._bar.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Show how far the run has come; nothing, if nobody is there any more (a closed terminal or pipe)."""
+        """Show the progress of the run; nothing if the output is closed (a terminal or pipe)."""
         with suppress(OSError):
             self._show(progress)
 
@@ -169,7 +169,7 @@ def plain_line(progress: Progress) -> str:
 
 
 def remaining(progress: Progress) -> float | None:
-    """Seconds that the phase will still take at its pace so far; None if that is not known."""
+    """The estimated remaining seconds of the phase, at its speed so far; None if not known."""
     if progress.phase == "compile" or not progress.done:
         return None
     return progress.elapsed * (progress.total - progress.done) / progress.done

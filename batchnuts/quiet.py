@@ -1,7 +1,7 @@
-"""TensorFlow imported without its start-up lines, and its log at run time kept to what ends the process.
+"""TensorFlow imported without its start-up lines, and its log at run time reduced to fatal messages.
 
-TensorFlow's errors reach us as exceptions. What its C++ parts write to stderr besides is noise to somebody who samples
-a model: processor features, missing GPUs, caches that do not fit. Whoever wants it sets TF_CPP_MIN_LOG_LEVEL (0 to 3).
+TensorFlow's errors reach us as exceptions. Other messages of its C++ parts on stderr are noise for users: processor
+features, missing GPUs, caches that do not fit. Set TF_CPP_MIN_LOG_LEVEL (0 to 3) to see them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ for line in sys.stdin.buffer:
 
 
 def import_tensorflow() -> None:
-    """Import it, with no word on stderr but Python's and those of a crash; to be called before the first use of it.
+    """Import it, with no messages on stderr except Python's and those of a crash; before its first use.
 
-    A log level that the user has set is respected, and nothing is left out then; nor of a TensorFlow that the user has
-    imported.
+    A log level that the user has set is respected; then nothing is suppressed, nor where the user has imported it.
     """
     if "tensorflow" in sys.modules:
         return
@@ -49,9 +48,9 @@ def import_tensorflow() -> None:
 
 @contextmanager
 def _filtered_stderr() -> Iterator[None]:
-    """Let what is written to file descriptor 2 pass through a process of its own, which outlives a crash of this one.
+    """Pass everything written to file descriptor 2 through a separate process, which outlives a crash of this one.
 
-    The log level is not heeded before the libraries are loaded, so that these lines are dropped on their way.
+    The log level has no effect before the libraries are loaded, so such lines are filtered out here.
     """
     if not os.path.basename(sys.executable or "").startswith("python"):  # of a program that has Python within
         yield
@@ -60,7 +59,7 @@ def _filtered_stderr() -> Iterator[None]:
     try:
         real = os.dup(2)
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    except OSError:  # stderr is closed, or no process can be had
+    except OSError:  # stderr is closed, or no process can be started
         yield
         return
     assert process.stdin is not None

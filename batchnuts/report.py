@@ -1,16 +1,25 @@
-"""What stands on the screen when a run has ended: the table, the verdict, speed, times, and where the draws are."""
+"""The output at the end of a run: the table, the verdict, speed, times, and where the draws are."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from batchnuts.config import RunConfig
-from batchnuts.mcmc.diagnostics import diagnose
+from batchnuts.mcmc.diagnostics import COLUMNS, Diagnostics, DiagnosticsError, diagnose
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.model import Model
 from batchnuts.progress import SafeConsole, short
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat")
+"""Of COLUMNS, those that fit 80 characters."""
 _PLAIN_WIDTH = 120  # of tables that do not go to a terminal
 
 
@@ -30,7 +39,7 @@ def print_report(draws: Draws, model: Model, config: RunConfig, target: Path, sa
             draws.rectangle(draws.stats["lp"]),
         )
         timings["diagnostics"] = time.monotonic() - started
-        console.print(found.table(config.output.summary_rows, narrow=console.width < 105))
+        console.print(summary_table(found, config.output.summary_rows, narrow=console.width < 105))
         console.print(found.verdict(), highlight=False, markup=False, soft_wrap=True)
     seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
     speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s in warmup and sampling, " if seconds else ""
@@ -39,3 +48,38 @@ def print_report(draws: Draws, model: Model, config: RunConfig, target: Path, sa
     spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
     console.print(f"Draws: {target}", highlight=False, markup=False, soft_wrap=True)
+
+
+def summary_table(found: Diagnostics, rows: int = 12, *, narrow: bool = False) -> Table:
+    """A table of at most `rows` coefficients: all in order, or the worst R-hat first where some are left out.
+
+    The caption gives the number left out; `narrow` leaves out the columns that do not fit 80 characters.
+    Raises DiagnosticsError for rows < 1.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    if rows < 1:
+        raise DiagnosticsError(f"A summary of {rows} rows was asked for; expected at least 1.")
+    count = len(found.names)
+    left_out = max(count - rows, 0)
+    order: Sequence[int] = list(range(count)) if not left_out else [int(i) for i in found.worst_first()[:rows]]
+    caption = f"worst R-hat first; {left_out} more coefficients are not shown" if left_out else None
+    columns = _NARROW if narrow else COLUMNS
+    title = f"{count} coefficients, {found.chains} chains x {found.draws} draws"
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
+    table.add_column("", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for index in order:
+        table.add_row(escape(found.names[index]), *(_shown(name, found.columns[name][index]) for name in columns))
+    return table
+
+
+def _shown(column: str, value: float) -> str:
+    if np.isnan(value):
+        return "-"
+    if column.startswith("ess"):
+        return f"{value:.0f}"
+    return f"{value:.4f}" if column == "r_hat" else f"{value:.3g}"

@@ -2,8 +2,7 @@
 
 Exit codes: 0 done, 1 the run failed, 2 the command line or the config is wrong; 130 interrupted by Ctrl-C, 143 by
 SIGTERM, 129 by SIGHUP.
-What takes long to import is imported only once signals are handled, TensorFlow and ArviZ only once everything that can
-be checked without them has been.
+Slow imports come after signals are handled, TensorFlow and ArviZ after everything that can be checked without them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchnuts import __version__
-from batchnuts.stopping import StopSignals, tell
+from batchnuts.stopping import StopSignals, say
 
 if TYPE_CHECKING:
     import xarray
@@ -36,7 +35,7 @@ def program() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         if stop.first is not None:
-            os._exit(code)  # without waiting for what is still being compiled, and for nobody
+            os._exit(code)  # without waiting for unneeded compilation that is still running
     sys.exit(code)
 
 
@@ -47,13 +46,13 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
             return _main(argv, stop)
         except KeyboardInterrupt:
             lost = "the draws were given up" if stop.holding else "nothing was drawn yet"
-            tell(f"{stop.name}; {lost} and no file was written.")
+            say(f"{stop.name}; {lost} and no file was written.")
             return stop.exit_code
         except Exception:
             # An import that is interrupted may raise anything.
             if stop.first is None or stop.holding:
                 raise
-            tell(f"{stop.name}; nothing was drawn yet and no file was written.")
+            say(f"{stop.name}; nothing was drawn yet and no file was written.")
             return stop.exit_code
 
 
@@ -72,13 +71,13 @@ def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
         target = check_path(config.output.path, force=arguments.force)
         return _run(config, target, stop, force=arguments.force, quiet=arguments.quiet)
     except ConfigError as error:
-        tell(f"the config cannot be used.\n{error}")
+        say(f"the config cannot be used.\n{error}")
         return 2
     except BatchnutsError as error:
-        tell(str(error))
+        say(str(error))
         return 1
     except MemoryError:
-        tell(
+        say(
             "the run does not fit into memory. Its largest arrays are chains x draws x dimension; lower "
             "sampler.chains or sampler.draws."
         )
@@ -130,7 +129,7 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
     failure = None
     with view as progress:
         try:
-            with _warnings_told():
+            with _warnings_reported():
                 draws = run_chains(model, config.sampler, config.execution, progress, stop)
         except Exception as error:
             failure = error
@@ -147,32 +146,32 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
     stop.release()
     if draws.interrupted:
         why = stop.name if failure is None else "the run failed"
-        tell(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.")
+        say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.")
     if failure is not None:
         raise failure
     try:
         if quiet:
             print(target, flush=True)
         elif stop.count > draws.interrupted:
-            raise KeyboardInterrupt  # pressed again, or while the file was written: somebody does not want to wait
+            raise KeyboardInterrupt  # pressed again, or while the file was written: the user does not want to wait
         else:
             from batchnuts.report import print_report
 
             print_report(draws, model, config, target, saving)
             sys.stdout.flush()
     except KeyboardInterrupt:
-        tell(f"the summary was {stop.name}; the draws are in {target}.")
+        say(f"the summary was {stop.name}; the draws are in {target}.")
         return stop.exit_code
-    except OSError as error:  # who should read it is gone: a closed pipe or terminal
-        tell(f"the summary cannot be printed ({error.strerror}); the draws are in {target}.")
+    except OSError as error:  # its reader is gone: a closed pipe or terminal
+        say(f"the summary cannot be printed ({error.strerror}); the draws are in {target}.")
         with suppress(OSError, ValueError):  # what is left in its buffer would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return stop.exit_code if draws.interrupted else 0
 
 
 @contextmanager
-def _warnings_told() -> Iterator[None]:
-    """What is to be said of a model, as a line of ours."""
+def _warnings_reported() -> Iterator[None]:
+    """Print warnings about a model as lines of ours."""
     from batchnuts.autobatch import AssertionWarning
 
     with warnings.catch_warnings():
@@ -180,7 +179,7 @@ def _warnings_told() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, AssertionWarning):
-                tell(f"warning: {message}")
+                say(f"warning: {message}")
             else:
                 shown(message, category, *place, **more)
 
@@ -189,20 +188,20 @@ def _warnings_told() -> Iterator[None]:
 
 
 def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> None:
-    """Save the draws; where no folder takes them and somebody sits there, ask for another path."""
+    """Save the draws; if no folder can be written and stdin is a terminal, ask for another path."""
     from batchnuts.mcmc.saving import NotSaved, save
 
     try:
         save(groups, target, force=force)
     except NotSaved as error:
         while sys.stdin.isatty() and sys.stderr.isatty():
-            tell(f"{error} They are still in memory. Make room and press Enter to try again, or type another path:")
+            say(f"{error} They are still in memory. Make room and press Enter to try again, or type another path:")
             answer = sys.stdin.readline()
             if not answer:
                 break
             try:
                 place = answer.strip() or target
-                tell(f"the draws are in {save(groups, place, force=force and Path(place).expanduser() == target)}.")
+                say(f"the draws are in {save(groups, place, force=force and Path(place).expanduser() == target)}.")
                 return
             except NotSaved as again:
                 error = again

@@ -1,6 +1,6 @@
 """Signals that end a run and lose nothing: Ctrl-C (SIGINT), a time limit's SIGTERM, SIGHUP of a terminal that closes.
 
-Nothing but the standard library is imported here, so that the handlers stand before anything takes long.
+Nothing but the standard library is imported here, so that the handlers are installed before anything slow runs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ TIME_TO_READ = 1.0
 those that are held down."""
 
 SAME_MOMENT = 0.05
-"""Seconds within which handlers run one after another when the interpreter gets to them at last."""
+"""Seconds within which pending handlers run one after another once the interpreter can run them."""
 
 
 class StopSignals:
-    """Handles the signals while it is entered; once there are draws (`hold`), none of them interrupts what is done.
+    """Handles the signals while it is entered; once there are draws (`hold`), none of them interrupts running code.
 
     Without draws, a signal raises KeyboardInterrupt where the program stands. With draws, the first one is only noted,
     and `check` raises where the run can end in order; the second is told what goes on; one that comes after that, and
@@ -100,7 +100,7 @@ class StopSignals:
         if not self.holding:
             raise KeyboardInterrupt
         if self.count == 1:
-            tell(f"{self.name}; {self._keeping}.")
+            say(f"{self.name}; {self._keeping}.")
         elif self._warnings == 0:
             self._warn()
             self._start_clock()
@@ -115,15 +115,15 @@ class StopSignals:
             self._warn()
 
     def _warn(self) -> None:
-        tell(f"{self._keeping}; press again to give up and lose them.")
+        say(f"{self._keeping}; press again to give up and lose them.")
         self._warnings += 1
 
     def _start_clock(self) -> None:
         """Let the clock say when the warning has been read: when no signal has come for some time.
 
         A handler does not run when its signal comes but when the interpreter is free, which a long write delays: the
-        last signal of a burst would pass for an answer. The clock's signal waits in the same queue. Where somebody else
-        uses it, the first signal that may be an answer is answered with the warning once more.
+        last signal of a burst would count as an answer. The timer's signal waits in the same queue. Where other code
+        uses the timer, the first signal that may be an answer prints the warning once more.
         """
         try:
             if _CLOCK is None or signal.getsignal(_CLOCK) != signal.SIG_DFL or signal.getitimer(signal.ITIMER_REAL)[0]:
@@ -139,13 +139,13 @@ class StopSignals:
             self._read_at = now
 
 
-def tell(text: str) -> None:
-    """Write a line of ours to stderr: from a signal's handler too, and though nobody may be there to read it."""
+def say(text: str) -> None:
+    """Write a line of ours to stderr, also from a signal's handler; errors of a closed stderr are ignored."""
     line = f"batchnuts: {text}\n"
     try:
         with suppress(OSError, ValueError, AttributeError):  # it is closed, or there is none
             sys.stderr.write(line)
             sys.stderr.flush()
-    except RuntimeError:  # the handler stands in the middle of another write
+    except RuntimeError:  # the handler interrupts another write
         with suppress(OSError):
             os.write(2, line.encode())

@@ -1,4 +1,4 @@
-"""The benchmark: batchnuts beside everything its users could take instead, on four targets of different shape.
+"""The benchmark: batchnuts and the alternatives to it, on four targets of different shape.
 
 Throughput (useful gradients per second), what it is worth (effective samples per second), and what it costs (seconds
 to compile, memory), beside the leapfrog limit. Also writes results.json, every figure of the tables by target, curve
@@ -22,12 +22,12 @@ from batchnuts.experiments.samplers.subject import SAMPLERS
 from batchnuts.experiments.samplers.summary import measure_tables
 
 QUESTION = """\
-How fast is NUTS on a machine's processor, over all chains together, and against what could be had at most? A gradient
-is *useful* if NUTS of one chain evaluates it too. The *limit* is a loop of leapfrogs without any sampler around it,
-whose log-densities and gradients are both used. Effective samples are the least bulk ESS of all coordinates, as ArviZ
-defines it, over all chains. Every sampler has the same starting points, step size, metric (the identity) and greatest
-tree depth, runs in a process of its own, and is compiled and run once before it is timed; they take turns, run by run.
-What differs between curves stands at the end."""
+How fast is NUTS on a machine's processor, over all chains together, and compared with the maximum possible speed? A
+gradient is *useful* if NUTS of one chain evaluates it too. The *limit* is a loop of leapfrogs without any sampler
+around it, whose log-densities and gradients are both used. Effective samples are the minimum bulk ESS over all
+coordinates, as ArviZ defines it, over all chains. Every sampler has the same starting points, step size, metric (the
+identity) and maximum tree depth, runs in a process of its own, and is compiled and run once before it is timed; they
+take turns, run by run. Differences between curves are listed at the end."""
 
 MEASURES: tuple[Measure, ...] = (
     "typical_rate", "ess_per_second", "utilization", "compile_seconds", "peak_memory",

@@ -2,7 +2,7 @@
 
 The paper's curves: program-counter autobatching compiled by XLA, local static autobatching in TensorFlow's eager
 mode, the hybrid of the two (control in Python, blocks compiled), the same program one chain at a time, and Stan.
-Beyond the paper: our best configuration, what a user could take instead, and how fast leapfrogs of one wide batch are
+Beyond the paper: our best configuration, its alternatives, and how fast leapfrogs of one wide batch are
 with no sampler around them (a sampler that splits its chains over threads can pass that).
 
     python -m batchnuts.experiments.figure6 --config figure6.yaml
@@ -24,10 +24,10 @@ from batchnuts.experiments.samplers.subject import SAMPLERS
 from batchnuts.experiments.samplers.summary import size_table
 
 QUESTION = """\
-How many gradients of a Bayesian logistic regression can NUTS put to use in a second, over all chains together, as
+How many useful gradients of a Bayesian logistic regression can NUTS compute in a second, over all chains together, as
 more chains run at once? A gradient is *useful* if NUTS of one chain evaluates it too; what a batch computes for
 chains that wait is not counted. Every sampler has the same starting points, step size, metric (the identity) and
-greatest tree depth, and, but for those named at the end, the same number of transitions and of leapfrogs per leaf. It
+maximum tree depth, and, but for those named at the end, the same number of transitions and of leapfrogs per leaf. It
 runs in a process of its own, and is compiled and run once before it is timed. The samplers take turns, run by run."""
 
 
@@ -45,15 +45,15 @@ def pictures(results: Results) -> Mapping[str, Any]:
             plots.draw_curve(place, results.values("rate", name, problem), curve.label, number, flat=curve.flat)
         plots.finish(place, x="chains", y=QUANTITIES["rate"].axis, title=panel, sizes=config.run.chains, log_y=True)
     drawn = {"figure6": throughput}
-    told = {
+    shown = {
         name: results.values("utilization", name, problem) for name, curve in config.curves.items() if not curve.flat
     }
-    if not any(told.values()):
-        return drawn  # none of these libraries tells how many gradients it computed
+    if not any(shown.values()):
+        return drawn  # none of these libraries reports how many gradients it computed
     shares, (place,) = plots.new_figure(1, f"NUTS on {config.problems[problem].label}, {run}", height=5.0)
     for number, (name, curve) in enumerate(config.curves.items()):
         if not curve.flat:
-            plots.draw_curve(place, told[name], curve.label, number)
+            plots.draw_curve(place, shown[name], curve.label, number)
     plots.finish(
         place,
         x="chains",
@@ -72,7 +72,7 @@ def tables(results: Results) -> str:
         (
             "## Useful gradients per second\n\nBest of the repetitions.",
             size_table(results, "rate", problem),
-            "## Utilization of the gradient\n\nWhere the library tells how many gradients it computed.",
+            "## Utilization of the gradient\n\nWhere the library reports how many gradients it computed.",
             size_table(results, "utilization", problem),
         )
     )

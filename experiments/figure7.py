@@ -1,9 +1,9 @@
 """Figure 7 of [R]: utilization of the batched gradient against the number of chains, correlated Gaussian.
 
-Local static autobatching makes all chains meet after every trajectory, so each waits for the longest. The program
-counter lets a chain begin its next trajectory while others are still in theirs. The paper compares the two over ten
-trajectories; here also over one to a thousand, under every schedule, and for Gaussians of different condition
-numbers, because the paper does not say which Gaussian it took.
+Local static autobatching synchronizes all chains after every trajectory, so each waits for the longest. The program
+counter lets a chain start its next trajectory while others are still in theirs. The paper compares the two over ten
+trajectories; here also over one to a thousand, under every schedule, and for Gaussians of different condition numbers,
+because the paper does not say which Gaussian it took.
 
     python -m batchnuts.experiments.figure7 --config figure7.yaml
 
@@ -26,7 +26,7 @@ from batchnuts.experiments.samplers.subject import SAMPLERS
 from batchnuts.experiments.samplers.summary import size_table
 
 QUESTION = """\
-Of all gradients that a batch of chains computes, which share does some chain put to use? The rest are computed for
+Of all gradients that a batch of chains computes, which share is useful for some chain? The rest are computed for
 chains that wait. The target is a correlated Gaussian (config.yaml says which; `covariance: rotated` has variances from
 1 to the condition number, evenly in their logarithm, along the axes of a random rotation); NUTS takes a fixed step size
 and the identity metric. Useful gradients and executions are counted by the machine itself; the seeds of the repetitions

@@ -1,6 +1,6 @@
 """The comparison of [D]: effective samples per minute beside BlackJAX under vmap, a Gaussian with correlation 0.99.
 
-[D] writes NUTS as a finite state machine by hand, to spare chains under `jax.vmap` the wait for each other, and
+[D] writes NUTS as a finite state machine by hand, so that chains under `jax.vmap` need not wait for each other, and
 reports how much faster that makes it than BlackJAX. We compile such a machine from the recursive program.
 
     python -m batchnuts.experiments.fsm --config fsm.yaml
@@ -22,12 +22,11 @@ from batchnuts.experiments.samplers.subject import SAMPLERS
 from batchnuts.experiments.samplers.summary import measure_tables
 
 QUESTION = """\
-How many effective samples does a sampler make in a minute? The effective sample size is the least of the bulk ESS of
-all coordinates, over all chains together, as ArviZ defines it. Both samplers have the same starting points, step
-size, metric (the identity) and number of transitions, run in processes of their own and take turns, run by run.
-Compilation is left out. "Correlation 0.99" is read in two ways: between any two coordinates (as in the code that [D]
-published) and between neighbours, falling off with distance (where trajectories are long and of very different
-length)."""
+How many effective samples does a sampler make in a minute? The effective sample size is the minimum of the bulk ESS of
+all coordinates, over all chains together, as ArviZ defines it. Both samplers have the same starting points, step size,
+metric (the identity) and number of transitions, run in processes of their own and take turns, run by run. Compilation
+is left out. "Correlation 0.99" is read in two ways: between any two coordinates (as in the code that [D] published) and
+between neighbours, falling off with distance (where trajectories are long and of very different length)."""
 
 
 def pictures(results: Results) -> Mapping[str, Any]:

@@ -2,10 +2,10 @@
 
     python -m batchnuts.experiments.kernels --config benchmark.yaml --problem schools --chains 256
 
-XLA makes some two hundred kernels of a machine. TensorFlow's profiler tells when each began and ended; the compiled
-program's text tells which block and which operation it came from. To note a kernel takes as long as a small kernel
-does. So what the quickest kernel takes (one number added to another) is taken off every one: what is left is its work.
-The run is timed without the profiler too, and what the work leaves of that time is what kernels cost by their number.
+XLA makes some two hundred kernels of a machine. TensorFlow's profiler records when each began and ended; the compiled
+program's text gives its block and operation. Recording a kernel takes as long as a small kernel runs. So the time of
+the fastest kernel (one addition) is subtracted from every kernel: the rest is its work. The run is also timed without
+the profiler; the part of that time that is not work is the fixed cost of kernels.
 """
 
 from __future__ import annotations

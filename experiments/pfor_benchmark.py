@@ -15,7 +15,7 @@ from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
 from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.harness.summary import format_figure, table
-from batchnuts.experiments.vectorizers import KINDS
+from batchnuts.experiments.vectorizers.registry import KINDS
 from batchnuts.experiments.vectorizers.results import VectorizingResults
 from batchnuts.experiments.vectorizers.subject import VECTORIZERS
 

@@ -100,7 +100,7 @@ def megabytes_of_draws(config: ExperimentConfig, place: Place) -> float:
 
 
 def check(config: ExperimentConfig) -> None:
-    """Raise ConfigError for a curve in no panel, or in one that there is not."""
+    """Raise ConfigError for a curve in no panel, or in an unknown one."""
     for name, curve in config.curves.items():
         if curve.panel not in AXES:
             raise ConfigError(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -11,6 +14,10 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Machine code of little speed is made in three quarters of the time; in programs that live for a second, that is more.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+if "TF_XLA_FLAGS" not in os.environ:  # in the first process: those that it starts share what XLA has compiled
+    _kept = tempfile.mkdtemp(prefix="batchnuts-tests-")
+    atexit.register(shutil.rmtree, _kept, ignore_errors=True)
+    os.environ["TF_XLA_FLAGS"] = f"--tf_xla_persistent_cache_directory={_kept}"
 
 import examples  # noqa: F401  (hypothesis's profiles)
 import pytest

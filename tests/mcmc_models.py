@@ -51,7 +51,7 @@ def quartic_alone(position: np.ndarray) -> tuple[float, np.ndarray]:
 
 @primitive(costly=True)
 def stiff(position):
-    """A Gaussian with precisions 1 and 60: where trajectories turn is not told by the longest doubling alone."""
+    """A Gaussian with precisions 1 and 60: where trajectories turn does not follow from the longest doubling alone."""
     gradient = -np.array([1.0, 60.0]) * position
     return 0.5 * ops.sum(position * gradient), gradient
 

@@ -41,7 +41,7 @@ def threads_without_chunks(patch: pytest.MonkeyPatch) -> None:
 
 
 @killed_by("chunks chunk_plan", f"{PLAN}::test_rows_of_the_buffers", cheap=True)
-def no_least_number_of_rows(patch: pytest.MonkeyPatch) -> None:
+def no_minimum_number_of_rows(patch: pytest.MonkeyPatch) -> None:
     """of large rows a buffer holds none"""
     rewrite(
         patch,
@@ -88,7 +88,7 @@ def padding_runs(patch: pytest.MonkeyPatch) -> None:
 
 @killed_by("chunks slices", f"{RUNNER}::test_a_stretch_that_ends_early_does_not_lengthen_the_slices_of_the_next")
 def short_slices_are_measured(patch: pytest.MonkeyPatch) -> None:
-    """a slice that ends before its sweeps are made tells how fast these are"""
+    """a slice that ends before its sweeps are made sets how fast these are"""
     rewrite(patch, Chunk.slice, "if not left:", "if True:")
 
 
@@ -124,7 +124,7 @@ def adaptation_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @killed_by("chunks slices", f"{RUNS}::test_what_is_carried_when_a_buffer_is_full")
 def divergences_not_reported(patch: pytest.MonkeyPatch) -> None:
-    """progress tells of no divergences before the end"""
+    """progress reports no divergences before the end"""
     rewrite(patch, Kept.count, '("done", "divergences")', '("done",)')
 
 

@@ -53,7 +53,7 @@ def a_new_axis_before_the_last(patch: pytest.MonkeyPatch) -> None:
 
 @killed_by("pfor matmul", f"{OPS}[BatchMatMulV2-(4,3)x(4,2)]", cheap=True)
 def an_adjoint_is_a_transpose(patch: pytest.MonkeyPatch) -> None:
-    """elements of an adjoint are not conjugated where the product is laid out anew"""
+    """elements of an adjoint are not conjugated where the product is laid out again"""
     rewrite(patch, matmul._product, "tf.math.conj(x) if turn and conjugate and x.dtype.is_complex else x", "x")
 
 

@@ -78,7 +78,9 @@ def gates_cannot_be_lifted(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, policies._fitted, "if s.gate is None", "if not s.gate")
 
 
-@killed_by("scheduling policies", f"{POLICIES}::test_a_dear_block_keeps_the_gate_that_the_program_gave_it", cheap=True)
+@killed_by(
+    "scheduling policies", f"{POLICIES}::test_an_expensive_block_keeps_the_gate_that_the_program_gave_it", cheap=True
+)
 def own_gates_overruled(patch: pytest.MonkeyPatch) -> None:
     """an expensive block loses the gate that the program gave it"""
     rewrite(patch, policies._sweep, "if gate and label not in own", "if gate")
@@ -86,7 +88,7 @@ def own_gates_overruled(patch: pytest.MonkeyPatch) -> None:
 
 @killed_by(
     "scheduling policies",
-    f"{POLICIES}::test_a_dear_block_that_runs_once_does_not_wait_where_lanes_are_waited_for",
+    f"{POLICIES}::test_an_expensive_block_that_runs_once_does_not_wait_for_lanes_when_lanes_end_early",
     cheap=True,
 )
 def ends_keep_their_gates(patch: pytest.MonkeyPatch) -> None:
@@ -100,14 +102,16 @@ def ends_without_gates(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, policies.ending_early, "slot.gate or ENDING", "slot.gate")
 
 
-@killed_by("scheduling policies", f"{STARVATION}::test_lanes_at_three_dear_blocks_do_not_wait_for_one_in_a_cheap_loop")
+@killed_by(
+    "scheduling policies", f"{STARVATION}::test_lanes_at_three_expensive_blocks_do_not_wait_for_one_in_a_cheap_loop"
+)
 def the_usual_patience(patch: pytest.MonkeyPatch) -> None:
     """a sweep with gates has the patience of one without"""
     rewrite(patch, policies._sweep, "GATED_PATIENCE if gate_of else PATIENCE", "PATIENCE")
 
 
 @killed_by("scheduling policies", "mcmc/test_chunk_plan.py::test_a_cheap_gradient_is_swept_and_a_costly_one_waited_for")
-def the_dearer_one(patch: pytest.MonkeyPatch) -> None:
+def the_more_expensive_one(patch: pytest.MonkeyPatch) -> None:
     """of sweep and drain, `auto` takes the one that costs more"""
     rewrite(patch, policies._cheaper, "price < drain_price", "price > drain_price")
 
@@ -127,15 +131,15 @@ def recursion_stays(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, lane_flow.estimated_flow, "STAYS_RECURSIVE if recursive.get(block.label) else STAYS", "STAYS")
 
 
-@killed_by("scheduling lane_flow", f"{SEARCH}::test_lanes_stay_by_whichever_way_does", cheap=True)
+@killed_by("scheduling lane_flow", f"{SEARCH}::test_a_lane_stays_on_either_branch_that_stays", cheap=True)
 def the_first_target_stays(patch: pytest.MonkeyPatch) -> None:
     """of a branch in a loop, the first target counts as the one that stays"""
     rewrite(patch, lane_flow._chance_of, "stays if yes in loop else 1.0 - stays", "stays")
 
 
-@killed_by("scheduling lane_flow", f"{SEARCH}::test_counts_tell_where_lanes_went")
+@killed_by("scheduling lane_flow", f"{SEARCH}::test_counts_show_where_lanes_went")
 def balanced_one_way(patch: pytest.MonkeyPatch) -> None:
-    """counts of a run tell from where lanes go, and not whereto"""
+    """counts of a run give where lanes come from, and not where they go"""
     rewrite(patch, lane_flow.counted_flow, "moves *= (visits / moves.sum(0))[None, :]", "pass")
 
 
@@ -173,6 +177,6 @@ def half_drained(patch: pytest.MonkeyPatch) -> None:
     f"{SEARCH}::test_expensive_blocks_wait_for_a_third_of_the_lanes_and_rare_ones_for_as_many_as_come",
     cheap=True,
 )
-def dear_beside_the_mean(patch: pytest.MonkeyPatch) -> None:
+def expensive_relative_to_the_mean(patch: pytest.MonkeyPatch) -> None:
     """a block is expensive beside the mean, not beside the cheapest"""
     rewrite(patch, sweep_search.sweep_gates, "costs.min()", "costs.mean()")

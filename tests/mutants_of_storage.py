@@ -60,7 +60,7 @@ def records_in_double_precision(patch: pytest.MonkeyPatch) -> None:
 
 @killed_by("storage kept", "mcmc/test_runner.py::test_the_result_is_the_last_record")
 def rows_stay_in_the_machine(patch: pytest.MonkeyPatch) -> None:
-    """of a run that is broken off it is known where chains are, and not where they were"""
+    """of an interrupted run the present places of chains are known, and not their earlier ones"""
     rewrite(patch, Kept.take, "self.storage.record(chains, lanes, first, last, found.records)", "pass")
 
 
@@ -94,7 +94,7 @@ def one_draw_too_many(patch: pytest.MonkeyPatch) -> None:
 
 
 @killed_by("storage output", f"{OUTPUT}::test_interrupted_run_keeps_every_draw")
-def numbered_anew(patch: pytest.MonkeyPatch) -> None:
+def numbered_from_zero_again(patch: pytest.MonkeyPatch) -> None:
     """draws of faster chains are numbered from zero"""
     rewrite(patch, output._unfinished, '"draw": numbers', '"draw": numbers - first')
 
@@ -110,7 +110,7 @@ def draws_of_other_chains(patch: pytest.MonkeyPatch) -> None:
 
 @killed_by("storage saving", f"{OUTPUT}::test_file_made_during_the_run_is_not_lost")
 def replaces_what_came_meanwhile(patch: pytest.MonkeyPatch) -> None:
-    """a file that came into being during the run is replaced"""
+    """a file that was created during the run is replaced"""
     rewrite(patch, saving._place, "os.link(temporary, candidate)", "os.replace(temporary, candidate)")
 
 

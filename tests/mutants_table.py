@@ -77,7 +77,7 @@ def killed_by_a_test(mutant: Mutant) -> Outcome:
 
 
 def killed_by_programs() -> Iterator[Outcome]:
-    """The outcomes of test_mutants.py, which tells what killed each."""
+    """The outcomes of test_mutants.py, which says what killed each."""
     cases = {case.get("name"): case for case in pytest_report([str(TESTS / PROGRAMS), "--maxfail=1000"])}
     for mutant in MUTANTS:
         case = cases[f"test_a_mutant_is_killed[{mutant.where}: {mutant.name}]"]

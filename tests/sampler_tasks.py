@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 from moments import assert_expectations
 
-from batchnuts.experiments.samplers import REGISTRY
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 from batchnuts.models import REGISTRY as MODELS
 from batchnuts.models.correlated_gaussian import CorrelatedGaussianOptions, covariance_matrix

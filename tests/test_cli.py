@@ -199,7 +199,7 @@ def test_giving_up_while_saving_says_so(cli, monkeypatch):
     assert os.listdir() == ["small.yaml"]
 
 
-def test_an_error_while_drawing_is_told_after_the_draws_are_saved(cli):
+def test_an_error_while_drawing_is_reported_after_the_draws_are_saved(cli):
     def fail(model, sampler, execution):
         error = BatchnutsError("The density is +inf at chain 3.")
         error.draws_so_far = make_draws(model, sampler, done=(6, 9, 20, 6))

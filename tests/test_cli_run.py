@@ -1,4 +1,5 @@
-"""The real command line: whole runs and signals in a process of their own, what bad models are told within this one."""
+"""The real command line: whole runs and signals in a process of their own, what is reported of bad models within this
+one."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
     return folder, run("--config", "small.yaml", cwd=folder)
 
 
-def test_a_run_tells_what_it_did(finished: Any) -> None:
+def test_a_run_reports_what_it_did(finished: Any) -> None:
     folder, done = finished
     assert "x[0]" in done.stdout
     assert "x[4]" in done.stdout
@@ -190,9 +191,9 @@ def heed_signals() -> None:
 @pytest.mark.parametrize(
     ("numbers", "overrides"),
     [
-        ([signal.SIGINT], ["execution.chunk_lanes=1", "execution.shards=2"]),
+        pytest.param([signal.SIGINT], ["execution.chunk_lanes=1", "execution.shards=2"], marks=pytest.mark.slow),
         ([signal.SIGINT] * 3, []),
-        ([signal.SIGTERM], ["execution.executor=stackless"]),
+        pytest.param([signal.SIGTERM], ["execution.executor=stackless"], marks=pytest.mark.slow),
         ([signal.SIGHUP, signal.SIGTERM, signal.SIGINT], ["execution.chunk_lanes=2"]),
     ],
     ids=["one", "three", "sigterm", "all"],
@@ -217,7 +218,8 @@ def test_a_signal_while_drawing_saves_the_draws(tmp_path: Path, numbers: list[in
 
 
 @pytest.mark.parametrize(
-    ("marker", "numbers"), [("compile", [signal.SIGINT]), ("warmup", [signal.SIGTERM, signal.SIGTERM])]
+    ("marker", "numbers"),
+    [pytest.param("compile", [signal.SIGINT], marks=pytest.mark.slow), ("warmup", [signal.SIGTERM, signal.SIGTERM])],
 )
 def test_a_signal_before_the_first_draw_saves_nothing(tmp_path: Path, marker: str, numbers: list[int]) -> None:
     code, out, err = with_signals(tmp_path, marker, numbers, "sampler.warmup=100000")
@@ -328,10 +330,15 @@ sys.exit(main(sys.argv[1:]))
 
 def test_a_run_prints_what_we_print(finished: Any) -> None:
     """No word of TensorFlow's: neither at start-up nor while it compiles."""
-    folder, done = finished
+    _, done = finished
     ours = re.compile(r"(compile|warmup|sampling)( \d+%)?  .*\d+ s(, [\d:]+ left)?")
     assert [text for text in done.stderr.splitlines() if not ours.fullmatch(text)] == []
     assert len(done.stderr.splitlines()) >= 4
+
+
+@pytest.mark.slow
+def test_a_quiet_run_prints_the_path_alone(finished: Any) -> None:
+    folder, _ = finished
     quiet = ("--quiet", "output.path=quiet.nc", "execution.mode=graph", "sampler.warmup=1", "sampler.draws=2")
     again = run("--config", "small.yaml", *quiet, cwd=folder)
     assert (again.stderr, again.stdout) == ("", f"{folder / 'quiet.nc'}\n")
@@ -346,7 +353,7 @@ os.abort()
 """
 
 
-def test_the_words_of_a_crash_are_not_lost(tmp_path: Path) -> None:
+def test_the_messages_of_a_crash_are_not_lost(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(CONFIG)
     (tmp_path / "tensorflow.py").write_text(CRASH)
     line, options = command("--config", "small.yaml", cwd=tmp_path)

@@ -192,7 +192,7 @@ def test_bad_models_are_named(config, text, message):
     assert message in str(caught.value)
 
 
-def test_all_mistakes_are_told_at_once(config):
+def test_all_mistakes_are_reported_together(config):
     with pytest.raises(ConfigError) as caught:
         config(GAUSS + "sampler: {chains: 0, drawz: 1}\nfoo: 1\n", "execution.mode=3")
     assert len(str(caught.value).splitlines()) == 4
@@ -235,14 +235,14 @@ def test_no_setting_has_a_value_that_is_let_through_to_fail_later(config, base, 
     for key in schema.model_fields:
         for value in ABSURD:
             override = f"{section}.{key}={value}"
-            told = ""
+            message = ""
             try:
                 run = config(GAUSS, base, override)
             except ConfigError as error:
-                told = str(error)
-            if told:
-                assert key in told, override
-                assert len(told) < 1000, override
+                message = str(error)
+            if message:
+                assert key in message, override
+                assert len(message) < 1000, override
                 continue
             found = getattr(getattr(run, section), key)
             if isinstance(found, int | float):
@@ -266,12 +266,12 @@ def test_whatever_is_written_there_a_config_is_read_or_refused_with_its_place(co
         for _ in range(rng.randint(1, 4)):
             place = rng.randint(0, len(text))
             text = text[:place] + rng.choice(PIECES) * rng.choice([1, 1, 1, 50]) + text[place + rng.choice([0, 0, 5]) :]
-        told = "my.yaml"
+        message = "my.yaml"
         try:
             config(text)
         except ConfigError as error:
-            refused, told = refused + 1, str(error)
-        assert told.startswith("my.yaml"), text
+            refused, message = refused + 1, str(error)
+        assert message.startswith("my.yaml"), text
     assert 20 < refused < 60
 
 

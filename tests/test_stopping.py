@@ -1,4 +1,4 @@
-"""Signals at every stage: what they end, what they are told, and that handlers are put back."""
+"""Signals at every stage: what they end, what is answered, and that handlers are put back."""
 
 import signal
 import threading
@@ -60,9 +60,9 @@ class TestStopSignals:
                 stop.check()
         assert stop.count == len(numbers)
         assert stop.exit_code == 128 + getattr(signal, numbers[0])
-        told = capsys.readouterr().err.splitlines()
-        assert told[0].endswith("; saving the draws.")
-        assert told[1:] == ["batchnuts: saving the draws; press again to give up and lose them."][: len(numbers) - 1]
+        printed = capsys.readouterr().err.splitlines()
+        assert printed[0].endswith("; saving the draws.")
+        assert printed[1:] == ["batchnuts: saving the draws; press again to give up and lose them."][: len(numbers) - 1]
 
     def test_who_presses_again_after_the_warning_gives_up(self, clock):
         with StopSignals() as stop:

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1] / "batchnuts"
 
 WITHIN_AUTOBATCH = (
-    ("errors", "recent"),
+    ("errors", "lru_cache"),
     ("pfor",),
     ("language",),
     ("ir",),

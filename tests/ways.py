@@ -6,7 +6,7 @@ table leaves out no executor, backend or schedule of the library, so what is add
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,11 @@ def rotating(rows: Mapping[str, Any], columns: Mapping[str, Any], always: int = 
             by_default = j < always or j - always == i % others
             params.append(pytest.param(a, b, id=f"{row}-{column}", marks=() if by_default else pytest.mark.slow))
     return params
+
+
+def every_other(values: Iterable[Any]) -> Sequence[Any]:
+    """Parameters of which every other one is slow: where many run the same code."""
+    return [pytest.param(value, marks=pytest.mark.slow if i % 2 else ()) for i, value in enumerate(values)]
 
 
 def covering_rotating(columns: Mapping[str, Any]) -> Sequence[Any]:

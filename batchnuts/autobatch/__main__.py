@@ -1,4 +1,4 @@
-"""The command line: what the compiler makes of a function, and small programs that run.
+"""The command line: print what the compiler makes of a function, and run small programs.
 
     python -m batchnuts.autobatch dump module:function --after lower --types int64 float32[3]
     python -m batchnuts.autobatch explain path/to/file.py:function --types int64

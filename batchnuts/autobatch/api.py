@@ -26,6 +26,7 @@ from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import Program, TensorType
 from batchnuts.autobatch.language.functions import LaneFunction, in_one_lane_code, require_function, single_lane
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
+from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES
 from batchnuts.autobatch.pipeline import CompiledFunction, compile_function
 from batchnuts.autobatch.profiling.profile import (
@@ -36,7 +37,6 @@ from batchnuts.autobatch.profiling.profile import (
     collecting,
 )
 from batchnuts.autobatch.profiling.profile import profile as collect
-from batchnuts.autobatch.recent import Recent
 from batchnuts.autobatch.runtime import reference, stackless
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.faults import assertion_of_python
@@ -54,10 +54,10 @@ BACKENDS = ("tensorflow", "numpy")
 
 
 def get_backend(name: str, mode: str, style: str = "auto") -> Backend:
-    """The backend of that name, mode and style, always the same object.
+    """The backend of that name, mode and style: the same object for equal arguments.
 
     NumPy knows no modes and ignores `mode`. The style `auto` is gather on NumPy, which computes row by row, and masking
-    on TensorFlow. Raises ValueError for what there is not.
+    on TensorFlow. Raises ValueError for unknown ones.
     """
     if name not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {name!r}")
@@ -69,7 +69,7 @@ def get_backend(name: str, mode: str, style: str = "auto") -> Backend:
 
 
 def as_backend(backend: str | Backend, mode: str, style: str) -> Backend:
-    """What `run` takes for a backend: its name, or a Backend object, which has a mode and style already."""
+    """The backend for what `run` accepts: a name, or a Backend object, which already has a mode and style."""
     if isinstance(backend, str):
         return get_backend(backend, mode, style)
     if style not in ("auto", backend.style):
@@ -91,7 +91,7 @@ def _make_backend(name: str, mode: str, style: str) -> Backend:
 
 @dataclass(frozen=True)
 class _Options:
-    """How a call is to run; see `BatchedFunction.run`. Raises ValueError for what there is not."""
+    """How a call is to run; see `BatchedFunction.run`. Raises ValueError for unknown options."""
 
     executor: str = "virtual_machine"
     backend: str | Backend = "tensorflow"
@@ -110,7 +110,7 @@ class _Options:
             raise ValueError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {depth!r}")
 
     def target(self) -> Backend:
-        """The backend to compile for; plain Python and the interpreter need no more of one than types."""
+        """The backend to compile for; plain Python and the interpreter use it for types only."""
         if self.executor in ("unbatched", "reference"):
             return get_backend("numpy", "eager")
         return as_backend(self.backend, self.mode, self.style)
@@ -140,9 +140,9 @@ class BatchedFunction(LaneFunction):
         if isinstance(machines, bool) or not isinstance(machines, int) or machines < 1:
             raise ValueError(f"machines must be an integer of at least 1; found {machines!r}")
         super().__init__(python_function)
-        self._compiled: Recent[CompiledFunction] = Recent(machines)
-        self._machines: Recent[VirtualMachine] = Recent(machines)
-        self._block_code: Recent[stackless.BlockCodeCache] = Recent(machines)
+        self._compiled: LruCache[CompiledFunction] = LruCache(machines)
+        self._machines: LruCache[VirtualMachine] = LruCache(machines)
+        self._block_code: LruCache[stackless.BlockCodeCache] = LruCache(machines)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The results for all lanes, with the defaults of `run`; keyword and default arguments as in Python."""
@@ -158,7 +158,8 @@ class BatchedFunction(LaneFunction):
 
     @functools.cached_property
     def _signature(self) -> inspect.Signature:
-        """The function's, with copies of the defaults: like all values around a function, they are read once."""
+        """The function's signature, with copies of the defaults: like all values of enclosing scopes, they are read
+        once."""
         signature = inspect.signature(self.python_function)
         parameters = [p.replace(default=frozen(p.default)) for p in signature.parameters.values()]
         return signature.replace(parameters=parameters)
@@ -214,7 +215,7 @@ class BatchedFunction(LaneFunction):
 
         Raises CompileError (with the line) for what cannot be batched, LaneInputError for arguments that do not fit,
         StackOverflowError for a lane that recursed deeper than allowed, LaneAssertionError for an assertion that does
-        not hold on some lane.
+        not hold on some lane, an index out of range, or an element written outside its array.
         """
         options = _Options(executor, backend, mode, style, schedule, max_stack_depth)
         if profile and executor in ("unbatched", "reference"):
@@ -259,7 +260,7 @@ class BatchedFunction(LaneFunction):
         began: float,
     ) -> Sequence[Any]:
         program = compiled.with_calls
-        # where code is compiled for a number of lanes, each number has its own, so that all of it can be dropped
+        # where code is compiled for a number of lanes, each number has its own cache, so that all of it can be dropped
         key = (hashable(inputs.types), target, None if target.name == "numpy" else inputs.lanes)
         code = self._block_code.get(key)
         if code is None:
@@ -328,7 +329,7 @@ class BatchedFunction(LaneFunction):
         return make_schedule(program, policy, lambda: block_costs(program, compiled), served)
 
     def _served(self, profile: Profile, program: Program) -> dict[str, int]:
-        """By block, how many lanes it has served."""
+        """For each block, how many lanes it has served."""
         name, labels = self.__name__, program.graph.labels  # type: ignore[attr-defined]
         counts = profile.blocks().items()
         found = {label: n.active for (f, executor, label), n in counts if (f, executor) == (name, EXECUTORS[0])}
@@ -396,6 +397,7 @@ class BatchedFunction(LaneFunction):
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Inputs:
         self.refuse_method(self.method_of)
+        self.refuse_in_class()
         for first in args[:1]:  # what @classmethod or @property above @batch gives
             self.refuse_method(first if isinstance(first, type) else type(first))
         try:
@@ -452,7 +454,7 @@ class BatchedFunction(LaneFunction):
 
 
 def _first_stack_depth(compiled: CompiledFunction, inputs: _Inputs) -> int:
-    """Where to begin when stacks may grow: as deep as an input tells, as long as that costs little memory."""
+    """The initial depth when stacks may grow: the depth that an input gives, if that takes little memory."""
     bound, program = compiled.depth_bound, compiled.lowered
     if bound is None:
         return FIRST_STACK_DEPTH
@@ -462,7 +464,7 @@ def _first_stack_depth(compiled: CompiledFunction, inputs: _Inputs) -> int:
 
 
 def _as_array(name: str, leaf: Any) -> np.ndarray:
-    """An argument's leaf as an array of a dtype that every backend has; LaneInputError for what holds no numbers."""
+    """An argument's leaf as an array of a dtype that every backend supports; LaneInputError if it holds no numbers."""
     try:
         array = np.asarray(leaf)
     except ValueError as error:
@@ -504,14 +506,14 @@ def _on_lanes(lanes: int, name: str, leaf: Any) -> np.ndarray:
 
 
 def _of_lane(lane: int, leaf: np.ndarray, type_: TensorType) -> Any:
-    """What plain Python gets: a number, or a copy, which it may change."""
+    """The argument for plain Python: a number, or a copy, which it may change."""
     return leaf[lane].item() if type_.weak else leaf[lane].copy()
 
 
 def as_type(given: Any) -> Any:
     """A TensorType, or the type that a dtype or a text such as "float32[3,2]" or "tuple(int64, bool)" stands for.
 
-    Raises ProgramTextError (a ValueError) for other texts, LaneInputError for what is no type at all.
+    Raises ProgramTextError (a ValueError) for other texts, LaneInputError for anything else.
     """
     if isinstance(given, TensorType):
         return given
@@ -545,9 +547,9 @@ def batch(
     The function is compiled when it is first run with arguments of some types; docs/language.md says what it may
     contain. Raises UnsupportedSyntaxError, at the line of the call, for anything but a function.
 
-    machines: how much of what was compiled is kept: so many of its machines, one for each number of lanes, types and
-        options, and as many programs. Of more than that, the one used longest ago is dropped with all its memory, and
-        compiled again when it is asked for, a program with the values that are around the function then. Raises
+    machines: how many machines are cached, one for each number of lanes, types and options, and how many programs.
+    Beyond that, the least recently used one is dropped with all its memory, and compiled again when it is needed; a
+    program then reads the values of enclosing scopes again. Raises
         ValueError below 1.
     """
 

@@ -1,4 +1,4 @@
-"""Every error that batchnuts raises for a user's mistake, and the place in the user's code that each one names.
+"""The errors that batchnuts raises for a user's mistake, with the place in the user's code.
 
 A message is one paragraph: what was found, what was expected, what to do. `Source` says where.
 """
@@ -65,7 +65,7 @@ class TypeConflictError(CompileError):
 
 
 class ProgramTextError(BatchnutsError, ValueError):
-    """The text of a program, or of a type, that does not read as one; names line, column, and what was expected."""
+    """The text of a program or a type is malformed; names line, column, and what was expected."""
 
 
 class AssertionWarning(UserWarning):

@@ -1,4 +1,5 @@
-"""What became of a user's function: its source with blocks beside each line, its variables, and the passes' work."""
+"""How a user's function was compiled: its source with blocks beside each line, its variables, and the effect of each
+pass."""
 
 from __future__ import annotations
 
@@ -121,7 +122,7 @@ def _change(before: Summary | None, now: Summary, field: str) -> str:
 
 
 def _table(rows: Sequence[tuple[Any, ...]], *, numbers: bool = True) -> str:
-    """Columns under their heads; the first one to the left, numbers to the right."""
+    """Columns under their heads; the first one left-aligned, numbers right-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
 
     def cell(i: int, text: str) -> str:

@@ -1,7 +1,7 @@
 """A batched function's machine, driven step by step: for programs that do more with it than call the function.
 
-A call runs until every lane has halted. Who runs for hours wants to show how far lanes have come, to take results out
-on the way, to give lanes that have halted something else to do, and to run several machines on threads:
+A call runs until every lane has halted. A program that runs for hours needs more: to report progress, to take out
+results on the way, to restart lanes that have halted, and to run several machines on threads:
 
     program = LaneProgram(function, arguments, "tensorflow", "xla")
     machine = program.machine(lanes, stack_depth=16)
@@ -12,7 +12,7 @@ on the way, to give lanes that have halted something else to do, and to run seve
     result = machine.result(state)
 
 Code outside of `batchnuts.autobatch` imports its public names and this module, and nothing beneath them
-(tests/test_structure.py). No array library is named here but where its threads are asked for.
+(tests/test_structure.py). No array library is named here except where its threads are configured.
 
 Arguments are those of a call, in order: structures of arrays [lanes, ...]. A variable's name is that in the program
 before variables share registers, `function.variable`, with a dot before each field of a structure.
@@ -53,7 +53,7 @@ __all__ = [
 
 
 def is_compiled_whole(backend: str, mode: str) -> bool:
-    """Whether a backend compiles a machine to one program, and Python does not drive its blocks."""
+    """Whether a backend compiles a machine to one program, so that Python does not drive its blocks."""
     return (backend, mode) == ("tensorflow", "xla")
 
 
@@ -68,10 +68,10 @@ class CostlyRuns:
 
 
 class LaneProgram:
-    """A batched function compiled for one lane's types of some arguments, and what can be asked of it.
+    """A batched function compiled for one lane's types of some arguments, and its properties.
 
-    arguments: an example. backend, mode: as for `BatchedFunction.run`; ValueError for what there is not, CompileError
-    for what cannot be batched.
+    arguments: an example. backend, mode: as for `BatchedFunction.run`; ValueError for unknown ones, CompileError for
+    what cannot be batched.
     """
 
     def __init__(self, function: BatchedFunction, arguments: tuple[Any, ...], backend: str, mode: str) -> None:
@@ -83,10 +83,10 @@ class LaneProgram:
     def machine(
         self, lanes: int, stack_depth: int, schedule: str | Schedule = "auto", ends_early: bool = False
     ) -> Machine:
-        """A machine for so many lanes, with stacks of so many frames.
+        """A machine for a number of lanes, with stacks of `stack_depth` frames.
 
-        ends_early: lanes begin and halt soon, where they would wait for others to do so together: for whoever gives
-        lanes that have halted something else to do.
+        ends_early: lanes start and halt soon, instead of waiting for others: for callers that restart lanes which have
+        halted.
         """
         lowered = self._compiled.lowered
         return Machine(
@@ -111,8 +111,8 @@ class LaneProgram:
     def costly_work(self) -> float:
         """Multiplications and elements that the costly primitives compute for one lane, all of them once.
 
-        Counted in their graphs, so it depends on nothing but the program. A primitive counts as nothing where the
-        backend cannot look into it.
+        Counted in their graphs, so it depends only on the program. A primitive counts as zero where the backend cannot
+        analyse it.
         """
         program, total = self._compiled.lowered, 0.0
         for label in costly_blocks(program):
@@ -123,7 +123,7 @@ class LaneProgram:
         return total
 
     def costly_runs(self, tally: Tally, lanes: int) -> CostlyRuns:
-        """What `stackless` has counted (`BatchedFunction.run(tally=...)`) in runs of so many lanes."""
+        """What `stackless` has counted (`BatchedFunction.run(tally=...)`) in runs of that number of lanes."""
         counted = [tally[label] for label in costly_blocks(self._compiled.with_calls) if label in tally]
         return CostlyRuns(sum(active for _, active in counted), sum(runs for runs, _ in counted) * lanes)
 
@@ -131,8 +131,8 @@ class LaneProgram:
 class Machine:
     """A program ready to run; made by `LaneProgram.machine`.
 
-    A state is all there is of a run, and opaque: it can be kept, and gone on with later, bit for bit. Methods that give
-    a state leave the one they were given as it was. Threads may share a machine; states are the caller's.
+    A state holds everything of a run, and is opaque: it can be kept and resumed later, bit for bit. Methods that return
+    a state leave the given one unchanged. Threads may share a machine; states belong to the caller.
     """
 
     def __init__(self, program: LaneProgram, machine: VirtualMachine) -> None:
@@ -158,13 +158,13 @@ class Machine:
         return self._machine.schedule
 
     def with_stack_depth(self, stack_depth: int) -> Machine:
-        """The same with stacks of another depth. States of the one do not fit the other."""
+        """The same with stacks of another depth. States of one do not fit the other."""
         return Machine(self.program, self._machine.with_stack_depth(stack_depth))
 
     # ---- compiling
 
     def trace(self, state: State) -> None:
-        """Do now what the first `advance` would do in Python, and leave to that what a compiler does without it."""
+        """Do now the Python part of the first `advance`; the compiler's own part is left to that call."""
         self._machine.trace(state)
 
     def compiled_text(self, state: State) -> str:
@@ -195,14 +195,14 @@ class Machine:
     def with_lanes(self, state: State, to: np.ndarray, source: State, lanes: np.ndarray) -> State:
         """The state whose lanes `to` [k] go on as the lanes `lanes` [k] of another state of this machine would.
 
-        What stands in buffers does not move with them: it is to have been taken out. Counters stay this state's.
+        The contents of buffers do not move with them: take them out first. The counters remain those of this state.
         """
         return self._machine.with_lanes(state, to, source, lanes, without=self.program.buffers)
 
     def on_shard(self, number: int) -> AbstractContextManager[None]:
-        """What a thread does inside runs on the part of the processor with that number, counted around.
+        """Within, this thread runs on the part of the processor with that number, modulo the number of parts.
 
-        Such parts are made by `use_own_threads`; where there are none, it runs as outside.
+        Such parts are made by `use_own_threads`; without them nothing changes.
         """
         threads = _threads_of(self._machine.backend.name)
         return threads.on_shard(number) if threads is not None else nullcontext()
@@ -251,10 +251,10 @@ class Machine:
 
 
 class Threads(Protocol):
-    """What an array library does for threads of the host that each drive a machine; a module of its backend."""
+    """The support of an array library for host threads that each drive a machine; a module of its backend."""
 
     def use_own_threads(self, shards: int) -> bool:
-        """Divide the processor into so many parts; whether it is divided so now."""
+        """Divide the processor into that number of parts; returns whether it is so divided now."""
 
     def on_shard(self, number: int) -> AbstractContextManager[None]:
         """See `Machine.on_shard`."""
@@ -277,10 +277,10 @@ def processors() -> int:
 def use_own_threads(shards: int | None = None, backend: str = "tensorflow") -> bool:
     """Divide the processor among `shards` threads that drive machines (default: one for each core that may be used).
 
-    For a process that samples and does little else with the backend's library: whatever runs outside of the sampler has
-    one thread afterwards. To be called before TensorFlow makes its devices, which it does at the first tensor. False,
-    and nothing has changed, where that was before, where there is a graphics card, for fewer than two shards, and for a
-    backend without threads of its own.
+    For a process that samples and does little else with the backend's library: code outside the sampler has one thread
+    afterwards. Call it before TensorFlow makes its devices, which it does at the first tensor. Returns False, and
+    changes nothing, if devices exist already or there is a graphics card, for fewer than two shards, and for a backend
+    without threads of its own.
 
     Programs that XLA compiles are kept in a directory for temporary files until the process ends.
     """

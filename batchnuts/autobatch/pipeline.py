@@ -9,7 +9,7 @@ from typing import Any
 
 from batchnuts.autobatch.errors import CompileError, UndefinedVariableError
 from batchnuts.autobatch.frontend.for_loops import Reading
-from batchnuts.autobatch.frontend.sequences import Apart, Learned, LearnedMore, length_of_type
+from batchnuts.autobatch.frontend.sequences import Apart, Learned, LearnedMore, Numbers, length_of_type
 from batchnuts.autobatch.frontend.statements import build_program
 from batchnuts.autobatch.ir import verify
 from batchnuts.autobatch.ir.cfg import simplify
@@ -45,7 +45,7 @@ class CompiledFunction:
     result_type: Any
     """Structure of TensorTypes of one lane's result."""
     depth_bound: DepthBound | None = None
-    """What tells how deep stacks have to be, where an input tells it."""
+    """The bound on the depth of stacks, where an input gives one."""
 
 
 def compile_function(
@@ -55,7 +55,7 @@ def compile_function(
 
     `observe` is called with each pass's name and result: frontend, and then those of `compile_program`.
     """
-    learned: dict[Hashable, Learned | Apart] = {}
+    learned: dict[Hashable, Learned | Apart | Numbers] = {}
     while True:
         reading = Reading(learned)
         program = build_program(function, reading)
@@ -78,8 +78,8 @@ def compile_function(
 
 def _learn(
     reading: Reading, program: Program, input_types: tuple[Any, ...], evaluator: Evaluator
-) -> dict[Hashable, Learned | Apart]:
-    """How many rounds loops make, as far as types tell; nothing where there is no such loop, or types conflict."""
+) -> dict[Hashable, Learned | Apart | Numbers]:
+    """The numbers of iterations of loops that types determine; empty where there is no such loop, or types conflict."""
     if not reading.loops:
         return {}
     try:
@@ -88,7 +88,7 @@ def _learn(
         return {error.loop: error.learned}
     except CompileError:
         return {}
-    more: dict[Hashable, Learned | Apart] = {}
+    more: dict[Hashable, Learned | Apart | Numbers] = {}
     for loop, (function, sequence) in reading.loops.items():
         lengths = {v: length_of_type(types[f"{function}.{v}"]) for v in sequence.held() if f"{function}.{v}" in types}
         known = {v: n for v, n in lengths.items() if n is not None}

@@ -1,4 +1,4 @@
-"""Programs built by hand, or read from text, made ready to run: checked, typed, compiled."""
+"""Preparing programs built by hand, or read from text: checked, typed, compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program that a run is made of, written for one chain: a stretch of transitions."""
+"""The program of a run, written for one chain: a stretch of transitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = Any
 
 
 class Record(NamedTuple):
-    """What is kept of each transition; in the buffers of a run every array has the transition axis in front."""
+    """The record of a transition; in the buffers of a run every array has a leading transition axis."""
 
     position: Array
     lp: Array
@@ -44,7 +44,7 @@ class ChainInputs(NamedTuple):
     first_row: Array
     """Transition i of the stretch goes to row i - first_row of the buffers."""
     until: Array
-    """The chain stops when so many transitions of the stretch are done."""
+    """The chain stops after this number of transitions of the stretch."""
 
     @classmethod
     def begin(
@@ -60,7 +60,7 @@ class ChainInputs(NamedTuple):
         first: Array,
         transitions: Array,
     ) -> ChainInputs:
-        """Of chains [chains, ...] that each make so many transitions (int64 [chains]) in this stretch."""
+        """Of chains [chains, ...] that each make `transitions` transitions (int64 [chains]) in this stretch."""
         none = np.zeros_like(first)
         return cls(
             key=key,
@@ -81,8 +81,8 @@ class ChainInputs(NamedTuple):
 class ChainResult(NamedTuple):
     """A chain after some transitions of a stretch.
 
-    A chain that meets a density of +inf ends there: `log_density` is +inf, `position` the place, and `done` counts the
-    transitions before.
+    A chain that encounters a density of +inf ends there: `log_density` is +inf, `position` is where it was, and `done`
+    counts the transitions before.
     """
 
     position: Array
@@ -96,7 +96,7 @@ class ChainResult(NamedTuple):
 
 
 CARRIED = ("position", "log_density", "gradient", "adaptation", "done", "divergences")
-"""Fields of a ChainResult that are inputs of the same name where the chain goes on."""
+"""Fields of a ChainResult that become the inputs of the same name when the chain continues."""
 
 
 def empty_records(capacity: int, dimension: int, dtype: str) -> Record:
@@ -116,12 +116,11 @@ def make_chain(
 
     One chain takes a ChainInputs: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density scalar;
     adaptation a DualAveraging; adapting bool; the others int64, with until - first_row <= capacity. Transition i uses
-    the key folded with first + i, so a chain's numbers do not depend on how a run is cut into stretches, nor on where
-    a stretch is interrupted to go on from there. Returns a ChainResult, of fewer transitions where the density was
-    +inf.
+    the key folded with first + i, so a chain's numbers depend neither on how a run is divided into stretches, nor on
+    where a stretch is interrupted and resumed. Returns a ChainResult, of fewer transitions where the density was +inf.
 
-    A machine's owner may move `first_row` and `until` up while a chain is under way: rows that it has taken out of the
-    buffers so make room for more (`execution/chunk.py`).
+    A machine's owner may increase `first_row` and `until` while a chain runs: rows that it has taken out of the buffers
+    then make room for more (`execution/chunk.py`).
     """
     empty = empty_records(capacity, dimension, dtype)
 

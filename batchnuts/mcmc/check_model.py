@@ -1,4 +1,4 @@
-"""What is wrong with a user's density is said before anything is compiled, in terms of the density itself."""
+"""Validation of a user's density before anything is compiled, with messages in terms of the density itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN_NUMBERS = 20
 
 
 class UnboundedDensityError(ModelError):
-    """A log-density of +inf: at `position` [dimension], met by `chain`."""
+    """A log-density of +inf: at `position` [dimension], encountered by `chain`."""
 
     def __init__(self, model: Model, chain: int, position: NDArray[Any], when: str) -> None:
         self.chain, self.position = chain, position
@@ -27,8 +27,8 @@ class UnboundedDensityError(ModelError):
         more = f" and {len(names) - SHOWN_NUMBERS} more" if len(names) > SHOWN_NUMBERS else ""
         super().__init__(
             f"Model {model.name!r}: its log-density is +inf at a position of chain {chain} ({when}): {numbers}{more}. "
-            "Such a density cannot be sampled: nothing else would ever be drawn. Look for an overflow, a division by "
-            "zero or a wrong sign in front of a logarithm there; outside of its support it must be -inf (tf.where)."
+            "Such a density cannot be sampled: no other position would ever be accepted. Look for an overflow, a "
+            "division by zero or a wrong sign before a logarithm there; outside its support it must be -inf (tf.where)."
         )
 
 
@@ -74,7 +74,7 @@ def _files_of(model: Model) -> set[str]:
 
 
 def check_density(model: Model, positions: Iterable[NDArray[Any]]) -> NDArray[Any]:
-    """Evaluate the one-chain density once, with its gradient; raise ModelError for what no sampler could use.
+    """Evaluate the one-chain density once, with its gradient; raise ModelError for a density that cannot be sampled.
 
     positions: where a chain may start, each [dimension]. The first one is tried, and another one only where a matrix
     could not be inverted or decomposed: some operations give NaN then, and others raise an error. Returns the one at

@@ -1,4 +1,4 @@
-"""Did it converge, and how precise are the estimates: R-hat, effective sample sizes, Monte Carlo errors, a verdict.
+"""Convergence and precision: R-hat, effective sample sizes, Monte Carlo errors, a verdict.
 
 The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS: Vehtari, Gelman, Simpson, Carpenter,
 Buerkner, "Rank-normalization, folding, and localization", 2021). Its array functions are called on all coefficients
@@ -14,25 +14,22 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
-"""Nats of rounding in the log-density from which on acceptances are visibly wrong: exp(0.05) is 1.05."""
+"""Nats of rounding in the log-density above which acceptances are visibly wrong: exp(0.05) is 1.05."""
 MINIMUM_DRAWS = 4
 """Split chains need at least two draws in each half."""
 
 _TAILS = (0.05, 0.95)
-_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
-_NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat")
+COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
+"""What is computed of each coefficient; `batchnuts/report.py` prints it."""
 _SLICE_VALUES = 2_000_000
 """Values in one slice of coefficients (16 MB in float64): ArviZ makes several copies of what it is given."""
 
@@ -43,7 +40,7 @@ class DiagnosticsError(BatchnutsError):
 
 @dataclass(frozen=True, eq=False)
 class Diagnostics:
-    """One row for each coefficient, and what they say together.
+    """One row for each coefficient, and the verdict on all of them.
 
     Every array is float64 of shape [coefficients]; R-hat and ESS are NaN where they cannot be computed (fewer than
     4 draws, R-hat also for fewer than 2 chains, and for a coefficient that never moved). `divergences` counts draws.
@@ -71,11 +68,11 @@ class Diagnostics:
         return bool(np.all(self.rhat < RHAT_LIMIT))  # NaN compares as false: a stuck coefficient has not converged
 
     def worst_first(self) -> NDArray[np.intp]:
-        """Indices of the coefficients by falling R-hat, those without one in front."""
+        """Indices of the coefficients by decreasing R-hat; those without one come first."""
         return np.argsort(np.where(np.isnan(self.rhat), -np.inf, -self.rhat), kind="stable")
 
     def verdict(self) -> str:
-        """Some lines: convergence, the least effective sample size, divergences, trees cut at the depth limit."""
+        """Some lines: convergence, the minimum effective sample size, divergences, trees cut at the depth limit."""
         count = len(self.names)
         total = self.chains * self.draws
         if self.converged is None:
@@ -91,8 +88,8 @@ class Diagnostics:
             lines = [f"R-hat < {RHAT_LIMIT} on all {count} coefficients: {answer}, worst {self.names[worst]} = {shown}"]
         ess = self.columns["ess_bulk"]
         if np.isfinite(ess).any():
-            least = int(np.nanargmin(ess))
-            lines.append(f"Least bulk ESS: {ess[least]:.0f} of {total} draws ({self.names[least]})")
+            lowest = int(np.nanargmin(ess))
+            lines.append(f"Minimum bulk ESS: {ess[lowest]:.0f} of {total} draws ({self.names[lowest]})")
         share = f" ({100 * self.divergences / total:.3g}% of the draws)" if self.divergences else ""
         lines.append(f"Divergences: {self.divergences}{share}")
         if self.divergences > total / 10:
@@ -110,32 +107,6 @@ class Diagnostics:
         if self.reached_max_treedepth:
             lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth}")
         return "\n".join(lines)
-
-    def table(self, rows: int = 12, *, narrow: bool = False) -> Table:
-        """A table of at most `rows` coefficients: all in order, or the worst R-hat first where some are left out.
-
-        The number left out is said in the caption; `narrow` leaves out the columns that do not fit 80 characters.
-        Raises DiagnosticsError for rows < 1.
-        """
-        from rich.box import SIMPLE_HEAD
-        from rich.markup import escape
-        from rich.table import Table
-
-        if rows < 1:
-            raise DiagnosticsError(f"A summary of {rows} rows was asked for; expected at least 1.")
-        count = len(self.names)
-        left_out = max(count - rows, 0)
-        order: Sequence[int] = list(range(count)) if not left_out else [int(i) for i in self.worst_first()[:rows]]
-        caption = f"worst R-hat first; {left_out} more coefficients are not shown" if left_out else None
-        columns = _NARROW if narrow else _COLUMNS
-        title = f"{count} coefficients, {self.chains} chains x {self.draws} draws"
-        table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
-        table.add_column("", no_wrap=True)
-        for name in columns:
-            table.add_column(name, justify="right", no_wrap=True)
-        for index in order:
-            table.add_row(escape(self.names[index]), *(_shown(name, self.columns[name][index]) for name in columns))
-        return table
 
 
 def rounding_of(log_density: NDArray[Any]) -> float:
@@ -167,7 +138,7 @@ def diagnose(
     chains, draws, _ = position.shape
     if not chains or not draws:
         raise DiagnosticsError(f"There is nothing to diagnose: {chains} chains with {draws} draws each.")
-    columns = _in_slices(position, _columns, _COLUMNS)
+    columns = _in_slices(position, _columns, COLUMNS)
     return Diagnostics(
         names=tuple(names),
         columns=columns,
@@ -192,7 +163,7 @@ def _in_slices(
     statistics: Callable[[NDArray[Any]], dict[str, NDArray[np.float64]]],
     names: Sequence[str],
 ) -> dict[str, NDArray[np.float64]]:
-    """`statistics` of all coefficients, some at a time; NaN for a name that it leaves out."""
+    """`statistics` of all coefficients, in slices; NaN for a name that it leaves out."""
     chains, draws, count = position.shape
     columns = {name: np.full(count, np.nan) for name in names}
     width = max(1, min(_SLICE_VALUES // (chains * draws), -(-count // (os.cpu_count() or 1))))
@@ -243,7 +214,7 @@ def _columns(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
     result["ess_tail"] = arviz.ess(data, method="tail", prob=_TAILS)["x"].values
     result["mcse_mean"] = arviz.mcse(data, method="mean")["x"].values
     result["mcse_sd"] = arviz.mcse(data, method="sd")["x"].values
-    # A coefficient that never moved: ArviZ reports an ESS of all its draws, which would look like the best one.
+    # A coefficient that never moved: ArviZ reports an ESS of all its draws, which would look excellent.
     still = flat.max(axis=0) == flat.min(axis=0)
     for name in ("r_hat", "ess_bulk", "ess_tail", "mcse_mean", "mcse_sd"):
         if name in result:
@@ -253,7 +224,7 @@ def _columns(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what does not concern a user's draws.
+    """Silence warnings that do not concern a user's draws.
 
     ArviZ 0.x announces its successor when imported, and both versions divide zero by zero for a coefficient that never
     moved, which is reported here as NaN.
@@ -268,11 +239,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-def _shown(column: str, value: float) -> str:
-    if np.isnan(value):
-        return "-"
-    if column.startswith("ess"):
-        return f"{value:.0f}"
-    return f"{value:.4f}" if column == "r_hat" else f"{value:.3g}"

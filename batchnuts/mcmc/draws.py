@@ -1,4 +1,4 @@
-"""What a run hands out: `Progress` while it goes, `Draws` when it ends."""
+"""The results of a run: `Progress` while it runs, `Draws` when it ends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How chains were served: `chunks` of `chunk_lanes` each, on `shards` threads, by a schedule's policy if any."""
+    """How chains were executed: `chunks` of `chunk_lanes` each, on `shards` threads, by a schedule's policy if any."""
 
     chunk_lanes: int
     schedule: str | None = None
@@ -59,7 +59,7 @@ class Arrangement:
     shards: int = 1
 
     def __str__(self) -> str:
-        """As a run's summary has it."""
+        """The text in a run's summary."""
         lanes = f"{self.chunk_lanes} chain{'s' * (self.chunk_lanes > 1)}"
         many = f"{self.chunks} chunks of {lanes} on {self.shards} thread{'s' * (self.shards > 1)}"
         parts = [many if self.chunks > 1 else f"one chunk of {lanes}"]
@@ -74,8 +74,8 @@ class Draws:
     and `reached_max_treedepth` are bool); `done` int [chains]: how many of each chain's draws are valid, always `draws`
     unless `interrupted` (entries past it are undefined); `inverse_mass` [dimension], the diagonal metric used for the
     draws; `timings` seconds of the phases `compile`, `warmup`, `sampling`; `useful_gradients` and `utilization` of the
-    whole run after compilation; `arrangement` how chains were served, None if the run did not come so far; `begun` bool
-    [chains]: which had their turn at all (None: all).
+    whole run after compilation; `arrangement` how chains were executed, None if the run ended before that; `begun` bool
+    [chains]: which had started (None: all).
     """
 
     position: NDArray[Any]
@@ -93,7 +93,7 @@ class Draws:
 
     @property
     def chains(self) -> NDArray[Any]:
-        """[chains that had begun]: their numbers. A run that ends early may not have come to all chunks."""
+        """[chains that had begun]: their numbers. A run that ends early may not have started all chunks."""
         return np.arange(len(self.done)) if self.begun is None else np.flatnonzero(self.begun)
 
     @property

@@ -2,8 +2,8 @@
 
     H(q, p) = -log pi(q) + p' M^-1 p / 2                                                              ([B] section 3)
 
-Everything is written for one chain: positions and momenta are vectors [dimension], energies scalars. What depends on
-the form of M stands in `metric.py`.
+Everything is written for one chain: positions and momenta are vectors [dimension], energies scalars. Everything that
+depends on the form of M is in `metric.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = Any
 
 
 class Point(NamedTuple):
-    """A phase-space point with what the integrator needs to go on: three vectors [dimension]."""
+    """A phase-space point with the gradient, which the integrator needs: three vectors [dimension]."""
 
     position: Array
     momentum: Array
@@ -29,8 +29,8 @@ class Point(NamedTuple):
 def value_and_gradient(model: Model) -> Callable[[Array], tuple[Array, Array]]:
     """The model's log-density and its gradient as one costly primitive of the language.
 
-    One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. The model's hand-batched twin
-    is used where it has one; else the one-chain density is differentiated by TensorFlow and vectorized.
+    One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. The model's hand-batched twin is
+    used if it has one; otherwise the one-chain density is differentiated by TensorFlow and vectorized.
     """
     by_hand = model.batched_value_and_gradient
 

@@ -1,7 +1,7 @@
 """The metric: how the momentum of a chain is distributed, and how it moves the position.
 
-NUTS and the search for a first step size ask only what `Metric` says. What a metric is made of, its `inverse_mass`,
-stands among the variables of a chain; it is the same for all chains, and pooled over them in warmup.
+NUTS and the search for a first step size use only the interface `Metric`. Its parameters, `inverse_mass`, are variables
+of a chain; they are the same for all chains, and pooled over them in warmup.
 """
 
 from __future__ import annotations

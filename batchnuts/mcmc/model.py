@@ -1,4 +1,4 @@
-"""What a sampler needs to know of a model: its log-density for one chain, and how to name and start its positions."""
+"""What a sampler needs from a model: its log-density for one chain, and the names and starts of its positions."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ class Model:
 
     `observed_data`, `constant_data`: name -> (dims, array), stored with the draws.
 
-    The density is traced once, and what was compiled of it is kept with the model for later runs. So what it takes from
-    around it, arrays for example, is to stay as it is; where that has changed when a run begins, it is traced again, as
-    far as the change can be seen (docs/add_a_model.md).
+    The density is traced once, and its compiled programs are kept with the model for later runs. So values of its
+    closure, arrays for example, must not change; if they have changed when a run begins, it is traced again, as far as
+    the change can be detected (docs/add_a_model.md).
 
     Raises ModelError where these contradict each other.
     """
@@ -172,7 +172,7 @@ class Model:
                     )
 
     def __getstate__(self) -> dict[str, Any]:
-        # what is compiled for a model (mcmc/execution/program_cache.py) is not a part of it: a copy has none
+        # compiled programs (mcmc/execution/program_cache.py) are not part of a model: a copy has none
         return {name: value for name, value in self.__dict__.items() if name != "_programs"}
 
     @classmethod

@@ -3,10 +3,10 @@
 Multinomial NUTS ([B] appendix A.3) as in Stan: a trajectory doubles, forwards or backwards at random, until it turns
 back on itself; states are drawn from it with weight exp(-H) by progressive sampling.
 
-What lives across the recursive call of `build_subtree` decides how much the machine must stack. The integrator's
-point is threaded through (given to each call, taken from its result), so of a finished first half only five vectors
-wait for the second: its first and last momentum, its momentum sum, and its proposal's position and gradient. How many
-blocks a chain goes through for each gradient decides how fast the machine is where gradients are cheap: here four.
+The variables that are live across the recursive call of `build_subtree` need stacks. The integrator's point is threaded
+through (passed to each call, taken from its result), so only five vectors of a finished first half are kept for the
+second: its first and last momentum, its momentum sum, and its proposal's position and gradient. Where gradients are
+cheap, the speed of the machine depends on the number of blocks that a chain goes through for each gradient: here four.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Proposal(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What is threaded through the recursion: where the integrator stands and what it has met so far."""
+    """The values threaded through the recursion: the integrator's state and statistics so far."""
 
     point: Point
     n_steps: Array
@@ -50,7 +50,7 @@ class Walk(NamedTuple):
 
 
 class Subtree(NamedTuple):
-    """What a finished subtree tells the one that contains it."""
+    """The result of a finished subtree for the one that contains it."""
 
     first_momentum: Array
     """Momentum of its first state in the order of integration."""
@@ -62,11 +62,11 @@ class Subtree(NamedTuple):
     tree_depth: Array
     """log2 of the number of its states, if it is valid."""
     valid: Array
-    """False if it turned back on itself or diverged: then nothing of it may be drawn."""
+    """False if it turned back on itself or diverged: then no state of it may be drawn."""
 
 
 class Trajectory(NamedTuple):
-    """What stays fixed while one trajectory is built in one direction."""
+    """The constants of building one trajectory in one direction."""
 
     key: Array
     step: Array
@@ -127,7 +127,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
 
     @batch
     def leaf(walk: Walk, trajectory: Trajectory) -> tuple[Walk, Subtree]:
-        """One new state: a few leapfrog steps and a look at the energy."""
+        """One new state: a few leapfrog steps, and a test of the energy."""
         position, momentum, gradient = walk.point
         log_density = trajectory.initial_energy
         for _ in range(leapfrogs):
@@ -137,7 +137,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             momentum = kick(momentum, gradient, trajectory.step)
         energy = metric.kinetic_energy(momentum, trajectory.inverse_mass) - log_density
         log_weight = trajectory.initial_energy - energy
-        # NaN, or a density without bound: no state that may be drawn
+        # NaN, or an infinite density: not a state that may be drawn
         log_weight = ops.where(log_weight < float("inf"), log_weight, -float("inf"))
         diverging = ops.logical_not(log_weight >= -threshold)
         acceptance = ops.where(log_density == float("inf"), float("inf"), ops.exp(ops.minimum(log_weight, 0.0)))
@@ -152,10 +152,10 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
 
     @batch
     def build_subtree(walk: Walk, tree_depth: Array, trajectory: Trajectory) -> tuple[Walk, Subtree]:
-        """2**tree_depth new states: one leaf, then again and again as many as there are; fewer if they turn or diverge.
+        """2**tree_depth new states: one leaf, then repeated doubling; fewer if they turn or diverge.
 
-        The first half of a subtree is what the loop has so far, and only the second is a call. So of the two recursive
-        calls of the textbook one is left, and nobody descends to a leaf step by step.
+        The first half of a subtree is the loop's result so far, and only the second is a call. So one of the two
+        recursive calls of the textbook version remains, and no chain descends to a leaf step by step.
         """
         walk, inner = leaf(walk, trajectory)
         while inner.valid & (inner.tree_depth < tree_depth):
@@ -166,11 +166,11 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             log_weight = ops.logaddexp(inner.log_weight, outer.log_weight)
             uniform = random.uniform(event(trajectory.key, _MERGE, walk.n_steps * 32 + depth), (), dtype)
             proposal = choose(ops.log(uniform) < outer.log_weight - log_weight, outer.proposal, inner.proposal)
-            # the whole, and each half with the first state of the other: no turn may hide between the halves
+            # the whole, and each half with the first state of the other: a turn between the halves must be detected
             last = walk.point.momentum
             inverse_mass = trajectory.inverse_mass
             momentum_sum = inner.momentum_sum + outer.momentum_sum
-            # without a branch: of an invalid half's other values nothing is ever drawn
+            # without a branch: the values of an invalid half are never drawn
             valid = (
                 outer.valid
                 & no_u_turn(inner.first_momentum, last, momentum_sum, inverse_mass)
@@ -201,7 +201,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
         tree_depth = 0
         growing = True
         while growing:
-            # a fair coin decides whether to go on at this end or at the other one
+            # a fair coin decides whether to extend this end or the other one
             flip = random.bernoulli(event(key, _DIRECTION, tree_depth))
             near, far = swap_if(flip, near, far)
             step = ops.where(flip, -step, step)

@@ -1,4 +1,4 @@
-"""A run's draws laid out by ArviZ's schema, as they are saved (saving.py) and given out.
+"""A run's draws in ArviZ's schema, as they are saved (saving.py) and returned.
 
 Groups: `posterior`, `sample_stats`, `observed_data`, `constant_data`, `adaptation` (the metric), and, for a run that
 was interrupted, `unfinished` (the draws that only some chains had made). Dimensions are (chain, draw, ...).
@@ -76,7 +76,7 @@ def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:
     """The same groups as the object of the installed ArviZ: InferenceData in 0.x, xarray.DataTree in 1.x."""
     root = dict(datasets["posterior"].attrs)
     with warnings.catch_warnings():
-        # ArviZ 0.x announces its successor when imported, and wonders at every group outside its schema.
+        # ArviZ 0.x announces its successor when imported, and warns of every group outside its schema.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
         warnings.filterwarnings("ignore", message=".* group is not defined", category=UserWarning)
         import arviz
@@ -143,7 +143,7 @@ def _unfinished(draws: Draws, model: Model, labels: Mapping[str, list[Any]], att
     entries: dict[str, Any] = _named(position.astype(draws.position.dtype), model)
     for name, array in draws.stats.items():
         values = np.where(missing, np.nan, array[draws.chains, first:last].astype(np.float64))
-        # A parameter may bear a statistic's name; the file keeps both.
+        # A parameter may have the name of a statistic; the file keeps both.
         entries[name if name not in entries else f"sample_stats_{name}"] = (("chain", "draw"), values)
     entries["draws_done"] = (("chain",), np.asarray(done, dtype=np.int64))
     coords = {"chain": draws.chains, "draw": numbers, **labels}

@@ -1,4 +1,4 @@
-"""What a run takes at least, against what the machine has: a run that cannot end is refused before it begins."""
+"""The minimum memory of a run, compared with the machine's: a run that cannot finish is refused before it starts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str) -> str | None:
-    """Why the draws cannot be held, in words that name the settings; None if they can.
+    """Why the draws do not fit into memory, naming the settings; None if they do.
 
-    Counted are the records of all draws, once. Memory is reserved when it is written to, so that a run that asks for
-    too much would be ended by the system in its middle, with all that it has drawn.
+    The records of all draws are counted, once. Memory is reserved only when it is written to, so the system would kill
+    a run that needs too much midway, with all its draws.
     """
     needed = sampler.chains * sampler.draws * draw_bytes(dimension, dtype)
     there = machine_memory()
@@ -31,10 +31,10 @@ def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str) -> str 
 
 def machine_memory() -> int:
     """Bytes: the machine's, or what its container may use."""
-    least = int(psutil.virtual_memory().total)
+    smallest = int(psutil.virtual_memory().total)
     for name in _LIMITS:
         try:
-            least = min(least, int(Path(name).read_text()))
+            smallest = min(smallest, int(Path(name).read_text()))
         except (OSError, ValueError):  # there is none, or it says "max"
             continue
-    return least
+    return smallest

@@ -31,7 +31,7 @@ from batchnuts.mcmc.starts import find_starts, first_starts
 from batchnuts.mcmc.step_size import pooled_step_size, start_adaptation
 from batchnuts.mcmc.warmup import Window, warmup_windows
 from batchnuts.settings.schema import SettingsError
-from batchnuts.stopping import StopSignals, tell
+from batchnuts.stopping import StopSignals, say
 
 ProgressCallback = Callable[[Progress], None]
 
@@ -47,9 +47,9 @@ def sample_chains(model: Model, *, progress: ProgressCallback | bool | None = No
 
     Ctrl-C ends the run and gives the draws made so far, marked as interrupted, with a line on stderr; in a program's
     main thread SIGTERM and SIGHUP do too, unless the program handles them. KeyboardInterrupt is raised if there are no
-    draws, or if, after a warning, it is pressed again. Any other error that comes while there are draws is raised with
-    these as its attribute `result`.
-    Raises SettingsError for settings that do not fit, ModelError for a model that cannot be sampled.
+    draws, or if it is pressed again after a warning. Any other error after the first draw is raised with the draws in
+    its attribute `result`. Raises SettingsError for settings that do not fit, ModelError for a model that cannot be
+    sampled.
     """
     from batchnuts.mcmc.output import to_arviz, to_datasets
     from batchnuts.progress import default_view
@@ -77,7 +77,7 @@ def sample_chains(model: Model, *, progress: ProgressCallback | bool | None = No
         stop.hold()
         result = to_arviz(to_datasets(draws, model))
     if draws.interrupted:
-        tell(f"{stop.name}; {draws.what_there_is()}.")
+        say(f"{stop.name}; {draws.what_there_is()}.")
     return result
 
 
@@ -91,8 +91,8 @@ def run_chains(
     """Run warmup and draws; exactly `sampler.draws` draws of every chain, unless interrupted.
 
     Ctrl-C, SIGTERM and SIGHUP (where `stop` handles them) and a KeyboardInterrupt of `progress` end the run early and
-    give what was drawn so far, with `interrupted` set. Any other error that comes while there are draws is raised with
-    these as its attribute `draws_so_far`. The model is checked first.
+    give what was drawn so far, with `interrupted` set. Any other error after the first draw is raised with the draws in
+    its attribute `draws_so_far`. The model is checked first.
     """
     if too_large := memory_problem(sampler, model.dimension, model.dtype):
         raise SettingsError(f"{too_large}.")
@@ -101,7 +101,7 @@ def run_chains(
     keys = random.lane_keys(sampler.seed, sampler.chains)
     run = _Run(model, sampler, execution, progress or (lambda _: None), stop or StopSignals(), programs, keys)
     draws = run.run(position)
-    give_back(model, sampler, execution, programs)  # not after an error: then nobody knows their state
+    give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown
     return draws
 
 
@@ -120,7 +120,7 @@ class _State:
 
 @dataclass
 class _Spent:
-    """What the phases of a run have taken so far: all of it that changes while it goes on."""
+    """The times and counts of the phases so far: the mutable state of a run."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
     counts: dict[str, Counts] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), Counts()))
@@ -128,7 +128,7 @@ class _Spent:
 
 @dataclass(frozen=True)
 class _Run:
-    """What a run goes by. Where its chains stand is handed on from step to step."""
+    """The constants of a run. The state of its chains is passed from step to step."""
 
     model: Model
     sampler: SamplerSettings
@@ -168,7 +168,7 @@ class _Run:
         return result
 
     def first_state(self, position: np.ndarray) -> _State:
-        """Where all chains can begin, from where they are to."""
+        """Starts that all chains can use, from the proposed ones."""
         model, sampler = self.model, self.sampler
         position, log_density, gradient = find_starts(model, self.programs.evaluate, sampler, self.execution, position)
         inverse_mass = np.ones(model.dimension, model.dtype)
@@ -176,13 +176,13 @@ class _Run:
 
     @property
     def rows(self) -> int:
-        """Of the runner's buffers, at least."""
+        """The minimum capacity of the runner's buffers."""
         longest = max([self.sampler.draws, *(w.transitions for w in self.windows)])
         model = self.model
         return buffer_rows(longest, self.sampler.chains, model.dimension, model.dtype, self.execution)
 
     def find_runner(self, state: _State) -> Runner:
-        """That of an earlier run, if its buffers are long enough; else another one."""
+        """The runner of an earlier run, if its buffers are long enough; else a new one."""
         sampler, model, programs = self.sampler, self.model, self.programs
         rows = self.rows
         if programs.runner is not None and programs.rows >= rows:
@@ -197,7 +197,8 @@ class _Run:
         return self.timed("compile", lambda: make_runner(program, example, self.execution, sampler.max_tree_depth))
 
     def compile(self, runner: Runner, state: _State) -> _State:
-        """Everything the run needs; the runner meanwhile. Gives the state with a first step size."""
+        """Compile everything that the run needs, the runner in the background. Returns the state with a first step
+        size."""
         if self.sampler.step_size is None:
             state = self.timed("compile", lambda: self.with_found_step_size(state))
         self.timed("compile", runner.wait_until_compiled)
@@ -206,7 +207,7 @@ class _Run:
         return state
 
     def with_found_step_size(self, state: _State) -> _State:
-        """The state with the median of the step sizes that each chain finds reasonable where it stands."""
+        """The state with the median of the reasonable step sizes of all chains at their positions."""
         n = self.sampler.chains
         options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         if options["schedule"] == "auto":
@@ -302,7 +303,7 @@ class _Run:
         return state
 
     def draw(self, runner: Runner, state: _State) -> Draws:
-        """The draws. From here on a signal is heeded where all that was drawn is at hand: after a report."""
+        """The draws. From here on a signal takes effect after a report, where all draws are available."""
         draws = self.sampler.draws
         try:
             self.stop.hold()
@@ -316,7 +317,7 @@ class _Run:
                 else self.drawn(state, runner, left.result, left.begun)
             )
         except Exception as error:
-            with suppress(Exception):  # what is reported is what went wrong first
+            with suppress(Exception):  # the first error is reported
                 left = runner.interrupted()
                 if left is not None and left.result.done.any():
                     error.draws_so_far = self.drawn(state, runner, left.result, left.begun)  # type: ignore[attr-defined]
@@ -325,7 +326,7 @@ class _Run:
     def drawn(
         self, state: _State, runner: Runner, result: ChainResult, begun: NDArray[np.bool_] | None = None
     ) -> Draws:
-        """Everything as the object that is given out. begun: which chains had their turn, where some may not have."""
+        """The result object. begun: which chains had started, where some may not have."""
         records = {name: array[:, : self.sampler.draws] for name, array in result.records._asdict().items()}
         return self.given_out(state, runner, records, np.asarray(result.done), begun)
 

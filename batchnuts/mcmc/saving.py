@@ -1,7 +1,7 @@
-"""Writing the draws so that nothing is lost: no file that was there, and not what hours of sampling have drawn.
+"""Writing the draws without losing existing files or the draws themselves.
 
-What can be known before a run is refused before it (`check_path`, `check_space`). Afterwards the file is written beside
-its final name and takes that in one step; where that fails, the draws go to another folder.
+Problems that can be known before a run are reported before it (`check_path`, `check_space`). Afterwards the file is
+written under a temporary name and renamed; where that fails, the draws go to another folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OVERHEAD = 100_000
 """Bytes of a file besides its arrays, about."""
 
 _TABLE = 2**21
-"""Most bytes that HDF5 writes of its own tables at a time: it gathers up to 2**20. Longer are only arrays."""
+"""Most bytes that HDF5 writes of its own tables at a time: it gathers up to 2**20. Only arrays are longer."""
 
 _AT_ONCE = 2**23
 """Most bytes in one write: signals are handled between two, and HDF5 gives arrays of gigabytes."""
@@ -34,7 +34,7 @@ class OutputError(BatchnutsError):
 
 
 class NotSaved(OutputError):
-    """No folder took the draws."""
+    """The draws could not be written to any folder."""
 
 
 def check_path(path: str | os.PathLike[str], *, force: bool = False) -> Path:
@@ -65,7 +65,7 @@ def check_path(path: str | os.PathLike[str], *, force: bool = False) -> Path:
                 )
             if not mode & 0o222:
                 raise OutputError(f"Cannot write {target}: it is write-protected. Set another output.path.")
-        # Permission bits do not tell the whole truth (read-only mounts, quotas, root): make a file and drop it.
+        # Permission bits are not sufficient (read-only mounts, quotas, root): make a file and delete it.
         with tempfile.TemporaryFile(dir=folder, prefix=".batchnuts-") as probe:
             probe.write(b"\0")
             probe.flush()
@@ -84,7 +84,7 @@ def check_space(target: Path, size: int) -> None:
     reasons = []
     status = os.statvfs(target.parent)
     free = status.f_frsize * (status.f_bfree if os.geteuid() == 0 else status.f_bavail)
-    if status.f_blocks and free < size:  # some network file systems do not tell
+    if status.f_blocks and free < size:  # some network file systems do not report it
         reasons.append(f"{_bytes(free)} are free there")
     limit = _file_size_limit()
     if limit is not None and limit < size:
@@ -115,8 +115,8 @@ def save(datasets: Mapping[str, xarray.Dataset], path: str | os.PathLike[str], *
     """Write the groups to one netCDF file and give back its absolute path.
 
     The file appears whole or not at all. Raises OutputError where it cannot be written, with the cause; the draws are
-    then in the first of `other_folders` that takes them, and the message says where. If, meanwhile, a file of that name
-    has come into being (and `force` is false), they are kept beside it.
+    then in the first of `other_folders` that can be written, and the message says where. If a file of that name has
+    been created meanwhile (and `force` is false), they are saved beside it.
     """
     if _names_a_folder(path):
         raise NotSaved(f"Cannot write {path}: it names a folder. The draws of this run are not saved.")
@@ -135,12 +135,12 @@ def save(datasets: Mapping[str, xarray.Dataset], path: str | os.PathLike[str], *
             raise OutputError(f"Cannot write {target}: {reason}. The draws are kept in {kept}; move them.") from error
         raise NotSaved(f"Cannot write {target}: {reason}. The draws of this run are not saved.") from error
     if placed != target:
-        raise OutputError(f"{target} came into being during the run and is not overwritten; the draws are in {placed}.")
+        raise OutputError(f"{target} was created during the run and is not overwritten; the draws are in {placed}.")
     return target
 
 
 def other_folders() -> list[Path]:
-    """Where draws go that cannot be written where they should: likely to last first; the last one is in memory."""
+    """Folders for draws that cannot be written to their path: the most permanent first; the last one is in memory."""
     folders = [Path(tempfile.gettempdir()), Path.home(), Path.cwd(), Path("/dev/shm")]
     return list(dict.fromkeys(folder.resolve() for folder in folders if folder.is_dir()))
 
@@ -189,7 +189,7 @@ def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
 
 
 class _Disk:
-    """A file for HDF5 to write to, which never learns that a write failed: it has no orderly way to end then.
+    """A file for HDF5 to write to, which never reports a failed write to it: HDF5 cannot handle one in an orderly way.
 
     The first failure is kept, with the cause that the system gave. From then on nothing is written to the disk, and
     what HDF5 may want to read again (its own tables, all short) is kept in memory: a table that it finds damaged makes
@@ -202,7 +202,7 @@ class _Disk:
         self._kept: list[tuple[int, bytes]] = []
 
     def write(self, data: bytes | memoryview) -> int:
-        """Write all of it, or remember why not."""
+        """Write all of it, or keep the error."""
         left = memoryview(data).cast("B")
         size = len(left)
         if self.failure is None:
@@ -258,7 +258,7 @@ class _Disk:
 
 
 def _settle(folder: Path) -> None:
-    """Push a new name to the disk, where folders can be opened and synchronized."""
+    """Synchronize a new name to disk, where folders can be opened and synchronized."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

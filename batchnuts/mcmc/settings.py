@@ -1,4 +1,4 @@
-"""The settings of a run, checked: what to sample (`SamplerSettings`) and on what machinery (`ExecutionSettings`)."""
+"""The settings of a run, checked: what to sample (`SamplerSettings`) and how to execute it (`ExecutionSettings`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pydantic import Field, ValidationError
 from batchnuts.settings.schema import Settings, SettingsError, explain, nearest
 
 MOST_NUMBERS = 10_000_000
-"""Maximum entries of a position, and maximum chains: bounds that no machine comes near, so mistakes are found early."""
+"""Maximum entries of a position, and maximum chains: bounds far beyond any machine, so that mistakes are found
+early."""
 
 
 class SamplerSettings(Settings):
@@ -43,7 +44,7 @@ class SamplerSettings(Settings):
 
 
 class ExecutionSettings(Settings):
-    """On what machinery it runs. None of these changes what is sampled, up to rounding."""
+    """How it is executed. None of these changes what is sampled, up to rounding."""
 
     executor: Literal["virtual_machine", "stackless", "unbatched"] = Field(
         "virtual_machine",

@@ -31,7 +31,7 @@ Starts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
 def first_starts(model: Model, sampler: SamplerSettings) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Check the model: where the chains may start [chains, dimension], and a place where the density can be evaluated.
+    """Check the model; returns proposed starts [chains, dimension], and a position where the density can be evaluated.
 
     Raises ModelError for a model that cannot be sampled.
     """
@@ -49,9 +49,9 @@ def find_starts(
 ) -> Starts:
     """A start for each chain: `position` [chains, dimension], and others where the density is not finite there.
 
-    The starts of a seed are always the same, those of a chain whatever other chains there are or draw again (unless an
-    initializer makes it otherwise). evaluate: made by `make_evaluate`. Raises ModelError where, after TRIES draws, a
-    chain still has no start, UnboundedDensityError where the density is +inf.
+    The starts of a seed are always the same, and those of a chain do not depend on the other chains (unless an
+    initializer makes them). evaluate: made by `make_evaluate`. Raises ModelError where, after TRIES draws, a chain
+    still has no start, UnboundedDensityError where the density is +inf.
     """
     drawn = draw_again(model, sampler)
     tries = 1

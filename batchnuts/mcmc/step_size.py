@@ -22,9 +22,9 @@ GAMMA, T0, KAPPA = 0.05, 10.0, 0.75
 """Constants of dual averaging, the values of [H] section 3.2.1."""
 
 SETTLED_GAMMA = 0.2
-"""gamma once the chains have agreed on a step size: with 0.05 each chain's step size swings so widely about the one to
-be found that the pooled one is about 30% too small (on a 10-d Gaussian acceptance 0.91, with 0.2 it is 0.81; target
-0.8). The median over chains averages out what a single chain would learn more slowly."""
+"""gamma once the chains have agreed on a step size: with 0.05 each chain's step size varies so widely about the optimum
+that the pooled one is about 30% too small (on a 10-d Gaussian acceptance 0.91, with 0.2 it is 0.81; target 0.8). The
+median over chains averages out what a single chain would learn more slowly."""
 
 
 class DualAveraging(NamedTuple):
@@ -38,16 +38,16 @@ class DualAveraging(NamedTuple):
     """Running mean of target - acceptance rate (H-bar in [H])."""
     count: Array
     center: Array
-    """mu: where log_step is drawn to."""
+    """mu: the value that log_step is shrunk towards."""
     gamma: Array
-    """How strongly it is drawn there, and so how little it moves with one transition's acceptance rate."""
+    """gamma: the strength of the shrinkage, so the larger, the less one acceptance rate moves the step size."""
 
 
 def start_adaptation(log_step: Array, settled: bool = False) -> DualAveraging:
     """The state before the first transition.
 
     Where little is known of the step size mu = log(10 step), to try large steps before small ones, and gamma is small,
-    to move fast ([H] section 3.2.1). Once all chains have agreed on a step size they need neither.
+    to move fast ([H] section 3.2.1). Once all chains have agreed on a step size, neither is needed.
     """
     zero = log_step - log_step
     boldness, gamma = (1.0, SETTLED_GAMMA) if settled else (10.0, GAMMA)
@@ -114,7 +114,7 @@ def make_first_step_size(value_and_gradient: Any, dtype: str, metric: Metric = D
             log_density_there, gradient_there = value_and_gradient(there)
             energy_there = metric.kinetic_energy(kick(half, gradient_there, step), inverse_mass) - log_density_there
             gain = energy - energy_there
-            # log 0.8; False for NaN, and for an energy that overflows, which no step may aim at
+            # log 0.8; False for NaN, and for an energy that overflows, which must not be accepted
             accepted = (gain > -0.2231435513142097) & (gain < float("inf"))
             if tries == 0:
                 larger = accepted

@@ -15,8 +15,8 @@ Array = Any
 class Transition(NamedTuple):
     """The result of one transition: the new state and its statistics.
 
-    Where the density is +inf no state can be drawn, and the model is at fault. Then `log_density` is +inf, `position`
-    is the place, and the rest means nothing.
+    Where the density is +inf no state can be drawn; this is an error of the model. Then `log_density` is +inf,
+    `position` is where it is, and the other fields are undefined.
     """
 
     position: Array

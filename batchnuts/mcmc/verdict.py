@@ -1,4 +1,4 @@
-"""`check`: what the draws of a run are worth, and what to do about it, from the result or a file of it."""
+"""`check`: the quality of the draws of a run, and advice, from the result or a file of it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     import xarray
 
 ESS_LIMIT = 400
-"""Least bulk ESS, over all chains together, at which R-hat and standard errors can be trusted."""
+"""Bulk ESS, over all chains together, from which on R-hat and standard errors can be trusted."""
 
 TREEDEPTH_SHARE = 0.01
-"""Of draws whose tree reached its greatest depth, above which sampling is slow for that."""
+"""Share of draws whose tree reached its maximum depth, above which this slows sampling."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Check:
-    """The verdict on a run; as text it says all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
+    """The verdict on a run; `print` shows all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
 
     `ok` is True if R-hat is below 1.01 and the bulk ESS at least 400 on all coefficients, no draw diverged, and the
     log-density is not rounded by more than 0.05 (see `Diagnostics.rounding`).
-    `worst_rhat` and `least_ess` are NaN where they cannot be computed (see Diagnostics). `advice` is empty if all is
+    `worst_rhat` and `min_ess` are NaN where they cannot be computed (see Diagnostics). `advice` is empty if all is
     well.
     """
 
@@ -41,7 +41,7 @@ class Check:
     interrupted: bool
     ok: bool
     worst_rhat: float
-    least_ess: float
+    min_ess: float
     divergences: int
     advice: tuple[str, ...]
 
@@ -57,8 +57,8 @@ class Check:
 def check(result: Any) -> Check:
     """Judge the draws of `sample_chains`, or those of a file of it that ArviZ has opened.
 
-    result: InferenceData, a DataTree, or another mapping of group names to datasets, with `posterior` and, if it has
-    divergences and tree depths to tell, `sample_stats`. Raises DiagnosticsError for anything else and for no draws.
+    result: InferenceData, a DataTree, or another mapping of group names to datasets, with `posterior` and, for
+    divergences and tree depths, `sample_stats`. Raises DiagnosticsError for anything else and for no draws.
     """
     posterior = _group(result, "posterior")
     if posterior is None or not {"chain", "draw"} <= set(posterior.dims):
@@ -88,7 +88,7 @@ def check(result: Any) -> Check:
 def _judge(found: Diagnostics, interrupted: bool) -> Check:
     ess = found.columns["ess_bulk"]
     rhat = found.rhat
-    least = float(np.nanmin(ess)) if np.isfinite(ess).any() else float("nan")
+    lowest = float(np.nanmin(ess)) if np.isfinite(ess).any() else float("nan")
     worst = float(np.nanmax(rhat)) if np.isfinite(rhat).any() else float("nan")
     total = found.chains * found.draws
     advice = []
@@ -101,8 +101,8 @@ def _judge(found: Diagnostics, interrupted: bool) -> Check:
             f"The chains do not agree (R-hat above {RHAT_LIMIT}): double warmup and draws. If that changes "
             "little, chains are stuck in different places: reparametrize the model."
         )
-    if least < ESS_LIMIT:
-        advice.append(f"The draws are worth few independent ones: raise draws until the least bulk ESS is {ESS_LIMIT}.")
+    if lowest < ESS_LIMIT:
+        advice.append(f"There are few effective draws: raise draws until the minimum bulk ESS is {ESS_LIMIT}.")
     if found.divergences:
         advice.append("Some trajectories diverged: raise target_acceptance (0.9, 0.99), or reparametrize the model.")
     rounded = found.rounding > ROUNDING_LIMIT
@@ -118,9 +118,9 @@ def _judge(found: Diagnostics, interrupted: bool) -> Check:
     return Check(
         diagnostics=found,
         interrupted=interrupted,
-        ok=bool(found.converged) and least >= ESS_LIMIT and not found.divergences and not rounded,
+        ok=bool(found.converged) and lowest >= ESS_LIMIT and not found.divergences and not rounded,
         worst_rhat=worst,
-        least_ess=least,
+        min_ess=lowest,
         divergences=found.divergences,
         advice=tuple(advice),
     )

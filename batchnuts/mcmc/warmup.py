@@ -1,4 +1,4 @@
-"""The windows of warmup: after each one all chains meet, and the metric and step size are pooled."""
+"""The windows of warmup: after each one all chains synchronize, and the metric and step size are pooled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checked groups of settings: what a schema says of them in words, and one line for each mistake."""
+"""Checked groups of settings: their schema in words, and one line for each mistake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def without_effect(self) -> set[str]:
-        """Names of settings that the others make meaningless; a resolved config leaves them out."""
+        """Names of settings that have no effect given the others; a resolved config leaves them out."""
         return set()
 
     def refuse_without_effect(self, reason: str) -> None:
@@ -35,7 +35,7 @@ class Settings(BaseModel):
 
 
 def shown(value: Any) -> str:
-    """A value as a message has it: its repr, cut off where it is long or nested deep, or cannot be made."""
+    """A value in a message: its repr, shortened where it is long or nested deep, or cannot be made."""
     if isinstance(value, int) and abs(value) >= 10**40:
         return f"an integer of {int(math.log10(abs(value))) + 1} digits"
     return _REPR.repr(value)

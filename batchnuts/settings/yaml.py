@@ -147,7 +147,7 @@ def _load(text: str) -> Any:
 
 
 def _check_events(text: str) -> None:
-    """Refuse what would take for ever to read, or give something else than is written there, with its line.
+    """Refuse, with its line, YAML that would take forever to read, or that reads differently from its text.
 
     Reads the text piece by piece, and no further than the first such piece.
     """

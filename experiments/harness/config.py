@@ -86,13 +86,13 @@ class Config(Protocol[R, Limiting]):
         """Names the folder."""
 
     def points(self) -> Iterator[Point]:
-        """All points, in the order of measuring: those of one target and size next to each other."""
+        """All points, in the order of measuring: those of one target and size are adjacent."""
 
     def task(self, curve: str, target: str, size: int, /) -> Task[R]:
-        """What is run at one point; several may have the same."""
+        """The task at one point; several points may have the same."""
 
     def label(self, curve: str, target: str, size: int, /) -> str:
-        """A point in words, for who waits."""
+        """A point in words, for progress."""
 
     def seeds(self) -> Mapping[int, int]:
         """The seed of each repetition."""
@@ -177,7 +177,7 @@ def _refuse_to_drop_nothing(content: Mapping[str, Any], path: str, value: Any, b
 
 
 def check_keys(content: Mapping[str, Any], sections: Sequence[str], origin: Origin, problems: list[str]) -> None:
-    """Note a mistake for each section that there is not."""
+    """Note a mistake for each unknown section."""
     for key in content:
         if key not in sections:
             hint = nearest(key, sections) or f"; expected one of {', '.join(sections)}"
@@ -243,7 +243,7 @@ def check_options(
 
 
 def refer(path: str, name: str | None, known: Collection[str], origin: Origin, problems: list[str]) -> None:
-    """Note a mistake if `name` is none of the names known (where those are in order themselves)."""
+    """Note a mistake if `name` is not a known name (if those are valid themselves)."""
     if name is not None and known and name not in known:
         hint = nearest(name, known) or f"; expected one of {', '.join(known)}"
         problems.append(f"{origin(path)}{path}: found {name!r}{hint}")

@@ -1,7 +1,7 @@
-"""What every experiment does: config -> folder -> measurements -> pictures -> summary.
+"""The steps of every experiment: config -> folder -> measurements -> pictures -> summary.
 
 The folder has config.yaml (resolved), measurements.csv (one row a run), environment.json, the pictures as PNG and PDF,
-summary.md, and workers.log (what the tasks' processes printed). The same command goes on where it stopped.
+summary.md, and workers.log (what the tasks' processes printed). The same command continues where it stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ S = TypeVar("S", bound=PointResults[Any, Any])
 
 @dataclass(frozen=True)
 class Subject(Generic[C, R, S]):
-    """What is measured, samplers or vectorizers: what all experiments with it have in common."""
+    """The kind of thing measured, samplers or vectorizers: what all experiments with it have in common."""
 
     load: Callable[..., C]
     """(config, overrides, quick=) -> a config, or raises ConfigError."""
@@ -48,7 +48,7 @@ class Subject(Generic[C, R, S]):
 
 @dataclass(frozen=True)
 class Experiment(Generic[C, R, S]):
-    """What one experiment adds to what all of them do."""
+    """The parts of one experiment beyond the common steps."""
 
     subject: Subject[C, R, S]
     name: str
@@ -63,7 +63,7 @@ class Experiment(Generic[C, R, S]):
     files: Mapping[str, Callable[[S], str]] = field(default_factory=dict)
     """Other files of text that it writes, by name."""
     check: Callable[[C], None] = lambda config: None
-    """Raises ConfigError for what this experiment cannot make anything of; before anything is measured."""
+    """Raises ConfigError for a config that this experiment cannot use; before anything is measured."""
 
 
 def main(experiment: Experiment[C, R, S], argv: Sequence[str] | None = None) -> int:

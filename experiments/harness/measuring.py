@@ -57,7 +57,7 @@ class Planned(Generic[R]):
     """The task's."""
     curve: str
     label: str
-    """In words, for who waits."""
+    """In words, for progress."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ def plan(config: Config[R, Any]) -> list[list[Planned[R]]]:
 def overlapped(
     pool: Executor, at_once: int, jobs: Iterable[tuple[Entry, Callable[[], Answer]]]
 ) -> Iterator[tuple[Entry, Future[Answer]]]:
-    """The jobs in order, with at most `at_once` under way. Another begins only when the caller is through with one."""
+    """The jobs in order, with at most `at_once` under way. Another starts only when the caller has finished with
+    one."""
     under_way: deque[tuple[Entry, Future[Answer]]] = deque()
     for entry, job in jobs:
         if len(under_way) == at_once:
@@ -126,7 +127,7 @@ class Measuring(ABC, Generic[R, Limiting]):
 
     @abstractmethod
     def measure(self, group: Sequence[Planned[R]]) -> None:
-        """What is left of a group."""
+        """The remaining tasks of a group."""
 
     @abstractmethod
     def turn(self, ready: Sequence[Ready[R]], repetition: int) -> Sequence[Ready[R]]:
@@ -138,10 +139,11 @@ class Measuring(ABC, Generic[R, Limiting]):
 
     @abstractmethod
     def leave(self, planned: Planned[R], worker: Worker, reason: str, *, lost: bool) -> None:
-        """Before it is written down that a task is missing or failed. lost: its process answers no more."""
+        """Called before a task is recorded as missing or failed. lost: its process does not answer any more."""
 
     def compare(self, planned: Planned[R], preparation: Preparation) -> float | None:
-        """How far its outputs are from those of others, where a strategy compares them. Raises NoAnswer: too far."""
+        """The distance of its outputs from those of others, if a strategy compares them. Raises NoAnswer if too
+        large."""
         return None
 
     def take_turns(
@@ -149,7 +151,7 @@ class Measuring(ABC, Generic[R, Limiting]):
     ) -> None:
         """Prepare these, then one run of each in turn until all have all their repetitions."""
         with ExitStack() as stack:
-            # left last: a thread of theirs waits for a process until that is ended
+            # exited last: a thread of theirs waits for a process until that is ended
             compiling = stack.enter_context(ThreadPoolExecutor(compile_at_once))
             running = stack.enter_context(ThreadPoolExecutor(run_at_once))
             workers: dict[str, Worker] = {}
@@ -191,16 +193,16 @@ class Measuring(ABC, Generic[R, Limiting]):
                         self.attempt(entry.planned, "ok", repetition, entry, figures, name)
 
     def rows_of(self, planned: Planned[R]) -> list[R]:
-        """All that there is of a task."""
+        """All rows of a task."""
         return [row for row in self.rows if row.task == planned.fingerprint]
 
     def repetitions_left(self, planned: Planned[R]) -> list[int]:
-        """Those that there is no run of, with the seeds of this config."""
+        """The repetitions without a run, with the seeds of this config."""
         done = {row.repetition for row in self.rows_of(planned) if row.ok and self.config.wants(row)}
         return [repetition for repetition in self.seeds if repetition not in done]
 
     def settle(self, planned: Planned[R]) -> bool:
-        """Write down why a task is not run, if there is a reason; whether there is."""
+        """Record why a task is not run, if there is a reason; returns whether there is."""
         reasons: tuple[tuple[Status, Mapping[str, str]], ...] = (("missing", self.missing), ("stopped", self.ended))
         for status, known in reasons:
             if planned.task.line in known:
@@ -209,7 +211,7 @@ class Measuring(ABC, Generic[R, Limiting]):
         return False
 
     def give_up(self, planned: Planned[R], reason: str) -> None:
-        """A task failed: write it down, and try no larger one."""
+        """A task failed: record it, and try no larger one."""
         self.attempt(planned, "failed", reason=reason)
         self.ended.setdefault(planned.task.line, planned.task.failed(reason))
 
@@ -246,7 +248,7 @@ class Measuring(ABC, Generic[R, Limiting]):
         self.keep(planned.task.row(attempt))
 
     def show(self, planned: Planned[R], doing: str) -> None:
-        """Tell how far it is."""
+        """Report progress."""
         total = self.config.measurement.repetitions
         settled = Counter(row.task for row in self.rows if row.ok)
         settled.update({row.task: total for row in self.rows if not row.ok})

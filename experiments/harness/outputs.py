@@ -1,4 +1,4 @@
-"""Whether two computations gave the same, by a few numbers that cross between their processes."""
+"""Whether two computations gave the same outputs, by a few numbers that their processes send."""
 
 from __future__ import annotations
 

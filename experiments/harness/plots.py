@@ -34,7 +34,7 @@ _MARKERS = "osD^vP*X<>ph"
 
 
 class PlotError(BatchnutsError):
-    """A picture that would not say what it shows."""
+    """A picture without labels or without content."""
 
 
 def styled(draw: Callable[P, T]) -> Callable[P, T]:
@@ -121,7 +121,7 @@ def finish(axes: Any, *, x: str, y: str, title: str, sizes: Iterable[int], log_y
 
 
 def _text(words: str) -> str:
-    """Words with their dollars: matplotlib would read what is between two of them as a formula."""
+    """A text with escaped dollar signs: matplotlib would read text between two of them as a formula."""
     return words.replace("$", "\\$")
 
 

@@ -1,9 +1,9 @@
-"""A process that answers requests: the asking end, and the answering one.
+"""A process that answers requests: the client, and the server in the process.
 
-Requests and answers are objects, sent as frames over a pair of sockets (`multiprocessing.connection`) that nothing else
-in the process knows: what libraries print, on standard output too, goes to the asker's log. The process leads a session
-of its own: Ctrl-C reaches the asker alone, which then ends it with all that it started. When the asker is gone (its
-socket is closed), the process ends at once, even in the middle of an answer.
+Requests and answers are objects, sent as frames over a pair of sockets (`multiprocessing.connection`) that no other
+code in the process uses: output of libraries, on standard output too, goes to the asker's log. The process leads a
+session of its own: Ctrl-C reaches the asker alone, which then ends it with all that it started. When the asker is gone
+(its socket is closed), the process ends at once, even in the middle of an answer.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Device = Literal["cpu", "gpu"]
 
 Word = Literal["answer", "missing", "failed"]
 Frame = tuple[Word, Any]
-"""What comes back for a request: the answer, or the reason why there is none."""
+"""The reply to a request: the answer, or the reason why there is none."""
 
 _LOOK_EVERY = 1.0
-"""Seconds between two looks whether a silent process is there still."""
+"""Seconds between two checks whether a silent process is still alive."""
 
 
 class NoAnswer(Exception):
-    """A process ended, fell silent or failed; the text says which."""
+    """A process ended, did not answer in time or failed; the text says which."""
 
     def __init__(self, reason: str, *, lost: bool = True) -> None:
         """lost: the process answers no more requests."""
@@ -46,7 +46,7 @@ class NoAnswer(Exception):
 
 
 class Missing(Exception):
-    """A process says that what is asked for cannot be had; the text is its reason."""
+    """A process reports that a request cannot be fulfilled; the text is its reason."""
 
 
 class Unavailable(BatchnutsError):
@@ -91,7 +91,7 @@ class Process:
         with suppress(ProcessLookupError):  # none is left of its session
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        with self.asking:  # a thread that waits for an answer now learns that there is none
+        with self.asking:  # a thread that waits for an answer now gets an error
             self.connection.close()
 
     def ask(self, request: Any) -> Any:
@@ -124,7 +124,7 @@ class Process:
 def serve(reply: Callable[[Any], Any]) -> NoReturn:
     """The answering end: reply to each request, until the asker closes the connection and so ends this process.
 
-    The last argument of the command line is the socket's number. An exception of `reply` is told as the reason why
+    The last argument of the command line is the socket's number. An exception of `reply` is sent as the reason why
     there is no answer.
     """
     connection = Connection(int(sys.argv[-1]))

@@ -98,7 +98,7 @@ def _processor() -> str:
 
 
 def _usable() -> int | None:
-    """Cores that this process may use; under macOS none is told, and it may use all."""
+    """Cores that this process may use; macOS reports none, and it may use all."""
     process = psutil.Process()
     return len(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else psutil.cpu_count()
 

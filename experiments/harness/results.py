@@ -1,4 +1,4 @@
-"""Measurements as an experiment looks at them: point by point, their values, and what is said of them."""
+"""Measurements as an experiment uses them: point by point, their values, and verdicts on claims."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R", bound=Row)
 
 @dataclass(frozen=True)
 class Value:
-    """One point of a curve: what its repetitions come to, and their range."""
+    """One point of a curve: the summary of its repetitions, and their range."""
 
     size: int
     """Where it is on the horizontal axis: a number of chains, or of what the experiment counts."""
@@ -60,12 +60,12 @@ class PointResults(Generic[C, R]):
 
 
 def word(seen: Value, at_least: float | None, at_most: float | None) -> str:
-    """Whether a claim holds of a figure, and whether the repetitions differ enough to doubt that."""
-    least = -math.inf if at_least is None else at_least
-    most = math.inf if at_most is None else at_most
-    holds = least <= seen.value <= most
-    all_within = least <= seen.low and seen.high <= most
-    some_within = seen.low <= most and least <= seen.high
+    """Whether a claim holds for a figure, and whether the spread of repetitions leaves that in doubt."""
+    lower = -math.inf if at_least is None else at_least
+    upper = math.inf if at_most is None else at_most
+    holds = lower <= seen.value <= upper
+    all_within = lower <= seen.low and seen.high <= upper
+    some_within = seen.low <= upper and lower <= seen.high
     doubtful = not all_within if holds else some_within
     return ("holds" if holds else "does not hold") + (_DOUBT if doubtful else "")
 

@@ -16,7 +16,7 @@ R = TypeVar("R", bound=Row)
 
 
 class Concurrency(Limits, Protocol):
-    """How much goes on at the same time."""
+    """How much runs at the same time."""
 
     @property
     def workers(self) -> int:
@@ -38,7 +38,7 @@ class RowByRow(Measuring[R, Concurrency]):
         self, config: Config[R, Concurrency], file: RowsFile[R], log: IO[str], environment: str, note: Note
     ) -> None:
         super().__init__(config, file, log, environment, note)
-        # why there was no run may not hold any more: it is asked again
+        # the reason for a missing run may be outdated: it is tried again
         self.rows = [row for row in self.rows if row.ok]
         file.rewrite(self.rows)
 

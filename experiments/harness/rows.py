@@ -1,4 +1,5 @@
-"""Measurements on disk: one CSV row a run, written as soon as it is done, and read back to go on where it stopped."""
+"""Measurements on disk: one CSV row per run, written as soon as it is done, and read back to continue where it
+stopped."""
 
 from __future__ import annotations
 

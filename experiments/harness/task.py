@@ -1,4 +1,4 @@
-"""What the measuring loop needs of a task, whoever carries it out: a sampler, or a way to vectorize.
+"""The interface of a task for the measuring loop, whatever runs it: a sampler, or a way to vectorize.
 
 A task is plain data that crosses to another process. There its `module` makes it ready and runs it (`worker.py`); here
 it says what stops it, and makes a row of each run.
@@ -22,7 +22,7 @@ Figures = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a process tells of a task that it made ready."""
+    """The report of a process on a task that it has prepared."""
 
     seconds: float
     """Building, compiling and the first run."""
@@ -96,7 +96,7 @@ class Runnable(Protocol):
 
     @property
     def preparation(self) -> Preparation:
-        """What the asker is told of it."""
+        """The report on it for the asker."""
 
     def run(self, seed: int) -> Figures:
         """Run it once more."""
@@ -104,14 +104,14 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True)
 class Prepare:
-    """A request to a worker: make a task ready, and tell its Preparation."""
+    """A request to a worker: prepare a task, and send its Preparation."""
 
     task: Task[Any]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A request to a worker: run a task that is ready, and tell the figures."""
+    """A request to a worker: run a prepared task, and send the figures."""
 
     fingerprint: str
     seed: int
@@ -119,6 +119,6 @@ class Run:
 
 def fingerprint(task: Any) -> str:
     """Twelve hexadecimal digits that change with every field of a dataclass that takes part in comparisons."""
-    told = {item.name for item in fields(task) if item.compare}
-    text = json.dumps({name: value for name, value in asdict(task).items() if name in told}, sort_keys=True)
+    compared = {item.name for item in fields(task) if item.compare}
+    text = json.dumps({name: value for name, value in asdict(task).items() if name in compared}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,4 +1,5 @@
-"""Measuring groups whole: rows are compared with each other, so those of a group are all made side by side, or again.
+"""Measuring groups whole: rows are compared with each other, so those of a group are all measured together, or all
+again.
 
 The tasks of a group compute the same in different ways: one whose outputs differ from the first one's is not timed.
 Some share a process; where one of them is lost, the others lose theirs too, and the group begins again without the one

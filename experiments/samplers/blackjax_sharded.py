@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.experiments.samplers import BlackjaxOptions, blackjax_vmap
+from batchnuts.experiments.samplers import blackjax_vmap
 from batchnuts.experiments.samplers.jax_densities import use_jax
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import BlackjaxOptions
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 
 

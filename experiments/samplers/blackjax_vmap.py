@@ -1,6 +1,6 @@
 """BlackJAX's NUTS, one chain's, under `jax.jit(jax.vmap(scan))`: all chains in lockstep.
 
-How many gradients it executed cannot be told from what it returns. Under `vmap` a chain that has finished its
+The number of gradients executed is not among its results. Under `vmap` a chain that has finished its
 trajectory goes on building subtrees, and discards them, until the last chain has finished; the inner loop runs for
 the longest subtree of any chain, finished ones included.
 """

@@ -32,9 +32,9 @@ from batchnuts.experiments.harness.config import (
     refer,
 )
 from batchnuts.experiments.harness.processes import Device
-from batchnuts.experiments.samplers import REGISTRY
 from batchnuts.experiments.samplers.measurements import Measurement
 from batchnuts.experiments.samplers.problems import Start
+from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.task import Task
 from batchnuts.mcmc.diagnostics import MINIMUM_DRAWS
 from batchnuts.models import ModelOptions

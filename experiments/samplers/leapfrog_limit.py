@@ -1,7 +1,7 @@
 """The limit: leapfrogs of all chains at once under TensorFlow's XLA, a fixed number, with no tree and no decisions.
 
 No sampler whose gradients come from the same density can be faster on the same lanes and threads. All chains are one
-batch, or batches of `chunk_lanes` that threads take turns at, which suits a processor's caches and cores better. Each
+batch, or batches of `chunk_lanes` that threads process in turn, which suits a processor's caches and cores better. Each
 leapfrog's log-density and gradient are both used: the log-densities are summed and returned. Were they not, XLA would
 delete them, and the limit would promise what no NUTS, which needs both, can reach.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.experiments.samplers import LimitOptions
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import LimitOptions
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.experiments.samplers.tf_densities import place
 from batchnuts.mcmc.hamiltonian import value_and_gradient

@@ -68,7 +68,7 @@ class Measurement:
 
     @property
     def utilization(self) -> float | None:
-        """Useful share of the gradients executed, where the sampler tells how many those were."""
+        """Useful share of the gradients executed, where the sampler reports how many those were."""
         if self.useful_gradients is None or not self.executed_gradients:
             return None
         return self.useful_gradients / self.executed_gradients
@@ -89,7 +89,7 @@ class Measurement:
 
     @property
     def ess_per_minute(self) -> float | None:
-        """Least bulk ESS of all coordinates, per minute of running; None where it was not asked for."""
+        """Minimum bulk ESS of all coordinates, per minute of running; None where it was not asked for."""
         if self.ess_min is None or self.seconds is None:
             return None
         return 60 * self.ess_min / self.seconds

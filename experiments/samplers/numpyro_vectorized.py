@@ -1,7 +1,7 @@
 """NumPyro's NUTS with `chain_method="vectorized"`: its kernel for one chain under `vmap`, all chains in lockstep.
 
-Its tree has one leapfrog per leaf. What it executed cannot be told from what it returns, as with BlackJAX: under `vmap`
-what chains compute after they have finished their trajectory is wasted.
+Its tree has one leapfrog per leaf. The number of gradients executed is not among its results, as with BlackJAX: under
+`vmap` what chains compute after they have finished their trajectory is wasted.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.experiments.samplers import NoOptions
 from batchnuts.experiments.samplers.jax_densities import log_density, use_jax
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import NoOptions
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 
 
@@ -22,8 +22,8 @@ def prepare(task: Task, problem: Problem) -> Prepared:
 
     `MCMC.run` called bare compiles its loop again each time, 2 to 3 s (NumPyro 0.22 with JAX 0.10; its cache of
     compiled loops never hits). So the whole run is one function under `jax.jit`, compiled once. A state made beforehand
-    and handed over as `post_warmup_state` spares the run making one. Draws are recorded and come to the host, asked for
-    or not.
+    and handed over as `post_warmup_state` saves the run from making one. Draws are recorded and come to the host, asked
+    for or not.
     """
     NoOptions.model_validate(task.options)
     if task.leapfrogs_per_leaf != 1:

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, random
-from batchnuts.experiments.samplers import OursOptions
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import OursOptions
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows, own_threads

@@ -1,4 +1,4 @@
-"""Measurements of samplers: what is read off them, by curve, problem and number of chains, and claims judged."""
+"""Measurements of samplers: measures by curve, problem and number of chains, and verdicts on claims."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ QUANTITIES: Mapping[Measure, Quantity] = {
         lambda run: run.asynchronous_utilization, statistics.fmean, "utilization without waiting", ".3f", "mean"
     ),
     "ess_per_minute": Quantity(
-        lambda run: run.ess_per_minute, statistics.median, "effective samples per minute (least)", ",.3g", "median"
+        lambda run: run.ess_per_minute, statistics.median, "effective samples per minute (minimum)", ",.3g", "median"
     ),
     "ess_per_second": Quantity(
         lambda run: None if run.ess_per_minute is None else run.ess_per_minute / 60,
         statistics.median,
-        "effective samples per second (least)",
+        "effective samples per second (minimum)",
         ",.3g",
         "median",
     ),
@@ -61,7 +61,7 @@ class Results(PointResults[ExperimentConfig, Measurement]):
     """Of samplers."""
 
     def value(self, measure: Measure, curve: str, problem: str, chains: int) -> Value | None:
-        """A measure at one point; None where nothing was measured, or the sampler does not tell.
+        """A measure at one point; None where nothing was measured, or the sampler does not report it.
 
         None too where a run has no such figure: the effective sample size of very few draws, or of chains that stay.
         """
@@ -73,7 +73,7 @@ class Results(PointResults[ExperimentConfig, Measurement]):
         return Value(chains, quantity.summary(figures), min(figures), max(figures), len(figures))
 
     def values(self, measure: Measure, curve: str, problem: str) -> list[Value]:
-        """A measure along a curve, where there is one."""
+        """A measure along a curve, at points that have it."""
         if problem not in self.config.problems_of(curve):
             return []
         points = (self.value(measure, curve, problem, chains) for chains in self.config.chains_of(curve))
@@ -95,7 +95,8 @@ class Verdict:
 
 
 def judge(results: Results, claim: Claim) -> Verdict:
-    """Look a claim's figure up; a ratio's range is from the least over the largest to the largest over the least."""
+    """Look a claim's figure up; a ratio's range is from the smallest over the largest to the largest over the
+    smallest."""
     problem = claim.problem or next(iter(results.config.problems))
     above = _at(results, claim.measure, claim.curve, problem, claim.chains)
     if claim.over_curve is None or above is None:

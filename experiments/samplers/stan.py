@@ -13,7 +13,7 @@ PyStan has one sampler, which adapts, and its first step size comes from a searc
 A run is timed as a user waits for it: PyStan starts an HTTP server in this process, sends it the data as JSON once per
 chain, and polls it every 0.05 s. That is most of a short run: of the 1.8 s of a chain of 5 transitions on 10,000 x 100
 data, Stan sampled for 0.16 s; of the 4.7 s of one of 100 transitions, for 3.2 s (2 cores, 31 leapfrogs a transition).
-Stan tells its own sampling time, to 1 ms, in the messages `Elapsed Time` of `fit.stan_outputs`. A fit with a seed is
+Stan reports its own sampling time, to 1 ms, in the messages `Elapsed Time` of `fit.stan_outputs`. A fit with a seed is
 kept on disk and read back when asked for again; those of the program are deleted before each run.
 """
 
@@ -30,9 +30,9 @@ from functools import partial
 
 import numpy as np
 
-from batchnuts.experiments.samplers import StanOptions
 from batchnuts.experiments.samplers.jax_densities import missing
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import StanOptions
 from batchnuts.experiments.samplers.stan_programs import program
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 

@@ -85,7 +85,7 @@ class Task:
         return f"a run with {self.chains} chains took {seconds:.0f} s, more than {limit:g} s"
 
     def row(self, attempt: Attempt) -> Measurement:
-        """What was asked, and what a run told."""
+        """The request, and the results of a run."""
         timing = Timing(**attempt.figures) if attempt.figures else None
         return Measurement(
             **describe(self),
@@ -124,14 +124,14 @@ class Timing:
     useful_gradients: int
     """Those that single-chain NUTS evaluates too; waste is left out."""
     executed_gradients: int | None
-    """Gradient evaluations times lanes; None where the library does not tell."""
+    """Gradient evaluations times lanes; None where the library does not report it."""
     lockstep_gradients: int | None
     """What the same trajectories would execute if all chains met after each: chains times the sum of the longest. None
-    where the library tells only how many gradients several trajectories took together."""
+    where the library reports only how many gradients several trajectories took together."""
     asynchronous_gradients: int
     """What they would execute if no chain ever waited before its end: chains times the chain that needs most."""
     ess_min: float | None
-    """Least bulk ESS of all coordinates, over all chains; None if not asked for."""
+    """Minimum bulk ESS of all coordinates, over all chains; None if not asked for."""
     ess_mean: float | None
     peak_memory_mb: float
     """Of the process so far."""
@@ -146,7 +146,7 @@ class Outcome:
     leapfrogs: NDArray[np.integer]
     """[chains, transitions]: gradients that the chain's own NUTS needed. Their sum is the useful gradients."""
     executed_gradients: int | None
-    """Gradients computed times lanes, waste included; None where the library does not tell."""
+    """Gradients computed times lanes, wasted ones included; None where the library does not report it."""
     draws: NDArray[np.floating] | None
     """[chains, transitions, dimension], or None where the task does not measure ESS."""
 

@@ -1,6 +1,6 @@
 """The reference: TensorFlow Probability's autobatched NUTS, `tfp.experimental.mcmc.NoUTurnSampler`, on either executor.
 
-What it tells of itself:
+Its own counts:
 
 - `leapfrogs_taken` [chains] adds up over steps and counts leapfrogs, not leaves. A step is `trajectories_per_step`
   transitions, so only their total is known: `Outcome.leapfrogs` then is [chains, steps].
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.experiments.samplers import AutobatchedOptions
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import AutobatchedOptions
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.experiments.samplers.tf_densities import log_density, place
 
@@ -102,7 +102,7 @@ def _trajectories_per_step(task: Task, options: AutobatchedOptions) -> int:
 
 
 def _backend_that_knows_dummies() -> Any:
-    """The default backend of a seeded kernel, which also tells when the density is run only to find its types."""
+    """The default backend of a seeded kernel, which also notes when the density is run only to find its types."""
     from tensorflow_probability.python.experimental import auto_batching
 
     class Backend(auto_batching.TensorFlowBackend):  # type: ignore[misc]

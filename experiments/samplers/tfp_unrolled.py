@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.experiments.samplers import UnrolledOptions
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import UnrolledOptions
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 from batchnuts.experiments.samplers.tf_densities import log_density, place
 

@@ -8,8 +8,8 @@ import time
 from dataclasses import asdict, dataclass
 
 from batchnuts.experiments.harness.task import Figures, Preparation
-from batchnuts.experiments.samplers import REGISTRY
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task, Timing
 from batchnuts.models import REGISTRY as MODELS
 
@@ -65,15 +65,15 @@ def timed(prepared: Prepared, seed: int, task: Task) -> Timing:
     began = time.perf_counter()
     outcome = run()
     seconds = time.perf_counter() - began
-    told_each = outcome.leapfrogs.shape[1] == task.transitions
-    least, mean = effective_sample_sizes(outcome) if task.measure_ess else (None, None)
+    counted_each = outcome.leapfrogs.shape[1] == task.transitions
+    lowest, mean = effective_sample_sizes(outcome) if task.measure_ess else (None, None)
     return Timing(
         seconds=seconds,
         useful_gradients=int(outcome.leapfrogs.sum()),
         executed_gradients=outcome.executed_gradients,
-        lockstep_gradients=int(outcome.leapfrogs.max(axis=0).sum()) * len(outcome.leapfrogs) if told_each else None,
+        lockstep_gradients=int(outcome.leapfrogs.max(axis=0).sum()) * len(outcome.leapfrogs) if counted_each else None,
         asynchronous_gradients=int(outcome.leapfrogs.sum(axis=1).max()) * len(outcome.leapfrogs),
-        ess_min=least,
+        ess_min=lowest,
         ess_mean=mean,
         peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         load=load,
@@ -81,7 +81,7 @@ def timed(prepared: Prepared, seed: int, task: Task) -> Timing:
 
 
 def effective_sample_sizes(outcome: Outcome) -> tuple[float, float]:
-    """Least and mean bulk ESS over the coordinates, as ArviZ defines it."""
+    """Minimum and mean bulk ESS over the coordinates, as ArviZ defines it."""
     from batchnuts.mcmc.diagnostics import bulk_ess
 
     assert outcome.draws is not None

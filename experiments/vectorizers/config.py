@@ -30,8 +30,8 @@ from batchnuts.experiments.harness.config import (
     refer,
 )
 from batchnuts.experiments.harness.processes import Device
-from batchnuts.experiments.vectorizers import KINDS, Method
 from batchnuts.experiments.vectorizers.measurements import Measurement
+from batchnuts.experiments.vectorizers.registry import KINDS, Method
 from batchnuts.experiments.vectorizers.task import Task
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, to_yaml
@@ -97,7 +97,8 @@ class MeasurementSettings(Settings):
 
 
 class Claim(Settings):
-    """A ratio of two curves' speeds, and what somebody says of it: the least one over the points it is about."""
+    """A ratio of two curves' speeds, and what somebody claims of it: the minimum over the points that the claim is
+    about."""
 
     says: str = Field(min_length=1, description="the claim in words")
     source: str = Field(min_length=1, description="who says so, where")

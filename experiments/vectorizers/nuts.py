@@ -7,7 +7,7 @@ from typing import Any
 from batchnuts.experiments.samplers import ours
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.task import Task as SamplerTask
-from batchnuts.experiments.vectorizers import NutsOptions
+from batchnuts.experiments.vectorizers.registry import NutsOptions
 from batchnuts.experiments.vectorizers.task import Ready, Task
 from batchnuts.models.logistic_regression import LogisticRegressionOptions
 

@@ -54,9 +54,9 @@ class VectorizingResults(PointResults[VectorizingConfig, Measurement]):
         return [ratio for ratio in found if ratio is not None]
 
     def judge(self, claim: Claim) -> tuple[Ratio | None, str]:
-        """The least of the ratios, and a word on the claim."""
+        """The minimum of the ratios, and the verdict on the claim."""
         ratios = self.ratios(claim)
         if not ratios:
             return None, "not measured"
-        least = min(ratios, key=lambda ratio: ratio.value.value)
-        return least, word(least.value, claim.at_least, None)
+        lowest = min(ratios, key=lambda ratio: ratio.value.value)
+        return lowest, word(lowest.value, claim.at_least, None)

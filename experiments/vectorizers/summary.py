@@ -13,12 +13,12 @@ def claims_table(results: VectorizingResults) -> str:
         return ""
     rows = []
     for claim in results.config.claims.values():
-        least, verdict = results.judge(claim)
+        lowest, verdict = results.judge(claim)
         seen, where = "-", "-"
-        if least is not None:
-            seen = shown(least.value, ".3g", (claim.at_least,))
-            label = results.config.workloads[least.workload].label
-            where = f"{label}, {least.value.size:,} (least of {len(results.ratios(claim))})"
+        if lowest is not None:
+            seen = shown(lowest.value, ".3g", (claim.at_least,))
+            label = results.config.workloads[lowest.workload].label
+            where = f"{label}, {lowest.value.size:,} (minimum of {len(results.ratios(claim))})"
         rows.append((claim.says, claim.source, _figure(results, claim), f"≥ {claim.at_least:g}", seen, where, verdict))
     head = ("claim", "source", "figure", "holds from", "seen here (range)", "where", "verdict")
     return "## Claims\n\n" + table(head, [(*row[:-1], f"**{row[-1]}**") for row in rows])

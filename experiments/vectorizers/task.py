@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from batchnuts.experiments.harness.processes import Device, environment_for
 from batchnuts.experiments.harness.task import Attempt, fingerprint
-from batchnuts.experiments.vectorizers import Method
 from batchnuts.experiments.vectorizers.measurements import Measurement
+from batchnuts.experiments.vectorizers.registry import Method
 
 _LONGEST_NOTE = 300
 """Characters; TensorFlow's messages can have thousands."""
@@ -83,7 +83,7 @@ class Task:
         return f"a call with size {self.size} took {seconds:.1f} s, more than {limit:g} s"
 
     def row(self, attempt: Attempt) -> Measurement:
-        """What was asked, and what a timing told."""
+        """The request, and the results of a timing."""
         preparation, figures = attempt.preparation, attempt.figures
         return Measurement(
             **describe(self),

@@ -39,10 +39,10 @@ class ReadyWay:
 
 
 def prepare(task: Task) -> ReadyWay:
-    """Lay out, compile and call twice: the second call tells how many fit into a timing."""
+    """Lay out, compile and call twice: the second call shows how many fit into a timing."""
     if task.processors is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task.processors])
-    from batchnuts.experiments.vectorizers.ways import ready  # TensorFlow sees the cores that were set
+    from batchnuts.experiments.vectorizers.methods import ready  # TensorFlow sees the cores that were set
 
     began = time.perf_counter()
     made = ready(task)

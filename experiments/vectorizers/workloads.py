@@ -14,16 +14,16 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from batchnuts.experiments.vectorizers import (
+from batchnuts.experiments.vectorizers import networks
+from batchnuts.experiments.vectorizers.densities import DENSITIES
+from batchnuts.experiments.vectorizers.registry import (
     ConvnetOptions,
     DensityOptions,
     LinearOptions,
     LstmJacobianOptions,
     LstmOptions,
     VggOptions,
-    networks,
 )
-from batchnuts.experiments.vectorizers.densities import DENSITIES
 
 
 class Tools(Protocol):

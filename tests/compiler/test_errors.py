@@ -43,8 +43,8 @@ class Mistake:
 def statement(name: str, lines: str, message: str) -> Mistake:
     """An unsupported statement in the middle of a function."""
     body = "".join(f"    {line}\n" for line in lines.splitlines())
-    behind = "import itertools\nTABLE = np.zeros(3)\nENDLESS = itertools.count()\n"
-    return Mistake(name, f"@batch\ndef f(n):\n    x = n\n{body}    return x\n{behind}", message)
+    rest = "import itertools\nTABLE = np.zeros(3)\nENDLESS = itertools.count()\n"
+    return Mistake(name, f"@batch\ndef f(n):\n    x = n\n{body}    return x\n{rest}", message)
 
 
 UNSUPPORTED = (
@@ -103,7 +103,7 @@ ELEMENTS = (
     statement("element of a call", "abs(n)[0] = 1  # error", r"Instead, give the array a name first"),
     statement("slice", "y = np.zeros(3)\ny[0:2] = 1.0  # error", "whose index is no integer, .* one element at a time"),
     statement("augmented slice", "y = np.zeros(3)\ny[:] += 1.0  # error", "whose index is no integer, .* one element"),
-    statement("key", "y = {'a': n}\ny['a'] = 1  # error", "whose index is no integer"),
+    statement("key", "y = {'a': n}\ny['a'] = 1  # error", r"a new dict of the same keys: y = \{\*\*y, 'a': value\}"),
     statement("mask", "y = np.zeros(3)\ny[y > 0.0] = 1.0  # error", "the index of an assigned element is an integer"),
     statement(
         "star among elements", "y = np.zeros(3)\ny[0], *x = n, n  # error", r"assignment to `\*x` .* Instead, assign"
@@ -111,6 +111,7 @@ ELEMENTS = (
 )
 
 HELPERS = """
+import collections
 @batch
 def g(a, b=2):
     return a + b
@@ -121,6 +122,7 @@ def apply(h, x):
 def p(n):
     return n + 1
 PAIRS = ((1, g), (2, g))
+PAIR = collections.namedtuple("PAIR", "first second")
 TABLE = {"g": g}
 """
 
@@ -163,9 +165,9 @@ FUNCTIONS = (
         "which takes all lanes: index it",
     ),
     functions(
-        "a function by a star",
-        "x = apply(*(g, n))  # error",
-        "a variable holds arrays and numbers, found BatchedFunction",
+        "a function in a structure",
+        "t = (g, n)  # error\nx = t[0](t[1])",
+        "found the BatchedFunction 'g'. Functions are chosen when the program is compiled. .* a tuple or dict of",
     ),
     functions(
         "a function on one path",
@@ -176,23 +178,76 @@ FUNCTIONS = (
         "in a loop", "for i in range(n):\n    h = g\nx = h(n)  # error", "choose the function before the `if` or loop"
     ),
     functions(
-        "another in the next round",
+        "another function in the next iteration",
         "h = g\nfor i in range(n):\n    x = h(x)\n    h = p  # error",
         "use a name of its own in the loop",
     ),
     functions("a function and a number", "h = g\nh = 3  # error", "'h', which stands for a function, as a variable"),
     functions(
-        "chosen by the lane", "h = g if n > 1 else p  # error\nx = h(n)", "a variable holds arrays and numbers, found B"
+        "chosen by the lane",
+        "h = g if n > 1 else p  # error\nx = h(n)",
+        "found the B.* `if` and `else` with a call in each",
     ),
     functions(
-        "a table by the lane", "x = PAIRS[n][1](n)  # error", "the index of a tuple must be known at compile time"
+        "a table by the lane", "x = PAIRS[n][1](n)  # error", "the index of a tuple .* Functions are chosen when the"
     ),
+    functions("a list by the lane", "h = [g, p][n % 2]  # error\nx = h(n)", "index of a list .* a call in each"),
+    functions(
+        "a key by the lane",
+        "x = TABLE['g' if n > 1 else 'h'](n)  # error",
+        "found the text 'g'. Texts are chosen when .* write `if` and `else` around what they choose",
+    ),
+    functions(
+        "a function in a namedtuple",
+        "x = PAIR(g, n).first(n)  # error",
+        "found the BatchedFunction 'g'|was called by plain one-lane code",
+    ),
+    functions(
+        "a named function by the lane",
+        "x = (h := g)(n) if n > 1 else n  # error",
+        "found the BatchedFunction 'g'. Functions are chosen",
+    ),
+    functions(
+        "a name for another function",
+        "h = p\nx = h(n) + (h := g)(n)  # error",
+        "the name stands for another function, .* a statement of its own",
+    ),
+    functions("too many functions", "a, b = g, p, g  # error\nx = a(n)", "found the BatchedFunction 'g'|cannot unpack"),
+    functions("a function twice", "x = apply(*(g, n), **{'h': g})  # error", "multiple values for"),
     functions("a key that is not there", "x = TABLE['k'](n)  # error", "KeyError: 'k'"),
-    functions("a function returned", "return g  # error", "a variable holds arrays and numbers, found BatchedFunction"),
+    functions("a function returned", "return g  # error", "the BatchedFunction 'g'.* return what it gives"),
     functions(
-        "over lanes in a comprehension",
-        "x = sum([g(v) for v in (n, n)])  # error",
-        "a call of `g` inside .* a for loop, or a r",
+        "a range of the lane in a comprehension",
+        "x = sum([g(v) for v in range(n)])  # error",
+        "a call of `g` inside a comprehension .* a for loop, or a range known",
+    ),
+    functions(
+        "a number assigned twice in a comprehension",
+        "m = 3\nif n > 1:\n    m = 2\nx = sum([g(v) for v in range(m)])  # error",
+        "a call of `g` inside a comprehension .* a for loop, or a range known",
+    ),
+    functions(
+        "a number of Python's in a comprehension",
+        "m = 0\nm += 2\nx = sum([g(v) for v in range(len((n, n)) + m)])  # error",
+        "a call of `g` inside a comprehension .* a for loop, or a range known",
+    ),
+    functions(
+        "a comprehension over a number", "x = sum([g(v) for v in n])  # error", "`n`: one number has no elements"
+    ),
+    functions(
+        "a comprehension over a strict zip",
+        "x = sum([g(u, v) for u, v in zip((n, n), (1, 2, 3), strict=True)])  # error",
+        "of the lengths 2, 3",
+    ),
+    functions(
+        "a comprehension of lane pairs",
+        "x = sum([g(u, v) for u, v in ((n, 1, 2), (n, 3, 4))])  # error",
+        "cannot unpack 3 values into 2 names",
+    ),
+    functions(
+        "a table's function in a comprehension of the lane",
+        "x = sum([TABLE['g'](k) for k in range(n)])  # error",
+        "a call of `TABLE\\['g'\\]` inside a comprehension that goes by values of the lane",
     ),
     functions(
         "a test of the lane in a comprehension",
@@ -201,6 +256,11 @@ FUNCTIONS = (
     ),
     functions(
         "a long comprehension", "x = sum([g(k) for k in range(65)])  # error", "more than 64 elements .* and a buffer"
+    ),
+    functions(
+        "a long comprehension by types",
+        "v = np.zeros(65) + n\nx = int(sum([g(y) for y in v]))  # error",
+        "more than 64 elements .* and a buffer",
     ),
     functions("a set", "x = {g(k) for k in range(2)}  # error", "a set of values of the lane .* Instead, write a list"),
     functions(
@@ -386,11 +446,14 @@ PATHS = (
         "when `n > 1` (line 8) is false and `n > -3` (line 10) is false, no assignment",
     ),
     ("if n > 1 and x < 3:\n    y = 1\nx = y  # error", "when `n > 1` (line 8) is false, no assignment"),
-    ("for i in range(n):\n    y = i\nx = y  # error", "when the `for` loop of line 8 has no round left, no assignment"),
-    ("for i in ():\n    y = i\nx = y  # error", "when the `for` loop of line 8 has no round left, no assignment"),
+    (
+        "for i in range(n):\n    y = i\nx = y  # error",
+        "when the `for` loop of line 8 has no iteration left, no assignment",
+    ),
+    ("for i in ():\n    y = i\nx = y  # error", "when the `for` loop of line 8 has no iteration left, no assignment"),
     (
         "for i, k in enumerate(range(n)):\n    y = i\nx = i  # error",
-        "when the `for` loop of line 8 has no round left, no",
+        "when the `for` loop of line 8 has no iteration left, no",
     ),
     (
         "for i in (n, n):\n    if i > 1:\n        break\n    y = i\nx = y  # error",
@@ -551,8 +614,9 @@ def test_a_function_that_tensorflow_cannot_trace_says_what_to_use(call: str, tmp
     module.f.run(*INTS, backend="numpy")
 
 
+AROUND = "TABLE = (1, 2, 3)\nVECTOR = np.arange(3)\nMATRIX = np.zeros((2, 2))\n"
 OF_THE_LANE = {
-    "[k for k in TABLE if k > n][0]": "a condition within a comprehension must be known",
+    "[k for k in TABLE if k > n][0]": "a condition within a comprehension or lambda must be known",
     "sum(k for k in TABLE if k > n)": "use a `for` loop, or ops.where",
     "sum([k if k > n else 0 for k in TABLE])": "a condition within a comprehension",
     "sum((k > n) and 1 or 0 for k in TABLE)": "a condition within a comprehension",
@@ -565,13 +629,40 @@ OF_THE_LANE = {
     "hash(n)": "what a text or hash is made of",
     "len({n, 1})": "what a text or hash is made of",
     "len({n: 1})": "what a text or hash is made of",
+    "len(set((n, 1)))": "what a text or hash is made of",
+    "len(frozenset(VECTOR + n))": "what a text or hash is made of",
+    "bin(n) == '0b1'": "what a text or hash is made of",
+    "'a' * n == 'a'": "a str times a lane's number has no length",
+    "complex(n, 1)": "use autobatch.ops, or the backend's own function",
+    "sum(map(lambda v: v if v > 2 else 0, VECTOR + n))": "a condition within a comprehension or lambda must be known",
+    "sum(map(lambda v: v and 1, VECTOR + n))": "use a `for` loop, or ops.where",
+    "sum(map(lambda v: v if v > n else 0, VECTOR))": "a condition within a comprehension or lambda",
+    "sum(filter(lambda v: v > 2, VECTOR + n))": r"what filter\(\) asks must be known .* a `for` loop, or ops.where",
+    "sum(filter(lambda v: v > n, VECTOR))": r"what filter\(\) asks must be known",
+    "sum(filter(None, VECTOR + n))": r"what filter\(\) asks must be known",
+    "sorted(VECTOR + n)": r"what sorted\(\) compares must be known .* swap elements in a loop",
+    "sorted((n, 1))[0]": r"what sorted\(\) compares must be known",
+    "sorted(TABLE, key=lambda v: v * n)": r"what sorted\(\) compares must be known",
+    "n in range(n)": "the end of a range within an expression",
+    "TABLE.index(n)": "what is looked up in a tuple must be known .* compare with each element",
+    "TABLE.count(n)": "what is looked up in a tuple",
+    "{1: 2}.get(n, 0)": "what is looked up in a dict",
+    "TABLE[n]": "the index of a tuple must be known .* ops.stack",
+    "{1: 2}[n]": r"the index of a dict .* ops.stack\(tuple\(values.values\(\)\)\)",
+    "'abc'[n] == 'a'": "Texts are chosen when the program is compiled: write `if` and `else`",
+    "round(float(n), n)": r"the number of digits of round\(\)",
+    "round(2.5, n)": r"the number of digits of round\(\)",
+    "(VECTOR + n)[[0, 9]]": "is outside an axis of 3 elements",
+    "(VECTOR + n)[[0.5, 1]]": "an index must be an integer, not float64",
+    "(MATRIX + n)[[0, 1], 1]": "one array of indices at a time",
+    "(MATRIX + n)[[0, 1], [1, 0]]": "one array of indices at a time",
 }
 
 
 @pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
 @pytest.mark.parametrize("expression", OF_THE_LANE)
 def test_what_must_be_known_is_refused_on_every_backend(expression: str, backend: str, tmp_path: Path) -> None:
-    module = load(tmp_path, f"TABLE = (1, 2, 3)\n@batch\ndef f(n):\n    return {expression}  # error\n")
+    module = load(tmp_path, f"{AROUND}@batch\ndef f(n):\n    return {expression}  # error\n")
     with pytest.raises(CompileError, match=OF_THE_LANE[expression]) as caught:
         module.f.run(*INTS, backend=backend, mode="eager")
     assert caught.value.source is not None
@@ -586,6 +677,16 @@ METHODS = {
     ),
     "a property": ("    @property  # error\n    @batch\n    def f(self):", "f", "method 'f' of class 'Model'"),
     "a classmethod": ("    @classmethod  # error\n    @batch\n    def f(cls, n):", "f(INPUT)", "its `cls` is no array"),
+    "a classmethod's run": (
+        "    @classmethod  # error\n    @batch\n    def f(cls, n):",
+        "f.run(INPUT, backend='numpy')",
+        "method 'f' of class 'Model' .* its `cls` is no array",
+    ),
+    "a classmethod's run without more": (
+        "    @classmethod  # error\n    @batch\n    def f(cls):",
+        "f.run(INPUT, backend='numpy')",
+        "its `cls` is no array",
+    ),
     "above a classmethod": ("    @batch  # error\n    @classmethod\n    def f(cls, n):", "f", "found a classmethod.*"),
     "above a staticmethod": ("    @batch  # error\n    @staticmethod\n    def f(n):", "f", "Put @staticmethod above"),
 }

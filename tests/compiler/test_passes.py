@@ -109,7 +109,7 @@ def test_mutual_tail_calls_are_jumps() -> None:
     np.testing.assert_array_equal(found_even, [True, False, True])
 
 
-def test_tail_jumps_between_functions_that_keep_frames() -> None:
+def test_tail_calls_between_functions_that_keep_frames() -> None:
     found = passes(climb, "int64", "int64")
     jumps = [
         (b.owner, b.terminator.label)
@@ -418,7 +418,7 @@ def test_the_machine_starts_with_that_depth() -> None:
 
 
 @pytest.mark.parametrize("program", [programs.ackermann, programs.is_even, sum_to, not_invertible, changed_on_the_way])
-def test_no_bound_where_no_argument_tells_it(program: Any) -> None:
+def test_no_bound_where_no_argument_gives_one(program: Any) -> None:
     parameters = program.__wrapped__.__code__.co_argcount
     assert depth_bound(passes(program, *["int64"] * parameters)["duplicate_tails"]) is None
 

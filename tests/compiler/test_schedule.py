@@ -35,7 +35,7 @@ def test_most_active_is_one_group_with_a_choice() -> None:
     assert [[slot.label for slot in group] for group in schedule.groups] == [list(LABELS)]
 
 
-def test_drain_puts_costly_blocks_behind_control() -> None:
+def test_drain_puts_costly_blocks_after_control() -> None:
     schedule = declared_primitives.schedule("float64[2]", "int64", policy="drain")
     assert schedule.policy == "drain"
     assert declared_primitives.schedule("float64[2]", "int64", backend="numpy").policy == "drain", (
@@ -94,7 +94,7 @@ def test_every_policy_takes_the_gates_of_the_program(policy: str) -> None:
     assert schedule.gates == own or policy == "sweep"
 
 
-def test_a_dear_block_keeps_the_gate_that_the_program_gave_it() -> None:
+def test_an_expensive_block_keeps_the_gate_that_the_program_gave_it() -> None:
     program = gated_fibonacci.lowered("int64", backend="numpy")
     expensive = ("gated_fibonacci.sync", "gated_fibonacci.entry")
     costs = {label: 9.0 if label in expensive else 1.0 for label in program.graph.labels}
@@ -103,7 +103,7 @@ def test_a_dear_block_keeps_the_gate_that_the_program_gave_it() -> None:
     assert gates["gated_fibonacci.entry"] == Fraction(35, 100)
 
 
-def test_a_dear_block_that_runs_once_does_not_wait_where_lanes_are_waited_for() -> None:
+def test_an_expensive_block_that_runs_once_does_not_wait_for_lanes_when_lanes_end_early() -> None:
     program = uneven.lowered("int64", "int64", backend="numpy")
     costs = dict.fromkeys(program.graph.labels, 1.0)
     (once, *_) = sorted(set(program.graph.labels) - on_cycles(program.graph))

@@ -1,4 +1,4 @@
-"""The model behind the policy `sweep`: where lanes go, what a sweep costs them, and what the search finds."""
+"""The model of the policy `sweep`: where lanes go, what a sweep costs them, and what the search finds."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_loops_are_found_within_loops() -> None:
     }  # fmt: skip
 
 
-def test_lanes_stay_in_loops_and_begin_anew() -> None:
+def test_lanes_stay_in_loops_and_begin_again() -> None:
     flow = estimated_flow(LOOPS)
     at = {label: i for i, label in enumerate(flow.labels)}
     assert flow.chances[at["inner"], at["inner"]] == pytest.approx(STAYS, rel=1e-5)
@@ -95,7 +95,7 @@ def test_lanes_stay_in_loops_and_begin_anew() -> None:
     np.testing.assert_allclose(trips, 1 / (1 - STAYS), rtol=1e-4)
 
 
-def test_lanes_stay_by_whichever_way_does() -> None:
+def test_a_lane_stays_on_either_branch_that_stays() -> None:
     flow = estimated_flow(graph(start="test", test="done body", body="test", done=""))
     at = {label: i for i, label in enumerate(flow.labels)}
     assert flow.chances[at["test"], at["body"]] == pytest.approx(STAYS, rel=1e-5)
@@ -143,8 +143,8 @@ def test_every_block_of_a_program_is_visited() -> None:
 # ---- where lanes went ------------------------------------------------------------------------------------------------
 
 
-def test_counts_tell_where_lanes_went() -> None:
-    """A walk at random by known chances, all of them far from the guess; each way can be told from the counts."""
+def test_counts_show_where_lanes_went() -> None:
+    """A walk at random by known chances, all of them far from the guess; each path can be found from the counts."""
     true = {("start", "outer"): 1.0, ("outer", "inner"): 0.3, ("outer", "done"): 0.7, ("inner", "inner"): 0.05}
     true |= {("inner", "end"): 0.95, ("end", "outer"): 1.0, ("done", "start"): 1.0}
     rng, served = np.random.default_rng(5), dict.fromkeys(LOOPS.labels, 0)
@@ -160,7 +160,7 @@ def test_counts_tell_where_lanes_went() -> None:
     np.testing.assert_allclose(flow.visits, [served[label] / 100_000 for label in flow.labels], rtol=0.01, atol=1e-4)
 
 
-def test_blocks_that_no_lane_came_to_stay_possible() -> None:
+def test_blocks_that_no_lane_reached_stay_possible() -> None:
     flow = counted_flow(LOOPS, {"start": 10, "outer": 10, "done": 10})
     np.testing.assert_allclose(flow.chances.sum(1), 1.0)
     assert np.isfinite(flow.chances).all()
@@ -263,14 +263,14 @@ def test_expensive_blocks_wait_for_a_third_of_the_lanes_and_rare_ones_for_as_man
     np.testing.assert_array_equal(found, [0.0, 0.12, GATE, GATE, GATE, 0.51])
 
 
-def test_where_all_blocks_cost_the_same_none_is_dear() -> None:
+def test_where_all_blocks_cost_the_same_none_is_expensive() -> None:
     for blocks in (1, 3):
         sweep = Sweep(tuple(range(blocks)), (1,) * blocks)
         assert not sweep_gates(sweep, np.ones(blocks), np.full(blocks, 0.9)).any()
 
 
 def test_draining_pays_where_one_block_costs_nearly_all() -> None:
-    """The dearer b is beside a and c, the better draining compares with the best sweep."""
+    """The more expensive b is relative to a and c, the better draining compares with the best sweep."""
     ratios = []
     for expensive in (1.0, 10.0, 100.0, 1000.0):
         costs = np.array([1.0, expensive, 1.0])

@@ -127,7 +127,7 @@ def test_structures_get_their_classes_from_the_program() -> None:
 
 
 def constant(value: int) -> PrimOp:
-    """x = {value}, where the text does not tell what `value` is."""
+    """x = {value}, where the text does not say what `value` is."""
     return PrimOp(("x",), Primitive("value", lambda: (np.int64(value),)), ())
 
 

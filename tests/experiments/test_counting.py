@@ -51,11 +51,11 @@ def test_plain_python_wastes_nothing(alone: Outcome) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"backend": "numpy", "schedule": "earliest"},
+        pytest.param({"backend": "numpy", "schedule": "earliest"}, marks=pytest.mark.slow),
         {"backend": "numpy", "schedule": "drain"},
         {"schedule": "auto", "chunk_lanes": CHAINS},
         {"backend": "numpy", "schedule": "drain", "chunk_lanes": 4, "shards": 2},
-        {"executor": "stackless", "mode": "eager"},
+        pytest.param({"executor": "stackless", "mode": "eager"}, marks=pytest.mark.slow),
         {"executor": "stackless", "backend": "numpy"},
     ],
     ids=lambda options: "-".join(map(str, options.values())),

@@ -1,4 +1,4 @@
-"""Where the time goes: which block and kind a kernel's name tells, what is taken off, and the command itself."""
+"""Where the time goes: which block and kind a kernel's name gives, what is taken off, and the command itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENTRY %main (a: u32[4]) -> u32[4] {
 """
 
 
-def test_names_tell_block_and_kind() -> None:
+def test_names_give_block_and_kind() -> None:
     found = kernels(HLO, ("f.entry", "f.body"))
     assert found["words"] == Kernel("f.body", "random")
     assert found["select_fusion.3"] == Kernel("f.body", "mask")
@@ -65,17 +65,18 @@ def test_what_the_quickest_kernel_takes_is_taken_off_all() -> None:
         (["--problem", "gauss", "--chains", "0"], "--chains: found 0; expected at least 1"),
     ],
 )
-def test_mistakes_are_told(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_reported(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--config", "benchmark.yaml", *options]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_config_without_our_sampler_is_told() -> None:
+def test_a_config_without_our_sampler_is_refused() -> None:
     config = replace(load_experiment("scaling.yaml"), curves={})
     with pytest.raises(ConfigError, match="curves: found none with the sampler batchnuts"):
         one_chunk(config, "base", 4)
 
 
+@pytest.mark.slow
 def test_the_command_prints_two_tables() -> None:
     command = [
         sys.executable, "-m", "batchnuts.experiments.kernels", "--config", "benchmark.yaml", "--problem", "gauss",

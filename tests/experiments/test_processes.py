@@ -117,7 +117,7 @@ def test_objects_come_back_as_they_were(start: Start) -> None:
     assert found == given
 
 
-def test_reasons_are_told_and_it_goes_on(start: Start, tmp_path: Path) -> None:
+def test_reasons_are_reported_and_it_goes_on(start: Start, tmp_path: Path) -> None:
     process = start()
     with pytest.raises(Missing, match=r"^pip install it$"):
         process.ask(("refuse", "pip install it"))
@@ -142,7 +142,7 @@ def test_reasons_are_told_and_it_goes_on(start: Start, tmp_path: Path) -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_one_that_is_lost_is_told_long_before_the_timeout(request_: object, reason: str, start: Start) -> None:
+def test_a_lost_process_is_reported_long_before_the_timeout(request_: object, reason: str, start: Start) -> None:
     process = start()
     began = time.monotonic()
     with pytest.raises(NoAnswer, match=reason) as caught:
@@ -153,7 +153,7 @@ def test_one_that_is_lost_is_told_long_before_the_timeout(request_: object, reas
         process.ask(("echo", 1))
 
 
-def test_one_that_takes_too_long_is_told(start: Start) -> None:
+def test_a_process_that_takes_too_long_is_reported(start: Start) -> None:
     process = start()
     assert process.ask(("echo", 1)) == 1
     process.timeout = 0.2

@@ -1,4 +1,4 @@
-"""What a measurement was made with is told as the system tells it."""
+"""What a measurement was made with is reported as the system reports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchnuts.experiments.harness.provenance import describe_environment
 from batchnuts.mcmc.required_memory import machine_memory
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell which cores may be used")
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not say which cores may be used")
 def test_the_machine_is_what_the_system_says() -> None:
     described = describe_environment()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -34,14 +34,14 @@ def test_the_processor_is_named_as_linux_names_it() -> None:
     assert describe_environment()["processor"] == names[0].partition(":")[2].strip()
 
 
-def test_a_processor_without_a_name_is_told_by_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_without_a_name_is_named_by_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archspec.cpu, "brand_string", lambda: None)
     monkeypatch.setattr(provenance.platform, "processor", lambda: "")
     monkeypatch.setattr(provenance.platform, "machine", lambda: "aarch64")
     assert describe_environment()["processor"] == "aarch64"
 
 
-def test_where_no_affinity_is_told_all_cores_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_affinity_all_cores_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     class Process:
         """As psutil's under macOS."""
 

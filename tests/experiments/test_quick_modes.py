@@ -126,7 +126,7 @@ def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
         (["--config", "figure6.yaml", "--again", "nobody"], "--again nobody: there is no such curve; expected one of"),
     ],
 )
-def test_mistakes_on_the_command_line_are_told_and_nothing_is_written(
+def test_mistakes_on_the_command_line_are_reported_and_nothing_is_written(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -136,7 +136,7 @@ def test_mistakes_on_the_command_line_are_told_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("panel", ["", "chain"])
-def test_a_curve_without_an_axis_is_told(
+def test_a_curve_without_an_axis_is_reported(
     panel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -145,7 +145,7 @@ def test_a_curve_without_an_axis_is_told(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     Path("taken").write_text("mine")
     assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml", "output.folder=taken"]) == 2
@@ -208,9 +208,9 @@ def test_without_a_library_nothing_is_measured(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, module, None)
     assert main(fsm.EXPERIMENT, ["--config", "fsm.yaml"]) == 1
-    told = capsys.readouterr().err
-    assert f"experiments need {library}, which is not installed" in told
-    assert "pip install 'batchnuts[experiments]'" in told
+    printed = capsys.readouterr().err
+    assert f"experiments need {library}, which is not installed" in printed
+    assert "pip install 'batchnuts[experiments]'" in printed
     assert list(tmp_path.iterdir()) == []
 
 

@@ -153,7 +153,7 @@ def test_text_cannot_break_a_table() -> None:
     assert table(("a|b",), [("c\nd",)]).splitlines() == ["| a\\|b |", "|---|", "| c d |"]
 
 
-def test_the_summary_tells_what_differs_and_what_is_incomplete(config: Any, tmp_path: Path) -> None:
+def test_the_summary_says_what_differs_and_what_is_incomplete(config: Any, tmp_path: Path) -> None:
     curves = {
         **config.curves,
         "two": config.curves["two"].model_copy(update={"transitions": 9, "environment": {"A": "1"}}),

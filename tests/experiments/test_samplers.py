@@ -55,8 +55,8 @@ def test_leapfrogs_of_full_trees(sampler: str, options: dict[str, Any], leapfrog
     assert outcome.executed_gradients is not None
 
 
-def test_the_reference_tells_leapfrogs_of_steps() -> None:
-    """Two trajectories a step: of four transitions it tells two sums."""
+def test_the_reference_counts_leapfrogs_by_step() -> None:
+    """Two trajectories a step: of four transitions it gives two sums."""
     outcome = sample(make_task("tfp_autobatched", {"trajectories_per_step": 2, **STACKLESS}))
     assert outcome.leapfrogs.shape == (3, 2)
 

@@ -22,10 +22,10 @@ from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.harness.rows import RowsFile
 from batchnuts.experiments.harness.task import Preparation
 from batchnuts.experiments.harness.whole_groups import WholeGroups
-from batchnuts.experiments.vectorizers import KINDS
 from batchnuts.experiments.vectorizers import task as task_module
 from batchnuts.experiments.vectorizers.config import VectorizingConfig, load_vectorizing
 from batchnuts.experiments.vectorizers.measurements import Measurement
+from batchnuts.experiments.vectorizers.registry import KINDS
 from batchnuts.experiments.vectorizers.results import VectorizingResults
 from batchnuts.experiments.vectorizers.summary import claims_table
 from batchnuts.experiments.vectorizers.task import Task, describe
@@ -126,6 +126,7 @@ def test_compiled_ways_give_the_same(method: str) -> None:
     assert difference(plain.outputs, compiled.outputs) < 1e-5
 
 
+@pytest.mark.slow
 def test_the_sampler_is_run_on_either_density() -> None:
     options = {"rows": 30, "columns": 2, "transitions": 2, "step_size": 0.1, "max_tree_depth": 3}
     for method in KINDS["nuts"].methods:
@@ -183,12 +184,12 @@ class StandIn:
         StandIn.asked.append(("end", ""))
 
     def prepare(self, task: Task) -> Preparation:
-        return self.told("prepare", task) or Preparation(1.0, ((1.0, 0.5),), {"units": 10.0})
+        return self.reported("prepare", task) or Preparation(1.0, ((1.0, 0.5),), {"units": 10.0})
 
     def run(self, task: Task, seed: int) -> dict[str, Any]:
-        return self.told("run", task) or {"seconds": 0.5, "calls": 2, "load": 0.1}
+        return self.reported("run", task) or {"seconds": 0.5, "calls": 2, "load": 0.1}
 
-    def told(self, what: str, task: Task) -> Any:
+    def reported(self, what: str, task: Task) -> Any:
         assert task.process == self.process
         curve = NAMES[task.method]
         StandIn.asked.append((what, curve))
@@ -244,7 +245,7 @@ def test_what_is_there_is_not_measured_again_and_a_cut_group_is(config: Vectoriz
     assert len({row.group for row in again if row.size == 3}) == 1
 
 
-def test_one_that_fails_is_told_and_the_others_go_on(config: VectorizingConfig) -> None:
+def test_a_failure_is_reported_and_the_others_go_on(config: VectorizingConfig) -> None:
     def behave(what: str, curve: str) -> Any:
         if curve == "theirs":
             raise NoAnswer("no rule for Svd", lost=False)
@@ -417,9 +418,9 @@ def test_ratios_compare_timings_of_the_same_turn(config: VectorizingConfig) -> N
     assert ratio is not None
     assert asdict(ratio.value) == pytest.approx(asdict(Value(2, 2.5, 2.0, 3.0, 2)))
     assert results.rate("ours", "linear", 2) == Value(2, 6.6, 1.2, 12.0, 2)
-    least, verdict = results.judge(config.claims["faster"])
-    assert least is not None
-    assert (least.value.size, least.value.value, verdict) == (3, 1.0, "holds")
+    lowest, verdict = results.judge(config.claims["faster"])
+    assert lowest is not None
+    assert (lowest.value.size, lowest.value.value, verdict) == (3, 1.0, "holds")
     assert results.ratio("ours", "jax", "linear", 2) is None
     other = [replace(row, group="b") if row.method == "pfor" else row for row in rows]
     assert VectorizingResults(config, other).ratio("ours", "sequential", "linear", 2) is None
@@ -441,6 +442,7 @@ def test_rows_are_read_as_they_were_written(config: VectorizingConfig) -> None:
 # The command.
 
 
+@pytest.mark.slow  # by default the command of test_quick_modes writes its files
 def test_the_command_writes_its_files_and_goes_on_where_it_stopped(
     config: VectorizingConfig, capfd: pytest.CaptureFixture[str]
 ) -> None:

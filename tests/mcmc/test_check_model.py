@@ -255,7 +255,7 @@ def test_starts_that_are_given_as_one_array() -> None:
     run(Model(name="given", log_density=good, dimension=2, initializer=lambda rng, chains: starts))
 
 
-def test_a_python_branch_on_values_is_told_the_remedy_first() -> None:
+def test_a_python_branch_on_values_is_reported_with_the_remedy_first() -> None:
     def branches(q: Any) -> Any:
         return good(q) if q[0] > 0 else 2.0 * good(q)
 
@@ -500,3 +500,13 @@ def test_an_ordinary_density_has_no_assertions() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         starts_of(Model.from_function(good, dimension=2), 2, execution=ExecutionSettings())
+
+
+def test_what_is_no_model_is_named() -> None:
+    with pytest.raises(ModelError, match="takes a Model, found function"):
+        sample_chains(lambda q: q)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="expected names with their shapes"):
+        Model.from_function(lambda q: q, variables={"mu": 3})  # type: ignore[dict-item]
+    model = Model.from_function(lambda q: -tf.reduce_sum(q * q), dimension=1)
+    with pytest.raises(SettingsError, match="progress"):
+        sample_chains(model, progress="yes")  # type: ignore[arg-type]

@@ -75,7 +75,7 @@ def test_what_is_costly(cheap: LaneProgram) -> None:
 
 
 def test_the_width_of_a_chunk_follows_what_a_chain_keeps(cheap: LaneProgram) -> None:
-    """Widest where chains are small, least where a few dozen fill a cache; its own where gradients are costly."""
+    """Widest where chains are small, narrowest where a few dozen fill a cache; its own where gradients are costly."""
     medium, large = compiled(gaussian(60)), compiled(gaussian(300))
     per_coordinate = (medium.lane_bytes - cheap.lane_bytes) / 40
     assert per_coordinate % 8 == 0

@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 
 from batchnuts.mcmc.diagnostics import DiagnosticsError, diagnose
+from batchnuts.report import summary_table
 
 
 def names(count):
@@ -75,24 +76,24 @@ def test_too_little_for_rhat_is_said(shape):
     found = diagnose(np.random.default_rng(0).normal(size=shape), names(2))
     assert found.converged is None
     assert f"there are {shape[0]} and {shape[1]}" in found.verdict()
-    assert "b[1]" in text(found.table(5))
+    assert "b[1]" in text(summary_table(found, 5))
 
 
 def test_table_is_bounded():
     position = np.random.default_rng(0).normal(size=(4, 50, 20))
     position[:2, :, 17] += 2
     found = diagnose(position, names(20))
-    short = text(found.table(4))
+    short = text(summary_table(found, 4))
     rows = [line for line in short.splitlines() if line.strip().startswith("b[")]
     assert len(rows) == 4
     assert rows[0].split()[0] == "b[17]"
     assert "16 more coefficients are not shown" in short
-    whole = text(found.table(20))
+    whole = text(summary_table(found, 20))
     assert [line.split()[0] for line in whole.splitlines() if line.strip().startswith("b[")] == names(20)
     assert "not shown" not in whole
-    assert len(text(found.table(3, narrow=True)).splitlines()[1].rstrip()) < 80
+    assert len(text(summary_table(found, 3, narrow=True)).splitlines()[1].rstrip()) < 80
     with pytest.raises(DiagnosticsError, match="0 rows"):
-        found.table(0)
+        summary_table(found, 0)
 
 
 def test_unusable_draws_are_refused():
@@ -102,3 +103,17 @@ def test_unusable_draws_are_refused():
         diagnose(np.zeros((4, 0, 2)), names(2))
     with pytest.raises(DiagnosticsError, match="NaN or infinite"):
         diagnose(np.full((4, 10, 2), np.nan), names(2))
+
+
+def test_labels_in_brackets_are_no_markup():
+    found = diagnose(np.random.default_rng(0).normal(size=(4, 50, 2)), ["beta[age]", "beta[/x]"])
+    shown = text(summary_table(found))
+    assert "beta[age]" in shown
+    assert "beta[/x]" in shown
+
+
+def test_a_run_of_divergences_is_called_unusable():
+    draws = np.random.default_rng(0).normal(size=(4, 50, 1))
+    assert "WARNING" in diagnose(draws, ["x"], np.ones((4, 50), bool)).verdict()
+    assert "(100% of the draws)" in diagnose(draws, ["x"], np.ones((4, 50), bool)).verdict()
+    assert "WARNING" not in diagnose(draws, ["x"], np.zeros((4, 50), bool)).verdict()

@@ -84,7 +84,7 @@ def test_transitions_follow_the_enumerated_trajectory(max_tree_depth: int, step:
     assert set(found.n_steps % leapfrogs) == {0}
     # every way for a trajectory to end is among them
     full = found.n_steps == leapfrogs * (2**found.tree_depth - 1)
-    assert (full & (found.tree_depth == max_tree_depth)).any(), "none went to the greatest depth"
+    assert (full & (found.tree_depth == max_tree_depth)).any(), "none went to the maximum depth"
     if max_tree_depth > 3:
         assert (full & (found.tree_depth < max_tree_depth)).any(), "none turned as a whole"
         assert (~full).any(), "none turned within a subtree"
@@ -246,7 +246,13 @@ def ten_dimensional() -> tuple[Any, tuple[Any, ...], Transition]:
     return nuts_transition, inputs, nuts_transition.run(*inputs, executor="unbatched")
 
 
-@pytest.mark.parametrize("how", EXECUTORS.values(), ids=list(EXECUTORS))
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(how, id=name, marks=pytest.mark.slow if name in ("graph", "numpy-earliest") else ())
+        for name, how in EXECUTORS.items()
+    ],
+)
 def test_executors_agree_with_plain_python(ten_dimensional: Any, how: dict[str, Any]) -> None:
     nuts_transition, inputs, alone = ten_dimensional
     found = nuts_transition.run(*inputs, **how)

@@ -141,7 +141,7 @@ def test_file_made_during_the_run_is_not_lost(model, tmp_path):
     datasets = to_datasets(make_draws(model, SETTINGS), model)
     path = tmp_path / "a.nc"
     path.write_text("precious")
-    with pytest.raises(OutputError, match=r"came into being during the run .* the draws are in .*a-2\.nc"):
+    with pytest.raises(OutputError, match=r"was created during the run .* the draws are in .*a-2\.nc"):
         save(datasets, path)
     assert path.read_text() == "precious"
     assert sorted(os.listdir(tmp_path)) == ["a-2.nc", "a.nc"]
@@ -288,12 +288,22 @@ def test_draws_go_to_the_first_folder_that_takes_them(model, tmp_path, monkeypat
     assert (tmp_path / "free" / "a.nc").read_bytes() == first
 
 
+def test_draws_of_a_missing_folder_go_to_a_temporary_one(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(saving.tempfile, "tempdir", str(elsewhere))
+    groups = {"posterior": xarray.Dataset({"x": (("chain", "draw"), np.zeros((2, 3)))})}
+    with pytest.raises(OutputError, match="The draws are kept in"):
+        save(groups, tmp_path / "missing" / "draws.nc")
+    assert (elsewhere / "draws.nc").exists()
+
+
 def test_folders_for_draws_that_cannot_be_saved_where_they_should_exist():
     assert saving.other_folders()
     assert all(folder.is_dir() for folder in saving.other_folders())
 
 
-def test_too_little_room_is_told_before_the_run(tmp_path, monkeypatch):
+def test_too_little_room_is_reported_before_the_run(tmp_path, monkeypatch):
     check_space(tmp_path / "a.nc", 1000)
     with pytest.raises(OutputError, match=r"needs about 1e\+09 TB, and .* are free there\. Make room"):
         check_space(tmp_path / "a.nc", 10**21)
@@ -302,7 +312,7 @@ def test_too_little_room_is_told_before_the_run(tmp_path, monkeypatch):
         check_space(tmp_path / "a.nc", 6_000)
 
 
-def test_the_size_foretold_is_at_least_that_of_the_arrays_and_hardly_more_than_the_file(model, tmp_path):
+def test_the_forecast_size_is_at_least_that_of_the_arrays_and_hardly_more_than_the_file(model, tmp_path):
     sampler = SamplerSettings(chains=50, draws=200)
     size = save(to_datasets(make_draws(model, sampler), model), tmp_path / "a.nc").stat().st_size
     arrays = 50 * 200 * draw_bytes(model.dimension, model.dtype)

@@ -150,12 +150,12 @@ def test_programs_go_with_their_model(machines: list[Any]) -> None:
 
 def test_of_many_models_the_last_few_are_kept(machines: list[Any], four: None) -> None:
     batchnuts.keep_programs(2)
-    models = [normal(float(scale)) for scale in range(1, 5)]
+    models = [normal(float(scale)) for scale in range(1, 4)]
     counts = []
     for model in models:
         run(model)
         counts.append(alive(machines))
-    assert counts == [counts[0], *[2 * counts[0]] * 3]
+    assert counts == [counts[0], *[2 * counts[0]] * 2]
     before = len(machines)
     run(models[-1])
     run(models[-2])
@@ -174,10 +174,10 @@ def test_of_many_shapes_the_last_few_are_kept(machines: list[Any], four: None) -
     batchnuts.keep_programs(2)
     model = normal()
     counts = []
-    for chains in range(1, 5):
+    for chains in range(1, 4):
         run(model, chains=chains)
         counts.append(alive(machines))
-    assert counts == [counts[0], *[2 * counts[0]] * 3]
+    assert counts == [counts[0], *[2 * counts[0]] * 2]
 
 
 @pytest.mark.parametrize("models", [-1, True, 2.0, "4"])
@@ -341,9 +341,9 @@ def test_what_refers_to_itself_and_what_there_is_much_of(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("phase", "stop"),
     [("compile", KeyboardInterrupt), ("warmup", KeyboardInterrupt), ("sampling", KeyboardInterrupt),
-     ("sampling", ZeroDivisionError)],
+     pytest.param("sampling", ZeroDivisionError, marks=pytest.mark.slow)],
 )  # fmt: skip
-def test_a_run_broken_off_leaves_nothing_behind(phase: str, stop: type[BaseException], machines: list[Any]) -> None:
+def test_an_interrupted_run_leaves_nothing_behind(phase: str, stop: type[BaseException], machines: list[Any]) -> None:
     def report(progress: Progress) -> None:
         if progress.phase == phase:
             raise stop

@@ -118,7 +118,7 @@ def test_counts_add_up() -> None:
 
 
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
-def test_what_a_broken_off_stretch_leaves(
+def test_what_an_interrupted_stretch_leaves(
     program: Any, whole: ChainResult, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slice_for(1e-6, monkeypatch)

@@ -266,7 +266,7 @@ def test_interrupted_at_the_first_report_of_sampling_after_a_warmup(monkeypatch:
 def test_a_signal_ends_the_draws_in_order_however_often_it_comes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From Python too: what was drawn is given out, what it is told on stderr, and the handlers are put back."""
+    """From Python too: what was drawn is given out, what is printed on stderr, and the handlers are put back."""
     slice_for(1e-6, monkeypatch)
     monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
 
@@ -284,11 +284,11 @@ def test_a_signal_ends_the_draws_in_order_however_often_it_comes(
     attributes = result["posterior"].attrs
     assert attributes["interrupted"] == 1
     assert 0 < attributes["draws_made"] < 4 * 16
-    told = capsys.readouterr().err
-    assert "batchnuts: ended by SIGTERM; keeping the draws." in told
-    assert "press again to give up and lose them" in told
-    assert "ended by SIGTERM; " in told.splitlines()[-1]
-    assert f"{attributes['draws_complete']} of 16 draws of each of 4 chains" in told
+    printed = capsys.readouterr().err
+    assert "batchnuts: ended by SIGTERM; keeping the draws." in printed
+    assert "press again to give up and lose them" in printed
+    assert "ended by SIGTERM; " in printed.splitlines()[-1]
+    assert f"{attributes['draws_complete']} of 16 draws of each of 4 chains" in printed
 
 
 @pytest.mark.parametrize("phase", ["compile", "warmup"])
@@ -324,7 +324,7 @@ def test_what_goes_wrong_while_drawing_loses_no_draw(executor: str, monkeypatch:
 
 
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
-def test_a_stack_too_shallow_is_told(executor: str) -> None:
+def test_a_stack_too_shallow_is_reported(executor: str) -> None:
     with pytest.raises(StackOverflowError, match=r"recursed too deep in 'build_subtree': .* 2 .*max_stack_depth"):
         run(step_size=0.05, max_stack_depth=2, executor=executor)
 

@@ -44,7 +44,7 @@ def test_bad_settings_are_named(values, message):
     assert message in str(caught.value)
 
 
-def test_every_mistake_is_told_at_once():
+def test_all_mistakes_are_reported_together():
     with pytest.raises(SettingsError) as caught:
         split_settings({"chains": 0, "mode": "x", "zzz": 1})
     assert len(str(caught.value).splitlines()) == 3

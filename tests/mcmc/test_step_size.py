@@ -143,7 +143,7 @@ def test_the_target_acceptance_is_heeded() -> None:
     steps = []
     for target in (0.65, 0.95):
         # so few transitions come near it only
-        sampler = SamplerSettings(chains=8, warmup=40, draws=10, target_acceptance=target)
+        sampler = SamplerSettings(chains=10, warmup=40, draws=12, target_acceptance=target)
         draws = run_chains(model, sampler, NUMPY)
         assert abs(draws.stats["acceptance_rate"].mean() - target) < 0.2
         steps.append(draws.stats["step_size"][0, 0])

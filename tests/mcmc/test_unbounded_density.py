@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from ways import rotating
 
 from batchnuts import sample_chains
 from batchnuts.autobatch import BatchnutsError, random
@@ -49,8 +50,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("leapfrogs", [1, 3])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "leapfrogs"), rotating({way: way for way in WAYS}, {"1": 1, "3": 3}, always=0))
 def test_met_while_drawing_it_is_named_and_no_draw_is_lost(
     way: str, leapfrogs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ def test_good_draws_are_ok_and_the_numbers_are_those_of_the_summary() -> None:
     assert found.ok
     assert found.advice == ()
     assert found.worst_rhat == expected.rhat.max() < 1.01
-    assert found.least_ess == expected.columns["ess_bulk"].min()
+    assert found.min_ess == expected.columns["ess_bulk"].min()
     text = str(found)
     assert text == repr(found)
     assert text.startswith("OK: 8 chains x 300 draws\nR-hat < 1.01 on all 7 coefficients: yes, worst ")
@@ -70,7 +70,7 @@ few = make_draws(MODEL, SamplerSettings(chains=2, draws=20))
     ("draws", "advice"),
     [
         (replace(GOOD, position=shifted), "The chains do not agree (R-hat above 1.01): double warmup and draws."),
-        (few, "The draws are worth few independent ones: raise draws until the least bulk ESS is 400"),
+        (few, "There are few effective draws: raise draws until the minimum bulk ESS is 400"),
         (with_stats(diverging=np.ones((8, 300), bool)), "Some trajectories diverged: raise target_acceptance"),
         (make_draws(MODEL, SamplerSettings(chains=1, draws=50)), "Convergence cannot be judged: run at least 2 chains"),
     ],
@@ -111,22 +111,22 @@ def test_no_draws_are_refused_with_the_place_of_those_that_are() -> None:
     ("log_density", "dtype", "rounding"),
     [(-1e8, "float32", 8.0), (1e6, "float32", 0.0625), (-1e3, "float32", 6.1e-5), (-1e8, "float64", 1.5e-8)],
 )
-def test_a_log_density_that_is_rounded_is_told(log_density: float, dtype: str, rounding: float, tmp_path: Any) -> None:
+def test_a_rounded_log_density_is_reported(log_density: float, dtype: str, rounding: float, tmp_path: Any) -> None:
     """In the result, in the verdict and in the file; an ordinary one is not."""
     lp = (log_density + np.zeros((*GOOD.done.shape, 300))).astype(dtype)
     result = result_of(with_stats(lp=lp))
     found = batchnuts.check(result)
     assert found.diagnostics.rounding == pytest.approx(rounding, rel=0.02)
     assert result.posterior.attrs["log_density_rounding"] == found.diagnostics.rounding
-    told = rounding > 0.05
-    assert found.ok is not told
-    assert ("the log-density is so large that it is rounded by" in found.diagnostics.verdict()) is told
-    assert any("leave out its constant terms, or use float64" in line for line in found.advice) is told
+    reported = rounding > 0.05
+    assert found.ok is not reported
+    assert ("the log-density is so large that it is rounded by" in found.diagnostics.verdict()) is reported
+    assert any("leave out its constant terms, or use float64" in line for line in found.advice) is reported
     opened = arviz.from_netcdf(save(to_datasets(with_stats(lp=lp), MODEL), tmp_path / "a.nc"))
     assert batchnuts.check(opened).diagnostics.rounding == found.diagnostics.rounding
 
 
-def test_a_large_float32_density_is_told_after_a_real_run() -> None:
+def test_a_large_float32_density_is_reported_after_a_real_run() -> None:
     model = Model.from_function(lambda q: -0.5 * (q[0] * q[0] + q[1] * q[1]) - 1e8, dimension=2)
     numpy = {"executor": "virtual_machine", "mode": "graph", "progress": False}
     found = batchnuts.check(batchnuts.sample_chains(model, chains=4, warmup=10, draws=10, **numpy))

@@ -247,3 +247,10 @@ def test_damaged_numpy_files_are_refused(file, name, tmp_path):
         except DataError as error:
             refused += str(error).startswith(str(path))
     assert refused > len(whole) // 7
+
+
+def test_a_table_without_names_is_refused(file):
+    with pytest.raises(DataError, match="line 1 holds only numbers"):
+        read_labelled(file("bare.csv", "0.1,2.0,1\n0.3,1.0,0\n"), None, None)
+    with pytest.raises(DataError, match="other than commas"):
+        read_labelled(file("semicolons.csv", "a;b;y\n1;2;0\n"), None, None)

@@ -121,7 +121,7 @@ def test_by_what_is_gathered(xla: bool) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-def test_slices_that_do_not_tell_of_what_are_refused() -> None:
+def test_indexed_slices_without_a_dense_shape_are_refused() -> None:
     with pytest.raises(PforError, match="without the dense_shape"):
         pfor(lambda i: tf.IndexedSlices(X[i], tf.range(4)), 6)
 
@@ -141,7 +141,7 @@ PARTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
 def test_second_derivatives_of_parts_inside_of_the_loop(xla: bool) -> None:
     """Shapes that follow from numbers of the body stay known in the gradients, which are traced inside of it."""

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from batchnuts.autobatch import random
-from batchnuts.autobatch.backends.tensorflow.work import primitive_work
+from batchnuts.autobatch.backends.tensorflow.work_estimate import primitive_work
 from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.pfor import PforError, pfor
 from batchnuts.autobatch.pfor.calls import ElementwiseFunction

@@ -116,8 +116,8 @@ def test_gradients_from_outside() -> None:
     def body(row: Any) -> Any:
         x, mask, n = row
         logarithm = tf.reduce_sum(tf.math.log(tf.boolean_mask(x, x > 0)))  # of the others it is not defined
-        none_behind = tf.abs(x) * tf.cast(tf.range(6) < n, x.dtype)
-        logarithm += tf.reduce_sum(tf.math.log(none_behind[:n]))
+        none_after = tf.abs(x) * tf.cast(tf.range(6) < n, x.dtype)
+        logarithm += tf.reduce_sum(tf.math.log(none_after[:n]))
         return logarithm + tf.reduce_mean(tf.boolean_mask(x, mask) ** 2) + tf.reduce_sum(x[:n] ** 3)
 
     def by_rows(x: Any) -> Any:

@@ -551,7 +551,7 @@ OF_NUMBERS = {
 
 
 @pytest.mark.parametrize("name", OF_NUMBERS)
-def test_what_python_asks_of_a_tensor_is_told_at_its_line(name: str) -> None:
+def test_what_python_asks_of_a_tensor_is_reported_at_its_line(name: str) -> None:
     body, said = OF_NUMBERS[name]
     with pytest.raises(PforError, match=said) as error:
         pfor(body, 4)

@@ -32,6 +32,9 @@ CUTS: dict[str, Callable[[Any], Any]] = {
     "computed twice": lambda i: X[i][2 * K[i] - K[i] : 3 + K[i] - 1],
     "of another dtype": lambda i: X[i][tf.cast(K[i], tf.int64) : 2 + tf.cast(K[i], tf.int64)],
     "of the second axis": lambda i: X[:2, K[i] : K[i] + 2],
+    "by twos": lambda i: X[i][K[i] : K[i] + 2 : 2] + tf.tile(X, [3, 1])[i : i + 5 : 2, :1],
+    "by twos, of both": lambda i: tf.tile(X, [3, 2])[2 * i : 2 * i + 4 : 3, K[i] : K[i] + 4 : 2],
+    "by twos to beyond the end": lambda i: X[i][K[i] : K[i] + 1 : 7],
     "of both": lambda i: X[K[i] : K[i] + 2, K[i] : K[i] + 1],
     "from the end": lambda i: X[i][-K[i] - 2 : -K[i] - 1],
     "nothing": lambda i: X[i][K[i] : K[i]],
@@ -81,6 +84,12 @@ def test_what_leaves_the_axis_is_refused() -> None:
         pfor(lambda i: X[i : i + 2], ROWS)
     with pytest.raises(PforError, match=r"iteration 0 takes entries -1 to 0 of an axis"):
         pfor(lambda i: X[i - 1 : i + 1], ROWS)
+    with pytest.raises(PforError, match=r"tf.gather\(x, i - tf.range\(n\)\)"):
+        pfor(lambda i: X[i][K[i] + 1 : K[i] : -1], ROWS)
+    with pytest.raises(PforError, match=r"Write `x.shape\[0\]`") as caught:
+        pfor(lambda i: X[0, 0] * len(X[i]), ROWS)
+    assert caught.value.source is not None
+    assert "len(X[i])" in caught.value.source.text
     with pytest.raises(PforError, match="write its end as its start and a number"):
         pfor(lambda i: X[i][K[i] :], ROWS)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Case:
-    """A program, its inputs for all lanes, and what the plain Python function cannot tell of the result."""
+    """A program, its inputs for all lanes, and what the plain Python function cannot show of the result."""
 
     function: Any
     inputs: tuple[Any, ...]

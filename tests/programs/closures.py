@@ -92,6 +92,41 @@ def lambda_sum(n):
     return sum(map(lambda k: k + n, range(3)))  # noqa: C417
 
 
+INDICES = np.array([2, 0])
+NAMED = {1: "one", 4: "four"}
+
+
+@batch
+def members(n, x):
+    """`in` of ranges, sets and dicts: arithmetic, or a comparison with each element."""
+    ranges = (n in range(5), n in range(1, 9, 3), n in range(8, -3, -2), n not in range(len(x)), n in range(0))
+    floats_too = (x[0] in range(3), x[0] * 0.5 in range(-1, 4), x[0] in range(0), (n > 2) in range(1, 2))
+    return ranges, floats_too, n in {1, 2, 7}, n in NAMED, n in {1: 2}.values(), n in {"a": n}.values()
+
+
+@batch
+def lists_of_indices(x, m):
+    """Elements chosen by constant lists, arrays and masks."""
+    return (
+        x[[0, 2]],
+        x[[-1, 0, 0]],
+        x[INDICES],
+        x[[True, False, True]],
+        m[[1, 0]],
+        m[:, INDICES],
+        m[..., [0]],
+        ops.sum(x[[]]),
+    )
+
+
+@batch
+def chosen_at_compile_time(x, n):
+    """Conditions in lambdas, `filter` and `sorted` that do not go by the lane."""
+    some = sum(map(lambda k: k if k > 1 else n, range(4))) + sum(filter(lambda k: k > 0, INDICES))  # noqa: C417
+    scaled = sum(map(lambda c: (c if c > 1 else 0) * n, INDICES))  # noqa: C417
+    return some, scaled, sorted(INDICES)[0] + n, sum([x * k for k in sorted((3, 1))]), list(zip(*[x, x]))[1][0]
+
+
 @batch
 def python_builtins(x, n):
     return (
@@ -120,6 +155,9 @@ CASES = (
     Case(declared_primitives, (floats([1, 2], [0, 0.5], [-1, 1]), ints(0, 4, 2))),
     Case(costly_after_uneven_work, (floats(0.5, -1.0, 2.0, 1.0), ints(0, 5, 4, 3))),
     Case(static_comprehensions, (ints(1, 2), floats(1.5, -0.5))),
+    Case(members, (ints(1, 4, 7, -2), floats([1, 2], [0.5, 1], [2, 0], [np.nan, 1]))),
+    Case(lists_of_indices, (floats([1, 2, 3], [0, 0.5, 1]), floats(*[[[1, 2, 3], [4, 5, 6]]] * 2))),
+    Case(chosen_at_compile_time, (floats([1, 2], [3, 4]), ints(1, 2))),
     Case(python_builtins, (floats(1.5, -2.5, 3.7), ints(1, 0, 5))),
     Case(linear_algebra, (floats([1, 2, 3], [0, 0.5, 1]), ints(0, 2))),
 )

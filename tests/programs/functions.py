@@ -60,6 +60,30 @@ def with_default(x, function=halve, *, scale=1.0):
     return function(x) * scale
 
 
+PAIR = (square, halve)
+
+
+@batch
+def in_variables(x, n):
+    """Functions in tuples, dicts and lists of the function's own, taken apart, passed by stars, named by `:=`."""
+    a, (b, k) = square, (halve, n + 1)
+    b, a = a, b
+    c, d = PAIR
+    steps, table = (square, halve, ops.exp), {"a": square, "b": [halve, lambda y: y + 1.0]}
+    total = a(x) + b(x) * k + c(x) + d(x) + steps[0](x) + steps[2](-abs(x)) + table["b"][0](x) + table["b"][1](x)
+    starred = applied(*(square, x, 2)) + applied(**{"function": halve, "x": x, "n": n}) + composed(*PAIR, x)
+    named = (f := square)(x) + f(x + 1.0)
+    if n > 1:
+        e, m = halve, n
+        named += e(x) * m
+    for step in steps:
+        total += step(x * 0.5)
+    shifts = [lambda y, k=k: y + k for k in range(3)]
+    y = {"low": x, "high": total}
+    y = {**y, "low": starred}
+    return total, starred, named, sum([h(x) for h in shifts]), y["low"]
+
+
 @batch
 def composed(f, g, x):
     return f(g(x))
@@ -82,6 +106,38 @@ def in_comprehensions(x, n):
     named = {name: f(x) for name, f in (("a", square), ("b", halve))}
     total = sum(n * a * halvings(b * x) for a, b in ((1, 2.0), (2, 3.0)))
     return values[0] + values[1] * 2, pairs[2][0] + pairs[1][0], named["a"] - named["b"], total
+
+
+@batch
+def elements_of_lanes(x, v, n):
+    """Batched calls in comprehensions whose length types tell: arrays, tuples, ranges, enumerate, zip, tests."""
+    squares = sum([square(v[k]) for k in range(len(v))]) + sum([halve(v[k]) for k in range(v.shape[0] - 1, 0, -1)])
+    both = sum(square(y) * y for y in (x, n + 1.0, halvings(x) * 0.5))
+    joined = [i * square(y) + halve(z) for i, (y, z) in enumerate(zip(v, reversed(v)), n)]
+    rows = [sum([square(y) for y in row if len(row) > 1]) for row in (v, v[1:], v[:1], (x, n * 0.5))]
+    pairs = sum([square(p[0]) - p[1] for p in zip(v[:2], (1, 2))]) + sum(
+        [halve(*p) for p in ((x, 2.0), (n * 0.5, 4.0))]
+    )
+    late = sum([halvings(y) for y in v]) if n > 1 else 0
+    if all(square(y) < 9.0 for y in v):
+        late += 10
+    return squares, both, joined[1], joined[-1], rows, pairs, late
+
+
+@batch
+def functions_by_constants(x, n):
+    """Functions that a comprehension's variables choose, within other comprehensions and beneath their own names."""
+    m = 3
+    named = [TABLE[name](x) for name in ("square", "one")] + [STEPS[i](x) for i in range(len(STEPS))]
+    weighted = sum([i * h(x) for i, h in enumerate(STEPS)]) + sum([w * h(x) for w, h in zip((1, 2), STEPS)])
+    chosen = sum([(square if k else halve)(x) for k in range(2)]) + sum([square(x + k) for k in range(m)])
+    inner = sum([square(sum([n * 0.5 + j for j in range(k)]) + 0.5) for k in range(3)])
+    hidden = sum([square((lambda x: x + y)(1.0)) for y in (n * 0.5, x)])
+    total = 0.0
+    for h in STEPS:
+        few = 2
+        total += sum([h(k + x) for k in range(few)])
+    return named[0] + named[1] + named[3], weighted, chosen, inner, hidden, total
 
 
 @batch
@@ -146,8 +202,11 @@ def inner_functions(x, n):
 
 CASES = (
     Case(by_name, (floats(0.5, -2.0), ints(0, 3))),
+    Case(in_variables, (floats(0.5, -2.0), ints(0, 3))),
     Case(passes_functions, (floats(0.5, -2.0, 3.0), ints(0, 2, 4))),
     Case(in_comprehensions, (floats(0.5, -7.0), ints(2, 3))),
+    Case(elements_of_lanes, (floats(0.5, -7.0), floats([1, 2, 3], [0.5, -1, 4]), ints(1, 2))),
+    Case(functions_by_constants, (floats(0.5, -7.0), ints(2, 3))),
     Case(star_arguments, (floats(0.5, -2.0), floats([1, 2], [0.5, -1]), ints(1, 2))),
     Case(lambdas, (floats(0.5, -2.0), ints(0, 5))),
     Case(inner_functions, (floats(0.5, -2.0, 1.0), ints(0, 5, 3))),

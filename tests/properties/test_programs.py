@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ways import ON_NUMPY, ON_TENSORFLOW, ORACLE, Way
 
-from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch.errors import BatchnutsError, TypeConflictError
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.scheduling.lane_flow import estimated_flow
 from batchnuts.autobatch.scheduling.policies import POLICIES, make_schedule
@@ -72,7 +72,7 @@ def check_numbers(random: Random, *ways: Way) -> str:
         expected: list[Any] | None
         try:
             expected = [flatten(function.function(*lane))[0] for lane in zip(*inputs)]
-        except OverflowError:
+        except (OverflowError, TypeConflictError):
             expected = None
         refused: set[Way] = set()
         for way in ways * 2:
@@ -94,14 +94,14 @@ def check_numbers(random: Random, *ways: Way) -> str:
     return "refused" if refused else "ran"
 
 
-@examples(80)
+@examples(40)
 @given(randoms)
 def test_numpy_agrees_with_plain_python(random: Random) -> None:
     """Each program in some of the ways, which it draws."""
     check(random, *random.sample(ON_NUMPY, 3))
 
 
-@examples(100)
+@examples(60)
 @given(randoms)
 def test_numpy_agrees_with_plain_python_at_the_edges_of_dtypes(random: Random) -> None:
     check_numbers(random, *random.sample(ON_NUMPY, 2))
@@ -151,9 +151,9 @@ def test_the_generator_writes_what_it_promises() -> None:
     common = ("while ", "for ", "else:\n", "elif ", "left - 1)", "left - 2)", "return ", "write(", "_replace", "def f1")
     new = ("w[", "] = ", " += ", ":= ", "for e", "enumerate(", "zip(", "reversed(", "range(len(", "in (", "u = v\n")
     rare = (*new, "break", "continue", " and ", " or ", "not ", ".i", "(f0(", "f1(f", "if f")
-    for features, least in ((common, 15), (rare, 3)):
+    for features, minimum in ((common, 15), (rare, 3)):
         for feature in features:
-            assert sum(feature in text for text in texts) >= least, feature
+            assert sum(feature in text for text in texts) >= minimum, feature
 
 
 def test_the_generator_of_numbers_writes_what_it_promises() -> None:

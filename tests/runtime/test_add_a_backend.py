@@ -45,7 +45,7 @@ def test_it_agrees_with_plain_python(case: Case, executor: str, lists: Any) -> N
         np.testing.assert_array_equal(a, b.astype(dtype))
 
 
-def test_an_overflow_is_told_on_it_too(lists: Any) -> None:
+def test_it_reports_overflows_too(lists: Any) -> None:
     from programs import fibonacci
 
     from batchnuts.autobatch import StackOverflowError

@@ -14,7 +14,7 @@ import pytest
 from batchnuts.autobatch import LaneAssertionError, api, batch
 from batchnuts.autobatch.api import KEPT_MACHINES, as_type, get_backend
 from batchnuts.autobatch.language import arrays
-from batchnuts.autobatch.recent import Recent
+from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine
 
 ints = np.array([3, 7, 4, 5])
@@ -81,7 +81,7 @@ def test_what_makes_another_program_or_machine(triangle: Any, made: dict[str, in
 def test_a_machine_that_grew_is_kept(made: dict[str, int]) -> None:
     @batch
     def collatz(n):
-        """How deep it recurses cannot be told from n beforehand."""
+        """How deep it recurses cannot be computed from n beforehand."""
         if n == 1:
             return 0
         return 1 + collatz(n // 2 if n % 2 == 0 else 3 * n + 1)
@@ -177,8 +177,8 @@ def test_many_blocks_do_not_look_like_one_function_traced_too_often(options: Any
 # ---- how much is kept ------------------------------------------------------------------------------------------------
 
 
-def test_the_one_asked_for_longest_ago_goes_first() -> None:
-    recent = Recent[str](2)
+def test_the_least_recently_used_goes_first() -> None:
+    recent = LruCache[str](2)
     recent.put("a", "A")
     recent.put("b", "B")
     assert recent.get("a") == "A"

@@ -200,7 +200,7 @@ def test_a_dtype_that_only_numpy_has_is_refused() -> None:
         passes_on.run(np.zeros((2, 2), "longdouble"), np.zeros((2, 2)), 1, backend="numpy")
 
 
-def test_wrong_counts_of_arguments_are_told_as_python_does() -> None:
+def test_wrong_counts_of_arguments_are_reported_as_in_python() -> None:
     x = np.zeros((2, 2))
     with pytest.raises(LaneInputError, match="passes_on: missing a required argument: 'n'"):
         passes_on.run(x, x, backend="numpy")

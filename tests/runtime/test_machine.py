@@ -91,7 +91,7 @@ def test_lanes_begin_again_and_move() -> None:
     assert machine.result(moved).total.tolist() == machine.result(again).total.tolist()
 
 
-def test_what_a_program_tells_of_one_lane() -> None:
+def test_what_a_program_says_of_one_lane() -> None:
     program = LaneProgram(squares, ARGUMENTS, "tensorflow", "xla")
     assert program.costly_work == 2, "elements"
     assert 2 * 16 + 8 <= program.lane_bytes < EMPTY.nbytes, "x, total and n, but not the rows"

@@ -124,11 +124,11 @@ def test_division_compiled_and_vectorized(symbol: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("function", [operators.floor_divide, operators.remainder])
-def test_the_least_integer_over_minus_one_wraps(function: Callable[..., Any]) -> None:
-    least = np.array([np.iinfo("int64").min, -7, 7])
+def test_the_smallest_integer_over_minus_one_wraps(function: Callable[..., Any]) -> None:
+    smallest = np.array([np.iinfo("int64").min, -7, 7])
     minus_one = np.array([-1, -1, -1])
-    expected = operator.floordiv(least, minus_one) if function is operators.floor_divide else np.zeros(3)
-    for way, found in ways(lambda x, y: function(x, y, Checks(), 0), least, minus_one).items():
+    expected = operator.floordiv(smallest, minus_one) if function is operators.floor_divide else np.zeros(3)
+    for way, found in ways(lambda x, y: function(x, y, Checks(), 0), smallest, minus_one).items():
         np.testing.assert_array_equal(found, expected, err_msg=way)
 
 

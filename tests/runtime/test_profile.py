@@ -39,7 +39,8 @@ START = inspect.getsourcelines(triangle.python_function)[1] + 1
 
 @batch
 def nested(n):
-    """Calls nest one deeper than n has bits; `n` is needed after the inner call, and half of it does not tell it."""
+    """Calls nest one deeper than n has bits; `n` is needed after the inner call, and half of it does not determine
+    it."""
     if n == 0:
         return 0
     below = nested(n // 2)

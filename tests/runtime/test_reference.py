@@ -141,7 +141,7 @@ def test_a_program_by_hand_runs() -> None:
         (one_block(PrimOp(("m",), Primitive("[n]", lambda n: (np.array([n]),)), ("n",))), r"shape \(1,\) where int64"),
     ],
 )
-def test_a_malformed_program_is_told_so(program: Program, message: str) -> None:
+def test_a_malformed_program_is_refused(program: Program, message: str) -> None:
     with pytest.raises(InternalError, match=message):
         reference.execute(program, np.array([1]))
 

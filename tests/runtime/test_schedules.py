@@ -129,10 +129,10 @@ def test_without_the_gate_it_would_run_more_often() -> None:
     n, k = np.array([5, 0, 2, 7, 6]), np.array([1, 2, 3, 4, 2])
     labels = uneven_without_gate.schedule("int64", "int64", backend="numpy", policy="sweep").order
     _, profile = uneven_without_gate.run(n, k, backend="numpy", schedule=Schedule([labels]), profile=True)
-    assert behind_inner_loop(profile).executions > n.max()
+    assert after_inner_loop(profile).executions > n.max()
 
 
-def behind_inner_loop(profile: Any) -> Any:
+def after_inner_loop(profile: Any) -> Any:
     return profile.blocks()["uneven_without_gate", "virtual_machine", "uneven_without_gate.endwhile.2"]
 
 
@@ -157,7 +157,7 @@ def test_a_schedule_of_ones_own_may_set_and_lift_gates() -> None:
     labels = uneven_without_gate.schedule("int64", "int64", policy="sweep").order
     closed = Schedule([[Slot(label, 1.0 if label.endswith(".endwhile.2") else None) for label in labels]])
     _, gated = uneven_without_gate.run(n, k, backend="numpy", schedule=closed, profile=True)
-    assert behind_inner_loop(gated).executions == n.max()
+    assert after_inner_loop(gated).executions == n.max()
 
 
 # ---- the rule, by hand ----------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def test_the_limit_is_exact() -> None:
         run(down, NUMPY, np.array([3, 0]), max_stack_depth=3)
 
 
-def test_an_endless_recursion_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_recursion_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "LARGEST_STACK_DEPTH", 50)
 
     @batch

@@ -102,7 +102,7 @@ def test_every_live_lane_takes_a_step_within_patience(case: Gated, patience: int
         assert longest_wait(case, schedule, numpy) < patience
 
 
-@pytest.mark.parametrize("mode", ["graph", "xla"])
+@pytest.mark.parametrize("mode", [pytest.param("graph", marks=pytest.mark.slow), "xla"])
 def test_patience_where_tensorflow_runs_the_sweeps(mode: str) -> None:
     case, there, here = HOSTILE[0], get_backend("tensorflow", mode), get_backend("numpy", "")
     waits = [longest_wait(case, schedule, there, 60) for schedule in hostile_schedules(case, 7)]
@@ -148,7 +148,7 @@ def circle_or_work(n):
     return total
 
 
-def test_lanes_at_three_dear_blocks_do_not_wait_for_one_in_a_cheap_loop() -> None:
+def test_lanes_at_three_expensive_blocks_do_not_wait_for_one_in_a_cheap_loop() -> None:
     case = Gated(circle_or_work, (np.array([0, 39, 40, 41, 42, 43, 44]),))
     program = circle_or_work.lowered("int64", backend="numpy")
     expensive = costly_blocks(program)

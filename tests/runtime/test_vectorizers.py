@@ -48,7 +48,8 @@ def draws(vectorizer: str, mode: str) -> Any:
     return program.run(*arguments, backend=TensorFlowBackend(mode, vectorizer=vectorizer))
 
 
-@pytest.mark.parametrize("mode", ["xla", pytest.param("graph", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["xla", "graph"])
 def test_the_vectorizer_changes_no_draw_beyond_rounding(mode: str) -> None:
     ours, theirs = draws("pfor", mode), draws("tensorflow", mode)
     np.testing.assert_array_equal(ours.records.n_steps, theirs.records.n_steps)
@@ -56,6 +57,6 @@ def test_the_vectorizer_changes_no_draw_beyond_rounding(mode: str) -> None:
     assert np.asarray(ours.records.n_steps).sum() > 50
 
 
-def test_a_vectorizer_that_there_is_not() -> None:
+def test_an_unknown_vectorizer_is_refused() -> None:
     with pytest.raises(ValueError, match="vectorizer must be one of pfor, tensorflow; found 'jax'"):
         TensorFlowBackend(vectorizer="jax")

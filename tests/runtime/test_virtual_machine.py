@@ -61,7 +61,7 @@ def test_stackless_overflow_names_function_lane_and_limit(backend: str) -> None:
 
 
 def deepest(n: int) -> int:
-    """The least max_stack_depth with which fibonacci(n) runs."""
+    """The smallest max_stack_depth with which fibonacci(n) runs."""
     for depth in range(1, 20):
         try:
             fibonacci.run(np.array([n]), backend="numpy", max_stack_depth=depth)
@@ -181,7 +181,7 @@ def fragile(x, n):
 
 
 @every_way
-def test_junk_on_waiting_lanes_reaches_no_result(way: dict[str, str]) -> None:
+def test_values_of_waiting_lanes_reach_no_result(way: dict[str, str]) -> None:
     """A finished lane would divide by zero, a lane past its branch would take log(0)."""
     x, n = np.array([0.0, 2.0, np.inf, 1.0]), np.array([1, 4, 0, 0])
     found = fragile.run(x, n, **way)
@@ -274,7 +274,7 @@ def test_a_finished_machine_stays_as_it_is() -> None:
         np.testing.assert_array_equal(again[name], state[name])
 
 
-def test_a_recursion_that_never_ends_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recursion_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_machine, "LARGEST_STACK_DEPTH", 64)
 
     @batch
@@ -289,7 +289,7 @@ def test_a_recursion_that_never_ends_is_told_so(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_deep_recursion_is_not_called_endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known is the limit. Stacks reach it in a few steps; where an input tells the depth, it is none."""
+    """What is known is the limit. Stacks reach it in a few steps; where an input gives the depth, it is not a limit."""
     monkeypatch.setattr(virtual_machine, "LARGEST_STACK_DEPTH", 64)
     depths = []
     make_machine = VirtualMachine.__init__
@@ -319,7 +319,7 @@ def test_a_deep_recursion_is_not_called_endless(monkeypatch: pytest.MonkeyPatch)
 
     depths.clear()
     np.testing.assert_array_equal(down.run(np.array([3, 100]), backend="numpy"), [3, 100])
-    assert depths == [128], "the input told"
+    assert depths == [128], "the input gives the depth"
 
 
 # ---- the arrays that a state begins with ----------------------------------------------------------------------------

@@ -18,7 +18,8 @@ OTHER: StandIns = {"b": False, "i": 2, "u": 2, "f": -1.5, "c": -1.5}
 ZEROS: StandIns = {"b": False, "i": 0, "u": 0, "f": 0.0, "c": 0.0}
 
 TRACED_LANES = 1009
-"""Lanes that a batched primitive is traced with: no extent of anyone's array, so a missing lane axis shows."""
+"""Lanes that a batched primitive is traced with: an extent that no real array has, so that a missing lane axis is
+detected."""
 
 
 def stand_in(type_: TensorType, values: StandIns) -> Any:
@@ -35,8 +36,25 @@ def type_of_value(value: Any) -> TensorType:
         return TensorType(WEAK_DTYPES[type(value)], (), weak=True)
     array = np.asarray(value)
     if array.dtype.kind not in USUAL:
-        raise TypeError(f"a variable holds arrays and numbers, found {type(value).__name__}")
+        raise TypeError(f"a variable holds arrays and numbers, found {_shown(value)}")
     return TensorType(array.dtype.name, array.shape)
+
+
+def _shown(value: Any) -> str:
+    """What was found in place of an array or number, and what to write."""
+    if isinstance(value, (str, bytes)):
+        return (
+            f"the text {value!r}. Texts are chosen when the program is compiled, like the functions that they choose "
+            "in a table: write `if` and `else` around what they choose, or use numbers"
+        )
+    if callable(value):
+        named = f" {value.__name__!r}" if hasattr(value, "__name__") else ""
+        return (
+            f"the {type(value).__name__}{named}. Functions are chosen when the program is compiled. To choose by a "
+            "value of the lane, write `if` and `else` with a call in each; keep several in a tuple or dict of "
+            "functions, or in one outside of the function; hand one on as an argument, and return what it gives"
+        )
+    return type(value).__name__
 
 
 def without_lanes(type_: TensorType, lanes: int) -> TensorType:

@@ -20,7 +20,7 @@ State = dict[str, Array]
 """All arrays of a machine, by name."""
 
 RowFunction = Callable[..., tuple[Array, ...]]
-"""(*inputs [rows, ...]) -> outputs [rows, ...], row by row; for any number of rows from one on."""
+"""(*inputs [rows, ...]) -> outputs [rows, ...], row by row; for any number of rows of at least one."""
 
 
 class CompiledMachine(Protocol):
@@ -30,7 +30,7 @@ class CompiledMachine(Protocol):
         """Run it."""
 
     def trace(self, state: State, *scalars: Array) -> None:
-        """Do, for such arguments, what compiling takes of Python, so that other threads can run Python meanwhile."""
+        """Do the Python part of compiling for such arguments, so that other threads can run Python during the rest."""
 
 
 STYLES = ("masking", "gather")
@@ -50,15 +50,15 @@ class BlockStep:
     """The entries of the state that it may change."""
     run: Callable[[State], State]
     free: bool = False
-    """Whether it is due wherever some lane's pc is at it (no gate, no earlier group); a backend may save the rule."""
+    """Whether it is due wherever some lane's pc is at it (no gate, no earlier group); a backend may skip the rule."""
 
 
 @dataclass(frozen=True)
 class SweepPlan:
     """One sweep: the steps in order, each if it is due by the rule when the sweep comes to it.
 
-    In a sweep for all, a step is due also if some lane is at its index. Such is every `patience`-th, by the state's
-    entry `sweeps`, which counts them from the machine's start on.
+    In a sweep for all, a step is due also if some lane is at its index. Every `patience`-th sweep is one, by the
+    state's entry `sweeps`, which counts from the machine's start.
     """
 
     steps: tuple[BlockStep, ...]
@@ -66,7 +66,7 @@ class SweepPlan:
     """The pc of lanes that have halted; more than any step's index."""
     rule: Rule
     one_choice: bool = False
-    """Whether only the most active block runs, as it stands at the start of a sweep."""
+    """Whether only the block that is most active at the start of a sweep runs."""
     patience: int | None = None
 
     @property
@@ -76,7 +76,7 @@ class SweepPlan:
         return tuple(sorted(of_steps | {"sweeps", "executions", "active"}))
 
     def is_for_all(self, sweeps: Array) -> Array:
-        """Whether the sweep before which there were so many is one for all."""
+        """Whether the next sweep, after `sweeps` earlier ones, is one for all."""
         return sweeps % self.patience == self.patience - 1 if self.patience is not None else False
 
 
@@ -106,7 +106,8 @@ class Backend(Evaluator, Protocol):
     style: str
     """One of STYLES: how primitives run."""
     on_host: int
-    """Arrays of a state with fewer elements begin as NumPy's, and may come back so from a compiled machine; 0: none."""
+    """Arrays of a state with fewer elements start as NumPy arrays, and may be returned as such by a compiled machine;
+    0: none."""
 
     def asarray(self, value: Any, dtype: str) -> Array:
         """A value of the host as an array."""
@@ -139,14 +140,15 @@ class Backend(Evaluator, Protocol):
         """
 
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
-        """How much a primitive does for one lane; None where that cannot be told, or is not what a dispatch costs."""
+        """How much a primitive computes for one lane; None where that is not known, or does not determine the cost of a
+        dispatch."""
 
     def rows_to_compute(self, mask: Array) -> Array | None:
         """Which lanes' inputs a primitive gets when it runs for the active lanes.
 
-        gather: the active lanes' numbers, in order. masking: for each lane its own number if it is active, else that
-        of an active lane, so that nothing is computed from an inactive lane's values; or None where these do no harm,
-        for all lanes as they are.
+        gather: the active lanes' numbers, in order. masking: for each lane its own number if it is active, else that of
+        an active lane, so that nothing is computed from an inactive lane's values; or None where these are harmless:
+        then all lanes are computed as they are.
         """
 
     def vectorize(
@@ -158,16 +160,16 @@ class Backend(Evaluator, Protocol):
         """A primitive already written over lanes as a function of rows, whose results have these types."""
 
     def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of arrays of fixed shapes as a single operation, where every operation costs much by itself.
+        """A function of arrays of fixed shapes as a single operation, where each operation has a high fixed cost.
 
-        Else the function itself.
+        Otherwise the function itself.
         """
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of States and scalars as the mode runs it."""
 
     def compile_machine(self, function: Callable[..., tuple[State, Array]], plain: bool) -> CompiledMachine:
-        """The same for a whole machine; small arrays of what it gives may be on the host.
+        """The same for a whole machine; small arrays of its result may be on the host.
 
         plain: a compiler loses nothing if it makes plain loops of all operations.
         """
@@ -183,7 +185,8 @@ class Backend(Evaluator, Protocol):
 
 
 class StateArrays:
-    """Makes the arrays of a state, outside of compiled functions: small ones NumPy's, where the backend has it so."""
+    """Makes the arrays of a state, outside compiled functions: small ones as NumPy arrays, if the backend wants
+    that."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -212,7 +215,7 @@ class Interpreted:
         return self.function(state, *scalars)
 
     def trace(self, state: State, *scalars: Array) -> None:
-        """There is nothing to do."""
+        """Nothing to do."""
 
 
 def sweep_on_host(backend: Backend, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, int]:

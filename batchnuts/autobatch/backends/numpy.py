@@ -1,4 +1,4 @@
-"""NumPy: regions run lane by lane. Slow and plain: the machine one can step through."""
+"""NumPy: regions run lane by lane. Slow and simple: a machine that can be stepped through."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NumpyBackend:
         for values in (USUAL, OTHER, ZEROS):
             try:
                 found.append(self._evaluate_with(function, arguments, values))
-            except Exception as error:  # values decide whether the function works; the first failure is the one shown
+            except Exception as error:  # some values may fail and others not; the first failure is shown
                 failure = failure or error
             if len(found) == 2:
                 break
@@ -192,7 +192,7 @@ class NumpyBackend:
 
 
 def _agreed(first: AbstractResult, other: AbstractResult) -> AbstractResult:
-    """What holds under two sets of stand-ins."""
+    """What holds for both sets of stand-in values."""
     if first is other:  # nothing to compare with: it may depend on its inputs in any way
         return replace(first, sources=(None,) * len(first.sources))
     if first.type != other.type:

@@ -22,7 +22,7 @@ from batchnuts.autobatch.language.arrays import is_array
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction
 
 _GIVEN = object()
-"""Stands for an argument that is bound by its place or name alone."""
+"""A placeholder for an argument that is bound by its position or name alone."""
 
 
 def is_function(value: Any) -> bool:
@@ -30,9 +30,15 @@ def is_function(value: Any) -> bool:
     return isinstance(value, LaneFunction) or (callable(value) and not is_array(value))
 
 
+def has_functions(value: Any) -> bool:
+    """Whether a constant is a tuple, list or dict with functions in it."""
+    parts = list(value.values()) if type(value) is dict else value if type(value) in (tuple, list) else ()
+    return any(is_function(part) or has_functions(part) for part in parts)
+
+
 @dataclass(frozen=True)
 class Callee:
-    """A batched function, for the functions that it is given as arguments."""
+    """A batched function, specialized to the functions that are passed to it as arguments."""
 
     function: LaneFunction
     given: tuple[tuple[str, Any], ...] = ()
@@ -95,6 +101,7 @@ class CallBuilder(ExpressionBuilder):
     def bound(self, node: ast.Call, callee: LaneFunction) -> dict[str, ast.expr | str]:
         """Each parameter's argument in their order: an expression, or a variable that holds it. Defaults filled in."""
         signature = callee.signature
+        node = self.unpacked(node)
         first = next((i for i, a in enumerate(node.args) if isinstance(a, ast.Starred)), len(node.args))
         named = {k.arg: k.value for k in node.keywords if k.arg is not None}
         if first < len(node.args) or len(named) < len(node.keywords):
@@ -104,6 +111,42 @@ class CallBuilder(ExpressionBuilder):
         except TypeError as error:
             raise self.misfit(node, callee, error) from None
         return {p: given[p] if p in given else self.default(node, callee, p) for p in signature.parameters}
+
+    def unpacked(self, node: ast.Call) -> ast.Call:
+        """The call with what `*t` and `**d` hold in their places, where they hold functions."""
+        args: list[ast.expr] = []
+        for argument in node.args:
+            star = argument.value if isinstance(argument, ast.Starred) else None
+            held = None if star is None else self.static(star)
+            if isinstance(star, (ast.Tuple, ast.List)) and any(map(self.is_function_given, star.elts)):
+                args += star.elts
+            elif isinstance(held, (tuple, list)) and has_functions(held):
+                args += [expressions.located(self.hidden(part), argument) for part in held]
+            else:
+                args.append(argument)
+        keywords: list[ast.keyword] = []
+        for keyword in node.keywords:
+            pairs = keyword.value if keyword.arg is None else None
+            held = None if pairs is None else self.static(pairs)
+            if isinstance(held, dict) and has_functions(held) and all(isinstance(key, str) for key in held):
+                found = {key: expressions.located(self.hidden(part), keyword.value) for key, part in held.items()}
+            elif isinstance(pairs, ast.Dict) and any(map(self.is_function_given, pairs.values)):
+                texts = [key.value if isinstance(key, ast.Constant) else None for key in pairs.keys]
+                found = {text: value for text, value in zip(texts, pairs.values) if isinstance(text, str)}
+                found = found if len(found) == len(texts) else {}
+            else:
+                found = {}
+            fits = bool(found) and not found.keys() & {k.arg for k in (*node.keywords, *keywords)}
+            keywords += [ast.keyword(name, value) for name, value in found.items()] if fits else [keyword]
+        return ast.copy_location(ast.Call(node.func, args, keywords), node)
+
+    def is_function_given(self, node: ast.expr) -> bool:
+        """Whether an argument is a function."""
+        return self.function_given(node) is not expressions.UNKNOWN
+
+    def hidden(self, value: Any) -> ast.expr:
+        """An expression that denotes a constant."""
+        raise NotImplementedError
 
     def default(self, node: ast.Call, callee: LaneFunction, parameter: str) -> ast.expr:
         """An expression that denotes a parameter's default."""
@@ -179,6 +222,7 @@ class CallBuilder(ExpressionBuilder):
         nodes = [a.value if isinstance(a, ast.Starred) else a for a in node.args]
         inputs = tuple(self.variable(self.atom(a)) for a in nodes)
         name = getattr(callee, "__name__", "primitive")
+        settled = expressions.settling_of(self.namespace).helper(callee.function)
 
         def call(*args: Any) -> tuple[Any, ...]:
             values: list[Any] = []
@@ -186,7 +230,7 @@ class CallBuilder(ExpressionBuilder):
                 if star and callee.batched and is_array(value):
                     raise TypeError(f"*x of an array as arguments of {name!r}, which takes all lanes: index it")
                 values += iteration.elements(value) if star else [value]
-            return (callee.function(*values),)
+            return (settled(*values),)
 
         function = Primitive(name, call, callee.batched, callee.costly)
         self.emit(PrimOp((out,), function, inputs, self.source.at(node)))

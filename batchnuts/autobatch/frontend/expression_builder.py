@@ -1,12 +1,12 @@
-"""Expressions to ops: what is pure becomes one PrimOp, what needs control flow is taken out into temporaries first.
+"""Expressions to ops: a pure expression becomes one PrimOp; parts that need control flow become temporaries first.
 
         x = f(n - 1) + n // d                    f._2 = {n - 1} f.n
                                                  f._1 = call f f._2
                                           -->    f.x, f._check1 = {_1 + n // d} f._1, f.n, f.d
                                                  assert f._check1
 
-All expressions are pure, so this order is as good as Python's. Parts that have no value for some operands (an integer
-divided by zero) give a check, which is asserted right after the op.
+All expressions are pure, so this order is as good as Python's. Parts without a defined result for some operands (an
+integer divided by zero) give a check, which is asserted right after the op.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ExpressionBuilder:
         self.around = {**source.namespace, **functions}
         self.namespace = expressions.namespace_of(self.around)
         self.taken = {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name)} | self.locals
-        """Identifiers of the user's, global ones too: none of ours may hide them."""
+        """Identifiers of the user, global ones too: none of ours may shadow them."""
         self.blocks: list[OpenBlock] = []
         self.label_counts: dict[str, int] = {}
         self.temporaries = 0
@@ -118,7 +118,7 @@ class ExpressionBuilder:
         return identifier
 
     def fresh(self, base: str, number: int | None = None) -> str:
-        """A name like `base` (with that number, if it is free) that means nothing yet."""
+        """A name like `base` (with that number, if it is free) that is not defined yet."""
         number = number or 1
         while (name := f"{base}_{number}") in self.taken or name in self.locals or name in self.namespace:
             number += 1
@@ -134,7 +134,7 @@ class ExpressionBuilder:
     # ---- errors -----------------------------------------------------------------------------------------------
 
     def refuse(self, node: ast.AST, what: str, rewrite: str) -> NoReturn:
-        """Raise for what the language leaves out, with the rewrite."""
+        """Raise for an unsupported construct, with the rewrite."""
         raise UnsupportedSyntaxError(
             f"{what} cannot be batched in function {self.name!r}. Instead, {rewrite}.", self.source.at(node)
         )
@@ -191,11 +191,11 @@ class ExpressionBuilder:
         return expressions.names_read(node, self.locals)
 
     def is_apart(self, where: Source) -> bool:
-        """Whether the parts of the expression that stands there become ops of their own."""
+        """Whether the parts of the expression at that place become ops of their own."""
         raise NotImplementedError
 
     def unknown(self, name: str) -> str:
-        """What to say of a name that means nothing."""
+        """The message for an undefined name."""
         if name in self.source.unset:
             return (
                 f"name {name!r} has no value yet: the enclosing function assigns it later. Assign it before this "
@@ -282,7 +282,7 @@ class ExpressionBuilder:
         return identifier
 
     def purify(self, node: ast.expr) -> ast.expr:
-        """The expression with all that is more than a pure array expression replaced by temporaries."""
+        """The expression with everything that is not a pure array expression replaced by temporaries."""
         node = self.in_order(node)
         apart, within = self.is_apart(self.source.at(node)), False
 

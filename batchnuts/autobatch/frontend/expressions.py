@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch.frontend.helpers import Settling, is_helper
 from batchnuts.autobatch.frontend.in_place import ROW, WRITE
 from batchnuts.autobatch.frontend.on_lanes import (
     BOUND,
@@ -31,7 +32,7 @@ from batchnuts.autobatch.language.arrays import is_python_scalar
 from batchnuts.autobatch.language.builtins import python_len, python_max
 from batchnuts.autobatch.language.functions import write
 from batchnuts.autobatch.language.indexing import row
-from batchnuts.autobatch.language.iteration import elements
+from batchnuts.autobatch.language.iteration import elements, length
 
 UNKNOWN = object()
 """Not known at compile time."""
@@ -39,10 +40,13 @@ UNKNOWN = object()
 _LAST = PREFIX + "last"
 _NEXT = PREFIX + "next"
 ELEMENTS = PREFIX + "elements"
-"""The name of `iteration.elements` in expressions."""
+LENGTH = PREFIX + "length"
+"""The names of `iteration.elements` and `iteration.length` in expressions."""
+
+_SETTLING = PREFIX + "settling"
 
 _WRITTEN = {TRUTH: "bool", BOUND: "int"}
-"""Our functions that a text shows by another name."""
+"""Our functions that the text of an expression shows by another name."""
 
 _OF_NUMBERS = {"abs", "min", "max", "sum", "round", "pow", "int"}
 _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -50,7 +54,7 @@ _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 
 def namespace_of(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The namespace in which a function's expressions are evaluated."""
-    ours = {_LAST: last, _NEXT: next_of_range, ROW: row, WRITE: write, ELEMENTS: elements}
+    ours = {_LAST: last, _NEXT: next_of_range, ROW: row, WRITE: write, ELEMENTS: elements, LENGTH: length}
     return with_lane_functions(namespace) | ours
 
 
@@ -157,7 +161,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def located(node: ast.expr, like: ast.AST) -> ast.expr:
-    """The node, and all in it without a position, at the place of `like`."""
+    """The node, with all nodes in it that have no position, at the place of `like`."""
     ast.copy_location(node, like)
     return ast.fix_missing_locations(node)
 
@@ -204,7 +208,7 @@ def next_of_range(counter: Any, stop: Any, step: Any) -> Any:
 
 
 def range_next(counter: str, stop: str, step: ast.expr, like: ast.AST) -> ast.expr:
-    """The counter of a range after a round. A step of 1 from before the end comes to the end at most: nothing wraps."""
+    """The counter of a range after a round. A step of 1 from before the end reaches the end at most: nothing wraps."""
     if is_literal_integer(step) and abs(ast.literal_eval(step)) == 1:
         return formula("counter + step", like, counter=counter, step=step)
     names = [ast.Name(counter, ast.Load()), ast.Name(stop, ast.Load()), step]
@@ -282,7 +286,7 @@ def operands_read(part: ast.AST, local_names: set[str]) -> set[str]:
 
 
 def outside_scopes(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and what is in it, but for what lambdas and comprehensions hold."""
+    """The node and its descendants, except those inside lambdas and comprehensions."""
     yield node
     for inner in ast.iter_child_nodes(node) if not isinstance(node, _SCOPES) else ():
         yield from outside_scopes(inner)
@@ -293,7 +297,7 @@ def purify(
     take_out: Callable[[ast.expr], ast.expr | None],
     in_nested_scope: Callable[[ast.expr], None],
 ) -> ast.expr:
-    """A copy in which `take_out` replaced what it wanted to.
+    """A copy in which `take_out` has replaced some nodes.
 
     Lambdas and comprehensions are kept whole: `in_nested_scope` is shown the expressions inside them.
     """
@@ -317,7 +321,7 @@ def purify(
 
 
 def frozen(value: Any) -> Any:
-    """A copy of numbers and arrays, in containers too, that nobody else can change; any other object as it is."""
+    """A private copy of numbers and arrays, in containers too; any other object as it is."""
     if isinstance(value, np.ndarray) and value.dtype != object:
         value = value.copy()
         value.flags.writeable = False
@@ -335,8 +339,14 @@ def frozen(value: Any) -> Any:
 _DATA = (bool, int, float, complex, np.generic, np.ndarray, list, tuple, dict)
 
 
+def settling_of(namespace: dict[str, Any]) -> Settling:
+    """What copies the helpers of a namespace, and keeps its copies there."""
+    settling: Settling = namespace.setdefault(_SETTLING, Settling())
+    return settling
+
+
 def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any]) -> ast.expr:
-    """A copy of the expression in which numbers, arrays and containers from around the function are what they are now.
+    """A copy of the expression in which data and helpers of enclosing scopes have their present values.
 
     A backend that traces reads them once, and one that does not must not see later changes either. Such a value is
     named by a name, attributes and constant indices; copies go into the namespace, one for each text.
@@ -350,11 +360,12 @@ def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, 
             if not isinstance(inner, (ast.Name, ast.Attribute, ast.Subscript)) or not isinstance(inner.ctx, ast.Load):
                 return self.generic_visit(inner)
             value = static_value(inner, local_names, namespace)
-            if not isinstance(value, _DATA):
+            helper = is_helper(value)
+            if not helper and not isinstance(value, _DATA):
                 return self.generic_visit(inner)
             name = CONSTANT + ast.unparse(inner)
             if name not in namespace:
-                namespace[name] = frozen(value)
+                namespace[name] = settling_of(namespace).helper(value) if helper else frozen(value)
             return ast.copy_location(ast.Name(name, ast.Load()), inner)
 
     constant: ast.expr = Constants().visit(copy.deepcopy(node))  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""`for` over arrays, structures, enumerate and zip: a counted loop, or the body once for each round.
+"""`for` over arrays, structures, enumerate and zip: a counted loop, or an unrolled one.
 
     for v in x:                      f._1 = copy f.x
         total += v                   f._2 = {0}
@@ -7,9 +7,8 @@
                            f.body:   f.v, f._2 = {element(_1, _2), _2 + 1} f._1, f._2
                                      ...
 
-Types are not known yet. Where they turn out to tell something that the program's shape depends on, `LearnedMore` is
-raised while they are inferred, and the program is read again: a tuple whose elements differ in type needs the body
-once for each of them.
+Types are not known yet. If type inference finds something that the structure of the program depends on, it raises
+`LearnedMore`, and the program is read again: for a tuple whose elements differ in type the loop is unrolled.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from batchnuts.autobatch.frontend.sequences import (
     Known,
     Learned,
     LearnedMore,
+    Numbers,
     Sequence,
     Zip,
 )
@@ -43,7 +43,7 @@ from batchnuts.autobatch.language.functions import in_one_lane_code
 from batchnuts.autobatch.language.pytree import flatten
 
 MOST_COPIES = 64
-"""How often bodies of loops may be written out in one function."""
+"""How many copies of loop bodies unrolling may make in one function."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Loop:
 
 @dataclass
 class Reading:
-    """What is found out while a program is read, and what is known from reading it before."""
+    """What is found while a program is read, and what is known from earlier readings."""
 
-    learned: dict[Hashable, Learned | Apart] = field(default_factory=dict)
+    learned: dict[Hashable, Learned | Apart | Numbers] = field(default_factory=dict)
     """By loop, and by an expression's place."""
     loops: dict[Hashable, tuple[str, Sequence]] = field(default_factory=dict)
-    """Each loop whose rounds only types can tell: its function's name, and what it runs over."""
+    """Each loop whose number of iterations only types can give: its function's name, and what it runs over."""
 
 
 class ForLoopBuilder(TargetBuilder):
@@ -98,7 +98,7 @@ class ForLoopBuilder(TargetBuilder):
         return where in self.reading.learned
 
     def loop_key(self, node: ast.For) -> tuple[Hashable, ...]:
-        """What a loop of the user's text is known by."""
+        """The identity of a loop in the user's source."""
         return (self.callee, node.iter.lineno, node.iter.col_offset)
 
     def certainly_runs(self, node: ast.For) -> bool:
@@ -327,7 +327,7 @@ class ForLoopBuilder(TargetBuilder):
     # ---- bodies written out -----------------------------------------------------------------------------------------
 
     def write_out(self, node: ast.For, sequence: Sequence, learned: Learned | None) -> None:
-        """The body once for each round."""
+        """The unrolled loop."""
         held = bool(sequence.held())
         rounds = learned.rounds if learned is not None else None if held else sequence.length(_no_length)
         if rounds is None or held:  # asks for the lengths, or checks that they are still the same
@@ -350,7 +350,7 @@ class ForLoopBuilder(TargetBuilder):
         self.write_rounds(node, sequence, rounds)
 
     def write_rounds(self, node: ast.For, sequence: Sequence, rounds: int) -> None:
-        """The body once for each of so many rounds."""
+        """The body unrolled for this number of iterations."""
         done, after = self.new_label("done"), self.new_label("endfor")
         starts = [self.new_label("round") for _ in range(rounds)]
         own = own_names(node, [*self.source.tree.body, *(s for body in self.bodies for s in body)])

@@ -1,9 +1,8 @@
-"""Functions as values: names that stand for functions, lambdas and `def` inside, comprehensions that call.
+"""Functions as values: names that stand for functions, lambdas and `def` inside.
 
 h = square              `h` is no variable of the program: it stands for `square` up to the end of its block
 h = lambda k: k + n     a call h(2) is the expression 2 + n, with the value that `n` has there
 def h(k): ...           a function of its own, which gets what it reads of the variables around it
-[f(k) for k in (1, 2)]  is [f(1), f(2)]
 """
 
 from __future__ import annotations
@@ -12,28 +11,23 @@ import ast
 import contextlib
 import copy
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from batchnuts.autobatch.errors import CompileError
-from batchnuts.autobatch.frontend import expressions
-from batchnuts.autobatch.frontend.calls import CallBuilder, is_function
+from batchnuts.autobatch.frontend import expressions, walrus
+from batchnuts.autobatch.frontend.calls import CallBuilder, has_functions, is_function
 from batchnuts.autobatch.frontend.expressions import UNKNOWN
 from batchnuts.autobatch.frontend.inner_function import InnerFunction
 from batchnuts.autobatch.frontend.loop_names import renamed
 from batchnuts.autobatch.frontend.source import FunctionSource
-from batchnuts.autobatch.language import iteration
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction, write
-from batchnuts.autobatch.language.pytree import flatten
-
-MOST_ELEMENTS = 64
-"""Elements of a comprehension that calls batched functions."""
 
 MOST_NESTED = 32
 """Lambdas expanded within each other."""
 
-_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
+
+COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
 
 
 class FunctionValueBuilder(CallBuilder):
@@ -63,7 +57,7 @@ class FunctionValueBuilder(CallBuilder):
         if name in self.visible:
             held, depth = self.visible[name]
             if held is not value and len(self.loops) > depth:
-                what = f"{name!r}, which stands for another function in the next round,"
+                what = f"{name!r}, which stands for another function in the next iteration,"
                 self.refuse(node, what, "use a name of its own in the loop")
         self.visible[name] = value, len(self.loops)
         self.unsettled.discard(name)
@@ -91,7 +85,17 @@ class FunctionValueBuilder(CallBuilder):
                 self.refuse(node, "a lambda whose defaults are values of the lane", "read them in its body")
             return node
         value = self.static(node)
-        return value if is_function(value) else UNKNOWN
+        if is_function(value):
+            return value
+        if isinstance(node, (ast.Tuple, ast.List, ast.Dict, ast.ListComp)) and self.is_static(node):
+            with_lambda = isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Lambda)
+            if with_lambda or any(self.holds_functions(part) for part in ast.iter_child_nodes(node)):
+                value = self.evaluate(node)
+        return value if has_functions(value) else UNKNOWN
+
+    def holds_functions(self, node: ast.AST) -> bool:
+        """Whether an expression is a function, or a structure with functions in it, known when the program is read."""
+        return isinstance(node, ast.expr) and self.held_function(node) is not UNKNOWN
 
     def hidden(self, value: Any) -> ast.expr:
         """An expression that denotes a constant."""
@@ -100,6 +104,28 @@ class FunctionValueBuilder(CallBuilder):
         name = self.fresh("constant")
         self.namespace[name] = value
         return ast.Name(name, ast.Load())
+
+    def functions_named(self, node: ast.expr) -> ast.expr:
+        """The expression with names in place of `(h := f)`, where every lane comes to it, for a function `f`."""
+        if not walrus.has_walrus(node):
+            return node
+        replaced: dict[int, ast.AST] = {}
+
+        def visit(part: ast.AST) -> None:
+            choosing = isinstance(part, (ast.IfExp, ast.BoolOp)) or expressions.must_stop_early(part)
+            if choosing or isinstance(part, (ast.Lambda, *COMPREHENSIONS)):
+                return
+            for child in ast.iter_child_nodes(part):
+                visit(child)
+            if isinstance(part, ast.NamedExpr) and (function := self.held_function(part.value)) is not UNKNOWN:
+                if part.target.id in self.visible and self.visible[part.target.id][0] is not function:
+                    what = f"`{ast.unparse(part)}`, where the name stands for another function,"
+                    self.refuse(part, what, "assign in a statement of its own")
+                self.hold(part.target.id, function, part)
+                replaced[id(part)] = ast.copy_location(ast.Name(part.target.id, ast.Load()), part)
+
+        visit(node)
+        return with_nodes(node, replaced) if replaced else node
 
     # ---- functions inside -------------------------------------------------------------------------------------------
 
@@ -159,9 +185,8 @@ class FunctionValueBuilder(CallBuilder):
     # ---- expressions ------------------------------------------------------------------------------------------------
 
     def in_order(self, node: ast.expr) -> ast.expr:
-        """See ExpressionBuilder; lambdas in place of their names, and comprehensions that call written out."""
-        node = self.with_lambdas(node)
-        return super().in_order(self.written_out(node))
+        """See ExpressionBuilder; lambdas in place of their names."""
+        return super().in_order(self.with_lambdas(node))
 
     def with_lambdas(self, node: ast.expr) -> ast.expr:
         """The expression with the lambdas that its names stand for."""
@@ -179,7 +204,7 @@ class FunctionValueBuilder(CallBuilder):
         self.expanding += 1
         if self.expanding > MOST_NESTED:
             self.refuse(places[0], f"a lambda that calls itself, {places[0].id!r},", "write it with `def`")
-        expanded = _with_nodes(node, {id(place): copy.deepcopy(named[place.id]) for place in places})
+        expanded = with_nodes(node, {id(place): copy.deepcopy(named[place.id]) for place in places})
         expanded = self.with_lambdas(expanded)
         self.expanding -= 1
         return expanded
@@ -232,100 +257,14 @@ class FunctionValueBuilder(CallBuilder):
                 return True
         return False
 
-    # ---- comprehensions ---------------------------------------------------------------------------------------------
-
-    def written_out(self, node: ast.expr) -> ast.expr:
-        """The expression with lists in place of comprehensions that call batched functions."""
-        places = [part for part in ast.walk(node) if isinstance(part, _COMPREHENSIONS)]
-        places = [part for part in places if self.calls_batched(part) or self.over_functions(part)]
-        replaced: dict[int, ast.AST] = {}
-        for place in places[:1]:  # the outermost; those inside are found again
-            parts: list[Any] = list(self.elements_of(place, place.generators, {}))
-            made: ast.expr
-            if isinstance(place, ast.DictComp):
-                made = ast.Dict([key for key, _ in parts], [value for _, value in parts])
-            elif isinstance(place, ast.SetComp):
-                self.refuse(place, "a set of values of the lane", "write a list")
-            else:
-                made = ast.List(parts, ast.Load())
-            replaced[id(place)] = expressions.located(made, place)
-        return self.written_out(_with_nodes(node, replaced)) if replaced else node
-
-    def over_functions(self, node: Any) -> bool:
-        """Whether a comprehension's variables stand for batched functions."""
-        over = [self.evaluate(g.iter) for g in node.generators if self.is_static(g.iter)]
-        leaves = [leaf for v in over if isinstance(v, Iterable) and not isinstance(v, Iterator) for leaf in _leaves(v)]
-        return any(isinstance(leaf, (LaneFunction, PrimitiveFunction)) for leaf in leaves)
-
-    def elements_of(
-        self, node: Any, generators: list[ast.comprehension], values: Mapping[str, ast.expr], made: int = 0
-    ) -> Iterator[Any]:
-        """The elements, with constants in place of the comprehension's variables."""
-        if not generators:
-            parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-            filled = [_filled(part, values) for part in parts]
-            yield tuple(filled) if isinstance(node, ast.DictComp) else filled[0]
-            return
-        first, *others = generators
-        over = _filled(first.iter, values)
-        if not self.is_static(over):
-            return self.refuse_calls(node)
-        try:
-            elements = iteration.elements(self.evaluate(over))
-        except TypeError as error:
-            raise CompileError(f"`{expressions.text_of(over)}`: {error}.", self.source.at(first.iter)) from None
-        for element in elements:
-            inner = {**values, **self.constants(first.target, element)}
-            tests = [_filled(test, inner) for test in first.ifs]
-            if not all(map(self.is_static, tests)):
-                return self.refuse_calls(node)
-            if all(self.evaluate(test) for test in tests):
-                for part in self.elements_of(node, others, inner):
-                    made += 1
-                    if made > MOST_ELEMENTS:
-                        what = f"a comprehension of more than {MOST_ELEMENTS} elements that calls a batched function"
-                        self.refuse(node, what, "use a for loop and a buffer")
-                    yield part
-        return None
-
-    def refuse_calls(self, node: ast.AST) -> None:
-        """Raise for calls within a comprehension that goes by values of the lane."""
-        call = next(p for p in ast.walk(node) if isinstance(p, ast.Call) and self.calls_batched(p))
-        called = ast.unparse(call).split("(")[0]
-        what = f"a call of `{called}` inside a lambda or comprehension"
-        self.refuse(call, f"{what} that goes by values of the lane", "use a for loop, or a range known at compile time")
-
-    def constants(self, target: ast.expr, value: Any) -> dict[str, ast.expr]:
-        """The names of a comprehension's target, and the constants they stand for."""
-        if isinstance(target, ast.Name):
-            return {target.id: self.hidden(value)}
-        pattern = expressions.Pattern.of(target, lambda part: self.refuse(part, "this target", "use plain names"))
-        try:
-            return {name: self.hidden(part) for name, part in zip(pattern.names, pattern.take_apart(value))}
-        except (TypeError, ValueError) as error:
-            raise CompileError(f"`{ast.unparse(target)}`: {error}.", self.source.at(target)) from None
-
 
 _BATCH = "batchnuts.autobatch.api"
-
-
-def _leaves(value: Iterable[Any]) -> list[Any]:
-    """What a constant holds; of arrays and ranges nothing."""
-    containers = (tuple, list, set, frozenset, dict, *map(type, ({}.items(), {}.values())))
-    parts = [*value] if isinstance(value, containers) else []
-    return [leaf for part in parts for leaf in flatten(part)[0]]
 
 
 def _is_plain(node: ast.Call) -> bool:
     return not any(isinstance(a, ast.Starred) for a in node.args) and all(k.arg for k in node.keywords)
 
 
-def _with_nodes(node: ast.expr, nodes: Mapping[int, ast.AST]) -> ast.expr:
-    """A copy with other nodes in place of some, by their `id`."""
+def with_nodes(node: ast.expr, nodes: Mapping[int, ast.AST]) -> ast.expr:
+    """A copy in which some nodes, by their `id`, are replaced."""
     return copy.deepcopy(node, dict(nodes))
-
-
-def _filled(node: ast.expr, values: Mapping[str, ast.expr]) -> ast.expr:
-    """A copy with expressions in place of names that it reads."""
-    places = [load for load in expressions.free_loads(node) if load.id in values]
-    return _with_nodes(node, {id(load): expressions.located(copy.deepcopy(values[load.id]), load) for load in places})

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 WRITE = "@write"
 ROW = "@row"
-"""The names by which the statements call `functions.write` and `indexing.row`; no identifier of a user is one."""
+"""The names by which the statements call `functions.write` and `indexing.row`; not valid identifiers for a user."""
 
 Refuse = Callable[[ast.AST, str, str], NoReturn]
 """Called with the place, what cannot be batched, and the rewrite."""
@@ -35,7 +35,7 @@ class Rewriter:
         self.refuse = refuse
 
     def simpler(self, statement: ast.stmt) -> list[ast.stmt] | None:
-        """What stands for an assignment to elements, or to a name in place; None for every other statement."""
+        """The replacement of an assignment to elements, or to a name in place; None for every other statement."""
         made: list[ast.stmt] = []
         match statement:
             case ast.Assign(targets=targets, value=value) if any(map(_has_element, targets)):
@@ -109,6 +109,9 @@ class Rewriter:
                 isinstance(part, ast.Constant) and type(part.value) is not int
             ):
                 what = f"assignment to `{ast.unparse(target)}`, whose index is no integer,"
+                if isinstance(part, ast.Constant) and isinstance(node, ast.Name):
+                    entry = f"{{**{node.id}, {part.value!r}: value}}"
+                    self.refuse(target, what, f"make a new dict of the same keys: {node.id} = {entry}")
                 self.refuse(target, what, "assign one element at a time, or use ops.where or ops.concatenate")
         if isinstance(node, ast.Attribute):
             what = f"assignment to `{ast.unparse(target)}`, an element of a field,"

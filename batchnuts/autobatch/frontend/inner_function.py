@@ -14,8 +14,8 @@ from batchnuts.autobatch.language.functions import LaneFunction
 class InnerFunction(LaneFunction):
     """A `def` or lambda inside a batched function; equal to itself when the program is read again.
 
-    identity: what it is known by: first the function around it, then its name and place. settle: tells its source and
-        which variables of the function around it it reads, as things stand at the first call.
+    identity: the enclosing function, its name and place. settle: gives its source and the variables of the enclosing
+    function that it reads, as known at the first call.
     """
 
     def __init__(

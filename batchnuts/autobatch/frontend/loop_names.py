@@ -7,6 +7,8 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+from batchnuts.autobatch.frontend.expressions import free_loads
+
 
 def own_names(loop: ast.For, function: list[ast.stmt]) -> set[str]:
     """Names that carry nothing from one round to the next or after the loop; `function` has the loop, or a copy."""
@@ -32,6 +34,9 @@ def renamed(node: Any, names: dict[str, str]) -> Any:
 
 def _read_outside(part: ast.AST, loop: ast.For) -> Iterator[str]:
     """Names that are read outside the loop's body, where other loops have not bound them."""
+    if isinstance(part, ast.expr):  # not the names that comprehensions and lambdas bind
+        yield from (load.id for load in free_loads(part))
+        return
     if not isinstance(part, ast.For):
         yield from _read_by(part)
         for child in ast.iter_child_nodes(part):
@@ -56,9 +61,7 @@ def _stored(node: ast.AST) -> list[str]:
 
 
 def _read_by(node: ast.AST) -> Iterator[str]:
-    """The names that a node itself reads."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        yield node.id
+    """The names that a statement reads which it assigns."""
     if isinstance(node, ast.AugAssign):
         yield from _stored(node.target)
 
@@ -73,6 +76,9 @@ def _carried(statements: list[ast.stmt], bound: set[str]) -> Iterator[str]:
                 yield from visit(other)
             yield from _carried(part.body, bound.union(_stored(part.target)))
             yield from _carried(part.orelse, bound)
+            return
+        if isinstance(part, ast.expr):
+            yield from (load.id for load in free_loads(part) if load.id not in bound)
             return
         yield from (name for name in _read_by(part) if name not in bound)
         for _, field in ast.iter_fields(part):

@@ -1,8 +1,8 @@
-"""An expression's syntax made to work on lanes: operators, subscripts and builtins become calls of lane functions.
+"""An expression rewritten to work on lanes: operators, subscripts and builtins become calls of lane functions.
 
     n // d + x[i]   -->   add(floor_divide(n, d, checks, 0), item(x, i, checks, 1))
 
-Numbered checks go where an operand that is no constant could have no result: the expression's value then comes with one
+Numbered checks are added where a non-constant operand could have no defined result: the expression then also gives one
 boolean for each (see `operators.Checks`), which the frontend asserts.
 """
 
@@ -13,14 +13,14 @@ import builtins
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from batchnuts.autobatch.language import builtins as lane_builtins
 from batchnuts.autobatch.language import operators, ops
-from batchnuts.autobatch.language.indexing import item
-from batchnuts.autobatch.language.iteration import iterated, known, range_bound
+from batchnuts.autobatch.language.indexing import item, item_of_constants
+from batchnuts.autobatch.language.iteration import all_iterated, iterated, known, known_elements, looked_up, range_bound
 
-PREFIX = "@"  # no identifier of a user can hold it
+PREFIX = "@"  # not part of any identifier
 TRUTH = PREFIX + "truth"
 NOT = PREFIX + "not"
 CHECKS = PREFIX + "checks"
@@ -37,7 +37,7 @@ _BUILTINS: dict[Any, Any] = {
     builtins.any: lane_builtins.python_any,
     builtins.all: lane_builtins.python_all,
 }
-"""Builtins that Python defines on numbers only, and what stands for them on arrays of every backend."""
+"""Builtins that Python defines on numbers only, and their replacements for arrays of every backend."""
 
 _WHERE_CALLED: dict[Any, Any] = {
     builtins.int: lane_builtins.python_int,
@@ -55,15 +55,31 @@ _ITERATING: dict[Any, int] = {
 }
 """Builtins that iterate over their arguments, from the first or second one on."""
 
-_CONDITION = ("a condition within a comprehension", "use a `for` loop, or ops.where to choose between two values")
+_CONDITION = (
+    "a condition within a comprehension or lambda",
+    "use a `for` loop, or ops.where to choose between two values",
+)
 _RANGE = ("the end of a range within an expression", "loop with `for i in range(n):` as a statement")
 _TEXT = ("what a text or hash is made of", "make texts of the results")
+
+_NUMBER = ("what this builtin takes", "use autobatch.ops, or the backend's own function")
 
 _KNOWING: dict[Any, tuple[str, str]] = {
     builtins.range: _RANGE,
     **dict.fromkeys((builtins.str, builtins.repr, builtins.ascii, builtins.format, builtins.hash), _TEXT),
+    **dict.fromkeys((builtins.chr, builtins.bin, builtins.hex, builtins.oct), _TEXT),
+    builtins.complex: _NUMBER,
 }
 """Builtins of numbers that must be known when the expression is compiled: what they are, and what to do instead."""
+
+_KNOWING_ELEMENTS: dict[Any, tuple[str, str]] = {**dict.fromkeys((builtins.set, builtins.frozenset), _TEXT)}
+"""Builtins that hash the elements of what they are given."""
+
+_CHOOSING: dict[Any, Any] = {builtins.filter: lane_builtins.python_filter, builtins.sorted: lane_builtins.python_sorted}
+"""Builtins that choose by what they find in their arguments, and what stands for them where these are the lane's."""
+
+_LOOKING_UP = ("index", "count", "get")
+"""Methods of Python's containers that compare or hash."""
 
 _CHECKED_BUILTINS = {builtins.divmod: "integer division by zero", builtins.pow: "an integer to a negative power"}
 
@@ -95,7 +111,7 @@ _CHECKED: dict[type[ast.AST], tuple[Any, str]] = {
     ast.LShift: (operators.left_shift, "a negative shift"),
     ast.RShift: (operators.right_shift, "a negative shift"),
 }
-"""Operators that not every second operand goes with, and what a message says of such a one."""
+"""Operators that are undefined for some second operands, and the message for these."""
 
 _FUNCTIONS: dict[str, Any] = {
     **{PREFIX + operator.__name__: function for operator, function in _PLAIN.items()},
@@ -103,10 +119,15 @@ _FUNCTIONS: dict[str, Any] = {
     **{PREFIX + builtin.__name__: function for builtin, function in _WHERE_CALLED.items()},
     PREFIX + "Div": operators.divide,
     PREFIX + "StaticDiv": operators.static_divide,
+    **{PREFIX + builtin.__name__: function for builtin, function in _CHOOSING.items()},
     PREFIX + "item": item,
+    PREFIX + "item_of_constants": item_of_constants,
     PREFIX + "slice": slice,
     PREFIX + "iterated": iterated,
+    PREFIX + "all_iterated": all_iterated,
     PREFIX + "known": known,
+    PREFIX + "known_elements": known_elements,
+    PREFIX + "looked_up": looked_up,
     BOUND: range_bound,
     TRUTH: lane_builtins.truth,
     NOT: lambda value: ops.logical_not(lane_builtins.truth(value)),
@@ -127,7 +148,7 @@ def with_lane_functions(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of an expression: the part of it that is checked, and what is wrong where it does not hold."""
+    """A check of an expression: the part that is checked, and the message if it does not hold."""
 
     node: ast.expr
     message: str
@@ -148,16 +169,19 @@ class _OnLanes(ast.NodeTransformer):
         """Whether an operand depends on a variable of the lane."""
         return any(isinstance(part, ast.Name) and part.id in self.lane_names for part in ast.walk(node))
 
-    def known(self, node: ast.expr, reason: tuple[str, str]) -> ast.expr:
+    def known(self, node: ast.expr, reason: tuple[str, str], check: str = "known") -> ast.expr:
         """The visited node; if it depends on the lane, with the check that its value does not."""
         texts = [ast.Constant(text) for text in reason]
         of_the_lane = self.of_the_lane(node)
         visited: ast.expr = self.visit(node)
-        return self.call("known", node, visited, *texts) if of_the_lane else visited
+        return self.call(check, node, visited, *texts) if of_the_lane else visited
 
     def iterated(self, node: ast.expr) -> ast.expr:
         """The visited node, as something to iterate over."""
         of_the_lane = self.of_the_lane(node)
+        if isinstance(node, ast.Starred):
+            starred: ast.expr = self.visit(node.value)
+            return ast.copy_location(ast.Starred(self.call("all_iterated", node, starred), ast.Load()), node)
         visited: ast.expr = self.visit(node)
         return self.call("iterated", node, visited) if of_the_lane else visited
 
@@ -166,7 +190,7 @@ class _OnLanes(ast.NodeTransformer):
         return ast.fix_missing_locations(ast.copy_location(made, node))
 
     def check(self, node: ast.expr, problem: str) -> list[ast.expr]:
-        """The arguments that tell a lane function which check it makes; equal parts share one."""
+        """The arguments that give a lane function the number of its check; equal parts share one."""
         text = ast.unparse(node).replace(CONSTANT, "")
         number, _ = self.checks.setdefault(text, (len(self.checks), Check(node, f"{problem} in `{text}`")))
         return [ast.Name(CHECKS, ast.Load()), ast.Constant(number)]
@@ -191,7 +215,7 @@ class _OnLanes(ast.NodeTransformer):
         return node if isinstance(node.operand, ast.Constant) else self.call(type(node.op).__name__, node, node.operand)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """`a < b < c` as `(a < b) & (b < c)`: what must not be evaluated too early was taken out before."""
+        """`a < b < c` as `(a < b) & (b < c)`: operands that must not be evaluated early were moved out before."""
         self.generic_visit(node)
         if not all(type(op) in _PLAIN for op in node.ops):
             return node
@@ -206,7 +230,7 @@ class _OnLanes(ast.NodeTransformer):
         return result
 
     def comprehension(self, node: Any) -> Any:
-        """A comprehension, whose iterables may be arrays and whose conditions are no values of the lane."""
+        """A comprehension, whose iterables may be arrays and whose conditions do not depend on the lane."""
         outside = set(self.lane_names)
         for generator in node.generators:
             of_the_lane = self.of_the_lane(generator.iter)
@@ -253,8 +277,11 @@ class _OnLanes(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         if not self.varies(node.slice):
+            plain = all(isinstance(part, _PLAIN_INDEX) for part in ast.walk(node.slice))
             self.generic_visit(node)
-            return node
+            if plain or not isinstance(node.ctx, ast.Load):
+                return node
+            return self.call("item_of_constants", node, node.value, _index(node.slice))
         extra = self.check(copy.deepcopy(node), "an index out of range")
         self.generic_visit(node)
         return self.call("item", node, node.value, _index(node.slice), *extra)
@@ -271,6 +298,17 @@ class _OnLanes(ast.NodeTransformer):
         return value if callable(value) else None
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
+        """A call; the parameters of a lambda beside values of the lane are values of the lane."""
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        lambdas = [argument for argument in arguments if isinstance(argument, ast.Lambda)]
+        outside = set(self.lane_names)
+        if any(self.of_the_lane(argument) for argument in arguments if argument not in lambdas):
+            self.lane_names |= {part.arg for lambda_ in lambdas for part in ast.walk(lambda_.args) if _is_arg(part)}
+        made = self.called(node)
+        self.lane_names = outside
+        return made
+
+    def called(self, node: ast.Call) -> ast.expr:
         called = node.func
         if isinstance(called, ast.Name) and called.id == BOUND and self.varies(node):
             extra = self.check(copy.deepcopy(node.args[0]), "the bound of a range beyond int64")
@@ -281,13 +319,21 @@ class _OnLanes(ast.NodeTransformer):
         if builtin in _KNOWING:
             node.args = [self.known(a, _KNOWING[builtin]) for a in node.args]
             return node
+        if builtin in _KNOWING_ELEMENTS:
+            node.args = [self.known(a, _KNOWING_ELEMENTS[builtin], "known_elements") for a in node.args]
+            return node
         if builtin in _ITERATING:
             first = _ITERATING[builtin]
+            if builtin in _CHOOSING and self.of_the_lane(node):
+                node.func = ast.copy_location(ast.Name(PREFIX + builtin.__name__, ast.Load()), node)
             node.args = [self.visit(a) if i < first else self.iterated(a) for i, a in enumerate(node.args)]
             node.keywords = [self.visit(keyword) for keyword in node.keywords]
             return node
         if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Constant) and called.attr == "format":
             node.args = [self.known(a, _TEXT) for a in node.args]
+        elif isinstance(called, ast.Attribute) and called.attr in _LOOKING_UP and any(map(self.of_the_lane, node.args)):
+            holder = copy.deepcopy(called.value)
+            node.args = [self.call("looked_up", a, copy.deepcopy(holder), a) for a in node.args[:1]] + node.args[1:]
         if builtin not in _WHERE_CALLED:
             self.generic_visit(node)
             return node
@@ -302,6 +348,13 @@ class _OnLanes(ast.NodeTransformer):
         node.func = ast.copy_location(ast.Name(PREFIX + builtin.__name__, ast.Load()), node)
         node.args += [ast.fix_missing_locations(ast.copy_location(e, node)) for e in extra]
         return node
+
+
+_PLAIN_INDEX = (ast.Constant, ast.Slice, ast.Tuple, ast.UnaryOp, ast.unaryop, ast.expr_context)
+
+
+def _is_arg(node: ast.AST) -> TypeGuard[ast.arg]:
+    return isinstance(node, ast.arg)
 
 
 def _index(node: ast.expr) -> ast.expr:

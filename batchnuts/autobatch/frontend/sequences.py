@@ -2,9 +2,9 @@
 
     for i, (a, b) in enumerate(zip(x, y)):      Enumerate(Zip((Held("_1"), Held("_2"))), 0)
 
-A loop counts its rounds `k` from zero. A sequence tells the values of round `k` from those of the variables that it
-reads (`item`), how many rounds there are as far as types tell (`length`), and whether there is a round `k` as far as
-values do (`bounds`).
+A loop counts its iterations `k` from zero. A sequence gives the values of iteration `k` from those of the variables
+that it reads (`item`), the number of iterations if types determine it (`length`), and the conditions on values for an
+iteration `k` (`bounds`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Hide = Callable[[Any], ast.expr]
 
 @dataclass(frozen=True)
 class Learned:
-    """What types say of a loop: how many rounds it makes at most, and whether one body can serve them all."""
+    """What types determine about a loop: its maximum number of iterations, and whether one body serves all of them."""
 
     rounds: int
     alike: bool
@@ -39,16 +39,23 @@ class Learned:
 
 @dataclass(frozen=True)
 class Apart:
-    """Types say of an expression that its parts meet dtypes of their own: each part becomes an op."""
+    """Types show that the parts of an expression have dtypes of their own: each part becomes an op."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Types say which numbers a comprehension's range gives, or those of the elements that it runs over."""
+
+    numbers: tuple[int, ...]
 
 
 class LearnedMore(CompileError):
-    """Types tell that a loop or an expression (by the place it stands at) has to be written in another way.
+    """Types show that a loop or an expression (identified by its place) has to be compiled differently.
 
     The program is to be read again.
     """
 
-    def __init__(self, loop: Hashable, learned: Learned | Apart) -> None:
+    def __init__(self, loop: Hashable, learned: Learned | Apart | Numbers) -> None:
         super().__init__("the elements of a structure that a loop runs over have different types")
         self.loop = loop
         self.learned = learned
@@ -84,23 +91,23 @@ class Sequence:
         return ()
 
     def length(self, lengths: Lengths) -> int | None:
-        """How many rounds it has at most; None where only a number of the lane tells. ValueError of a strict zip."""
+        """The maximum number of iterations; None where it is a value of the lane. ValueError of a strict zip."""
         return self.inners()[0].length(lengths)
 
     def bounds(self, values: Values, k: Any) -> list[Any]:
-        """Conditions that hold where there is a round `k`, as far as the length does not tell."""
+        """Conditions for an iteration `k` that do not follow from the length."""
         return [bound for inner in self.inners() for bound in inner.bounds(values, k)]
 
     def item(self, values: Values, k: Any) -> Any:
-        """The value of round `k`. Raises NotAlike where `k` cannot choose it."""
+        """The value of iteration `k`. Raises NotAlike where `k` cannot choose it."""
         raise NotImplementedError
 
     def text(self, k: str) -> str:
-        """How the program's text shows the value of round `k`."""
+        """The value of iteration `k` in the program's text."""
         raise NotImplementedError
 
     def in_round(self, k: int, hide: Hide) -> ast.expr:
-        """The value of a round that is known, as an expression."""
+        """The value of an iteration whose number is known, as an expression."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""From a Python function to its syntax tree, with every node at its true line and column in the user's file."""
+"""From a Python function to its syntax tree, with every node at its line and column in the user's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the text of an expression tells the passes: what it may do on lanes that do not need it, what it undoes.
+"""Properties of an expression that passes use: whether it may run on lanes that do not need it, what it inverts.
 
 These are facts about one pure expression over local variables, found in its syntax; nothing is evaluated.
 """

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,8 @@ from typing import Any
 from batchnuts.autobatch.errors import CompileError, Source
 from batchnuts.autobatch.frontend import expressions
 from batchnuts.autobatch.frontend.calls import Callee
-from batchnuts.autobatch.frontend.for_loops import ForLoopBuilder, Loop, Reading
+from batchnuts.autobatch.frontend.comprehensions import ComprehensionBuilder
+from batchnuts.autobatch.frontend.for_loops import Loop, Reading
 from batchnuts.autobatch.frontend.in_place import Rewriter
 from batchnuts.autobatch.frontend.inner_function import InnerFunction
 from batchnuts.autobatch.frontend.source import FunctionSource, read_function
@@ -42,10 +44,10 @@ from batchnuts.autobatch.ir.program import (
 from batchnuts.autobatch.language.functions import LaneFunction, is_share, sync
 
 MOST_VERSIONS = 64
-"""How often a function may be compiled for the functions that it is given."""
+"""How many versions of a function may be compiled for different function arguments."""
 
 
-class _FunctionBuilder(ForLoopBuilder):
+class _FunctionBuilder(ComprehensionBuilder):
     """The statements of one function."""
 
     def __init__(
@@ -67,6 +69,8 @@ class _FunctionBuilder(ForLoopBuilder):
         self.defaults = {}
         self.visible = {}
         self.unsettled = set()
+        self.numbers = {}
+        self.asked = {}
         self.loops: list[Loop] = []
         self.bodies: list[list[ast.stmt]] = []
         own = lambda name: name in self.locals and name not in captured  # noqa: E731
@@ -79,6 +83,12 @@ class _FunctionBuilder(ForLoopBuilder):
             self.statement(statement)
 
     def statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Return(value=ast.expr()) | ast.Assign() | ast.AugAssign():
+                named = self.functions_named(node.value)  # type: ignore[arg-type]
+                if named is not node.value:
+                    node = copy.copy(node)
+                    node.value = named
         simpler = self.in_place.simpler(node)
         if simpler is not None:
             self.body(simpler)
@@ -265,7 +275,7 @@ class _FunctionBuilder(ForLoopBuilder):
 def build_program(root: LaneFunction, reading: Reading | None = None) -> Program:
     """The Program whose main graph calls `root` once; every batched function it can reach is in `functions`.
 
-    reading: what is known of its loops, and where what is found out about them is noted.
+    reading: what is known about its loops, and where new findings are noted.
 
     Variables have no types yet. Raises UnsupportedSyntaxError, UndefinedVariableError or CompileError at the line.
     """

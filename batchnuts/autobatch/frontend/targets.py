@@ -1,9 +1,9 @@
-"""What stands on the left of an assignment: names, tuples of targets, elements of arrays."""
+"""Targets of assignments: names, tuples of targets, elements of arrays."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from batchnuts.autobatch.frontend import expressions
@@ -33,6 +33,43 @@ class TargetBuilder(FunctionValueBuilder):
         kept = [n if last[n] == i else self.temporary() for i, n in enumerate(pattern.names)]
         return tuple(map(self.variable, kept)), pattern.take_apart
 
+    def parts_with_functions(self, target: ast.Tuple | ast.List, value: ast.expr) -> list[ast.expr] | None:
+        """The parts of a tuple, as many as there are targets, where some are functions; None for everything else."""
+        if isinstance(value, (ast.Tuple, ast.List)):
+            parts = value.elts
+        elif isinstance(held := self.static(value), (tuple, list)):
+            parts = [expressions.located(self.hidden(part), value) for part in held]
+        else:
+            return None
+        fits = len(parts) == len(target.elts) and not any(isinstance(p, ast.Starred) for p in (*parts, *target.elts))
+        return parts if fits and any(map(self.holds_functions, parts)) else None
+
+    def pairs(self, target: ast.Tuple | ast.List, parts: list[ast.expr]) -> Iterator[tuple[ast.expr, ast.expr]]:
+        """The targets of a tuple and those of tuples in it, and their values."""
+        for element, part in zip(target.elts, parts):
+            nested = isinstance(element, (ast.Tuple, ast.List))
+            inner = self.parts_with_functions(element, part) if nested else None  # type: ignore[arg-type]
+            if inner is None:
+                yield element, part
+            else:
+                yield from self.pairs(element, inner)  # type: ignore[arg-type]
+
+    def assign_parts(self, pairs: list[tuple[ast.expr, ast.expr]]) -> None:
+        """Targets and their values, all of which are evaluated first."""
+        held = [(t, v) if self.holds_functions(v) else (t, self.evaluated(v)) for t, v in pairs]
+        functions = [self.held_function(v) if isinstance(t, ast.Name) else expressions.UNKNOWN for t, v in held]
+        for (target, value), function in zip(held, functions):
+            if isinstance(target, ast.Name) and function is not expressions.UNKNOWN:
+                self.hold(target.id, function, target)
+            else:
+                self.assign_target(target, value)
+
+    def evaluated(self, value: ast.expr) -> ast.expr:
+        """A variable with the value."""
+        name = self.temporary()
+        self.assign(name, value)
+        return ast.copy_location(ast.Name(name, ast.Load()), value)
+
     def assign_target(self, target: ast.expr, value: ast.expr) -> None:
         """target = value."""
         match target:
@@ -46,6 +83,8 @@ class TargetBuilder(FunctionValueBuilder):
                     self.refuse(target, what, "use another name")
                 self.assign(identifier, value)
                 self.unsettled.discard(identifier)
+            case ast.Tuple() | ast.List() if (parts := self.parts_with_functions(target, value)) is not None:
+                self.assign_parts(list(self.pairs(target, parts)))
             case ast.Tuple() | ast.List():
                 pure = self.purify(value)
                 outs, take_apart = self.outputs(target)

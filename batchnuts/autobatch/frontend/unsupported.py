@@ -1,4 +1,4 @@
-"""Python that the language leaves out, and what a message about it says."""
+"""Python constructs outside the language, and the messages about them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REWRITES: dict[type[ast.AST], str] = {
     ast.AsyncFor: "use `for ... in range(...)`",
     ast.AsyncWith: "do the set-up outside the batched function",
 }
-"""What to write instead of what the language leaves out; it completes the sentence `Instead, ...`."""
+"""The rewrites of unsupported constructs; each completes the sentence `Instead, ...`."""
 
 KEYWORDS: dict[type[ast.AST], str] = {
     ast.AsyncFunctionDef: "async def",
@@ -32,4 +32,4 @@ KEYWORDS: dict[type[ast.AST], str] = {
     ast.AsyncFor: "async for",
     ast.AsyncWith: "async with",
 }
-"""Statements that Python's syntax tree calls otherwise than its source text does."""
+"""Statements whose name in Python's syntax tree differs from the keyword."""

@@ -1,4 +1,4 @@
-"""Control-flow graphs: edges, reachability, and the clean-up that leaves no empty or unreachable block."""
+"""Control-flow graphs: edges, reachability, and a simplification that removes empty and unreachable blocks."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def simplify(program: Program) -> Program:
 
 
 def computes_little(block: Block, most: int) -> bool:
-    """Whether the block has no gate and at most so many computing ops, all cheap and unable to fail on any value."""
+    """Whether the block has no gate and at most this many computing ops, all cheap and unable to fail on any value."""
     computing = [op for op in block.ops if not (isinstance(op, PrimOp) and op.function is COPY)]
     harmless = all(isinstance(op, PrimOp) and (op.function.speculable or not op.vars_in) for op in computing)
     return harmless and not block.gate and len(computing) <= most

@@ -1,6 +1,6 @@
 """Dataflow analyses over control-flow graphs: one worklist, and analyses as values given to it.
 
-Liveness is the one the compiler lives on: a variable is live where its top frame may be read before it is replaced.
+Liveness is the most used one: a variable is live where its top frame may be read before it is replaced.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ Edges = dict[str, tuple[str, ...]]
 def components(labels: tuple[str, ...], following: Edges) -> list[tuple[str, ...]]:
     """Strongly connected components of the graph on `labels`, sources first; labels keep their order within one."""
     inside = frozenset(labels)
-    behind = {label: reached(label, following, inside) for label in labels}
+    reachable = {label: reached(label, following, inside) for label in labels}
     found: dict[str, tuple[str, ...]] = {}
     for label in labels:
         if not any(label in part for part in found.values()):
-            found[label] = tuple(x for x in labels if x == label or (x in behind[label] and label in behind[x]))
-    # what reaches another component reaches all that the other does, and the other besides
-    return sorted(found.values(), key=lambda part: -len(behind[part[0]] | {part[0]}))
+            found[label] = tuple(x for x in labels if x == label or (x in reachable[label] and label in reachable[x]))
+    # a component that reaches another reaches everything that the other does, and the other itself
+    return sorted(found.values(), key=lambda part: -len(reachable[part[0]] | {part[0]}))
 
 
 def is_loop(component: tuple[str, ...], following: Edges) -> bool:

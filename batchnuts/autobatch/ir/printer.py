@@ -58,7 +58,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def show_braced(text: str) -> str:
-    """A primitive's text in braces; what would end it too early, or break the line, is escaped."""
+    """A primitive's text in braces; characters that would end it early or break the line are escaped."""
     depth = 0
     balanced = True
     for character in text:
@@ -94,7 +94,7 @@ def _show_key(key: Any) -> str:
 
 
 def show_op(op: Op | Terminator, variant: int = 1) -> str:
-    """One op or terminator on one line; `variant` tells primitives apart that read the same and are not."""
+    """One op or terminator on one line; `variant` distinguishes different primitives with the same text."""
     match op:
         case PrimOp(vars_out, function, vars_in):
             name = "copy" if function is COPY else show_braced(function.text)

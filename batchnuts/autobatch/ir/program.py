@@ -60,17 +60,17 @@ class VariableAllocation(enum.Enum):
 
 
 STORED = (VariableAllocation.REGISTER, VariableAllocation.FULL)
-"""Where the variables are that live from one block to another."""
+"""The storage of variables that live from one block to another."""
 
 
 @dataclass(frozen=True)
 class Primitive:
     """A traceable function of one lane's arrays, returning a tuple with one array for each output variable.
 
-    Two primitives are equal if they read the same: what `call` does is no part of a program's text.
+    Two primitives are equal if their texts are: `call` is not part of a program's text.
 
-    `batched` functions take and return arrays with a leading lane axis instead. `costly` marks the operation worth
-    waiting for (a gradient): schedules prefer to run it when many lanes have arrived, and the profile counts it.
+    `batched` functions take and return arrays with a leading lane axis instead. `costly` marks an expensive operation
+    (a gradient): schedules run it preferably when many lanes have arrived, and the profile counts it.
     """
 
     text: str
@@ -86,7 +86,7 @@ class Primitive:
     parts: tuple[frozenset[str], ...] = field(default=(), compare=False)
     """For each part of the expression that could be an op of its own, the variables that it reads."""
     rearranges: bool = field(default=False, compare=False)
-    """Which inputs it passes on unchanged, if any, does not depend on their values."""
+    """Which inputs, if any, it passes on unchanged does not depend on their values."""
 
 
 COPY = Primitive("copy", lambda *values: values)
@@ -118,7 +118,7 @@ class WriteRowOp:
 class AssertOp:
     """Stop the lanes on which the scalar boolean `cond_var` does not hold; the run then raises `message` at `source`.
 
-    What comes after it in its block may still be computed for those lanes, with results that nobody sees.
+    What comes after it in its block may still be computed for those lanes, with results that are discarded.
     """
 
     cond_var: str

@@ -1,4 +1,4 @@
-"""What a program consists of, counted: what each pass is there to make smaller."""
+"""Counts of what a program consists of, which the passes reduce."""
 
 from __future__ import annotations
 

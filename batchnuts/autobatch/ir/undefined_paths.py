@@ -41,7 +41,7 @@ def first_reader(function: Function, variable: str) -> tuple[Source | None, str]
 
 
 def _reading_op(block: Block, variable: str) -> Op | None:
-    """What reads the variable in the block before the block assigns it."""
+    """The op that reads the variable in the block before the block assigns it."""
     for op in block.ops:
         if variable in reads(op):
             return op
@@ -64,7 +64,7 @@ def _path(came_from: Mapping[str, str | None], label: str) -> list[str]:
 
 
 def _conditions(function: Function, variable: str, path: list[str]) -> str:
-    """The branches of the path that matter: from their other side there is a way around its end."""
+    """The branches of the path that matter: those whose other side can avoid the end of the path."""
     before = predecessors(function.graph, through_calls=False)
     after = successors(function.graph, through_calls=False)
     blocks = {block.label: block for block in function.graph.blocks}
@@ -78,20 +78,20 @@ def _conditions(function: Function, variable: str, path: list[str]) -> str:
             if label not in ways_around and label != reader:
                 ways_around.add(label)
                 todo.append(label)
-    told = []
+    conditions = []
     for label, taken in pairwise(path):
         branch = blocks[label].terminator
         if isinstance(branch, BranchOp):
             holds = taken == branch.true_label
             if (branch.false_label if holds else branch.true_label) in ways_around:
-                told.append(_told(blocks[label], branch, holds))
-    return "when " + " and ".join(told) if told else "always"
+                conditions.append(_condition_text(blocks[label], branch, holds))
+    return "when " + " and ".join(conditions) if conditions else "always"
 
 
-def _told(block: Block, branch: BranchOp, holds: bool) -> str:
+def _condition_text(block: Block, branch: BranchOp, holds: bool) -> str:
     line = f"line {branch.source.line}" if branch.source else "an unknown line"
     if block.label.split(".")[1:2] == ["for"]:
-        return f"the `for` loop of {line} has {'another round' if holds else 'no round left'}"
+        return f"the `for` loop of {line} has {'another iteration' if holds else 'no iteration left'}"
     made = [op for op in block.ops if isinstance(op, PrimOp) and branch.cond_var in op.vars_out]
     text = made[-1].function.text if made else ""
     text = re.sub(r"^bool\((\w+)\)$", r"\1", text)

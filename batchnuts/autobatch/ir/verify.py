@@ -98,7 +98,7 @@ def check_well_formed(program: Program) -> None:
 
 
 def _raise_undefined(function: Function, variable: str) -> NoReturn:
-    """Raise about a variable that is live where the function starts, at the block where that shows."""
+    """Raise for a variable that is live at the start of the function, at the block that reads it."""
 
     def transfer(block: Block, assigned: frozenset[bool]) -> frozenset[bool]:
         writing = any(variable in writes(op) for op in block.ops)

@@ -1,1 +1,1 @@
-"""What one-lane programs are written in: functions, structures, and what operators mean on one lane's values."""
+"""The language of one-lane programs: functions, structures, and the meaning of operators on one lane's values."""

@@ -1,6 +1,6 @@
-"""Which library a value belongs to, its dtype and shape, and how values of several dtypes meet.
+"""Which library a value belongs to, its dtype and shape, and the promotion of dtypes.
 
-The one place that tells NumPy from TensorFlow. TensorFlow is not imported before a tensor is seen.
+The one place that distinguishes NumPy from TensorFlow. TensorFlow is not imported before a tensor is seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_tensor(value: Any) -> bool:
     return _is_tensorflow(type(value))  # type: ignore[arg-type]  # mypy: a type as Hashable
 
 
-@functools.lru_cache(maxsize=256)  # not all: types of the user's come and go
+@functools.lru_cache(maxsize=256)  # bounded: users' types may be temporary
 def _is_tensorflow(kind: type) -> bool:
     return builtins.any(base.__module__.partition(".")[0] == "tensorflow" for base in kind.__mro__)
 
@@ -43,7 +43,7 @@ def is_python_scalar(*values: Any) -> bool:
 
 
 def tensorflow() -> Any:
-    """The library; to be called only with a tensor at hand, when it is loaded already."""
+    """The library; to be called only with a tensor, when it is already loaded."""
     import tensorflow as tf
 
     return tf
@@ -83,7 +83,7 @@ def common_dtype(values: Sequence[Any], real: bool = False) -> Any:
 def require_fits(number: Any, dtype: Any) -> None:
     """Raise OverflowError for a Python number that the dtype does not hold: NumPy's rule, for floats too.
 
-    Of floats this is a finite number that would become infinite; that one is rounded is no mistake.
+    Of floats this is a finite number that would become infinite; rounding is not an error.
     """
     dtype = np.dtype(dtype)
     if dtype.kind in "iu" and isinstance(number, int):

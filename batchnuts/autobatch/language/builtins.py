@@ -1,10 +1,10 @@
-"""Python's builtins on one lane's values: what the compiler puts in place of `min`, `int`, `len` and the rest."""
+"""Python's builtins on one lane's values: replacements for `min`, `int`, `len` and others."""
 
 from __future__ import annotations
 
 import builtins
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from batchnuts.autobatch.language import operators, ops
@@ -17,6 +17,7 @@ from batchnuts.autobatch.language.arrays import (
     static_shape,
     uses_tensorflow,
 )
+from batchnuts.autobatch.language.iteration import known
 
 _Function = Callable[..., Any]
 
@@ -88,6 +89,21 @@ def python_all(values: Iterable[Any]) -> Any:
     return functools.reduce(ops.logical_and, elements, True)
 
 
+def python_filter(function: _Function | None, values: Iterable[Any]) -> Iterator[Any]:
+    """`filter` by conditions that are known when it runs. Raises TypeError for a value of the lane."""
+    advice = "use a `for` loop, or ops.where to choose between two values"
+    return builtins.filter(
+        lambda v: known(v if function is None else function(v), "what filter() asks", advice), values
+    )
+
+
+def python_sorted(values: Iterable[Any], *, key: _Function | None = None, reverse: bool = False) -> list[Any]:
+    """`sorted` by what is known when it runs. Raises TypeError for values of the lane."""
+    advice = "swap elements in a loop, as `x[i], x[j] = x[j], x[i]`, or use the sort of one backend"
+    place = key or (lambda value: value)
+    return builtins.sorted(values, key=lambda v: known(place(v), "what sorted() compares", advice), reverse=reverse)
+
+
 def python_abs(x: Any) -> Any:
     """`abs`, of arrays elementwise."""
     return ops.abs(x) if is_array(x) else builtins.abs(x)
@@ -104,8 +120,9 @@ def python_round(x: Any, ndigits: int | None = None) -> Any:
     Decimal places are found as NumPy does it, by scaling, and may differ from Python's in the last place.
     """
     if not is_array(x):
-        return builtins.round(x, ndigits)
+        return builtins.round(x, known(ndigits, "the number of digits of round()", "scale the number, and ops.round"))
     require_scalar(x, "round()")
+    known(ndigits, "the number of digits of round()", "scale the number and use ops.round")
     if ndigits is None:
         return ops.cast(ops.round(x), _integer_of(x))
     dtype, scale = dtype_of(x), ops.full_like(x, 10 ** builtins.abs(ndigits))

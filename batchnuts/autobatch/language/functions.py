@@ -1,4 +1,4 @@
-"""What the frontend recognizes when a user's code calls it: batched functions, declared primitives, `write`, `sync`."""
+"""The callables that the frontend recognizes: batched functions, declared primitives, `write`, `sync`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.errors import UnsupportedSyntaxError, start_of, start_of_line
+from batchnuts.autobatch.errors import TypeConflictError, UnsupportedSyntaxError, start_of, start_of_line
+from batchnuts.autobatch.language.arrays import require_fits
 from batchnuts.autobatch.language.pytree import map_leaves
 
 single_lane: ContextVar[bool] = ContextVar("single_lane", default=False)
@@ -39,20 +40,29 @@ class LaneFunction:
         return inspect.signature(self.python_function)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Called where a class has the function for an attribute: a method would get no `self`."""
+        """Called when a class has the function as an attribute: a method would get no `self`."""
         self.method_of = owner  # an error here would reach users as one of `__set_name__`
 
     def refuse_method(self, owner: type | None) -> None:
         """Raise UnsupportedSyntaxError, at its line, if the function is a method of that class."""
         name = self.python_function.__name__
         if owner is not None and getattr(self, "__qualname__", "") == f"{owner.__qualname__}.{name}":
-            first = next(iter(self.signature.parameters), "self")
-            raise UnsupportedSyntaxError(
-                f"the method {name!r} of class {owner.__name__!r} cannot be batched: its `{first}` is no array. Define "
-                "the function outside the class, over the arrays it needs, or put @staticmethod above @batch. Methods "
-                "without @batch can be called in batched functions.",
-                start_of(self.python_function),
-            )
+            raise self._no_method(owner.__name__)
+
+    def refuse_in_class(self) -> None:
+        """Raise likewise for what stands in a class and takes its `cls` or `self`, which `C.f.run(n)` does not give."""
+        around = ("", "", *getattr(self, "__qualname__", "").split("."))[-2]
+        if around not in ("", "<locals>") and next(iter(self.signature.parameters), "") in ("cls", "self"):
+            raise self._no_method(around)
+
+    def _no_method(self, owner: str) -> UnsupportedSyntaxError:
+        name, first = self.python_function.__name__, next(iter(self.signature.parameters), "self")
+        return UnsupportedSyntaxError(
+            f"the method {name!r} of class {owner!r} cannot be batched: its `{first}` is no array. Define "
+            "the function outside the class, over the arrays it needs, or put @staticmethod above @batch. Methods "
+            "without @batch can be called in batched functions.",
+            start_of(self.python_function),
+        )
 
 
 _NO_FUNCTIONS = {
@@ -61,7 +71,7 @@ _NO_FUNCTIONS = {
     "BatchedFunction": ("one that is batched already", "Leave out the second @batch"),
     "PrimitiveFunction": ("a primitive", "Leave out @primitive, or @batch"),
 }
-"""By type, what is given in place of a function, and what to do."""
+"""By type: the description of an argument that is not a function, and the remedy."""
 
 
 def require_function(function: Any, frame: FrameType) -> None:
@@ -107,7 +117,7 @@ def primitive(
 
     batched: the function is already written over a leading lane axis: every argument and result has shape
         [lanes, ...], and row i of the result depends on row i of the arguments only.
-    costly: the function is what the program spends its time on; schedules wait for many lanes before they run it.
+    costly: the function dominates the running time; schedules gather many lanes before they run it.
 
     A function that needs neither flag needs no declaration. Arguments are positional.
     """
@@ -122,17 +132,35 @@ def write(buffer: Any, index: Any, value: Any) -> Any:
     One lane: buffer [n, ...], index an integer scalar in [0, n), value [...] of the buffer's dtype; or three equal
     structures of buffers and values with one index. Inside a batched function, `buffer = write(buffer, i, value)`
     is done in place, whatever n. An index outside [0, n) is a ValueError in plain Python and writes nothing in the
-    machine.
+    machine. Raises TypeConflictError for a value that is not of the buffer's dtype and row's shape, or a Python number
+    that the dtype does not hold.
     """
 
     def one(rows: Any, row: Any) -> Any:
         rows = np.array(rows)
+        _require_holds(rows, row)
         if not 0 <= int(index) < len(rows):
             raise ValueError(f"write: index {int(index)} is outside the buffer's {len(rows)} rows")
         rows[int(index)] = row
         return rows
 
     return map_leaves(one, buffer, value)
+
+
+def _require_holds(rows: Any, row: Any) -> None:
+    """Raise TypeConflictError where compiled programs would, for what NumPy casts in silence."""
+    kinds = {bool: "b", int: "iufc", float: "fc", complex: "c"}
+    value = np.asarray(row)
+    fits = rows.dtype.kind in kinds[type(row)] if type(row) in kinds else rows.dtype == value.dtype
+    if not rows.ndim or rows.shape[1:] != value.shape or not fits:
+        raise TypeConflictError(
+            f"write: a row of {rows.dtype}{list(rows.shape)} cannot hold {value.dtype}{list(value.shape)}. The value "
+            "must have the buffer's dtype and its shape without the first axis."
+        )
+    try:
+        require_fits(row, rows.dtype)
+    except OverflowError as error:
+        raise TypeConflictError(f"write: {error}.") from None
 
 
 def sync(fraction: float = 1.0) -> None:

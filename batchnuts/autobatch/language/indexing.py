@@ -1,31 +1,32 @@
 """`x[index]` where the index is a lane's own value: Python's meaning, negative indices included, on every backend.
 
-An index outside the array is noted in `Checks`, and the nearest element stands for the result. Indices known at compile
-time need none of this: they stay Python's own subscript.
+An index outside the array is noted in `Checks`, and the nearest element is the result. Indices known at compile time
+stay Python's own subscripts.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from batchnuts.autobatch.language import ops
 from batchnuts.autobatch.language.arrays import convert, dtype_of, is_array, static_shape, tensorflow, uses_tensorflow
 from batchnuts.autobatch.language.operators import Checks
+from batchnuts.autobatch.language.pytree import flatten
 
 
 def item(x: Any, index: Any, checks: Checks, check: int) -> Any:
     """`x[index]`. index: an integer scalar, one integer vector, static slices, None, ..., or a tuple of these.
 
-    Raises TypeError for what has no static meaning: a slice with bounds of the lane, a boolean mask, a tuple or list
-    indexed by a lane's value. IndexError for too many indices.
+    Raises TypeError for an index whose result has no static shape: a slice with bounds of the lane, a boolean mask, a
+    tuple or list indexed by a lane's value. IndexError for too many indices.
     """
     parts = index if isinstance(index, tuple) else (index,)
     if not is_array(x):
         if any(is_array(part) for part in parts):
-            raise TypeError(
-                f"the index of a {type(x).__name__} must be known at compile time, and this one is a lane's value. "
-                "Make it an array first: ops.stack(values)[i], or numpy.array for constants"
-            )
+            kind = type(x).__name__
+            raise TypeError(f"the index of a {kind} must be known at compile time, {_instead_of_index(x)}")
         return x[index]
     parts = tuple(convert(p, dtype_of(p), uses_tensorflow(p)) if isinstance(p, list) else p for p in parts)
     shape = static_shape(x)
@@ -46,6 +47,60 @@ def item(x: Any, index: Any, checks: Checks, check: int) -> Any:
     return _gathered(convert(x, dtype_of(x), True), safe)
 
 
+def _instead_of_index(x: Any) -> str:
+    """What to do in place of indexing a structure by a value of the lane: what it holds decides."""
+    leaves, _ = flatten(x)
+    if any(callable(leaf) and not is_array(leaf) for leaf in leaves):
+        return (
+            "and this one is a lane's value. Functions are chosen when the program is compiled: write `if` and `else`, "
+            "with a call in each"
+        )
+    if any(isinstance(leaf, (str, bytes)) for leaf in leaves):
+        return (
+            "and this one is a lane's value. Texts are chosen when the program is compiled: write `if` and `else` "
+            "around what the text chooses"
+        )
+    values = "tuple(values.values())" if isinstance(x, dict) else "values"
+    return (
+        f"and this one is a lane's value. Make it an array first: ops.stack({values})[i], or numpy.array for constants"
+    )
+
+
+def item_of_constants(x: Any, index: Any) -> Any:
+    """`x[index]` of an index known at compile time; a list or array of integers takes elements on every backend.
+
+    A vector of booleans takes those where it is true. Raises IndexError for an index outside, TypeError as `item`.
+    """
+    parts = index if isinstance(index, tuple) else (index,)
+    if not is_array(x) or not any(isinstance(part, (list, np.ndarray)) and np.ndim(part) for part in parts):
+        return x[index]
+    shape = static_shape(x)
+    if shape is None:
+        raise ValueError("indexing an array of unknown rank")
+    parts = _full(tuple(np.asarray(part) if isinstance(part, list) else part for part in parts), len(shape))
+    axes = iter(shape)
+    found = [part if part is None else _from_the_front(part, next(axes)) for part in parts]
+    _require_indices(tuple(found))
+    return _gathered(x, found) if uses_tensorflow(x) else x[tuple(found)]
+
+
+def _from_the_front(part: Any, extent: int | None) -> Any:
+    """An index of constants: integers counted from the front, in place of booleans too; slices as they are."""
+    if isinstance(part, slice):
+        return part
+    if extent is None:
+        raise ValueError("indexing an axis of unknown extent")
+    if isinstance(part, np.ndarray) and part.dtype == bool and part.shape == (extent,):
+        return np.flatnonzero(part)
+    part = part.astype("int64") if isinstance(part, np.ndarray) and not part.size else part
+    if dtype_of(part).kind in "iu":
+        outside = (np.less(part, -extent) | np.greater_equal(part, extent)).any()
+        if outside:
+            raise IndexError(f"the index {part} is outside an axis of {extent} elements")
+        return np.where(np.less(part, 0), part + extent, part)[()] if np.ndim(part) else int(part) % extent
+    return part
+
+
 def _full(parts: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
     """The indices with `...` written out, one for each axis (and None for each new one)."""
     used = sum(part is not None and part is not Ellipsis for part in parts)
@@ -62,8 +117,8 @@ def _require_indices(parts: tuple[Any, ...]) -> None:
         if isinstance(part, slice):
             if any(is_array(bound) for bound in (part.start, part.stop, part.step)):
                 raise TypeError(
-                    "the bounds of a slice must be known at compile time, since they decide the result's shape. Index "
-                    "element by element, or mask with ops.where"
+                    "the bounds of a slice must be known at compile time, since they decide the result's shape. Take "
+                    "elements by an array of indices, as x[i + numpy.arange(n)], or mask with ops.where"
                 )
         elif part is not None:
             if dtype_of(part).kind not in "iu":

@@ -1,6 +1,6 @@
-"""What a `for` loop runs over, on one lane's values: arrays by their first axis, and structures of known length.
+"""Iteration on one lane's values: arrays by their first axis, and structures of known length.
 
-The round `k` of a loop takes `element(sequence, k)`. Elements of equal type are chosen by their number, so one body
+Iteration `k` of a loop takes `element(sequence, k)`. Elements of equal type are indexed by their number, so one body
 serves all; `NotAlike` is raised for others.
 """
 
@@ -30,13 +30,13 @@ _MOST = 1_000_000
 
 
 class NotAlike(Exception):
-    """The elements of a structure have different types, or there are none: no number chooses one."""
+    """The elements of a structure have different types, or there are none: they cannot be indexed by a number."""
 
 
 def as_sequence(x: Any) -> Any:
     """What a loop over `x` runs over: arrays, tuples, lists and ranges as they are, other iterables as tuples.
 
-    Raises TypeError for what Python does not iterate either, and for what gives texts: a dict, a string.
+    Raises TypeError for objects that are not iterable, and for those that give strings: a dict, a string.
     """
     if isinstance(x, (dict, str, bytes)):
         kind = type(x).__name__
@@ -68,9 +68,27 @@ def iterated(x: Any) -> Any:
 
 
 def known(x: Any, what: str, advice: str) -> Any:
-    """`x` itself, a number that Python must have at hand. Raises TypeError for an array: each lane has its own."""
+    """`x` itself, a number that must be known when compiling. Raises TypeError for an array: each lane has its own."""
     if is_array(x):
         raise TypeError(f"{what} must be known when the expression is compiled, not a value of the lane; {advice}")
+    return x
+
+
+def all_iterated(values: Any) -> tuple[Any, ...]:
+    """Each of several things to iterate over, as `iterated` has it."""
+    return tuple(map(iterated, elements(values)))
+
+
+def known_elements(x: Any, what: str, advice: str) -> Any:
+    """`x` itself, or its elements, which Python must have at hand. Raises TypeError as `known`."""
+    return tuple(known(element, what, advice) for element in ((x,) if is_array(x) else x))
+
+
+def looked_up(container: Any, x: Any) -> Any:
+    """`x` itself, which a method of a Python container compares with its elements or hashes: no value of the lane."""
+    if isinstance(container, (tuple, list, dict, range)):
+        advice = "compare with each element, or index an array"
+        return known(x, f"what is looked up in a {type(container).__name__}", advice)
     return x
 
 
@@ -129,7 +147,7 @@ def _type(value: Any) -> Any:
 def _row(x: Any, k: Any) -> Any:
     shape = static_shape(x)
     assert shape is not None
-    if shape[0] == 0:  # of no elements: a loop that makes no round still has a type for its variable
+    if shape[0] == 0:  # without elements: the variable of a loop that makes no iteration still has a type
         return np.zeros([extent or 0 for extent in shape[1:]], dtype_of(x))[()]
     if not is_array(k) and shape[0] is not None:
         k = min(max(k, 0), shape[0] - 1)

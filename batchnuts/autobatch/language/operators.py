@@ -4,15 +4,15 @@
   `n * 0.5` of an integer `n` is float64, `/` of integers is float64. Between two booleans Python's arithmetic (1 + 1
   is 2) and NumPy's (True or True) differ, so it is refused. Values that are no arrays keep Python's own operators.
 - **Meaning.** `//` and `%` round down and have the divisor's sign, on floats too. Integers wrap, floats are IEEE 754's.
-- **Checks.** What would have no value (an integer divided by zero, say) never raises on a lane:
-  the operation goes on with a harmless operand, and `Checks` remembers that the lane must not.
+- **Checks.** An operation without a defined result (an integer divided by zero, say) never raises on a lane: it is
+computed with a harmless operand, and `Checks` notes that the lane must stop.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, KeysView, Sequence, ValuesView
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from batchnuts.autobatch.language.arrays import (
     is_python_scalar,
     is_tensor,
     require_fits,
+    require_scalar,
     static_shape,
     tensorflow,
     uses_tensorflow,
@@ -140,9 +141,9 @@ _times = _arithmetic("multiply", "*", operator.mul, operator.mul)
 
 
 def multiply(x: Any, y: Any) -> Any:
-    """`x * y`. TypeError for a list or tuple repeated as often as a lane's number says."""
+    """`x * y`. TypeError for a list or tuple repeated by a value of the lane."""
     for sequence, count in ((x, y), (y, x)):
-        if isinstance(sequence, (list, tuple)) and is_array(count) and static_shape(count) == ():
+        if isinstance(sequence, (list, tuple, str)) and is_array(count) and static_shape(count) == ():
             raise TypeError(
                 f"a {type(sequence).__name__} times a lane's number has no length at compile time. Give the length as "
                 "a constant, or fill a buffer with autobatch.write"
@@ -162,7 +163,7 @@ def divide(x: Any, y: Any) -> Any:
 
 
 def _against_outside(name: str, x: Any, y: Any) -> bool | None:
-    """What comparing integers of an array with a Python integer outside their dtype gives everywhere; else None."""
+    """The result, equal for all elements, of comparing with a Python integer outside the dtype; None for others."""
     for number, array, swapped in ((y, x, False), (x, y, True)):
         if type(number) is int and is_array(array) and dtype_of(array).kind in "iu":
             limits = np.iinfo(dtype_of(array))
@@ -183,7 +184,7 @@ def _as_one_sign(a: Any, b: Any, x: Any, y: Any) -> tuple[Any, Any]:
         signed = convert(value, "int64", True)
         signs.append(tf.cast(signed < 0, tf.int64) * (1 if dtype_of(value).kind == "u" else -1))
         bits.append(signed)
-    # the differing sign decides; alike, the 64 bits compare as they stand
+    # different signs decide; for equal signs the 64 bits are compared directly
     return tf.where(signs[0] == signs[1], bits[0], signs[0]), tf.where(signs[0] == signs[1], bits[1], signs[1])
 
 
@@ -216,11 +217,32 @@ greater_equal = _comparison("greater_equal", operator.ge, "greater_equal", order
 
 
 def contains(x: Any, values: Any) -> Any:
-    """`x in values`: whether the scalar `x` equals an element of an array, tuple or list."""
+    """`x in values`: whether the scalar `x` equals an element of an array, tuple, list, range, set, or a dict's key."""
+    if is_array(x) and isinstance(values, range):
+        return _in_range(x, values)
+    if is_array(x) and isinstance(values, (set, frozenset, dict, KeysView, ValuesView)):
+        values = tuple(value for value in values if is_array(value) or is_python_scalar(value))
+        if not values:
+            return False
     if not (is_array(values) or (isinstance(values, (tuple, list)) and any(map(is_array, (x, *values))))):
         return x in values
     found = [ops.any(equal(x, value)) for value in ([values] if is_array(values) else values)]
     return functools.reduce(ops.logical_or, found, False)
+
+
+def _in_range(x: Any, values: range) -> Any:
+    """Whether the number `x` is one of a range's."""
+    require_scalar(x, "`in` of a range")
+    kind = dtype_of(x).kind
+    wide = ops.cast(x, "float64" if kind == "f" else "int64")
+    if not values:
+        return not_equal(wide, wide) if kind != "f" else ops.logical_and(equal(wide, 0), not_equal(wide, 0))
+    number = wide if kind == "b" else x
+    low, high = min(values[0], values[-1]), max(values[0], values[-1])
+    inside = ops.logical_and(greater_equal(number, low), less_equal(number, high))
+    if abs(values.step) == 1 and kind != "f":
+        return inside
+    return ops.logical_and(inside, equal(remainder(subtract(wide, low), abs(values.step)), 0))
 
 
 def not_contains(x: Any, values: Any) -> Any:
@@ -274,7 +296,7 @@ _Division = Callable[..., Any]
 
 
 def _safe_divisor(x: Any, y: Any, symbol: str, checks: Checks | None, check: int) -> Any:
-    """`y`, with 1 for the zeros by which an integer would be divided; these are noted, or raise without `checks`."""
+    """`y`, with 1 in place of zeros of an integer divisor; these are noted, or raise without `checks`."""
     _refuse_bools(symbol, x, y)
     if common_dtype((x, y)).kind not in "iu":
         return y
@@ -323,7 +345,7 @@ def _division(name: str, symbol: str, python: _Binary, integers: _Binary, floats
 
 
 def _without_minus_one(y: Any) -> tuple[Any, Any]:
-    """Where signed `y` is -1, and `y` with 1 there: the least integer over -1 traps some processors."""
+    """Where signed `y` is -1, and `y` with 1 there: the smallest integer over -1 traps on some processors."""
     tf = tensorflow()
     static = tf.get_static_value(y)
     if y.dtype.is_unsigned or (static is not None and not (static == -1).any()):
@@ -395,7 +417,7 @@ def _tensor_power(x: Any, y: Any) -> Any:
     tf = tensorflow()
     if x.dtype.is_floating:
         power = tf.pow(x, y)
-        # TensorFlow makes a root of it, which has another value for -0.0 and -inf
+        # TensorFlow computes a square root, which differs for -0.0 and -inf
         return tf.where((x == 0) | (x == -np.inf), tf.pow(tf.abs(x), y), power) if _is_half(y) else power
     if x.dtype.is_complex:
         return tf.pow(x, y)
@@ -416,7 +438,8 @@ def _tensor_power(x: Any, y: Any) -> Any:
 
 
 def power(x: Any, y: Any, checks: Checks | None = None, check: int = 0) -> Any:
-    """`x ** y`. An integer to a negative integer has no integer value: it is noted, or raises without `checks`."""
+    """`x ** y`. An integer to a negative integer power has no integer value: that is noted, or raises without
+    `checks`."""
     x, y = _as_arrays(x, y)
     operands = _operands(x, y)
     numeric = all(is_array(v) or is_python_scalar(v) for v in (x, y))

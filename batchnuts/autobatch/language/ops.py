@@ -5,9 +5,9 @@ TensorFlow, else with NumPy and SciPy. TensorFlow is not imported before a tenso
 
 Rules that hold for all of them:
 
-- **Types.** Arguments of one function meet in one dtype, found by NumPy 2's promotion rules on both backends. Python
-  scalars are weak: they take the dtype of the arrays they meet (a float that meets only integers makes float64, an
-  integer that meets only bools makes int64). Functions of real analysis compute integers and bools in float64.
+- **Types.** Arguments of one function are promoted to one dtype, by NumPy 2's rules on both backends. Python scalars
+are weak: they take the dtype of the arrays they are combined with (a float with integers only gives float64, an integer
+with bools only gives int64). Functions of real analysis compute integers and bools in float64.
 - **Python scalars.** When every argument is a Python scalar so is the result, so that literals stay weak.
 - **Numerics.** Outside its domain a function gives NaN or infinity as IEEE 754 has it, without a warning: the lanes
   that wait while others work may hold any value. NumPy and TensorFlow agree to a few units in the last place.
@@ -112,7 +112,8 @@ def _tensor_sign(x: Any) -> Any:
 
 def _tensor_logaddexp(x: Any, y: Any) -> Any:
     # Ordered by comparison, not by maximum(), so that the gradient at a tie is (1/2, 1/2). An infinite larger argument
-    # is the result itself; no gap is taken then, as infinity minus infinity puts NaN into value and gradient.
+    # is the result itself; then no difference is computed, as infinity minus infinity would put NaN into value and
+    # gradient.
     tf = _tensorflow()
     ordered = x >= y
     larger, smaller, zero = tf.where(ordered, x, y), tf.where(ordered, y, x), tf.zeros_like(x)
@@ -174,10 +175,10 @@ def _ordered(boolean: str, before: _Function) -> _Function:
 def _reduced(boolean: str, number: str) -> _Function:
     def extreme(x: Any, axis: Any, keepdims: bool) -> Any:
         tf = _tensorflow()
-        least = getattr(tf, boolean if x.dtype.is_bool else number)(x, axis, keepdims)
+        minimum = getattr(tf, boolean if x.dtype.is_bool else number)(x, axis, keepdims)
         if not x.dtype.is_floating:
-            return least
-        return tf.where(tf.reduce_any(x != x, axis, keepdims), tf.constant(np.nan, x.dtype), least)  # as in _ordered
+            return minimum
+        return tf.where(tf.reduce_any(x != x, axis, keepdims), tf.constant(np.nan, x.dtype), minimum)  # as in _ordered
 
     return extreme
 
@@ -204,15 +205,15 @@ isnan = _elementwise("isnan", np.isnan, "math.is_nan", _REAL, "Not a number; boo
 
 _as_real = _elementwise("_as_real", np.positive, "identity", _REAL, "`x` itself.")
 square = _elementwise("square", np.square, "square", _ANY, "x * x.")
-abs = _elementwise("abs", np.abs, _tensor_abs, _ANY, "Absolute value (the least signed integer has none and wraps).")
+abs = _elementwise("abs", np.abs, _tensor_abs, _ANY, "Absolute value (the smallest signed integer wraps).")
 sign = _elementwise("sign", np.sign, _tensor_sign, _ANY, "-1, 0 or 1 in the dtype of `x`; NaN stays.")
 
-floor = _elementwise("floor", np.floor, "floor", _ROUNDING, "Greatest integer not above `x`.")
-ceil = _elementwise("ceil", np.ceil, "math.ceil", _ROUNDING, "Least integer not below `x`.")
+floor = _elementwise("floor", np.floor, "floor", _ROUNDING, "Largest integer not above `x`.")
+ceil = _elementwise("ceil", np.ceil, "math.ceil", _ROUNDING, "Smallest integer not below `x`.")
 round = _elementwise("round", np.rint, "round", _ROUNDING, "Nearest integer, halves to the even one as Python has it.")
 
-minimum = _pairwise("minimum", np.minimum, _ordered("logical_and", operator.le), _ANY, "The lesser; NaN if either.")
-maximum = _pairwise("maximum", np.maximum, _ordered("logical_or", operator.ge), _ANY, "The greater; NaN if either.")
+minimum = _pairwise("minimum", np.minimum, _ordered("logical_and", operator.le), _ANY, "Minimum; NaN if either is NaN.")
+maximum = _pairwise("maximum", np.maximum, _ordered("logical_or", operator.ge), _ANY, "Maximum; NaN if either is NaN.")
 logaddexp = _pairwise(
     "logaddexp",
     np.logaddexp,
@@ -258,7 +259,7 @@ logical_or = _logical("logical_or", np.logical_or, "logical_or", "Either true.")
 
 any = _reduction("any", np.any, "reduce_any", lambda dtype: np.dtype(bool), "Whether any element is true (not 0).")
 all = _reduction("all", np.all, "reduce_all", lambda dtype: np.dtype(bool), "Whether all elements are true (not 0).")
-# NumPy alone would widen small integers here; TensorFlow's habit of keeping the dtype is taken, and bools are counted.
+# NumPy alone would widen small integers here; TensorFlow's rule, to keep the dtype, is used, and bools are counted.
 sum = _reduction(
     "sum",
     lambda x, **options: np.sum(x, dtype=x.dtype, **options),
@@ -274,10 +275,10 @@ mean = _reduction(
     "Arithmetic mean; of integers in float64.",
 )
 min = _reduction(
-    "min", np.min, _reduced("reduce_all", "reduce_min"), lambda dtype: dtype, "Least element; NaN if there is one."
+    "min", np.min, _reduced("reduce_all", "reduce_min"), lambda dtype: dtype, "Minimum; NaN if any element is NaN."
 )
 max = _reduction(
-    "max", np.max, _reduced("reduce_any", "reduce_max"), lambda dtype: dtype, "Greatest element; NaN if there is one."
+    "max", np.max, _reduced("reduce_any", "reduce_max"), lambda dtype: dtype, "Maximum; NaN if any element is NaN."
 )
 
 matmul = _publish(
@@ -304,7 +305,7 @@ def nonzero(x: Array) -> Array:
 def where(condition: Array, x: Array, y: Array) -> Array:
     """`x` where `condition` is true (not 0), else `y`, elementwise with broadcasting, in their common dtype.
 
-    Both are evaluated. A NaN in the part not taken does not reach the result, but it can reach a gradient: make the
+    Both are evaluated. A NaN in the part not selected does not reach the result, but it can reach a gradient: make the
     argument safe first, as in `log(where(x > 0, x, 1))`.
     """
     dtype, condition = _common_dtype((x, y)), nonzero(condition)
@@ -360,7 +361,7 @@ def cast(x: Array, dtype: Any) -> Array:
     """`x` in the dtype of that name ("float32", "int64", "bool", ...); the result is never weak.
 
     To integers it drops the fraction; integers wrap; to bool it is `x != 0`. A float that the integer dtype cannot hold
-    (NaN, out of range) gives some integer, which one depends on the backend.
+    (NaN, out of range) gives an integer that depends on the backend.
     """
     target = dtype_named(dtype)
     if target.kind == "b":

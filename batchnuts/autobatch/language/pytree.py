@@ -87,7 +87,7 @@ def unflatten(tree: TreeDef, leaves: Sequence[Any]) -> Any:
 
 
 def in_any_order(tree: TreeDef) -> TreeDef:
-    """The shape with the keys of its dicts sorted, to tell whether two differ in that alone."""
+    """The shape with the keys of its dicts sorted, to find out whether two shapes differ in key order alone."""
     children = [in_any_order(child) for child in tree.children]
     if tree.kind is not dict:
         return replace(tree, children=tuple(children))

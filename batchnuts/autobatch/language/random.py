@@ -42,7 +42,7 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 """Rotation distances of Threefry-2x32, used in turn; from the Random123 library that goes with the paper."""
 
 _PARITY = 0x1BD11BDA
-"""The constant that makes the third word of the key schedule, from Threefish."""
+"""The constant in the third word of the key schedule, from Threefish."""
 
 
 # The cipher
@@ -51,8 +51,8 @@ _PARITY = 0x1BD11BDA
 def threefry2x32(key: tuple[Array, Array], counter: tuple[Array, Array], rounds: int = 20) -> tuple[Array, Array]:
     """The Threefry-2x32 cipher: two uint32 words for each counter, elementwise with broadcasting.
 
-    key, counter: pairs of uint32 arrays. rounds: 20 is the authors' default, with a margin over the fewest that show no
-    statistical flaw.
+    key, counter: pairs of uint32 arrays. rounds: 20 is the authors' default, with a margin over the smallest number
+    without known statistical flaws.
     """
     words = (*key, *counter)
     if not ops.uses_tensorflow(*words):
@@ -66,7 +66,7 @@ def threefry2x32(key: tuple[Array, Array], counter: tuple[Array, Array], rounds:
 
 
 def _once(words: Any) -> Any:
-    """The same words: marked for `pfor`, so that XLA does not compute them again for each that makes use of them."""
+    """The same words, marked for `pfor` so that XLA does not compute them again for each use."""
     import tensorflow as tf
 
     return tf.raw_ops.Snapshot(input=words)
@@ -223,7 +223,7 @@ def uniform(key: Array, shape: Shape = (), dtype: Any = "float32") -> Array:
     """Uniform numbers on the open interval (0, 1), of the given shape and dtype (float32 or float64).
 
     They are the midpoints of 2**23 (float32) or 2**52 (float64) equal cells, all exact: never 0 or 1, symmetric about
-    1/2, the least 2**-24 or 2**-53.
+    1/2, the smallest 2**-24 or 2**-53.
     """
     return _centred(key, _shape_tuple(shape), ops.dtype_named(dtype)) * 0.5 + 0.5
 

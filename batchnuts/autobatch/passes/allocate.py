@@ -1,4 +1,4 @@
-"""Variable allocation ([R] section 3.2): who needs a stack, who a register, who nothing in the machine's state.
+"""Variable allocation ([R] section 3.2): which variables need a stack, a register, or nothing in the machine's state.
 
 push fib.return ; fib.return = ...   -->   fib.return = ...       (REGISTER: no frame beneath is ever read)
 push fib.n                           -->   push fib.n             (FULL)
@@ -40,7 +40,7 @@ def needs_stack(program: Program) -> Variables:
 
     The frame under a push matters only if, after the pop that uncovers it, the variable is read before it is
     assigned: liveness over the whole lowered program, where only reads of the top frame count, answers that by the
-    call graph. Variables with equal frames all the way down (`invariants`) need no stack either.
+    call graph. Variables with equal frames at every depth (`invariants`) need no stack either.
     """
     live = liveness(program.graph, frozenset(program.vars_out), through_calls=True, push_reads=False)
     exposed: set[str] = set()
@@ -54,11 +54,11 @@ def needs_stack(program: Program) -> Variables:
 
 
 def invariants(program: Program) -> Variables:
-    """Variables whose frames are equal all the way down a recursion, so that one register serves them all.
+    """Variables whose frames are equal at every depth of a recursion, so that one register serves them all.
 
     A formal parameter that every call within the recursion passes on unchanged (the static argument transformation),
     and a local that one op assigns, from nothing but literals and such variables. A variable that is assigned within
-    the recursion has to have no other value from outside: a parameter set to a literal first has its caller's value.
+    the recursion must have no other value from outside: a parameter set to a literal first has its caller's value.
     """
     reach = _reach(program)
     recursion = recursions(program)

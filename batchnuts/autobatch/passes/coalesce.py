@@ -1,4 +1,4 @@
-"""Coalescing: variables that only hand a value on to one another become one register.
+"""Coalescing: variables that are copies of each other become one register.
 
         walk.position = ...                              walk.position = ...
         build.return.position = copy walk.position  -->  (nothing)
@@ -32,10 +32,10 @@ from batchnuts.autobatch.ir.program import (
 
 
 def coalesce(program: Program) -> Program:
-    """The allocated program over fewer variables; `renamed` says under which name each of the old ones lives on.
+    """The allocated program over fewer variables; `renamed` maps each old name to the one that replaces it.
 
-    Joined variables make copies disappear, and with them conflicts between variables that held the same value all the
-    time; so it goes on until nothing more can be joined.
+    Joined variables make copies disappear, and with them conflicts between variables that always hold the same value;
+    so joining is repeated until nothing changes.
     """
     program = program.replace(renamed={v: v for v in program.var_alloc})
     while len((joined := _once(program)).var_alloc) < len(program.var_alloc):
@@ -85,7 +85,7 @@ def _once(program: Program) -> Program:
 
 
 def _shorter(a: str, b: str) -> bool:
-    """Which name tells a reader more: no temporaries, no `.return`, then the shorter."""
+    """Which name is more informative: no temporaries, no `.return`, then the shorter."""
 
     def badness(name: str) -> tuple[bool, int, str]:
         anonymous = any(part.startswith("_") or part == "return" for part in name.split("."))

@@ -1,4 +1,4 @@
-"""How deep a recursion goes, where an argument of the program tells it before the run.
+"""How deep a recursion goes, where an argument of the program gives it before the run.
 
     f(n): ... f(n - 1) ... f(n - 2) ...        at most about n calls within one another, if it stops near zero
 
@@ -39,7 +39,7 @@ class DepthBound:
 
 
 def depth_bound(program: Program) -> DepthBound | None:
-    """The bound of the only recursion of a program with calls, or None where no input tells it."""
+    """The bound of the only recursion of a program with calls, or None where no input gives one."""
     calls = call_graph(program)
     recursive = [f for f in program.functions if f.name in calls[f.name]]
     if len(recursive) != 1 or any(f.name in calls[g] for f in recursive for g in calls[f.name] - {f.name}):
@@ -64,7 +64,7 @@ def _sites(function: Function, callee: str) -> list[tuple[Block, int, FunctionCa
 
 
 def _countdown(function: Function, position: int, parameter: str) -> int | None:
-    """The least integer that every recursive call takes off the parameter, or None if one of them does not."""
+    """The smallest integer that a recursive call subtracts from the parameter, or None if one of them does not."""
     if any(parameter in writes(op) for block in function.graph.blocks for op in block.ops):
         return None
     steps = []

@@ -1,4 +1,4 @@
-"""Copies and dead code: what structures, temporaries and calling conventions leave behind.
+"""Elimination of copies and dead code, which structures, temporaries and calling conventions leave behind.
 
         f._1 = {x + 1} f.x
         f.y = copy f._1                -->    f.y = {x + 1} f.x
@@ -7,7 +7,7 @@
         f.return = {2 * z} f.z
 
 Within each block a read of a copy becomes a read of its original, a value computed only to be copied is computed in
-place, and ops whose results nobody reads go.
+place, and ops whose results are not read are removed.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Names = tuple[str, ...]
 
 
 def flatten_structures(program: Program, evaluator: Evaluator) -> Program:
-    """The program over leaf variables. `evaluator` tells, as in type inference, which leaves each op really uses."""
+    """The program over leaf variables. `evaluator` finds, as in type inference, which leaves each op really uses."""
     leaves: dict[str, Names] = {}
     types: dict[str, TensorType] = {}
     for variable, type_ in program.var_defs.items():

@@ -54,7 +54,7 @@ def if_convert(program: Program) -> Program:
 
 
 def _convert_one(program: Program, function: Function) -> Program | None:
-    """The program with one branch of the function less, or None if there is none to convert."""
+    """The program with one branch of the function converted, or None if there is none to convert."""
     before = predecessors(function.graph, through_calls=False)
     live = function_liveness(function)
     for block in function.graph.blocks:
@@ -130,6 +130,6 @@ def _straighten(
 
 
 def _fresh(wanted: str, taken: Container[str]) -> str:
-    """The wanted name, or that name with the least number that makes it new."""
+    """The wanted name, with the smallest number that makes it unique if it is taken."""
     names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
     return next(name for name in names if name not in taken)

@@ -52,7 +52,7 @@ _WEAK_ORDER = ["int64", "float64", "complex128"]
 
 @dataclass(frozen=True)
 class AbstractResult:
-    """What abstract evaluation of a primitive tells about one output variable.
+    """The result of abstract evaluation of a primitive for one output variable.
 
     type: a structure of TensorTypes. sources: for each leaf, the index of the input leaf it passes on unchanged, or
     None for a computed one. used: the input leaves that the computed leaves depend on.
@@ -64,7 +64,7 @@ class AbstractResult:
 
 
 class Evaluator(Protocol):
-    """What inference needs of a backend."""
+    """The interface of a backend that inference needs."""
 
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
         """The results of the primitive, one for each output variable, for arguments of these (structured) types.
@@ -159,14 +159,14 @@ class _Inference:
         self.assignments: dict[str, dict[Hashable, _Assignment]] = {}
         """For each variable, by place, what it is assigned."""
         self.conflicts: dict[str, TypeConflictError] = {}
-        """Variables whose assignments do not join as types stand now."""
+        """Variables whose assignments do not join with the present types."""
         self.met: dict[str, dict[str, None]] = {}
         """For each variable, the dtypes of the arrays that what it is assigned was computed from."""
         self.changed = False
         self.only_upwards = False
 
     def assign(self, variable: str, place: Hashable, new: Any, where: Source | None) -> None:
-        """Note what a place of the program assigns, and find the variable's type again."""
+        """Note the assignment at a place of the program, and update the variable's type."""
         assignments = self.assignments.setdefault(variable, {})
         assignments[place] = _Assignment(new, where)
         old = self.types.get(variable)
@@ -383,7 +383,7 @@ def _infer(program: Program, input_types: tuple[Any, ...], evaluator: Evaluator,
     for more in inference.other_hints() if len(hints) < _HINTS else ():
         try:
             return _infer(program, input_types, evaluator, more)
-        except CompileError:  # the first conflict is the one to show
+        except CompileError:  # the first conflict is the one to report
             continue
     raise next(iter(inference.conflicts.values()))
 

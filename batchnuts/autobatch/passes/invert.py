@@ -1,4 +1,4 @@
-"""Invertible parameters: what a recursive call adds to an integer is taken off again after it, without a stack.
+"""Invertible parameters: what a recursive call adds to an integer is subtracted again after it, without a stack.
 
     push f.depth                                      f.depth = {depth - 1} f.depth
     f.depth = {depth - 1} f.depth                     push_goto f.resume f.entry

@@ -42,10 +42,10 @@ from batchnuts.autobatch.ir.verify import check_well_formed
 def lower_function_calls(program: Program) -> Program:
     """One graph without FunctionCallOps, the bodies one after another, following the main graph's blocks.
 
-    Types of variables that no op mentions any more are left out.
-    Raises ValueError, naming the block, for an instruction that is none of the IR's, a call of an unknown function or
-    with the wrong number of variables, a jump to an unknown label, a variable that is read and that no path assigns,
-    or paths into a block that define different variables.
+    Types of variables that no op mentions any more are left out. Raises ValueError, naming the block, for an
+    instruction that is not part of the IR, a call of an unknown function or with the wrong number of variables, a jump
+    to an unknown label, a variable that is read and that no path assigns, or paths into a block that define different
+    variables.
     """
     check_well_formed(program)
     calls = call_graph(program)

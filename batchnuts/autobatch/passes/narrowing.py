@@ -1,4 +1,4 @@
-"""Python's numbers where they meet a narrower dtype: none is ever cast to what cannot hold it.
+"""Python's numbers combined with narrower dtypes: none is ever cast to a dtype that cannot hold it.
 
         f.y = {200}                               y: int64, a literal that meets nothing
         f.z = {y + n} f.y, f.n                    z: int64, computed
@@ -7,10 +7,10 @@
                                                   f.x = copy f.z                         x: uint8
 
 Weak types (see `infer_types`) stand for Python's numbers. One becomes an array of another dtype where it is assigned
-beside arrays, passed on, returned, written to a buffer, or is an operand. Which numbers it may be there is followed
-through copies, calls and what is computed from them alone: if all are known, one that does not fit is the user's
-mistake, at the line that holds the number; if not, the lane checks it. Of floats only known ones are looked at: others
-become infinite, as everywhere in IEEE 754.
+beside arrays, passed on, returned, written to a buffer, or is an operand. Its possible values are followed through
+copies, calls and arithmetic on such numbers alone: if all are known, one that does not fit is the user's mistake, at
+the line that holds the number; if not, the lane checks it. Of floats only known ones are looked at: others become
+infinite, as everywhere in IEEE 754.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ Numbers = dict[Any, Source | None] | None
 Types = Mapping[str, Any]
 
 _MANY = 16
-"""Numbers of one leaf that are followed; more are as good as unknown."""
+"""The maximum count of numbers followed for one leaf; more are treated as unknown."""
 
 ADVICE = "Cast the arrays to a wider dtype with autobatch.ops.cast, or give the inputs one."
 
 
 def possible_numbers(program: Program, types: Types, evaluator: Evaluator) -> dict[str, list[Numbers]]:
-    """For each leaf of each variable, which Python numbers it may be; `types` tell the weak ones."""
+    """For each leaf of each variable, which Python numbers it may be; `types` says which are weak."""
     found: dict[str, list[Numbers]] = {v: [None] * len(flatten(types[v])[0]) for v in program.vars_in}
     results = _Results(types, evaluator)
 
@@ -117,7 +117,7 @@ class _Results:
             return None
         leaves = iter([next(iter(n)) for n in given if n])
         arguments = [map_leaves(lambda _: next(leaves), self.types[v]) for v in op.vars_in]
-        with contextlib.suppress(Exception):  # it may well fail: on a path that is never taken
+        with contextlib.suppress(Exception):  # it may fail, on a path that is never taken
             return [flatten(result)[0] for result in op.function.call(*arguments)]
         return None
 
@@ -229,22 +229,22 @@ class Narrowing:
         return found
 
     def check(self, variable: str, leaf: int, dtype: str, source: Source | None) -> tuple[Op, Op]:
-        """What stops the lanes on which an integer leaf of the variable does not fit the dtype."""
+        """The ops that stop the lanes on which an integer leaf of the variable does not fit the dtype."""
         limits = np.iinfo(dtype)
         identifier = variable.rpartition(".")[2]
         tree = flatten(self.made.get(variable, self.types.get(variable)))[1]
         path = leaf_names(identifier, tree)[leaf]
-        least, most = int(limits.min), int(limits.max)
-        text = f"{least} <= {path}" if dtype == "uint64" else f"{least} <= {path} <= {most}"
+        lowest, most = int(limits.min), int(limits.max)
+        text = f"{lowest} <= {path}" if dtype == "uint64" else f"{lowest} <= {path} <= {most}"
         held = self.fresh(variable, None)
         self.made[held] = TensorType("bool")
         shown = self.texts.get(variable, path) if tree.kind is None else path
-        message = f"the integer `{shown}` does not fit {dtype}, which holds {least} to {most}"
-        function = Primitive(text, _within(leaf, least, most), speculable=True)
+        message = f"the integer `{shown}` does not fit {dtype}, which holds {lowest} to {most}"
+        function = Primitive(text, _within(leaf, lowest, most), speculable=True)
         return PrimOp((held,), function, (variable,), source), AssertOp(held, message, source)
 
     def fresh(self, like: str, kind: str | None) -> str:
-        """A variable of the same function that there is not yet; without a kind, one for a check."""
+        """A new variable of the same function; without a kind, one for a check."""
         function = like.rpartition(".")[0]
         number = 1
         while True:
@@ -262,11 +262,11 @@ def _with_dtype(dtype: str, leaf: TensorType) -> TensorType:
     return replace(leaf, dtype=dtype)
 
 
-def _within(leaf: int, least: int, most: int) -> Callable[..., tuple[Any, ...]]:
+def _within(leaf: int, lowest: int, most: int) -> Callable[..., tuple[Any, ...]]:
     def call(value: Any) -> tuple[Any, ...]:
         number = flatten(value)[0][leaf]
-        from_least, to_most = operators.greater_equal(number, least), operators.less_equal(number, most)
-        return (ops.logical_and(from_least, to_most),)
+        from_lowest, to_most = operators.greater_equal(number, lowest), operators.less_equal(number, most)
+        return (ops.logical_and(from_lowest, to_most),)
 
     return call
 

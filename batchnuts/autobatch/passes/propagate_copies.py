@@ -1,9 +1,9 @@
-"""Copies that change nothing: across blocks, a copy to where the value already stands.
+"""Redundant copies across blocks: a copy to a variable that already holds the value is removed.
 
     f.resume: f.kept = copy f.result ; branch f.ok a b
     b: f.result = copy f.kept ; return                   -->    b: return
 
-Inside a block `eliminate` sees to it; this pass knows which variables hold the same value wherever paths meet.
+Inside a block `eliminate` does this; this pass finds which variables hold the same value wherever paths meet.
 """
 
 from __future__ import annotations

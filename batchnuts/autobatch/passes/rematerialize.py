@@ -1,4 +1,4 @@
-"""Literals are written down again where they are read, instead of being carried from block to block.
+"""Rematerialization: literals are assigned again where they are read, instead of being carried from block to block.
 
     f.entry: f.limit = {10} ; goto f.while          f.entry: goto f.while
     f.while: f.more = {n < limit} f.n, f.limit -->  f.while: f.limit = {10} ; f.more = {n < limit} f.n, f.limit
@@ -24,7 +24,7 @@ from batchnuts.autobatch.ir.program import (
 )
 
 LARGEST_LITERAL = 16
-"""Elements that a literal may have; a larger one is better kept than repeated in the code of many blocks."""
+"""The maximum number of elements of such a literal; a larger one is better kept than repeated in many blocks."""
 
 
 def rematerialize(program: Program) -> Program:

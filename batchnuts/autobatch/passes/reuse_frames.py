@@ -8,7 +8,7 @@
     f.resume.2:                                  f.resume.2:
       ... ; pop f.b ; return                       ... ; return
 
-A formal parameter's frame is dropped when its function returns, but nobody reads it after its last use. Where that is
+A formal parameter's frame is dropped when its function returns, but is not read after its last use. If the last use is
 before a recursive call, dropping it there cancels with the call's push: the callee gets the frame, and drops it.
 """
 
@@ -47,7 +47,7 @@ class _Frame(enum.Enum):
 
 
 def reuse_frames(program: Program, functions: Sequence[Function]) -> Program:
-    """The allocated program with parameters' frames handed on. `functions`: those it was lowered from."""
+    """The allocated program in which parameters' frames are reused. `functions`: those it was lowered from."""
     for function in functions:
         for parameter in function.vars_in:
             if program.var_alloc.get(parameter) is VariableAllocation.FULL:
@@ -65,7 +65,7 @@ def _hand_on(program: Program, function: Function, parameter: str) -> Program:
     frames = _frames(body, handing)
     early: set[str] = set()
     while _Frame.EITHER in frames.at_start.values():
-        # where paths with and without the frame meet nobody reads it any more: drop it on the paths that have it
+        # where paths with and without the frame meet it is not read any more: drop it on the paths that have it
         following = successors(body, through_calls=False)
         meeting = {label for label, state in frames.at_start.items() if state is _Frame.EITHER}
         dropping = {

@@ -3,9 +3,9 @@
     f.a: ... ; push_goto f.resume g.entry                f.a: ... ; pop f.x ; goto g.entry
     f.resume: pop f.x ; return                   -->
 
-The callee then returns to where `f` would have returned. What `f` still had to drop it drops before, unless the callee
-finds its way to that frame: it may start from the value there (`propagate_copies` leaves an argument where it stands),
-or leave its result on top of it.
+The callee then returns to where `f` would have returned. What `f` still has to drop it drops before, unless the callee
+may use that frame: it may start from the value there (`propagate_copies` leaves an argument where it is), or leave its
+result on top of it.
 """
 
 from __future__ import annotations

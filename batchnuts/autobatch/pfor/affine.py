@@ -1,4 +1,4 @@
-"""Integers of the body as sums: what is known of the length of x[i : i + 2], though not of its ends."""
+"""Integers of the body as sums: the length of x[i : i + 2] is known although its ends are not."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _SIGNS = {"AddV2": 1, "Add": 1, "Sub": -1}
 
 
 def known_rows(total: Sum, value_of: ValueOf, count: int | None) -> np.ndarray | None:
-    """Its value in each of so many iterations, if it is a multiple of the loop's index; else None."""
+    """Its value in each of `count` iterations, if it is a multiple of the loop's index; else None."""
     if count is None or any(not _counts(value_of(total.tensors[name])) for name in total.factors):
         return None
     found: np.ndarray = total.constant + sum(total.factors.values()) * np.arange(count, dtype=np.int64)

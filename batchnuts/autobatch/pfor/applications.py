@@ -1,4 +1,4 @@
-"""What pfor is for: functions of one example run for many, and derivatives that need many passes."""
+"""Applications of pfor: functions of one example run for many, and derivatives that need many passes."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ class ElementwiseFunction:
     """tensors -> tensors, each output elementwise over the inputs, which broadcast: a call of a function that is traced
     once for all shapes of some ranks.
 
-    What takes a hundred ops is one op so wherever it is used, and `pfor` calls it on the rows. XLA has the ops in the
-    call's place.
+    So a hundred ops become one wherever the function is used, and `pfor` calls it on the rows. XLA inlines the call.
     """
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
@@ -28,7 +27,7 @@ class ElementwiseFunction:
         self._tracing = threading.Lock()
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The function's results. Tensors of unknown rank will not do."""
+        """The function's results. Tensors of unknown rank are not allowed."""
         specs = tuple(tf.TensorSpec([None] * tensor.shape.rank, tensor.dtype) for tensor in tensors)
         with self._tracing:
             if specs not in self._traced:

@@ -1,4 +1,4 @@
-"""What a body may not do, reported at the user's line; and which line of the user's code made an op."""
+"""Errors of a body, reported at the user's line; and the line of the user's code that made an op."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class PforError(CompileError):
     """A loop body that cannot be vectorized: at which line of the user's code, which op, why, and what to do."""
 
     ag_pass_through = True
-    """Tells TensorFlow's autograph not to put an error of its own in its place."""
+    """Prevents TensorFlow's autograph from replacing the error by its own."""
 
 
 class FallbackWarning(UserWarning):
-    """An op runs once an iteration, one after another, because no converter runs it for all at once."""
+    """An op runs once per iteration, one after another, because no converter runs it for all at once."""
 
 
 class NoRule(Exception):
-    """A converter's answer to a combination of inputs that it does not know; the op then runs row by row."""
+    """Raised by a converter for a combination of inputs that it does not handle; the op then runs row by row."""
 
 
 class Refused(Exception):
-    """A converter's answer to what has no right result in any way of running it; the text says why and what to do."""
+    """Raised by a converter for an op that cannot have a correct result; the text says why and what to do."""
 
 
 def source_of(op: Any) -> Source | None:
@@ -107,8 +107,8 @@ def in_library(filename: str) -> bool:
 
 
 def of_tracing(error: Exception) -> PforError | None:
-    """The error for a body that does with a tensor what only a number can do, at the user's line; None if it is
-    another error, which is not ours to explain."""
+    """The error for a body that does with a tensor what only a number can do, at the user's line; None for any other
+    error."""
     found = next((advice for pattern, advice in _OF_NUMBERS if re.search(pattern, str(error), re.DOTALL)), None)
     return None if found is None else PforError(found, _innermost(error))
 
@@ -145,6 +145,11 @@ _OF_NUMBERS = (
         "index",
     ),
     (
+        "len is not well defined for a symbolic",
+        "Python's `len` needs a tensor's values, and the body is traced once for all iterations, so there are none. "
+        "Write `x.shape[0]`, the first extent",
+    ),
+    (
         "'SymbolicTensor' object has no attribute 'numpy'|Cannot convert a symbolic tf.Tensor",
         "NumPy needs the numbers of a tensor here, and the body is traced once for all iterations, so there are none. "
         "Write it with TensorFlow's functions (tf.sin in place of np.sin); what is the same for all iterations can be "
@@ -155,4 +160,4 @@ _OF_NUMBERS = (
         "TensorFlow has no second derivative of tf.slice under XLA. Write x[a:b] in its place",
     ),
 )
-"""What TensorFlow's or Python's message says, and what ours does."""
+"""Patterns of TensorFlow's and Python's messages, and our messages for them."""

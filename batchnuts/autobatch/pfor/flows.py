@@ -2,8 +2,8 @@
 
     varies(outputs) = some input of the op varies, or it draws random numbers        [forward, to a fixpoint in loops]
 
-It may say 'varies' of what turns out the same; that is then repeated for every row. Shapes vary only where rows have
-different lengths (`values.Padded`).
+It may report 'varies' for a tensor that turns out invariant, which is then repeated for every row. Shapes vary only
+where rows have different lengths (`values.Padded`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def outputs_vary(graph: Any, inputs: Sequence[bool]) -> list[bool]:
 
 
 def _makes_lengths(op: Any, inputs: list[bool]) -> bool:
-    """What the op gives may have rows of different lengths."""
+    """The outputs of the op may have rows of different lengths."""
     if op.type == "StridedSlice":
         return inputs[2] and not op.outputs[0].shape.is_fully_defined()
     return op.type in ("Where", "Unique", "UniqueWithCounts") and inputs[0]

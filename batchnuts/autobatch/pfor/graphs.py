@@ -1,4 +1,4 @@
-"""What TensorFlow keeps about functions and graphs: the only place that looks where its public interface does not."""
+"""What TensorFlow knows about functions and graphs: the only module that uses its private interfaces."""
 
 from __future__ import annotations
 
@@ -116,13 +116,13 @@ def traced(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
 def _with_constants(function: Callable[..., Any], given: Sequence[Any]) -> Any:
     """A call of the function, in the graph that is made for it, where known integers of graphs around are constants.
 
-    TensorFlow makes inputs of them, and then does not know the shapes that follow from them: where a slice begins, say,
-    which its gradient in this graph is told by the graph around.
+    TensorFlow would make inputs of them and lose the shapes that follow from them: of the gradient of a slice, say,
+    whose begin is computed in the graph around.
     """
     graph = tf.compat.v1.get_default_graph()
     capture = graph.capture
     made: dict[int, tuple[Any, Any]] = {}
-    """By the id of a tensor: it, so that the id stays its own, and the constant."""
+    """By the id of a tensor: the tensor, which keeps the id valid, and the constant."""
 
     def capture_or_copy(tensor: Any, name: Any = None, shape: Any = None) -> Any:
         if not _is_from_around(tensor, graph):
@@ -151,12 +151,12 @@ def _is_from_around(tensor: Any, graph: Any) -> bool:
 
 
 _FEW = 32
-"""What shapes and places have fewer entries than."""
+"""Shapes and positions have fewer entries than this."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What a function did to a graph that was made for it."""
+    """The trace of a function in a graph of its own."""
 
     graph: Any
     inputs: list[Any]
@@ -170,7 +170,7 @@ class _MakesVariable(Exception):
 
 
 def trace_of(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Trace:
-    """A call of the function, to look at: a third of what it costs to make a `tf.function` that can be run.
+    """A call of the function, for inspection: it costs a third of making a `tf.function` that can be run.
 
     Raises what the function raises, and what TensorFlow does where it makes another variable each time.
     """
@@ -183,7 +183,7 @@ def trace_of(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Tr
         with graph.as_default(), tf.variable_creator_scope(notice):
             inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
             return Trace(graph, inputs, function(*inputs))
-    except _MakesVariable:  # perhaps one that it keeps, which `tf.function` makes outside
+    except _MakesVariable:  # perhaps one that it keeps, which `tf.function` creates outside its graph
         return _trace_of_function(function, specs)
 
 
@@ -198,7 +198,7 @@ def _trace_of_function(function: Callable[..., Any], specs: Sequence[tf.TensorSp
 
 
 def is_visible(tensor: Any) -> bool:
-    """An op that is made now may use it: it is a number, or of the present graph or one around that."""
+    """An op created now may use it: it is a number, or a tensor of the present graph or an enclosing one."""
     if isinstance(tensor, tf.__internal__.EagerTensor):
         return True
     graph = tf.compat.v1.get_default_graph()
@@ -210,8 +210,8 @@ def is_visible(tensor: Any) -> bool:
 
 
 def in_order(graph: Any) -> list[Any]:
-    """The ops of a graph, each after those it needs. They mostly are already, but for loops that a gradient was added
-    to: these get inputs that were made after them."""
+    """The ops of a graph, each after those it needs. They mostly are in this order already, except for loops to which a
+    gradient was added: these get inputs that were created after them."""
     done: set[str] = set()
     order = []
     for op in graph.get_operations():
@@ -231,14 +231,14 @@ def in_order(graph: Any) -> list[Any]:
 
 
 def put_in_place(tensor: Any, part: Any, begin: Any) -> Any:
-    """The tensor, with a part of it from these places on put in place of what it has there. For XLA only."""
+    """The tensor, with a part of it, starting at these positions, replaced. For XLA only."""
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
     return gen_xla_ops.xla_dynamic_update_slice(tensor, part, begin)
 
 
 def compiled_by_xla() -> bool:
-    """The graph being built is inside of a tf.function(jit_compile=True)."""
+    """The graph being built is inside a tf.function(jit_compile=True)."""
     from tensorflow.python.ops import control_flow_util
 
     return not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

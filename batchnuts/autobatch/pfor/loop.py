@@ -29,13 +29,13 @@ def pfor(
     sequential: bool = False,
     masked: bool | None = None,
 ) -> Any:
-    """The results of `body(0)`, ..., `body(iters - 1)`, stacked: all iterations at once, in lock step.
+    """The results of `body(0)`, ..., `body(iters - 1)`, stacked: all iterations at once, in lockstep.
 
     `body` takes a scalar int32 tensor and returns tensors in any nest of tuples, lists, dicts and the like; each
     output of shape s and some dtype becomes [iters, *s] of that dtype. `iters` may be known only when it runs, but not
     under XLA. After Agarwal and Ganichev, "Auto-Vectorizing TensorFlow Graphs" (2019).
 
-    An op that no converter knows runs once an iteration (FallbackWarning; with fallback=False an error). `sequential`
+    An op without a converter runs once per iteration (FallbackWarning; with fallback=False an error). `sequential`
     runs the iterations one after another if they have effects that cannot be joined. `masked` chooses how branches and
     loops are run that iterations take differently: True computes them for all and picks, which needs no shapes that
     depend on data; False for those iterations that take them; None: masked under XLA, and in the body of another
@@ -77,10 +77,10 @@ def convert(
     except PforError:
         raise
     except Exception as error:
-        told = of_tracing(error)
-        if told is None:
+        explained = of_tracing(error)
+        if explained is None:
             raise
-        raise told from None
+        raise explained from None
     finally:
         _inside.reset(token)
     _refuse_composites(concrete)
@@ -127,7 +127,7 @@ def _static_count(iters: Any) -> int | None:
 
 
 def _check_count(iters: Any) -> None:
-    """Raise PforError for what is no count, as far as it is known."""
+    """Raise PforError for an invalid count, as far as it is known."""
     if not tf.is_tensor(iters) and (isinstance(iters, bool) or not isinstance(iters, (int, np.integer))):
         raise PforError(f"iters must be an integer; found {iters!r}", caller())
     if tf.is_tensor(iters) and (not iters.dtype.is_integer or iters.shape.rank not in (0, None)):
@@ -175,7 +175,7 @@ def _tensors(result: Any) -> Any:
 
 
 def _refuse_composites(concrete: Any) -> None:
-    """Raise for outputs that are no tensors, but several in one."""
+    """Raise for outputs that are composite tensors."""
     for leaf in tf.nest.flatten(concrete.structured_outputs):
         if not isinstance(leaf, (tf.Tensor, tf.TensorSpec)) and (isinstance(leaf, tf.TypeSpec) or tf.is_tensor(leaf)):
             raise PforError(
@@ -186,7 +186,7 @@ def _refuse_composites(concrete: Any) -> None:
 
 
 def refuse_composite(what: str, value: Any) -> None:
-    """Raise where this argument is no tensor, but several in one."""
+    """Raise if this argument is a composite tensor."""
     if isinstance(value, tf.TypeSpec) or (
         tf.is_tensor(value) and not isinstance(value, (tf.Tensor, tf.Variable)) and _composite(value) in _AS_TENSORS
     ):
@@ -204,7 +204,7 @@ _AS_TENSORS = {
     "SparseTensor": ": tf.sparse.to_dense makes one",
     "IndexedSlices": ": tf.convert_to_tensor makes one",
 }
-"""How to make tensors of what is several in one."""
+"""How to make tensors of composite ones."""
 
 
 def _structured(concrete: Any, results: list[Tensor]) -> Any:

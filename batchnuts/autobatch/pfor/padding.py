@@ -1,4 +1,4 @@
-"""Rows of different lengths (`values.Padded`): which of their entries count, which lengths are the same."""
+"""Rows of different lengths (`values.Padded`): which of their entries are valid, which lengths are equal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batchnuts.autobatch.pfor.values import Invariant, Padded, Stacked, Tensor, 
 
 
 def real(tensor: Tensor, lengths: Tensor) -> Tensor:
-    """Which entries count: bool [rows, longest, 1, ...] of as many axes as the tensor [rows, longest, ...]."""
+    """Which entries are valid: bool [rows, longest, 1, ...] of as many axes as the tensor [rows, longest, ...]."""
     count = tf.shape(tensor)[1]
     within = tf.range(count)[None, :] < lengths[:, None]
     return tf.reshape(within, tf.concat([tf.shape(within), tf.ones(tensor.shape.rank - 2, tf.int32)], 0))
@@ -24,12 +24,12 @@ def cut_to(tensor: Tensor, lengths: Tensor, origin: str) -> Padded:
 
 
 def filled(value: Padded, neutral: Any = 0) -> Tensor:
-    """The tensor, with another number where nothing counts."""
+    """The tensor, with another number in the padding."""
     return tf.where(real(value.tensor, value.lengths), value.tensor, tf.constant(neutral, value.tensor.dtype))
 
 
 def origin_of(value_of: Callable[[Tensor], Value], *parts: Any) -> str:
-    """One text for lengths that come from the same: numbers, texts, and tensors of the body, computed in the same way.
+    """Equal texts for lengths of the same origin: numbers, texts, and tensors of the body, computed in the same way.
 
     value_of: the converted value of a tensor of the body.
     """
@@ -38,11 +38,12 @@ def origin_of(value_of: Callable[[Tensor], Value], *parts: Any) -> str:
 
 
 def _computed(tensor: Tensor, value_of: Callable[[Tensor], Value], memo: dict[Any, str]) -> str:
-    """Of what a tensor of the body is computed, and how. Inputs of its graph, and random numbers, are what they are."""
+    """How a tensor of the body is computed, as a text. Inputs of its graph, and random numbers, stand for
+    themselves."""
     if tensor.ref() not in memo:
         op = tensor.op
         if op.op_def.is_stateful or not (op.inputs or op.type == "Const"):
-            value = value_of(tensor)  # of a function's body that is converted twice, another one each time
+            value = value_of(tensor)  # in the body of a function that is converted twice, it differs each time
             memo[tensor.ref()] = _digest(id(value.tensor) if isinstance(value, (Invariant, Stacked)) else id(value))
         else:
             attributes = sorted((name, value.SerializeToString()) for name, value in op.node_def.attr.items())

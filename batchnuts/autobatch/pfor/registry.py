@@ -56,7 +56,7 @@ def converts(
 
 
 LENGTHS: dict[str, Convert] = {}
-"""Converters of ops that know what to do with rows of different lengths (`values.Padded`), asked before the others."""
+"""Converters of ops that can handle rows of different lengths (`values.Padded`), tried before the others."""
 
 
 def on_lengths(ops: str) -> Callable[[Convert], Convert]:

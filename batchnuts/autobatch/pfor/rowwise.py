@@ -1,4 +1,4 @@
-"""One op of the body run once a row, in a loop over just that op."""
+"""One op of the body run once per row, in a loop over that op alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def row_by_row(site: Site) -> list[Value]:
 
 
 def fall_back(site: Site, why: str) -> list[Value]:
-    """`row_by_row`, reported once a line; an error where the loop does not allow it."""
+    """`row_by_row`, reported once per line; an error where the loop does not allow it."""
     if not site.loop.fallback:
         raise refusal(site.op, f"{why}, and fallback=False")
     source = source_of(site.op) or caller()

@@ -1,4 +1,4 @@
-"""An op of the body where it is converted: what its converter may ask, and how it emits ops for all rows."""
+"""An op of the body during its conversion: what its converter can query, and how it emits ops for all rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Loop:
     mask: Tensor | None = None
     """[rows] bool: the rows whose effects count, in a masked branch or loop; None: all of them."""
     partial: bool = False
-    """Not all iterations get here: these are the rows of a branch or a loop that only some take."""
+    """Only some iterations get here: these are the rows of a branch or a loop that not all take."""
     reported: set[tuple[str, str]] = field(default_factory=set)
     """(op type, line) of the fallbacks that were reported already."""
     touched: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class Site:
 
 
 def emit_like(op: tf.Operation, tensors: Sequence[Tensor], attributes: dict[str, Any]) -> list[Tensor]:
-    """An op of the same type; attributes that its inputs do not tell are as in `op` where none is given."""
+    """An op of the same type; attributes that do not follow from its inputs are those of `op` unless given."""
     names = _python_names(op.op_def)
     arguments: dict[str, Any] = {}
     inferred: set[str] = set()
@@ -204,7 +204,7 @@ def static_shape(tensor: Tensor) -> tuple[int | None, ...]:
 
 
 def with_shape(tensor: Tensor, shape: Sequence[int | None]) -> Tensor:
-    """The tensor, with what is known about its shape; checks nothing when run."""
+    """The tensor, with what is known about its shape; nothing is checked at run time."""
     if not tf.executing_eagerly():
         tensor.set_shape(shape)
     return tensor

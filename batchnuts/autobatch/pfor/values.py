@@ -1,4 +1,4 @@
-"""What a tensor of the loop body is, seen from all iterations at once.
+"""The value of a tensor of the loop body for all iterations together.
 
     Value ::= Invariant(tensor)         one tensor for every iteration
             | Stacked(tensor)           one row an iteration, along a new leading axis ("varying")
@@ -34,21 +34,21 @@ class Stacked:
 
     tensor: Tensor
     counts: bool = False
-    """The rows are 0, 1, 2, ...: the loop's index, or a cast of it. Taking rows by it takes what is there."""
+    """The rows are 0, 1, 2, ...: the loop's index, or a cast of it. Gathering by it needs no gather."""
     shape_of: Padded | None = None
     """The rows are the shapes of these rows of different lengths."""
 
 
 @dataclass(frozen=True)
 class Padded:
-    """[rows, longest, *rest]: row i has `lengths[i]` entries at the front, of shape `rest`. What comes after is finite
-    if they are, has no gradient, and does not count."""
+    """[rows, longest, *rest]: row i has `lengths[i]` entries at the front, of shape `rest`. The padding after them is
+    finite if they are, has no gradient, and is ignored."""
 
     tensor: Tensor
     lengths: Tensor
     """[rows] int32."""
     origin: str
-    """What the lengths come from: two values with the same one have the same lengths."""
+    """The origin of the lengths: two values with the same one have the same lengths."""
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,11 @@ def needed_ops(graph: Any) -> set[str]:
 
 
 _PASSES_ON = {"Identity", "PartitionedCall", "StatefulPartitionedCall"}
-"""Ops whose converters do not look at what they are given."""
+"""Ops whose converters do not use their inputs' values."""
 
 
 def _takes_elements(op: Any, inputs: Sequence[Value]) -> bool:
-    """It takes the same part of each row, for all of the rows of a loop around."""
+    """It takes the same part of each row, of all rows of the enclosing loop."""
     if op.type not in ("StridedSlice", "Slice", "Gather", "GatherV2", "GatherNd") or not isinstance(
         inputs[0], Deferred
     ):
@@ -81,7 +81,7 @@ def _takes_elements(op: Any, inputs: Sequence[Value]) -> bool:
 
 
 def _elements(op: Any, inputs: Sequence[Value], loop: Loop, value_of: Callable[[Tensor], Value]) -> list[Value]:
-    """What such an op takes, and of that the rows of this loop."""
+    """The part that such an op takes, restricted to the rows of this loop."""
     source, *rest = inputs
     assert isinstance(source, Deferred)
     site = Site(op, (Stacked(source.tensor), *rest), loop.of(source.count), value_of, convert_graph)
@@ -96,11 +96,11 @@ _NO_EFFECTS = {
     "RandomPoissonV2", "Multinomial", "RandomShuffle", "OptionalFromValue", "OptionalNone", "OptionalGetValue",
     "StatelessRandomGetKeyCounter",
 }  # fmt: skip
-"""Stateful by TensorFlow's book, but not needed where nobody uses what they give."""
+"""Stateful according to TensorFlow, but not needed where their outputs are not used."""
 
 
 def has_effects(op: Any) -> bool:
-    """It must run even if nobody uses its outputs."""
+    """It must run even if its outputs are not used."""
     return bool(op.op_def.is_stateful) and op.type not in _NO_EFFECTS
 
 
@@ -178,6 +178,6 @@ def _known(site: Site, k: int, value: Value) -> Value:
     output = site.op.outputs[k]
     if isinstance(value, Stacked) and output.shape.rank is not None and output.dtype != tf.variant:
         expected = (site.loop.known, *static_shape(output))
-        if value.tensor.shape.is_compatible_with(expected):  # what is not asked for (eigenvectors) has no true shape
+        if value.tensor.shape.is_compatible_with(expected):  # unrequested outputs (eigenvectors) have none
             value.tensor.set_shape(expected)
     return value

@@ -11,7 +11,7 @@ import numpy as np
 K = TypeVar("K")
 
 KINDS = ("costly", "gated", "call", "return", "branch", "plain")
-"""What a block is, the first that fits: it runs a costly primitive; it has a gate; how it ends."""
+"""The kinds of a block, the first that applies: it runs a costly primitive; it has a gate; how it ends."""
 
 Line = tuple[str, int]
 """File name and line number."""

@@ -65,7 +65,7 @@ class Profile(Runs):
 
 
 class _TimelineNotes:
-    """Dispatches as they come, thinned out beyond TIMELINE_LIMIT."""
+    """Dispatches as they come, subsampled beyond TIMELINE_LIMIT."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -90,7 +90,7 @@ class _TimelineNotes:
 
 
 class MachineNotes:
-    """What a run of the virtual machine leaves behind for its profile."""
+    """Collects the profile of a run of the virtual machine."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -155,7 +155,7 @@ class MachineNotes:
 
 
 class StacklessNotes:
-    """What a run of the stackless executor leaves behind; `observe` is called with each block execution."""
+    """Collects the profile of a run of the stackless executor; `observe` is called with each block execution."""
 
     def __init__(self, program: Program, began: float) -> None:
         self.began = began
@@ -249,8 +249,8 @@ collecting: ContextVar[tuple[Profile, ...]] = ContextVar("collecting", default=(
 def profile() -> Iterator[Profile]:
     """Profile every run inside the `with` block, on the executors `virtual_machine` and `stackless`.
 
-    A profiled machine is compiled apart from the usual one and leaves compiled code now and then, so its times are
-    longer; its counts are the usual ones.
+    A profiled machine is compiled separately and leaves compiled code now and then, so its times are longer; its counts
+    are the same.
     """
     collected = Profile()
     token = collecting.set((*collecting.get(), collected))

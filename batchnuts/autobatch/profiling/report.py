@@ -99,7 +99,8 @@ def _source_tables(lines: dict[Line, Count]) -> Iterator[list[str]]:
 
 
 def _lines_to_show(text: list[str], counted: set[int]) -> list[int]:
-    """The lines of the innermost functions around the counted ones, whole; where there is no such text, these alone."""
+    """The lines of the innermost functions around the counted ones, whole; where the source is not available, these
+    alone."""
     try:
         tree: ast.AST = ast.parse("".join(text))
     except SyntaxError:  # a notebook's cell magic, say

@@ -105,7 +105,7 @@ class MachineBlocks:
         return len(self.faults)
 
     def _fault_codes(self, steps: tuple[Step, ...]) -> dict[int, int]:
-        """By the step's identity, what is recorded on lanes where it goes wrong."""
+        """By the step's identity, the fault that is recorded on lanes where it fails."""
         codes: dict[int, int] = {}
         for step in steps:
             match step:
@@ -145,7 +145,7 @@ class MachineBlocks:
         return live
 
     def _block(self, block: Block) -> Callable[[State], State]:
-        """What runs a block on the lanes whose counter is at it."""
+        """The function that runs a block on the lanes whose counter is at it."""
         backend, types, storage = self.backend, self.program.var_defs, self.storage
         live_at_end = self._live_at_end(block)
         steps = plan_block(block, live_at_end, types, backend)

@@ -1,10 +1,10 @@
-"""What a dispatch of each block costs, estimated without running it: what a schedule is made from.
+"""The cost of a dispatch of each block, estimated without running it; schedules are made from it.
 
     cost = DISPATCH + LANES (PRODUCT products + ELEMENT (elements computed + elements kept))
 
 in microseconds on one core. DISPATCH and ELEMENT are those of NUTS, compiled by XLA for the processor, on three cheap
 densities of 10 and 100 coordinates, PRODUCT is that of a logistic regression (docs/decisions/0019-expensive-blocks.md).
-On other hardware, and on backends where each operation costs more, only their ratios count, and these roughly.
+On other hardware, and on backends where each operation costs more, only their ratios matter, and these are approximate.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ELEMENT = 7e-5
 
 
 def block_costs(program: Program, backend: Backend) -> dict[str, float]:
-    """By label; see above. Empty where the backend cannot tell what primitives do."""
+    """By label; see above. Empty where the backend cannot estimate the work of primitives."""
     return costs_of(program, block_work(program, backend))
 
 
 def block_work(program: Program, backend: Backend) -> dict[str, Work]:
-    """What the primitives of each block do for one lane, by label. Empty where the backend cannot tell."""
+    """The work of each block's primitives for one lane, by label. Empty where the backend cannot estimate it."""
     found: dict[str, Work] = {}
     for block in program.graph.blocks:
         work = _work(program, block, backend)

@@ -1,6 +1,6 @@
-"""What can go wrong on a lane while a program runs, and the error that tells the user.
+"""Faults of a lane while a program runs, and the errors that report them.
 
-A lane with a fault stops; the others go on, and the run raises at its end. So no mode ever gives a wrong number out.
+A lane with a fault stops; the others continue, and the run raises at its end. So no mode ever returns a wrong number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that can go wrong at one place of a program."""
+    """One possible fault at one place of a program."""
 
     kind: FaultKind
     subject: str
@@ -51,8 +51,8 @@ class Fault:
             case FaultKind.ASSERTION:
                 return LaneAssertionError(f"{place}lane {lane}: {self.subject}{count}.")
             case FaultKind.OUTSIDE_BUFFER:
-                return BatchnutsError(
-                    f"{place}lane {lane} wrote outside its buffer {self.subject!r}{count}. "
+                return LaneAssertionError(
+                    f"{place}lane {lane} wrote outside its buffer {self.subject.partition('.')[2]!r}{count}. "
                     "The index must lie within the buffer's first axis."
                 )
             case FaultKind.STACK_OVERFLOW:

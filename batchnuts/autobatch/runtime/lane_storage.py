@@ -16,7 +16,7 @@ RETURN_ADDRESS = "@"
 class LaneValues(Mapping[str, Array]):
     """Variables while a block runs: what the block has set so far over what the state holds.
 
-    A value set for active lanes means nothing elsewhere until it is merged with the state's.
+    A value set for active lanes is undefined on other lanes until it is merged with the state's.
     """
 
     def __init__(self, state: State, mask: Array, backend: Backend) -> None:
@@ -70,7 +70,8 @@ class LaneStorage:
         self.depth = depth
 
     def _slots(self, heights: Array) -> Array:
-        """Each lane's row at its height. The first rows are made where they are used, so that compilers know them."""
+        """Each lane's row at its height. The first rows are computed where they are used, so that compilers see
+        constants."""
         first = np.arange(self.lanes, dtype="int32") * (self.depth + 1)
         return self.backend.asarray(first, "int32") + heights
 
@@ -88,7 +89,7 @@ class LaneStorage:
         state[f"height:{variable}"] = height + self.backend.cast(mask & ~full, "int32")
 
     def pop(self, state: State, mask: Array, variable: str) -> Array:
-        """Drop the top frame on active lanes; gives the frame beneath (meaningless on other lanes)."""
+        """Drop the top frame on active lanes; returns the frame beneath (undefined on other lanes)."""
         height = state[f"height:{variable}"]
         height = height - self.backend.cast(mask & (height > 0), "int32")
         state[f"height:{variable}"] = height

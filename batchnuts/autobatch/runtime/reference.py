@@ -1,6 +1,6 @@
-"""The reference interpreter: what a program means, one lane at a time, in plain Python over NumPy values.
+"""The reference interpreter: defines what a program means, one lane at a time, in plain Python over NumPy values.
 
-Slow and meant to be read. It runs every form that a program takes between the passes, whatever has been done to it:
+Slow and meant to be read. It runs a program after any pass:
 
 - A variable is a Python list of frames, and its last frame is what ops read and write. At first the list holds one
   frame, without a value. `push` repeats the last frame, `pop` drops it.
@@ -8,8 +8,8 @@ Slow and meant to be read. It runs every form that a program takes between the p
 - A lowered program has one activation for all, and a list of labels to return to.
 - A typed variable holds arrays of its type alone. Where structures have not been flattened a value is a structure.
 
-It also checks what the batching executors cannot see. To read a variable that has no value, or to pop what was never
-pushed, is a bug of a pass: an InternalError that names the block and the op.
+It also checks what the batching executors cannot detect. Reading a variable that has no value, or popping an empty
+stack, is a bug of a pass: an InternalError that names the block and the op.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class InternalError(Exception):
 
 
 class _LaneStopped(Exception):
-    """Something that is the user's to fix went wrong on the lane."""
+    """The lane has a fault that the user can fix."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault)

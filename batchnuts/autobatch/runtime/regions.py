@@ -1,4 +1,4 @@
-"""Blocks made ready to run over lanes: runs of primitives become Regions, everything else stays an op.
+"""Blocks prepared to run over lanes: consecutive primitives become Regions, everything else stays an op.
 
 The batching executors share this. A run of consecutive one-lane primitives is vectorized as one region, so the backend
 sees (and fuses) all of it; a primitive written over lanes is a region of its own; a run of nothing but copies moves
@@ -87,7 +87,7 @@ def _compute(run: tuple[PrimOp, ...], needed: Variables, types: Mapping[str, Ten
     if all(op.function is COPY for op in run) and same_types:
         return Compute(inputs, outputs, _copies(run, inputs, outputs))
     in_types, out_types = tuple(types[v] for v in inputs), tuple(types[v] for v in outputs)
-    if not inputs:  # constants: the same on every lane, which the mask counts
+    if not inputs:  # constants: the same on every lane; the mask gives the number of lanes
         of_mask = backend.vectorize(lambda _: function(), (TensorType("bool"),), out_types)
         return Compute((), outputs, lambda mask: of_mask(mask))
     region = _region(backend.vectorize(function, in_types, out_types), out_types, backend)

@@ -52,7 +52,7 @@ Observer = Callable[[str, int, int], None]
 """Called with a block's label, the number of its active lanes, and how deep its activation is nested."""
 
 BlockCodeCache = dict[str, "BlockCode"]
-"""Blocks made ready to run, by label; what it holds of another program or backend is not used."""
+"""Blocks made ready to run, by label; entries of another program or backend are not used."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class BlockCode:
 
 @dataclass(frozen=True)
 class _Call:
-    """What an activation asks for."""
+    """A call that an activation requests."""
 
     function: Function
     inputs: dict[str, Array]
@@ -125,7 +125,7 @@ class _Waiting:
         self._masks: dict[int, np.ndarray] = {}
 
     def add(self, index: int, lanes: np.ndarray) -> None:
-        """Let the lanes of the mask wait at a block, together with those that already do; an empty mask is dropped."""
+        """Add the lanes of the mask to those that wait at a block; an empty mask is ignored."""
         if not lanes.any():
             return
         if index in self._masks:
@@ -151,7 +151,7 @@ class _Run:
         self.tally: Tally = {}
         self.observe: Observer | None = None
         self.stopped = np.zeros(lanes, bool)
-        """Lanes on which something went wrong; they take no further part."""
+        """Lanes with a fault; they do not run any more."""
         self.fault_of: dict[int, Fault] = {}
         self._blank: dict[str, Array] = {}
 
@@ -227,7 +227,7 @@ class _Run:
                 self.stop(codes == code, part.faults[int(code) - 1])
 
     def stop(self, lanes: np.ndarray, fault: Fault) -> None:
-        """Take lanes out of the run for what went wrong on them."""
+        """Take lanes with a fault out of the run."""
         self.stopped = self.stopped | lanes
         for lane in np.flatnonzero(lanes):
             self.fault_of[int(lane)] = fault

@@ -40,17 +40,17 @@ FIRST_STACK_DEPTH = 16
 """Where an automatic stack depth begins; it grows up to LARGEST_STACK_DEPTH."""
 
 GROWTH = 4
-"""How many times deeper stacks are made at once: each time the program runs again from the start."""
+"""The factor by which stacks grow: each time the program runs again from the start."""
 
-LARGEST_TOLD_DEPTH = 1 << 20
-"""How deep automatic stacks are where an input tells that the recursion goes so deep."""
+LARGEST_PREDICTED_DEPTH = 1 << 20
+"""The maximum automatic stack depth where an input gives the depth of the recursion."""
 
 FIRST_STACK_BYTES = 1 << 28
-"""Memory that stacks may take on a guess: an input may only look like a depth."""
+"""Memory that stacks may take when their depth is guessed from an input."""
 
 
 _COUNTERS = ("sweeps", "executions", "active")
-"""Entries of the state that are not of lanes."""
+"""Entries of the state without a lane axis."""
 
 TIMELINE_ROWS = 4096
 """Dispatches that a profiled machine notes in its state before they must be taken out."""
@@ -60,7 +60,7 @@ def affordable_depth(program: Program, lanes: int) -> int:
     """The depth at which the stacks of a lowered program fill FIRST_STACK_BYTES."""
     types = [program.var_defs[v] for v, a in program.var_alloc.items() if a is VariableAllocation.FULL]
     frame: int = 4 + sum(np.dtype(t.dtype).itemsize * math.prod(t.shape) for t in types)
-    return min(FIRST_STACK_BYTES // (frame * max(lanes, 1)), LARGEST_TOLD_DEPTH)
+    return min(FIRST_STACK_BYTES // (frame * max(lanes, 1)), LARGEST_PREDICTED_DEPTH)
 
 
 class VirtualMachine:
@@ -70,7 +70,7 @@ class VirtualMachine:
     the outputs of a finished state. The compiled code is reused for every run of the same machine.
 
     schedule: a policy's name, or a Schedule made by hand; ValueError if it does not fit the program.
-    profiled: whether the state notes what a profile needs besides (see `MachineBlocks`).
+    profiled: whether the state also records what a profile needs (see `MachineBlocks`).
     ends_early: see `scheduling.policies.ending_early`.
     """
 
@@ -145,7 +145,7 @@ class VirtualMachine:
         return {**state, **changed}, taken
 
     def trace(self, state: State) -> None:
-        """Do now what `advance` does in Python the first time; what a compiler does is left to the first call."""
+        """Do now the Python part of the first `advance`; the compiler's own part is left to that call."""
         self._advance.trace(state, *self._scalars(0, 0))
 
     def compiled_text(self, state: State) -> str:
@@ -175,8 +175,8 @@ class VirtualMachine:
     ) -> State:
         """The state whose lanes `to` [k] go on as the lanes `lanes` [k] of another state of this machine would.
 
-        `without`: variables whose values are not taken over, since nothing reads what stands in them. The counters
-        stay this state's.
+        `without`: variables whose values are not copied, since nothing reads them. The counters remain those of this
+        state.
         """
         moved = dict(state)
         for name, array in state.items():

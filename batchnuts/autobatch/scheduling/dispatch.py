@@ -1,6 +1,6 @@
-"""From a Schedule to what a sweep looks at: which blocks are due (`scheduling.schedule` says by which rule).
+"""From a Schedule to the rule of a sweep: which blocks are due (defined in `scheduling.schedule`).
 
-All that counts is how many lanes wait at each block. The rule is arithmetic on these few numbers, written with
+The rule depends only on how many lanes wait at each block. It is arithmetic on these few numbers, written with
 operators that the arrays of all libraries have, so that a compiled sweep makes one or two small operations of it.
 """
 
@@ -68,7 +68,7 @@ class Rule:
         return is_open[block] & (reductions.count(is_open[:group_start]) == 0)
 
     def most_active(self, waiting: Array, reductions: Reductions) -> Array:
-        """Of the first group with an open block, the one where most lanes wait, the earliest of equals.
+        """Of the first group with an open block, the one where most lanes wait; ties: the earliest.
 
         The number of blocks if none is open.
         """

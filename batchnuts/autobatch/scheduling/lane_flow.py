@@ -1,6 +1,6 @@
-"""Where lanes go: for each block of a lowered program, the chance that a lane which leaves it comes to each other one.
+"""Where lanes go: for each block of a lowered program, the probabilities of the block that a lane runs next.
 
-As long as nobody has run the program, these are guesses by its structure:
+Before the program has run, these are guessed from its structure:
 
     goto, call        1 to the target
     branch            STAYS to what stays in the innermost loop around, the rest to what leaves it; else one half each.
@@ -10,10 +10,10 @@ As long as nobody has run the program, these are guesses by its structure:
     halt              to the entry: other lanes are there, so this is what the machine sees in the long run
     everywhere        ENDS of the lanes halt, so that the long run is one and the same even where a loop has no way out
 
-A lane's stack is forgotten: after a return it goes on as any lane may that returned from there.
+The model has no stack: after a return, the next block does not depend on the call.
 
 After a run it is known how often lanes were at each block. The flow that is closest to the guess among those with
-these counts has lanes on each way in proportion to guess x (a factor of its block) x (a factor of the next block);
+these counts has transition frequencies in proportion to guess x (a factor of the block) x (a factor of the next block);
 alternating between rows and columns finds the factors (Sinkhorn and Knopp, Pacific J. Math. 21, 1967).
 """
 
@@ -41,7 +41,7 @@ STAYS_RECURSIVE = 0.4
 """The same where the loop calls its own function: three calls in all for each from outside. With one half, each call
 would make one call on average, and none would end."""
 ENDS = 1e-6
-"""Chance that a lane ends where the program does not say so."""
+"""Probability that a lane ends at any block, beside halts of the program."""
 BALANCING = 1000
 """Rounds of balancing rows and columns at most."""
 
@@ -51,7 +51,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LaneFlow:
-    """The chances for `labels`, and what follows from them in the long run."""
+    """The transition probabilities for `labels`, and their stationary distribution."""
 
     labels: tuple[str, ...]
     chances: Matrix
@@ -83,7 +83,7 @@ def estimated_flow(graph: ControlFlowGraph) -> LaneFlow:
 
 
 def counted_flow(graph: ControlFlowGraph, served: Mapping[str, int]) -> LaneFlow:
-    """The flow of a lowered program after a run in which so many lanes were served at each block, by label."""
+    """The flow of a lowered program after a run, from the number of lanes served at each block, by label."""
     guess = estimated_flow(graph)
     counts = np.array([served.get(label, 0) for label in guess.labels], float)
     visits = np.maximum(counts / counts.sum(), ENDS)
@@ -107,9 +107,9 @@ def _chance_of(yes: str, no: str, loop: frozenset[str], stays: float) -> float:
 def _fill_in_returns(graph: ControlFlowGraph, chances: Matrix) -> None:
     """The rows of returns: to each place where a call comes back, in proportion to how often that call is made.
 
-    A call that is made comes back. So visits are what they are if each call sends one lane into the function and one
-    to where it goes on, and lanes end where they return: the largest eigenvector of that. (Its eigenvalue is 1 unless
-    calls make more calls than there are; then it tells in which proportions they grow.)
+    Every call returns. So the visits are those of a process in which each call sends one lane into the function and one
+    to the block after the call, and lanes end where they return: its dominant eigenvector. (The eigenvalue is 1 unless
+    calls make more than one call on average; then the eigenvector gives the proportions in which they grow.)
     """
     index = {label: i for i, label in enumerate(graph.labels)}
     following = successors(graph)
@@ -118,10 +118,10 @@ def _fill_in_returns(graph: ControlFlowGraph, chances: Matrix) -> None:
         if isinstance(block.terminator, PushGotoOp):
             sends[i, index[block.terminator.resume_label]] += 1.0
         elif isinstance(block.terminator, IndirectGotoOp) and not following[block.label]:
-            sends[i, 0] = 1.0  # nobody called it: the lane halts, and another one begins
+            sends[i, 0] = 1.0  # not called from anywhere: the lane halts, and another one starts
     values, vectors = np.linalg.eig(sends.T)
     visits = np.abs(vectors[:, np.argmax(values.real)].real)
-    visits = np.maximum(visits / visits.sum(), ENDS)  # a call that begets calls without end is left, too
+    visits = np.maximum(visits / visits.sum(), ENDS)  # an endless chain of calls is left, too
     made: dict[str, float] = {}
     """By the block where a call comes back, how often it is made."""
     for i, block in enumerate(graph.blocks):

@@ -33,15 +33,15 @@ def make_schedule(
         earliest     one group per block, in the program's order: always the earliest block, [R] Algorithm 2
         most_active  one group; always the block at which most lanes wait
         sweep        one group; how often each block stands in it, and where, are what a model of the lanes finds best;
-                     what costs much waits for a third of the lanes (`scheduling/sweep_search.py`)
+                     expensive blocks wait for a third of the lanes (`scheduling/sweep_search.py`)
         drain        control blocks; then blocks with a costly primitive; then blocks on no cycle (what runs once, at
                      the end): control drains until every live lane waits for the costly primitive
         auto         where a primitive is declared costly, `sweep` or `drain`, whichever the model finds better (without
                      costs, `drain`); else `earliest`
 
-    `costs` tells what the model takes for the blocks' costs, and is called only if it is needed. Without it, or where
-    it is empty, `sweep` takes all blocks to cost the same. `served` tells how many lanes each block has served in a
-    run: the model then knows where lanes go, and need not guess.
+    `costs` gives the costs of blocks for the model, and is called only if needed. Without it, or where it is empty,
+    `sweep` assumes that all blocks cost the same. `served` is the number of lanes that each block has served in a run:
+    the model then uses these counts in place of guesses.
 
     Raises ValueError for an unknown policy, or for a schedule that leaves out a block or names an unknown one.
     """
@@ -76,12 +76,12 @@ def _drain(program: Program) -> Schedule:
 
 
 def ending_early(program: Program, schedule: Schedule) -> Schedule:
-    """The schedule under which lanes begin and halt soon, for whoever does something with lanes that have halted.
+    """The schedule under which lanes start and halt soon, for callers that reuse lanes which have halted.
 
-    A `drain` lets them wait at the end for all others, which is best unless they are waited for. Here what runs once
-    stands with the control blocks, and runs when a share of ENDING of the live lanes waits for it: of n lanes, about
-    1 + log(n) / ENDING times. In a `sweep` it has no gate but the program's own; what is on a cycle, and they pass on
-    the way, keeps its gate. Any other schedule stays as it is.
+    Under `drain` they wait at the end for all others, which is best unless their lanes are reused. Here blocks that run
+    once are in the group of the control blocks, and run when a share of ENDING of the live lanes waits for them: with n
+    lanes, about 1 + log(n) / ENDING times. In a `sweep` they have no gate except the program's own; blocks on a cycle
+    keep their gates. Any other schedule stays as it is.
     """
     cyclic = on_cycles(program.graph)
     if schedule.policy == "sweep":
@@ -105,7 +105,7 @@ def _sweep(program: Program, costs: Costs, flow: LaneFlow) -> tuple[Schedule, fl
     labels = program.graph.labels
     vector = _as_vector(program, costs)
     sweep, price, gathered = best_sweep(flow, vector)
-    own = {block.label for block in program.graph.blocks if block.gate}  # `sync` has said when these shall run
+    own = {block.label for block in program.graph.blocks if block.gate}  # `sync` has set when these run
     gate_of = {
         label: float(gate)
         for label, gate in zip(labels, sweep_gates(sweep, vector, gathered))

@@ -11,7 +11,7 @@ machine sweeps over all slots again and again. A block is
 and in one sweep the machine runs
 
     choose="in_turn"      each slot in order, if its block is due when the sweep comes to it
-    choose="most_active"  one block: of those that are due, the one at which most lanes wait, the earliest of equals
+    choose="most_active"  one block: of those that are due, the one at which most lanes wait; ties: the earliest
 
 Progress. In a sweep at whose start some lane is live, some block runs: at least one block is open then (if none had
 its share, all with a waiting lane are), so one in the earliest group with an open block is due, and it stays so until
@@ -22,7 +22,7 @@ ends, whatever the groups and gates are.
 No starvation. In every `patience`-th sweep of a run, gates and groups do not count: each slot runs its block if some
 lane waits there when the sweep comes to it. A lane that waits at block b when such a sweep begins waits there until b
 runs, b has a slot, and at that slot b runs. So of any `patience` sweeps in a row, there is one in which every lane that
-is live at its start takes a step. Two policies are what they are without patience: `earliest` and `most_active`, under
+is live at its start takes a step. Two policies have no patience: `earliest` and `most_active`, under
 which a lane may wait as long as others go on.
 """
 
@@ -35,8 +35,8 @@ from typing import Any, Literal
 
 CHOICES = ("in_turn", "most_active")
 PATIENCE = 4096
-"""Sweeps within which every live lane takes a step, where nobody says otherwise (the policy `sweep` does). So many cost
-nothing that can be measured: a sweep for all runs the costly blocks for few lanes."""
+"""Sweeps within which every live lane takes a step, by default (the policy `sweep` sets its own). At this rate the cost
+is not measurable: a sweep for all runs the costly blocks for few lanes."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Schedule:
     choose: str = "in_turn"
     policy: str = "custom"
     patience: int | None = None
-    """In one sweep of so many gates and groups do not count; None: in none. By default PATIENCE where blocks run in
+    """One sweep in `patience` ignores gates and groups; None: no sweep does. By default PATIENCE where blocks run in
     turn; where the most active one is chosen there is no such sweep."""
 
     def __init__(

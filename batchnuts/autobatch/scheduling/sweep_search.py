@@ -1,13 +1,13 @@
-"""How fast a schedule serves lanes, by a model; the sweep that the model likes best, and the gates of expensive blocks.
+"""How fast a schedule serves lanes, by a model; the sweep of minimum price, and the gates of expensive blocks.
 
-The model. Lanes are many: what counts is the share x[b] of them that waits at each block. Running block b moves x[b] on
-by the chances of the program's flow (`lane_flow`). So a sweep is a linear map M of shares; in the long run those at its
-start stay as they are, x = x M. With costs c[b] of a dispatch,
+The model. Lanes are many, so the state is the share x[b] of them that waits at each block. Running block b moves x[b]
+by the probabilities of the program's flow (`lane_flow`). So a sweep is a linear map M of shares; in the long run those
+at its start stay as they are, x = x M. With costs c[b] of a dispatch,
 
     cost of a sweep = sum over its slots of   SKIP + c[b] (1 - exp(-LANES x[b]))
     price           = cost of a sweep / (lanes that a sweep moves from b / visits[b])    the same for every b
 
-is what it costs that a lane gets one block further. (A slot where nobody waits is skipped.) A gate makes a slot run
+is the cost of advancing one lane by one block. (A slot where no lane waits is skipped.) A gate makes a slot run
 every k-th sweep only: it then costs a k-th, moves 2 / (k + 1) of those who wait there on average, and its gate is the
 share that has gathered meanwhile.
 
@@ -16,12 +16,11 @@ slot more of a block that lanes visit often, one less, two neighbours exchanged,
 GAIN. Nothing is timed, so a program has the same schedule on every machine. A program of more than MOST_BLOCKS blocks
 keeps each block once: the search would take longer than compiling.
 
-Expensive blocks. The model's lanes forget where they were, so they come to a block evenly. Real ones keep together for
-long (after a tree of depth 3 all do the same), and the more so the longer each waits for others. So an expensive block,
-one that costs more than EXPENSIVE times the cheapest, waits until GATE of the live lanes have gathered, or nothing else
-is left to do. The model does not see what that gains; runs do (docs/decisions/0019-expensive-blocks.md). What it costs:
-lanes at a closed gate wait for as long as another one circles in cheap blocks, though not beyond every
-GATED_PATIENCE-th sweep.
+Expensive blocks. The model's lanes are memoryless, so they arrive at a block evenly. Real lanes stay together for long
+(after a tree of depth 3 all do the same), the more so the longer each waits for others. So an expensive block, one that
+costs more than EXPENSIVE times the cheapest, waits until GATE of the live lanes have gathered, or nothing else is left
+to do. The model does not show that gain; measurements do (docs/decisions/0019-expensive-blocks.md). Its cost: lanes at
+a closed gate wait as long as another one loops in cheap blocks, but at most until the next GATED_PATIENCE-th sweep.
 
 `drain` in the same model: one run of the costly blocks for all lanes, then control until less than half a lane is left.
 """
@@ -38,30 +37,30 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.scheduling.lane_flow import LaneFlow, Vector
 
 LANES = 128
-"""For how many lanes a schedule is made; a chunk of the sampler has 64 to 256 at most."""
+"""The number of lanes that a schedule is made for; a chunk of the sampler has at most 64 to 256."""
 SKIP = 0.5
-"""What looking at a slot costs, in microseconds."""
+"""The cost of testing a slot, in microseconds."""
 DISPATCH = 1.7
-"""What running a block costs, in microseconds, however little it does; and all that it costs where no more is known."""
+"""The fixed cost of running a block, in microseconds; the whole cost where nothing more is known."""
 PERIODS = (1, 2, 3, 4, 6, 8, 12, 16)
 """The k of a gated slot."""
 MORE_SLOTS = 10
-"""So many more slots than blocks at most: each slot's code is compiled."""
+"""The maximum number of slots beyond one per block: each slot's code is compiled."""
 REPEATED = 8
-"""So many blocks, the most visited, may get slots more."""
+"""The number of blocks, the most visited ones, that may get further slots."""
 MOST_BLOCKS = 48
 GAIN = 0.005
-"""The least relative gain that a change must have."""
+"""The minimum relative gain of a change."""
 MOST_GATHERED = 0.8
-"""The largest gate: with larger shares, those who wait no longer come in evenly, as the model has it."""
+"""The maximum gate: with larger shares lanes do not arrive evenly, as the model assumes."""
 EXPENSIVE = 2.0
-"""A block is expensive if it costs more than so many times what the cheapest one does."""
+"""A block is expensive if it costs more than this factor times the cheapest one."""
 GATE = 0.35
-"""The least gate of an expensive block: of those, at most two can have their share of the live lanes at once."""
+"""The minimum gate of an expensive block: at most two of those can have their share of the live lanes at once."""
 GATED_PATIENCE = 512
-"""Of schedules with such gates: one sweep in so many is for all, which costs NUTS less than one per cent."""
+"""The patience of schedules with such gates, which costs NUTS less than one per cent."""
 DRAINED = 0.5 / LANES
-"""The share of lanes that is nobody."""
+"""Shares of lanes below this count as zero."""
 LONGEST_DRAIN = 1000
 """Sweeps of control after which it counts as never drained."""
 
@@ -120,7 +119,7 @@ def forecast(flow: LaneFlow, costs: Vector, sweeps: list[Sweep]) -> tuple[Vector
     """For each sweep its price, and by block the share of lanes that a run of it finds."""
     count, blocks = len(sweeps), len(flow.labels)
     rows = np.arange(count)
-    nothing = blocks  # a slot for shorter sweeps: a block where nobody waits
+    nothing = blocks  # padding of shorter sweeps: a block where no lane waits
     longest = max(len(sweep.slots) for sweep in sweeps)
     slots = np.array([sweep.slots + (nothing,) * (longest - len(sweep.slots)) for sweep in sweeps])
     periods = np.array([(*sweep.periods, 1) for sweep in sweeps], float)

@@ -127,7 +127,7 @@ def _tensor_type(name: str, column: int, line: Line) -> TensorType:
 
 
 def _dtype(name: str, column: int, line: Line) -> str:
-    if name == "bfloat16":  # NumPy knows it only where another library has told it
+    if name == "bfloat16":  # NumPy knows it only where another library has registered it
         return name
     try:
         dtype = np.dtype(name)

@@ -1,1 +1,2 @@
-"""What runs a chain program for all chains: runners, chunks of chains on threads, and what is compiled for them."""
+"""Execution of a chain program for all chains: runners, chunks of chains on threads, and the cache of compiled
+programs."""

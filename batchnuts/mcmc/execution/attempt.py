@@ -1,8 +1,8 @@
-"""One attempt at a stretch: all chains in chunks, from the first block on, and the threads that take turns at them.
+"""One attempt at a stretch: all chains in chunks, from the first block on, and the threads that work on them in turn.
 
-A thread ("shard") takes the chunk that has come least far, advances it for about half a second, and puts it back. All
-chunks so come to their end together, and a run that is interrupted has about as many draws of each chain. Towards the
-end, chunks in which few chains are left are merged (`Bracket`, chunk.py).
+A thread ("shard") takes the chunk with the least progress, advances it for about half a second, and puts it back. So
+all chunks end at about the same time, and an interrupted run has about as many draws of each chain. Towards the end,
+chunks with few remaining chains are merged (`Bracket`, chunk.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from batchnuts.mcmc.storage.memory import MemoryStorage
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where a chunk stands among those that are merged: in round 0 all chunks, in the next the pairs of neighbours."""
+    """The position of a chunk in the tree of merges: all chunks in round 0, pairs of neighbours in the next."""
 
     round: int
     number: int
@@ -34,9 +34,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Bracket:
-    """Which chunks merge, and when: this depends on the chains alone, and not on which thread was faster.
+    """Which chunks merge, and when: this depends on the chains alone, not on the speed of threads.
 
-    Neighbours merge once both have at most half of their lanes left; what comes of two such pairs merges again, and so
+    Neighbours merge once both have at most half of their lanes left; the results of two such pairs merge again, and so
     on until one chunk is left, which runs to its end.
     """
 
@@ -48,11 +48,11 @@ class Bracket:
         return self._entrants(place.round) == 1
 
     def leave_at(self, place: Place) -> int:
-        """With how many live lanes a chunk waits for its partner."""
+        """The number of live lanes at which a chunk waits for its partner."""
         return 0 if self.is_last(place) else self.lanes // 2
 
     def partner(self, place: Place) -> Place | None:
-        """Whom it merges with; None for the last of an odd number."""
+        """The chunk that it merges with; None for the last of an odd number."""
         number = place.number ^ 1
         return Place(place.round, number) if number < self._entrants(place.round) else None
 
@@ -65,7 +65,7 @@ class Bracket:
 
 
 class Attempt:
-    """All that a stretch has of its own: it begins whole, and is dropped for another where stacks were too short.
+    """The state of one stretch; it is dropped for another attempt if stacks overflow.
 
     inputs, transitions: see Runner.run.
     """
@@ -76,8 +76,8 @@ class Attempt:
         self.shards = chunking.shards
         chains = len(inputs.key)
         self.chunks: dict[Place, Chunk] = {}
-        """Those that are not merged into others: all of them before their first block, so that there is something of
-        each when the run is interrupted."""
+        """Those that are not merged into others: each starts before its first block, so that each has a state when the
+        run is interrupted."""
         for number in range(chunking.chunks):
             rows = _rows(chunking, number)
             chunk = Chunk.begin(machine, np.where(rows < chains, rows, NO_CHAIN), part(inputs, chunking, number))
@@ -85,22 +85,22 @@ class Attempt:
         like = machine.so_far(chunk.state)
         self.kept = Kept(like, chains, MemoryStorage(like.records, chains, transitions))
         self.waiting = set(self.chunks)
-        """Chunks that no thread is at."""
+        """Chunks that no thread works on."""
         self.ready: set[Place] = set()
         """Chunks that wait for their partners."""
         self.finished = False
-        """Whether all chains have come to their end."""
+        """Whether all chains have ended."""
         self.failures: list[BaseException] = []
-        """What went wrong in threads."""
+        """Errors of threads."""
         self.lock = threading.Condition()
         """Guards the above; notified when the attempt is over."""
         self.stopping = threading.Event()
-        """Set, it lets every thread end after the slice that it is at."""
+        """If set, every thread ends after its current slice."""
 
     def reports(self, workers: Workers) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Set the workers to work, and tell what they have done a few times a second; see Runner.run.
+        """Start the workers, and report their progress a few times a second; see Runner.run.
 
-        They go on when this is left early, until `stopping` is set.
+        They continue when this generator is left early, until `stopping` is set.
         """
         for shard in range(self.shards):
             workers.start(partial(self.serve, shard))
@@ -137,12 +137,13 @@ class Attempt:
                 return
 
     def progress(self, place: Place) -> tuple[float, Place]:
-        """How far the chains of a chunk have come on average: the last one is served first."""
+        """The average progress of the chains of a chunk: the chunk with the least is served first."""
         _, chains = self.chunks[place].occupied()
         return float(self.kept.ends.done[chains].mean()) if len(chains) else 0.0, place
 
     def step(self, place: Place) -> None:
-        """One slice of a chunk. After its last in a round it goes on to the next, merged with its partner if any."""
+        """One slice of a chunk. After its last slice in a round it goes to the next round, merged with its partner if
+        any."""
         bracket, chunk = self.bracket, self.chunks[place]
         waits = chunk.slice(bracket.leave_at(place), self.kept)
         while waits:
@@ -173,7 +174,7 @@ class Attempt:
             self.waiting.add(place)
 
     def so_far(self) -> Interrupted:
-        """What every chunk had at the end of its last slice; to be asked when no thread is at work."""
+        """The results of every chunk at the end of its last slice; call it when no thread is working."""
         begun = np.zeros(len(self.kept.ends.done), bool)
         for chunk in self.chunks.values():
             if chunk.counts.executed_gradients:
@@ -186,7 +187,7 @@ class Attempt:
 
 
 def part(inputs: ChainInputs, chunking: Chunking, number: int) -> ChainInputs:
-    """The inputs of one chunk, padded after the last chain with copies of it that have no transitions to make."""
+    """The inputs of one chunk, padded after the last chain with copies of it that make no transitions."""
     chains = len(inputs.key)
     rows = _rows(chunking, number)
     source = np.minimum(rows, chains - 1)

@@ -1,4 +1,4 @@
-"""`run_chain` on the virtual machine: compiled once, started, advanced, begun again on some lanes, and read."""
+"""`run_chain` on the virtual machine: compiled once, started, advanced, restarted on some lanes, and read."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class ChainMachine:
     ) -> None:
         self.may_grow = execution.max_stack_depth is None
         depth = execution.max_stack_depth or first_depth
-        # ends_early: so that chunks in which few chains are left can be merged
+        # ends_early: so that chunks with few remaining chains can be merged
         self.machine = program.machine(len(example.key), depth, execution.schedule, ends_early=True)
         self.sweeps_per_second = 40.0
-        """As measured last, for whoever begins."""
+        """As last measured, for chunks that start."""
         state = self.start(example)
         self.capacity = self.working(state, "records.lp").shape[1]
         """Rows of the buffers that transitions are recorded in."""
         self.machine.trace(state)
         thread = ThreadPoolExecutor(1)
         self.compiled = thread.submit(self._compile, state)
-        """Ready as soon as the machine is compiled. XLA does that while Python goes on."""
+        """Ready as soon as the machine is compiled. XLA does that while Python continues."""
         thread.shutdown(wait=False)
 
     def _compile(self, state: State) -> None:
@@ -46,7 +46,7 @@ class ChainMachine:
         return self.machine.begin_again(state, lanes, inputs)
 
     def make_room(self, state: State, first_row: np.ndarray, until: np.ndarray) -> State:
-        """The state with other rows for what is recorded from now on; see ChainInputs."""
+        """The state with other rows for later records; see ChainInputs."""
         return self.machine.with_values(state, {"run_chain.first_row": first_row, "run_chain.until": until})
 
     def grow(self, error: StackOverflowError) -> None:
@@ -56,8 +56,8 @@ class ChainMachine:
         self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
 
     def so_far(self, state: State) -> ChainResult:
-        """What chains have done up to now; position, log-density, gradient, adaptation of those that are finished."""
-        # a chain's outputs are set when it returns; until then its records stand in the program's own variables
+        """The chains' results up to now; position, log-density, gradient, adaptation are valid for finished chains."""
+        # a chain's outputs are set when it returns; until then its records are in the program's own variables
         records = Record(**{name: self.working(state, f"records.{name}") for name in Record._fields})
         done, divergences = (self.working(state, name) for name in ("done", "divergences"))
         return self.result(state)._replace(records=records, done=done, divergences=divergences)
@@ -72,6 +72,6 @@ class ChainMachine:
         return result
 
     def gradients(self, state: State) -> Counts:
-        """How many there were, read off the machine's own counters."""
+        """Their number, from the machine's own counters."""
         runs = self.machine.costly_runs(state)
         return Counts(useful_gradients=runs.useful, executed_gradients=runs.executed)

@@ -1,13 +1,13 @@
-"""One chunk: which chain each of a machine's lanes runs, and what is kept of them on the host.
+"""One chunk: which chain each of a machine's lanes runs, and their records on the host.
 
-Rows that chains record stand in buffers of the machine, which may have room for fewer than there will be. When one lane
-has filled its buffer it halts, and the machine is left: all rows go to the host (`Kept`), lanes under way get room for
-more, and those that have halted before their end begin again where they stopped.
+Rows that chains record are in buffers of the machine, which may be smaller than the whole stretch needs. When one lane
+has filled its buffer it halts, and the machine returns: all rows go to the host (`Kept`), running lanes get room for
+more, and lanes that have halted before their end resume where they stopped.
 
-Chains of a chunk end at different times, and a sweep costs as much for few lanes as for many. So two chunks in which at
-most half of the lanes are left become one (`merge`): the lanes of one go on in free lanes of the other. Everything of a
-lane moves but its rows, which have gone to the host. The machine is the same, so a chain computes what it would have
-computed.
+Chains of a chunk end at different times, and a sweep costs as much for few lanes as for many. So two chunks with at
+most half of their lanes running become one (`merge`): the lanes of one continue in free lanes of the other. A lane
+moves with all its state except its rows, which have gone to the host. The machine is the same, so a chain computes what
+it would have computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.storage.contract import Storage
 
 SLICE_SECONDS = 0.5
-"""How long the machine runs between two looks at it; leaving it twice a second costs nothing measurable."""
+"""How long the machine runs between two returns to the host; two returns per second cost nothing measurable."""
 
 MIN_SWEEPS = 5
 """The same in sweeps, where these take longer."""
@@ -36,9 +36,9 @@ NOTHING = Counts()
 
 
 class Kept:
-    """What is known of all chains, on the host: where each has come to, arrays [chains, ...], and their records.
+    """The state of all chains on the host: arrays [chains, ...], and their records.
 
-    like: a ChainResult of a machine's lanes, of which dtypes and shapes are taken.
+    like: a ChainResult of a machine's lanes, which gives dtypes and shapes.
     """
 
     def __init__(self, like: ChainResult, chains: int, storage: Storage) -> None:
@@ -59,7 +59,7 @@ class Kept:
             getattr(self.ends, name)[chains] = chunk.machine.working(chunk.state, name)[lanes]
 
     def take(self, chunk: Chunk) -> ChainResult:
-        """Copy what its chains have come to, and the rows that stand in its buffers. Gives what was found there."""
+        """Copy the state of its chains, and the rows in its buffers. Returns what was copied."""
         lanes, chains = chunk.occupied()
         found = chunk.machine.so_far(chunk.state)
         first, last = chunk.machine.working(chunk.state, "first_row")[lanes], found.done[lanes]
@@ -78,7 +78,7 @@ def _without_records(result: ChainResult) -> Any:
 
 @dataclass
 class Chunk:
-    """A machine's lanes under way."""
+    """A machine's running lanes."""
 
     machine: ChainMachine
     chains: NDArray[np.int64]
@@ -88,7 +88,7 @@ class Chunk:
     state: State
     sweeps_per_second: float
     counts: Counts = NOTHING
-    """Gradients so far, those of chunks that were merged into this one too."""
+    """Gradients so far, including those of chunks that were merged into this one."""
     merged: Counts = NOTHING
     """Of the latter."""
 
@@ -108,9 +108,9 @@ class Chunk:
         return self.machine.machine.count_live(self.state)
 
     def slice(self, leave_at: int, kept: Kept) -> bool:
-        """Sweep for about SLICE_SECONDS, and tell whether at most `leave_at` lanes have not come to their end.
+        """Sweep for about SLICE_SECONDS, and return whether at most `leave_at` lanes have not ended.
 
-        Raises StackOverflowError, UnboundedDensity, and whatever else went wrong on a lane.
+        Raises StackOverflowError, UnboundedDensity, and the errors of other faults.
         """
         vm = self.machine.machine
         sweeps = max(MIN_SWEEPS, int(self.sweeps_per_second * SLICE_SECONDS))
@@ -131,15 +131,15 @@ class Chunk:
         return self.live() <= leave_at
 
     def check_bounded(self) -> None:
-        """Raises UnboundedDensity where a chain has met a density of +inf, and ended there."""
-        halted = ~self.machine.machine.live(self.state)  # elsewhere variables are on the way to their values
+        """Raises UnboundedDensity where a chain has encountered a density of +inf, and ended there."""
+        halted = ~self.machine.machine.live(self.state)  # on other lanes variables have intermediate values
         met = halted & (self.chains != NO_CHAIN) & np.isposinf(self.machine.working(self.state, "log_density"))
         if met.any():
             lane = int(np.argmax(met))
             raise UnboundedDensity(int(self.chains[lane]), self.machine.working(self.state, "position")[lane])
 
     def go_on(self, kept: Kept) -> None:
-        """Move all rows to `kept`, and let lanes whose buffers are full begin again where they stopped."""
+        """Move all rows to `kept`, and let lanes whose buffers are full resume where they stopped."""
         machine, state = self.machine, self.state
         found = kept.take(self)
         stopped = ~machine.machine.live(state) & (found.done < self.inputs.until)
@@ -151,7 +151,7 @@ class Chunk:
     def with_room(self, state: State, done: NDArray[np.int64]) -> State:
         """The state with the buffers empty, when chains have made `done` transitions.
 
-        Not for lanes that have come to where they stop, and are about to halt: they need another beginning first.
+        Not for lanes that have reached their stop and are about to halt: these must be restarted first.
         """
         until = self.machine.working(state, "until")
         room = np.minimum(self.inputs.until, done + self.machine.capacity)
@@ -166,7 +166,7 @@ class Chunk:
 def merge(one: Chunk, other: Chunk, kept: Kept) -> Chunk:
     """A chunk with the live lanes of both, which must fit, in place of the two: those of `one` stay where they are.
 
-    What both have recorded goes to `kept`.
+    The records of both go to `kept`.
     """
     machine, vm = one.machine, one.machine.machine
     done, done_other = kept.take(one).done.copy(), kept.take(other).done

@@ -1,4 +1,4 @@
-"""How chains are divided into chunks, how wide those are, and how many rows they record before these are taken out."""
+"""How chains are divided into chunks, how wide those are, and how many rows they record before these go to the host."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from batchnuts.mcmc.execution.runner import STRETCH
 from batchnuts.mcmc.settings import ExecutionSettings
 
 COSTLY_WORK = 400_000
-"""Multiplications and elements of one chain's gradient above which its matrices want to be wide (decisions/0009)."""
+"""Multiplications and elements of one chain's gradient above which wide matrices are faster (decisions/0009)."""
 
 COSTLY_CHUNK_LANES = 128
 """Chains of a chunk at most, where the gradient costs most of the time."""
 
 MIN_WIDTH, MAX_WIDTH = 64, 256
-"""Bounds of the same elsewhere: fewer chains cost as much, and of more too many wait at the chunk's end."""
+"""Bounds of the same for cheap gradients: fewer chains cost as much, and with more, too many wait at the chunk's
+end."""
 
 CACHE = 1_200_000
 """Bytes of variables that a chunk may have beyond MIN_WIDTH: they stay in a core's cache."""
 
 BUFFER_BYTES = 16_000_000
-"""Of the rows that a chunk records before they are taken out: twice a second they go in and out of the compiled
-program, which for so many takes some ten milliseconds."""
+"""Size of the rows that a chunk records before they go to the host: twice a second they go in and out of the compiled
+program, which takes some ten milliseconds for this size."""
 
 MIN_ROWS = 8
-"""Rows of each chain at least, however large they are."""
+"""The minimum number of rows of each chain, however large they are."""
 
 MIN_LANES = 2
-"""Chains of a chunk at least, where it is chosen automatically: a kernel costs as much for fewer."""
+"""The minimum number of chains of a chunk that is chosen automatically: a kernel costs as much for fewer."""
 
 
 @dataclass(frozen=True)
 class Chunking:
-    """How chains are divided: `chunks` of `lanes` chains each, the last one filled up, and `shards` threads."""
+    """How chains are divided: `chunks` of `lanes` chains each, the last one padded, and `shards` threads."""
 
     chunks: int
     lanes: int
@@ -48,7 +49,7 @@ def is_compiled(execution: ExecutionSettings) -> bool:
 
 
 def maximum_width(program: LaneProgram) -> int:
-    """How many chains a chunk of the program `run_chain` takes at most, where its machine is compiled."""
+    """The maximum number of chains of a chunk of the program `run_chain`, where its machine is compiled."""
     if program.costly_work > COSTLY_WORK:
         return COSTLY_CHUNK_LANES
     fit = CACHE // max(program.lane_bytes, 1)
@@ -56,9 +57,9 @@ def maximum_width(program: LaneProgram) -> int:
 
 
 def own_threads(chains: int, execution: ExecutionSettings) -> None:
-    """Give each shard threads of its own, where there will be several, and if the backend's library has not begun yet.
+    """Give each shard threads of its own if there will be several, and the backend's library is not initialized yet.
 
-    Not where there is one chunk, whose gradient may make use of all threads.
+    Not with one chunk, whose gradient may use all threads.
     """
     shards = divide(chains, execution, chains, processors()).shards
     if is_compiled(execution) and shards > 1:

@@ -1,12 +1,12 @@
 """Many chains in chunks: each a batch of its own on one compiled machine, one host thread for each processor core.
 
 The machine's arrays of a chunk fit into a core's cache, and its many small kernels are not worth dividing among cores;
-whole chunks are. So chains are divided into chunks of one width, and threads ("shards") take turns at them
+whole chunks are. So chains are divided into chunks of one width, and threads ("shards") work on them in turn
 (`attempt.py`).
 
 What a chain draws does not depend on its chunk, except for rounding: its key is its own. The width is the same for all,
-so that one machine serves them all; the last chunk is padded with copies of its last chain that have no transitions to
-make. These lanes count as wasted (`Counts.executed_gradients`).
+so that one machine serves them all; the last chunk is padded with copies of its last chain that make no transitions.
+These lanes count as wasted (`Counts.executed_gradients`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def make_runner(
 
 
 class ChunkRunner:
-    """Chunks of chains on threads (see Runner): a machine and workers that last, and one attempt after another."""
+    """Chunks of chains on threads (see Runner): a machine and persistent workers, and one attempt after another."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ChunkRunner:
         self.machine = ChainMachine(program, part(example, chunking, 0), execution, first_depth)
         self.workers = Workers(chunking.shards)
         self.attempt: Attempt | None = None
-        """The last one, at the stretch that runs or has ended; None where none has begun, or all was forgotten."""
+        """The last one, at the stretch that runs or has ended; None if none has begun, or it was dropped."""
 
     @property
     def arrangement(self) -> Arrangement:
@@ -79,26 +79,26 @@ class ChunkRunner:
         return self.attempts(inputs, transitions)
 
     def attempts(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """From the start, again until the stacks are deep enough."""
+        """Run from the start, and again until the stacks are deep enough."""
         while True:
             try:
                 yield from self.to_end(Attempt(self.machine, self.chunking, inputs, transitions))
                 return
             except StackOverflowError as error:
                 self.machine.grow(error)
-                self.attempt = None  # before there is another: both may be large
+                self.attempt = None  # before another one is made: both may be large
 
     def to_end(self, attempt: Attempt) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """The attempt's reports; however it ends, no thread is at it afterwards."""
+        """The attempt's reports; however it ends, no thread works on it afterwards."""
         self.attempt = attempt
         try:
             yield from attempt.reports(self.workers)
         finally:
-            if self.attempt is attempt:  # else another run has begun since
+            if self.attempt is attempt:  # otherwise another run has begun since
                 self.stop()
 
     def stop(self) -> None:
-        """Let the threads finish the slices they are at, and wait for them."""
+        """Let the threads finish their current slices, and wait for them."""
         if self.attempt is not None:
             self.attempt.stopping.set()
         self.workers.wait()

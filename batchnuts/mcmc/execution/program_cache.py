@@ -1,12 +1,13 @@
-"""What is compiled of a model is kept with the Model object, for the next run of the same shape.
+"""Compiled programs of a model are kept with the Model object, for the next run of the same shape.
 
-A run borrows the programs of its model and settings, or makes new ones, and gives them back when it has gone well. So
-two runs at once have programs of their own, and what an error left in an unknown state is made again. The programs go
-with the Model; and of all models together the last few are kept (`keep_programs`).
+A run borrows the programs of its model and settings, or makes new ones, and returns them when it has ended without an
+error. So two concurrent runs have programs of their own, and programs in an unknown state after an error are not used
+again. The programs are freed with the Model; over all models the last few are kept (`keep_programs`).
 
-A density is traced once, with whatever it finds around it: what is changed later is not seen by what was compiled. That
-is noticed where programs are borrowed: what the density reaches must be what it was (`fingerprint`), and its value in
-plain TensorFlow too, at the place where their first run began; else they are dropped and it is traced again.
+A density is traced once, with the contents of its closure: later changes do not affect the compiled program. Such a
+change is detected when programs are borrowed: what the density reaches must be what it was (`fingerprint`), and so must
+its value in plain TensorFlow at the position where their first run began; otherwise they are dropped and it is traced
+again.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from batchnuts.mcmc.starts import make_evaluate
 from batchnuts.mcmc.step_size import make_first_step_size
 
 ANY_VALUE = frozenset({"seed", "warmup", "draws", "step_size", "adapt_metric"})
-"""Settings of the sampler that no program depends on; that buffers are long enough for the draws is seen to."""
+"""Settings of the sampler that no program depends on; the length of buffers is checked separately."""
 
 SAME = 1000
-"""Two evaluations of one density may differ by so many units of rounding: sums may be added in another order."""
+"""Two evaluations of one density may differ by this many units of rounding: sums may be added in another order."""
 
 Shape: TypeAlias = tuple[tuple[str, Any], ...]
 
 _lock = threading.Lock()
 _last: OrderedDict[tuple[int, Shape], weakref.ref[Model]] = OrderedDict()
-"""Whose programs are kept, those used longest ago first; the programs themselves are with the models."""
+"""Whose programs are kept, the least recently used first; the programs themselves are with the models."""
 _limit = 4
 
 
 @dataclass
 class Programs:
-    """What a run is made of, for one model and settings of one shape."""
+    """The programs of a run, for one model and settings of one shape."""
 
     value_and_gradient: Callable[..., Any]
     evaluate: BatchedFunction
@@ -63,7 +64,7 @@ class Programs:
 
 
 def keep_programs(models: int) -> None:
-    """Keep what was compiled for the last so many pairs of a model and settings (4 at first; 0: nothing).
+    """Keep the compiled programs of the last `models` pairs of a model and settings (default 4; 0: none).
 
     Raises ValueError below 0.
     """
@@ -77,7 +78,7 @@ def keep_programs(models: int) -> None:
 
 
 def borrow(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, position: np.ndarray) -> Programs:
-    """The programs for such settings, which are nobody else's until they are given back.
+    """The programs for such settings, exclusively until they are returned.
 
     position [dimension]: where the first chain begins, for new ones.
     """
@@ -101,7 +102,7 @@ def borrow(model: Model, sampler: SamplerSettings, execution: ExecutionSettings,
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:
-    """Keep the programs for the next run; the draws of the last one are not theirs any more."""
+    """Keep the programs for the next run, without the draws of the last one."""
     if programs.runner is not None:
         programs.runner.forget()
     key = _shape(sampler, execution)
@@ -114,7 +115,7 @@ def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettin
 
 
 def _shorten() -> list[Programs | None]:
-    """What is dropped: all but the last few."""
+    """The entries to drop: all but the last few."""
     for gone in [place for place, model in _last.items() if model() is None]:
         del _last[gone]
     dropped = []
@@ -139,7 +140,7 @@ def _reached(model: Model) -> Fingerprint:
 
 
 def _evaluated(model: Model, position: np.ndarray) -> list[np.ndarray]:
-    """Log-density and gradient at one position [dimension], of the density and of its twin, where it has one."""
+    """Log-density and gradient at one position [dimension], of the density and of its twin, if it has one."""
     import tensorflow as tf
 
     at = tf.convert_to_tensor(position)

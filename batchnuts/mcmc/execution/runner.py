@@ -1,4 +1,4 @@
-"""How a chain program is driven: what a runner is, and the one for executors other than the virtual machine.
+"""How a chain program is driven: the interface of runners, and the one for executors other than the virtual machine.
 
 A runner yields counts of what all chains have done so far a few times a second, so that progress can be shown and a run
 can be interrupted; the last thing it yields is the finished stretch. (The virtual machine's is in chunk_runner.py.)
@@ -24,7 +24,7 @@ STRETCH = 5
 
 
 class UnboundedDensity(Exception):
-    """A chain has met a log-density of +inf at a position [dimension], and ended there."""
+    """A chain has encountered a log-density of +inf at a position [dimension], and ended there."""
 
     def __init__(self, chain: int, position: np.ndarray) -> None:
         super().__init__(f"chain {chain} at {position}")
@@ -34,7 +34,7 @@ class UnboundedDensity(Exception):
 
 @dataclass(frozen=True)
 class Counts:
-    """What a stretch has done so far, over all chains."""
+    """The counts of a stretch so far, over all chains."""
 
     transitions: int = 0
     useful_gradients: int = 0
@@ -58,12 +58,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """What there is of a stretch that was interrupted."""
+    """The results of an interrupted stretch."""
 
     result: ChainResult
-    """As far as each chain had come: rows of `records` after its `done` mean nothing."""
+    """The state of each chain; rows of `records` after its `done` are undefined."""
     begun: NDArray[np.bool_]
-    """[chains]: which had their turn in it at all; whether a chain had does not depend on what it drew."""
+    """[chains]: which had started in it; whether a chain had does not depend on its draws."""
 
 
 class Runner(Protocol):
@@ -77,7 +77,7 @@ class Runner(Protocol):
         """Until it can run: it may still be compiled when it is made."""
 
     def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Counts so far, and the result where there is one already; the last one is that of the finished stretch.
+        """Counts so far, and the result once it exists; the last item is that of the finished stretch.
 
         inputs: those of chains that have made no transition of it yet, `until` the same for all: `transitions`.
         Raises UnboundedDensity.
@@ -87,7 +87,7 @@ class Runner(Protocol):
         """Of the stretch that was run last; None where none has begun, or none that got anywhere."""
 
     def forget(self) -> None:
-        """Keep nothing of what was run; only what is compiled."""
+        """Drop the results of runs; keep compiled programs."""
 
 
 class StretchRunner:
@@ -104,7 +104,7 @@ class StretchRunner:
             if execution.executor == "stackless"
             else None
         )
-        """What tells of an executor that counts; None for plain Python, which does not."""
+        """The counts of an executor that counts; None for plain Python, which does not."""
 
     def wait_until_compiled(self) -> None:
         """See Runner: it compiles as it runs."""
@@ -117,7 +117,7 @@ class StretchRunner:
     def stretches(
         self, inputs: ChainInputs, transitions: int, parts: list[ChainResult]
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Calls of STRETCH transitions each, every one going on from where the last one stopped."""
+        """Calls of STRETCH transitions each; each continues where the last one stopped."""
         tally: Tally = {}
         for start in range(0, transitions, STRETCH):
             length = min(STRETCH, transitions - start)

@@ -1,7 +1,7 @@
 """Persistent workers: TensorFlow's first call in a thread takes longer than the next ones, and so does starting one.
 
-concurrent.futures has such a pool, but a process that ends waits until all that its threads were given is done: here a
-run of hours that somebody left. These are daemons.
+concurrent.futures has such a pool, but at exit the process waits until all jobs of its threads are done, which may be
+an abandoned run of hours. These are daemon threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Job: TypeAlias = tuple[Future[None], Callable[[], None]]
 
 
 class Workers:
-    """`count` threads, which end when the object goes."""
+    """`count` threads, which end when the object is collected."""
 
     def __init__(self, count: int) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -32,13 +32,13 @@ class Workers:
     def start(self, job: Callable[[], None]) -> None:
         """Have one of them do it."""
         future: Future[None] = Future()
-        self.given.append(future)  # first: who interrupts waits for all that may run
+        self.given.append(future)  # first: an interruption waits for all jobs that may run
         self._jobs.put((future, job))
 
     def wait(self) -> None:
-        """Until all that they were given is done.
+        """Wait until all jobs are done.
 
-        Not where that would never be: in one of the threads, and when the process ends and they stand still.
+        Not where that would never happen: in one of the threads, and at exit, when they do not run any more.
         """
         if threading.current_thread() not in self._threads and not sys.is_finalizing():
             wait(self.given)

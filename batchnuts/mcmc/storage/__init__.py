@@ -1,1 +1,1 @@
-"""Where the draws of a run go while it goes on: a contract, and one place for each module here."""
+"""Storage of the draws during a run: the interface, and one implementation per module."""

@@ -1,4 +1,4 @@
-"""What a chunk of chains hands its records to."""
+"""The interface to which a chunk of chains passes its records."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Storage(Protocol):
         """Take the transitions [first, last) of some chains, which follow those that they have recorded before.
 
         chains, lanes, first, last [n]: lane `lanes[i]` ran chain `chains[i]`. records: arrays [all lanes, rows, ...],
-        row 0 is transition `first[i]`; rows from `last[i] - first[i]` on mean nothing, and the arrays are the
-        machine's own: they change after the call.
+        row 0 is transition `first[i]`; rows from `last[i] - first[i]` on are undefined, and the arrays belong to the
+        machine: they change after the call.
         """
 
     def flush(self) -> None:
-        """Put everything that was recorded where it survives."""
+        """Make everything recorded so far durable."""
 
     def finalize(self) -> Record:
         """All records, arrays [chains, transitions, ...]; what a chain has not recorded is undefined."""

@@ -10,7 +10,7 @@ from batchnuts.mcmc.chain_program import Record
 
 
 class MemoryStorage:
-    """See Storage. `like`: a chunk's records [lanes, rows, ...], of which dtypes and shapes are taken."""
+    """See Storage. `like`: a chunk's records [lanes, rows, ...], which gives dtypes and shapes."""
 
     def __init__(self, like: Record, chains: int, transitions: int) -> None:
         self.records: Record = map_leaves(lambda a: np.zeros((chains, transitions, *a.shape[2:]), a.dtype), like)
@@ -27,7 +27,7 @@ class MemoryStorage:
         from_start = first == 0
         for to, there in zip(self.records, records):
             rows = min(to.shape[1], there.shape[1])
-            # with rows after the last, which nobody reads
+            # with rows after the last, which are not read
             to[chains[from_start], :rows] = there[lanes[from_start], :rows]
             for i in np.flatnonzero(~from_start & (last > first)):
                 to[chains[i], first[i] : last[i]] = there[lanes[i], : last[i] - first[i]]

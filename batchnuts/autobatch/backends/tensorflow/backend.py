@@ -31,7 +31,7 @@ from batchnuts.autobatch.backends.backend import (
     sweep_on_host,
 )
 from batchnuts.autobatch.backends.tensorflow.packing import SMALL, PackedFunction
-from batchnuts.autobatch.backends.tensorflow.work import primitive_work
+from batchnuts.autobatch.backends.tensorflow.work_estimate import primitive_work
 from batchnuts.autobatch.backends.tensorflow.xla_flags import compile_small_loops_whole
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
@@ -45,15 +45,15 @@ VECTORIZERS: dict[str, Callable[..., Any]] = {
     "pfor": over_rows,
     "tensorflow": lambda function, rows: tf.vectorized_map(lambda row: function(*row), tuple(rows)),
 }
-"""What turns a function of one lane into one of all: our own, and TensorFlow's, to compare with."""
+"""Vectorizers of functions of one lane: our own, and TensorFlow's, for comparison."""
 
 
 FEW = 1 << 15
-"""So many elements are sooner copied from NumPy than filled by an operation: its call takes 30 microseconds, and in a
-graph it is three nodes."""
+"""Arrays of up to this many elements are copied from NumPy faster than an operation fills them: its call takes 30
+microseconds, and in a graph it is three nodes."""
 
 LOOP_SHARE = 4
-"""Of the bytes that a small loop may move, so large a part may be packed: cutting it apart reads and writes it."""
+"""The share of the bytes of a small loop that may be packed: unpacking reads and writes them."""
 
 LONGEST_SUM = 32
 """Rows that XLA's compiler for processors sums in one plain loop."""
@@ -88,13 +88,13 @@ class TensorFlowBackend:
     # ---- type inference ---------------------------------------------------------------------------------------
 
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
-        """Trace the function once; the graph tells types, what is passed on unchanged, and what is used."""
+        """Trace the function once; the graph gives types, what is passed on unchanged, and what is used."""
         try:
             return self._trace(function, arguments, USUAL)
         except Exception:
             if not any(leaf.weak for t in arguments for leaf in flatten(t)[0]):
                 raise
-            try:  # a literal may be an index, and zero is one where five is not
+            try:  # a literal may be an index, and zero may be valid where five is not
                 return self._trace(function, arguments, ZEROS)
             except Exception:  # the first failure is the one to show
                 pass
@@ -185,7 +185,7 @@ class TensorFlowBackend:
     def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> tf.Tensor:
         """See Backend: by a scatter, no select over whole buffers.
 
-        Lanes that write nothing write outside of them, which XLA passes over. Elsewhere that is an error, and they
+        Lanes that do not write get an index outside the buffer, which XLA ignores. Elsewhere that is an error, so they
         write their old row.
         """
         count, size = buffers.shape[0], buffers.shape[1]
@@ -200,7 +200,8 @@ class TensorFlowBackend:
             return tf.reshape(self.put_rows(flat, slots, values), buffers.shape)
 
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
-        """See Backend: by tracing it. In the other modes a dispatch costs what TensorFlow takes to start its ops."""
+        """See Backend: by tracing it. In the other modes the cost of a dispatch is that of starting its TensorFlow
+        ops."""
         if self.mode != "xla":
             return None
         return Work() if function is COPY else primitive_work(function, inputs)
@@ -253,11 +254,11 @@ class TensorFlowBackend:
         if self.mode == "eager":
             return function
         if self.mode == "xla":
-            compile_small_loops_whole(plain=False)  # unless a machine has said what is best
+            compile_small_loops_whole(plain=False)  # unless a machine has set it
         return _traced(function, jit_compile=self.mode == "xla")
 
     def compile_machine(self, function: Callable[..., tuple[State, Any]], plain: bool) -> CompiledMachine:
-        """See Backend: small arrays cross together, under XLA where they are few bytes."""
+        """See Backend: small arrays are packed, under XLA only if they have few bytes in all."""
         if self.mode == "eager":
             return Interpreted(function)
         if self.mode == "graph":
@@ -268,7 +269,8 @@ class TensorFlowBackend:
         """See Backend: a host loop in eager mode, else one `tf.while_loop`.
 
         Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
-        conditional, that makes XLA copy neither stacks nor buffers. What no block changes is no loop variable at all.
+        conditional, that makes XLA copy neither stacks nor buffers. What no block changes is not a loop variable at
+        all.
         """
         if self.mode == "eager":
             return sweep_on_host(self, plan, state, budget, leave_at)
@@ -308,7 +310,7 @@ def _sum_of_rows(x: Any) -> Any:
     """The sum over the first axis.
 
     XLA for processors makes one operation of it, with all that leads to it, if no plain sum is longer than LONGEST_SUM;
-    of a longer one three, and no vector instructions.
+    a longer one becomes three, without vector instructions.
     """
     over = []
     while x.shape[0] > LONGEST_SUM:
@@ -337,7 +339,7 @@ def _run_if_due(step: BlockStep, due: Any, state: State) -> State:
         return tf.constant(False), {name: after[name] for name in step.touches}
 
     touched = {name: state[name] for name in step.touches}
-    name = re.sub(r"[^\w.]", "_", step.label)  # what a profile of XLA's kernels shows
+    name = re.sub(r"[^\w.]", "_", step.label)  # the name in a profile of XLA's kernels
     _, touched = tf.while_loop(lambda due, _: due, once, (due, touched), name=name)
     return {**state, **touched}
 

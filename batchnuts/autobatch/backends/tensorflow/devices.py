@@ -1,8 +1,8 @@
 """Threads of TensorFlow: a pool for each of the threads that drive machines, in place of one for all.
 
-XLA for processors hands parts of a program to the threads of its device's pool, though with many small kernels there is
-little to gain. Two machines at once, on the one device of the processor, so take each other's threads; on a device of
-its own, whose pool is a single thread, each runs as if it were alone (decisions/0015). TensorFlow would compile a
+XLA for processors hands parts of a program to the threads of its device's pool, though with many small kernels that
+gains little. So two machines that run at once on the one device of the processor compete for its threads; on a device
+of its own, whose pool is a single thread, each runs as if it were alone (decisions/0015). TensorFlow would compile a
 program for each device; it loads it for the others from a file, which takes a third of the time.
 """
 
@@ -54,8 +54,8 @@ def use_own_threads(shards: int) -> bool:
 
 @contextmanager
 def _programs_kept() -> Iterator[None]:
-    """TensorFlow's first look for devices, told where to keep programs; not where there is little room, since what
-    cannot be kept is an error to it, or where the user's own flags say something else."""
+    """TensorFlow's first search for devices, with a flag that sets where to keep programs. The flag is not set where
+    there is little room, since TensorFlow fails if it cannot store a program, or where the user's own flags set it."""
     flags = None
     try:
         if PROCESS.programs is None and shutil.disk_usage(tempfile.gettempdir()).free >= MIN_FREE_BYTES:
@@ -65,7 +65,7 @@ def _programs_kept() -> Iterator[None]:
                 PROCESS.programs = directory
             else:
                 directory.cleanup()
-    except OSError:  # no such place: then programs are compiled for each device
+    except OSError:  # no such folder: then programs are compiled for each device
         pass
     if flags is None:
         yield
@@ -82,12 +82,12 @@ def _keep_no_programs() -> None:
 
 
 _here = threading.local()
-"""The shard of each thread that is at one."""
+"""The shard of each thread that has one."""
 
 
 @contextmanager
 def on_shard(number: int) -> Iterator[None]:
-    """What this thread runs inside runs on the device of the shard, if there are such devices."""
+    """Within, this thread runs on the device of the shard, if shards have devices."""
     if not PROCESS.devices:
         yield
         return
@@ -102,13 +102,13 @@ def on_shard(number: int) -> Iterator[None]:
 
 
 def present_shard() -> int:
-    """The shard that this thread is at; the first one where it is at none, or where shards have no devices."""
+    """The shard of this thread; the first one if it has none, or if shards have no devices."""
     return getattr(_here, "shard", 0)
 
 
 @contextmanager
 def own_pool() -> Iterator[int | None]:
-    """A session that is made inside has a pool of its own, where shards have such devices: of so many threads."""
+    """A session that is made inside has a pool of this many threads of its own, if shards have devices."""
     if not PROCESS.devices:
         yield None
         return

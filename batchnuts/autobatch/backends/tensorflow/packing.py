@@ -1,13 +1,13 @@
-"""Small arrays on their way into compiled code and back: one after the other, in one array for each dtype.
+"""Small arrays passed into compiled code and back: packed, in one array for each dtype.
 
 A call of TensorFlow takes some ten microseconds for every array that goes in or comes out, however small: it looks at
 types, makes handles, allocates. A machine's state has about ninety arrays, and most of them are a number for each lane.
-So where lanes are few the small ones cross the border together. On the far side they are cut apart, and the machine's
-loop would have copied them in any case; on this side they are views of NumPy arrays. Where lanes are many a call takes
-far longer than that, and all arrays cross by themselves.
+So with few lanes the small ones are passed together. Inside compiled code they are unpacked, where the machine's loop
+would have copied them in any case; on the host they are views of NumPy arrays. With many lanes a call takes far longer
+than that, and all arrays are passed separately.
 
-XLA makes a function of its own of each slice of an array, and takes twenty milliseconds over it, unless the slices are
-the body of a small loop: that it compiles whole (xla_flags.py). So they are cut in a loop that makes one trip.
+XLA compiles each slice of an array to a function of its own, which takes twenty milliseconds, unless the slices are the
+body of a small loop, which it compiles as a whole (xla_flags.py). So they are unpacked in a loop of one trip.
 
     {pc: int32 [4], fault: int32 [4], value:q: float32 [4, 9000]}   ->   value:q, int32 [8]
 """
@@ -30,7 +30,8 @@ from batchnuts.autobatch.backends.tensorflow.session import SessionProgram, may_
 from batchnuts.autobatch.ir.program import TensorType
 
 SMALL = 1 << 13
-"""Arrays with fewer elements are packed: copying so many a few times takes as long as an array more."""
+"""Arrays with fewer elements are packed: copying this many elements a few times takes as long as passing one more
+array."""
 
 
 def is_small(shape: Sequence[int]) -> bool:
@@ -39,7 +40,7 @@ def is_small(shape: Sequence[int]) -> bool:
 
 
 class Library(NamedTuple):
-    """Whose arrays they are on one side of the border."""
+    """The array operations of one side: of the host, or of compiled code."""
 
     join: Callable[[list[Array]], Array]
     """Arrays as one vector."""
@@ -63,10 +64,10 @@ GRAPH = Library(
 
 @dataclass(frozen=True)
 class Layout:
-    """How some arrays cross: the large ones by themselves, then all small ones of each dtype as one.
+    """How some arrays are passed: the large ones separately, then all small ones of each dtype as one.
 
-    If the small ones have more than `most` bytes in all, they are by themselves too. None: however many they have, and
-    they are cut apart without a loop, for there is no XLA.
+    If the small ones have more than `most` bytes in all, they are passed separately too. None: no limit, and they are
+    unpacked without a loop, for there is no XLA.
     """
 
     types: tuple[TensorType, ...]
@@ -99,21 +100,21 @@ class Layout:
 
     @cached_property
     def crossing(self) -> tuple[TensorType, ...]:
-        """The types of what crosses."""
+        """The types of what is passed."""
         vectors = (TensorType(self.types[pack[0]].dtype, (sum(self.sizes[i] for i in pack),)) for pack in self.packs)
         return (*(self.types[i] for i in self.alone), *vectors)
 
     def pack(self, arrays: Sequence[Array], library: Library) -> list[Array]:
-        """What crosses, of the arrays."""
+        """What is passed for the arrays."""
         packs = (library.join([arrays[i] for i in pack]) for pack in self.packs)
         return [*(arrays[i] for i in self.alone), *packs]
 
     def unpack(self, crossed: Sequence[Array], library: Library) -> list[Array]:
-        """The arrays, of what crossed; on the host, those that were packed are views."""
+        """The arrays, of what was passed; on the host, packed ones are views."""
         return self._in_place(crossed, self._cut(crossed, library))
 
     def unpack_in_graph(self, crossed: Sequence[Array], once: Array) -> list[Array]:
-        """The arrays; for XLA cut apart in a loop of one trip. `once` is true, which nobody knows before."""
+        """The arrays; for XLA unpacked in a loop of one trip. `once` is true, but not known when compiling."""
         if not self.packs or self.most is None:
             return self.unpack(crossed, GRAPH)
         types = [self.types[i] for pack in self.packs for i in pack]
@@ -124,7 +125,7 @@ class Layout:
         return self._in_place(crossed, parts)
 
     def _cut(self, crossed: Sequence[Array], library: Library) -> list[Array]:
-        """What was packed, pack by pack."""
+        """The packed arrays, pack by pack."""
         parts: list[Array] = []
         for pack, vector in zip(self.packs, crossed[len(self.alone) :]):
             pieces = library.cut(vector, [self.sizes[i] for i in pack])
@@ -139,7 +140,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Border:
-    """A function for arguments of some types: how they cross, what runs, how results come back."""
+    """A function for arguments of some types: how they are passed, what runs, how results are returned."""
 
     into: Layout
     traced: Any
@@ -151,7 +152,7 @@ class _Border:
     back: Layout
 
     def arguments(self, state: State, scalars: tuple[Array, ...]) -> list[Array]:
-        """What crosses: whether to cut, which is always so, and what is cut."""
+        """What is passed: whether to unpack, which is always true, and the packs."""
         return [np.True_, *self.into.pack([*state.values(), *scalars], HOST)]
 
 
@@ -175,7 +176,7 @@ class PackedFunction:
         self._making = threading.Lock()
 
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
-        """What the function gives for them."""
+        """The results of the function for them."""
         border = self._border(state, scalars)
         crossed = border.run(*border.arguments(state, scalars))
         large = len(border.back.alone)

@@ -1,8 +1,8 @@
-"""Programs that XLA has compiled, each in a session of its own, with which all that was compiled for it goes.
+"""Programs that XLA has compiled, each in a session of its own; all that was compiled for it is freed with it.
 
-TensorFlow's eager runtime keeps every program that XLA compiles, and the graphs that it came of, until the process
-ends: a hundred MB for NUTS on a small model. A session has devices of its own, and what is compiled for these is
-theirs; when the session goes, so does all of it (decisions/0030).
+TensorFlow's eager runtime keeps every program that XLA compiles, and its graphs, until the process ends: a hundred MB
+for NUTS on a small model. A session has devices of its own, and what is compiled for them belongs to them; it is freed
+with the session (decisions/0030).
 
 Where threads have devices of their own (devices.py), each has its session, with a pool of one thread.
 """
@@ -20,12 +20,12 @@ from tensorflow.core.protobuf import config_pb2
 from batchnuts.autobatch.backends.tensorflow.devices import own_pool, present_shard
 
 IN_CALLER = -1
-"""In place of a number of a session's pools: the thread that calls runs the graph, which is one op."""
+"""Instead of the number of a thread pool: the calling thread runs the graph, which is one op."""
 
 
 def may_have_session(concrete: Any) -> bool:
     """Whether a traced function can run in a session: not if it reads variables, or tables, which are the eager
-    runtime's, and not beside a graphics card, whose memory TensorFlow does not share out."""
+    runtime's, and not beside a graphics card, whose memory TensorFlow does not divide among sessions."""
     own = (tf.resource, tf.variant)
     return not tf.config.list_physical_devices("GPU") and all(c.dtype not in own for c in concrete.captured_inputs)
 
@@ -33,11 +33,11 @@ def may_have_session(concrete: Any) -> bool:
 class SessionProgram:
     """arrays -> NumPy arrays: a `tf.function` that XLA compiles when it is first called.
 
-    What it captures is taken as it is now.
+    Captured tensors keep their present values.
     """
 
     def __init__(self, function: Any, specs: Sequence[tf.TensorSpec]) -> None:
-        # a graph with nothing in it but the call: what the call's function holds is for XLA
+        # a graph with nothing in it but the call: XLA compiles the body of the called function
         concrete = tf.function(lambda *arrays: function(*arrays), autograph=False).get_concrete_function(*specs)
         self._graph = concrete.graph
         self._captured = [np.asarray(tensor) for tensor in concrete.captured_inputs]

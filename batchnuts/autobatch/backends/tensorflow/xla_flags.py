@@ -8,21 +8,20 @@ from batchnuts.autobatch.backends.tensorflow.environment import PROCESS, variabl
 
 SMALL_LOOP_BYTES = 30_000
 """A loop that moves fewer bytes in a trip becomes one function of machine code, instead of one for each operation and a
-list of them to go through: the blocks of a machine of a few lanes. Not more, since XLA compiles what is in such a
-function to plain loops, products of matrices too (decisions/0013)."""
+list of them to go through: the blocks of a machine of a few lanes. The bound is not larger, since XLA compiles
+everything in such a function to plain loops, products of matrices too (decisions/0013)."""
 
 PLAIN_LOOP_BYTES = 300_000
-"""The same where plain loops are as good as anything: no matrix is multiplied by more than one vector."""
+"""The same where plain loops are not slower: no matrix is multiplied by more than one vector."""
 
 _FLAG = "--xla_backend_extra_options"
 
 
 def compile_small_loops_whole(plain: bool) -> int:
-    """Set the bound, once in a process: the first program decides, which is `plain` if plain loops suit it. Gives it,
-    or 0 where it is not ours.
+    """Set the bound, once in a process: the first program decides, which is `plain` if plain loops suit it.
 
-    Nothing happens where the user's XLA_FLAGS set such options, or XLA was used before. The environment is afterwards
-    as it was: other libraries in the process read the same variable.
+    Returns the bound, or 0 where it was not set here: nothing happens if the user's XLA_FLAGS set such options, or XLA
+    was used before. The environment is restored: other libraries in the process read the same variable.
     """
     with PROCESS.lock:
         if PROCESS.small_loop_bytes is None:

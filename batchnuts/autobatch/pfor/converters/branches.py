@@ -41,7 +41,7 @@ from batchnuts.autobatch.pfor.values import (
 def call(site: Site) -> list[Value]:
     """The function's ops in its place, or a call for the rows where it works element by element.
 
-    A gradient that was taken of it later may have added outputs after its own.
+    A gradient taken later may have added outputs after the function's own.
     """
     elementwise = ELEMENTWISE.get(site.attr("f").name)
     if elementwise is not None and all(isinstance(value, (Invariant, Stacked, Deferred)) for value in site.inputs):
@@ -142,7 +142,7 @@ def _split(site: Site, index: Tensor, branches: list[Any], inputs: Sequence[Valu
 
 
 def _run_unless_empty(site: Site, graph: Any, inputs: Sequence[Value], loop: Loop) -> list[Value]:
-    """A branch for its rows. If there are none it is not run, where the shapes of what it gives are known."""
+    """A branch for its rows. If there are none it is not run, provided that the shapes of its results are known."""
     plain = all(
         tensor.dtype != tf.variant and tensor.shape.is_fully_defined() for tensor in (*graph.outputs, *graph.inputs)
         if tensor.dtype != tf.resource
@@ -188,7 +188,7 @@ def _repeated(tensor: Tensor, rows: Tensor) -> Tensor:
 
 
 def _put_back_optional(site: Site, places: list[Tensor], values: list[Value]) -> Value:
-    """What branches leave for their gradients. Rows of other branches get zeros, and never look at them."""
+    """What branches leave for their gradients. Rows of other branches get zeros, which are never used."""
     contents: list[tuple[Value, ...] | None] = []
     for value, rows in zip(values, places):
         inner = _single(value)

@@ -45,8 +45,8 @@ def one_input(site: Site) -> list[Value]:
 def computed_once(site: Site) -> list[Value]:
     """The rows themselves, taken out of the array by their numbers.
 
-    XLA makes one loop of what leads to an array that several others read, for each of them, unless it is an array that
-    is indexed: that must be there first. It takes this op itself for nothing.
+    XLA fuses the computation of an array into the loop of each array that reads it, unless the array is indexed: then
+    it is computed first. This op itself costs XLA nothing.
     """
     rows = site.tensor(0)
     return [Stacked(tf.gather(rows, tf.range(shape_of(rows)[0])))]
@@ -71,7 +71,7 @@ def _zeros(value: Value) -> Value:
 
 @converts("Identity Cast")
 def passed_on(site: Site) -> list[Value]:
-    """As above; what counts the rows still does, unless the new dtype is too small for it."""
+    """As above; row numbers stay row numbers, unless the new dtype is too small for them."""
     value = site.inputs[0]
     if not isinstance(value, Stacked):  # a list
         return [value]
@@ -88,7 +88,8 @@ def broadcasting(site: Site) -> list[Value]:
 
 def _before_split(site: Site, tensors: list[Tensor]) -> Tensor:
     """The op's output. Where the rows are what a convolution's batch was split into, the op runs on that batch and its
-    output is split: TensorFlow joins a convolution, a bias and an activation into one kernel if nothing is between."""
+    output is split: TensorFlow fuses a convolution, a bias and an activation into one kernel if no op is between
+    them."""
     varying = site.varying()
     source = unsplit(tensors[varying[0]]) if len(varying) == 1 else None
     if source is None or any(
@@ -103,20 +104,20 @@ def _before_split(site: Site, tensors: list[Tensor]) -> Tensor:
 
 
 def aligned(site: Site) -> list[Tensor]:
-    """The inputs, so that they broadcast as their rows would: [rows, 1, ..., 1, *shape], what is the same as it is."""
+    """The inputs, so that they broadcast as their rows would: [rows, 1, ..., 1, *shape], invariant ones unchanged."""
     rank = max(site.row_rank(k) for k in range(len(site.inputs)))
     return [with_axes(tensor, rank) if site.varies(k) else tensor for k, tensor in enumerate(site.tensors())]
 
 
 @converts(SAME_SHAPE, no_xla="InvGrad")
 def same_shape(site: Site) -> list[Value]:
-    """These do not broadcast: what is the same is repeated."""
+    """These do not broadcast: invariant inputs are repeated."""
     return site.emit_rows(*(site.stacked(k) for k in range(len(site.inputs))))
 
 
 @converts("Betainc")
 def same_shape_or_scalars(site: Site) -> list[Value]:
-    """All that are no scalars have one shape, which scalars are repeated to."""
+    """All non-scalars have one shape, to which scalars are repeated."""
     largest = max(range(len(site.inputs)), key=site.row_rank)
     shape = tf.shape(site.stacked(largest))
     rank = site.row_rank(largest)
@@ -125,7 +126,7 @@ def same_shape_or_scalars(site: Site) -> list[Value]:
 
 @converts("AddN")
 def sum_of_many(site: Site) -> list[Value]:
-    """What is the same is added by broadcasting, in the order that it has; lists are added element by element."""
+    """Invariant inputs are added by broadcasting, in their order; lists are added element by element."""
     if site.op.outputs[0].dtype == tf.variant:
         lists = [value for value in site.inputs if isinstance(value, ListHandle)]
         if len(lists) != len(site.inputs) or any(value.lengths is not None for value in lists):

@@ -1,4 +1,4 @@
-"""Functions with gradients of their own (`tf.custom_gradient`): for tapes inside of the body, and for those around it.
+"""Functions with gradients of their own (`tf.custom_gradient`): for tapes inside the body, and for those around it.
 
 TensorFlow keeps such a function's gradient by name, on an IdentityN of its results and arguments. A tape in the body
 has used it when the body was traced. For a tape around the pfor, what the conversion passes on gets a gradient again:
@@ -72,10 +72,11 @@ Inside = Callable[[Tensor], Tensor]
 
 
 def _given_to(graph: Any) -> Inside:
-    """How a tensor is known where the op was converted, for a gradient that is taken elsewhere: in that of a branch.
+    """The counterpart of a tensor in the graph where the op was converted, for a gradient taken in another graph: of a
+    branch.
 
-    TensorFlow joins what a branch's gradient takes from the branch with what it takes from outside of it, and loses one
-    of two that are the same. So what the branch was given is taken as it was given.
+    TensorFlow merges the inputs that a branch's gradient takes from the branch with those from outside, and drops one
+    of two that are the same tensor. So the branch's own inputs are used.
     """
     if tf.compat.v1.get_default_graph() is graph:
         return lambda tensor: tensor
@@ -84,7 +85,7 @@ def _given_to(graph: Any) -> Inside:
 
 
 def _seen_from(site: Site, inside: Inside) -> Site:
-    """The site, with all tensors as known there."""
+    """The site, with the counterparts of all tensors there."""
 
     def value_of(tensor: Tensor) -> Value:
         value = site.value_of(tensor)

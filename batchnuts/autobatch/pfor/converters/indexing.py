@@ -1,4 +1,4 @@
-"""Taking and putting elements by index. Taking rows by the loop's own index takes the tensor itself, or its first
+"""Gathering and scattering elements by index. Gathering by the loop's own index gives the tensor itself, or its first
 rows."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 
 def first_rows(site: Site, tensor: Tensor) -> Tensor:
-    """What taking by 0, 1, 2, ... gives: the tensor, or as many of its rows as there are iterations."""
+    """The result of indexing by 0, 1, 2, ...: the tensor, or as many of its rows as there are iterations."""
     known, have = site.loop.known, tensor.shape[0]
     if known is not None and known == have:
         return tensor
@@ -166,7 +166,7 @@ def stitch(site: Site) -> list[Value]:
 
 @converts("XlaDynamicUpdateSlice", varying="input update indices", always=True)
 def put_part(site: Site) -> list[Value]:
-    """What the gradient of `tf.slice` is under XLA. Where the places differ between rows, it is a scatter."""
+    """The gradient of `tf.slice` under XLA. Where the places differ between rows, it is a scatter."""
     if not site.varying():
         return [Invariant(put_in_place(*site.tensors()))]
     if not site.varies(2):
@@ -218,27 +218,28 @@ def _windows(value: Tensor, begin: Tensor, size: int, axis: int, varies: bool) -
     return tf.transpose(taken, [axis, *(k for k in range(taken.shape.rank) if k != axis)])
 
 
-def masks_behind_rows(site: Site) -> dict[str, int]:
-    """The bit masks of a strided slice, one axis further, and all of the first axis."""
+def masks_after_rows(site: Site) -> dict[str, int]:
+    """The bit masks of a strided slice, shifted by one axis, and all of the first axis."""
     masks = {name: site.attr(name) << 1 for name in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")}
     return masks | {name: site.attr(name) << 1 | 1 for name in ("begin_mask", "end_mask")}
 
 
 @converts("StridedSlice", varying="input begin end")
 def strided_slice(site: Site) -> list[Value]:
-    """x[a:b:c, i, ...]. Where an index i differs between rows, it is a gather; where it is the loop's own index, it
-    takes what is there. Where the end of a slice of the first axis differs, so do the lengths of what it gives."""
+    """x[a:b:c, i, ...]. Where an index i differs between rows, it is a gather; where it is the loop's own index, no
+    gather is needed. Where the end of a slice of the first axis differs, so do the lengths of the results."""
     site.only(0, 1, 2)
     if not (site.varies(1) or site.varies(2)):
-        places = (_behind_rows(site, 1, 0), _behind_rows(site, 2, 0), _behind_rows(site, 3, 1))
-        return site.emit_rows(site.tensor(0), *places, **masks_behind_rows(site))
+        places = (_after_rows(site, 1, 0), _after_rows(site, 2, 0), _after_rows(site, 3, 1))
+        return site.emit_rows(site.tensor(0), *places, **masks_after_rows(site))
     out = static_shape(site.op.outputs[0])
     value, lengths, origin = _index_rows(site, site.tensor(0), site.varies(0), site.row_rank(0), out)
     return [Stacked(value) if lengths is None else cut_to(value, lengths, origin)]
 
 
-def _behind_rows(site: Site, k: int, first: int) -> Tensor:
-    """Input k, a vector with an entry for each axis, and `first` for that of the rows; with few ops, as loops slice."""
+def _after_rows(site: Site, k: int, first: int) -> Tensor:
+    """Input k, a vector with an entry for each axis, and `first` for that of the rows; with few ops, since slices are
+    frequent in loops."""
     vector, constant = site.op.inputs[k], site.constant(k)
     if constant is not None:
         return tf.constant([first, *constant], vector.dtype)
@@ -259,13 +260,13 @@ class Part:
     shrinks: bool
     """It takes one index, `begin`."""
     new: bool = False
-    """It is a new axis; the rest means nothing."""
+    """It is a new axis; the other fields are unused."""
     entry: int = 0
     """Which entry of the op's indices it is."""
 
 
 def _parts(site: Site, rank: int) -> list[Part]:
-    """Axis by axis of a row of this rank, with the ellipsis written out. NoRule where they cannot be told apart."""
+    """Axis by axis of a row of this rank, with the ellipsis written out. NoRule where they cannot be determined."""
     strides = site.constant(3)
     begins, ends = _entries(site, 1), _entries(site, 2)
     if strides is None or begins is None or ends is None:
@@ -293,13 +294,13 @@ def _parts(site: Site, rank: int) -> list[Part]:
 def _index_rows(
     site: Site, value: Tensor, varies: bool, rank: int, out: tuple[int | None, ...]
 ) -> tuple[Tensor, Tensor | None, str]:
-    """What is cut from a value, whose rows (`varies`) have this rank, into rows of shape `out`.
+    """The slice of a value, whose rows (`varies`) have this rank, into rows of shape `out`.
 
     Axis by axis, from the first: what differs between rows is an index (x[i]), the start of a slice of fixed length,
-    or the end of a slice of the first axis; then the rows' lengths come second, and what they come from third."""
+    or the end of a slice of the first axis; then the rows' lengths are returned second, and their origin third."""
     lengths: Tensor | None = None
     origin = ""
-    axis = 0  # of what is left of a row
+    axis = 0  # of the remaining row
     for part in _parts(site, rank):
         begin, end, shrinks = part.begin, part.end, part.shrinks
         if part.new:
@@ -309,11 +310,12 @@ def _index_rows(
             extent = tf.cast(tf.shape(value)[axis + varies], index.dtype)
             inside: Tensor | None = None
             size = 1 if shrinks else out[axis]
-            if size is None and part.stride == 1:
-                size = _length(site, part)
+            strided = size is None and part.stride > 1
+            if size is None and part.stride >= 1:
+                size = _length(site, part)  # from the first entry that is taken to the last one
                 inside = None if size is None else _inside(site, part, index, size, value.shape[axis + varies], extent)
-            if size is None or part.stride != 1:
-                raise Refused(_NO_SIZE)
+            if size is None or (part.stride != 1 and not strided):
+                raise Refused(_NO_SIZE if part.stride > 0 else _BACKWARDS)
             if shrinks and begin.counts and not varies:
                 value = first_rows(site, rows_from(value, axis))
                 varies = True
@@ -326,6 +328,8 @@ def _index_rows(
                 inside = tf.reshape(inside, [-1, *[1] * (value.shape.rank - 1)])
                 value = tf.where(inside, value, tf.constant(np.nan, value.dtype))
             varies = True
+            if strided:
+                value = value[(slice(None),) * (axis + 1) + (slice(None, None, part.stride),)]
             if shrinks:
                 value = tf.squeeze(value, axis + 1)
                 continue
@@ -357,20 +361,23 @@ _NO_SIZE = (
     "write its end as its start and a number, or use tf.slice. (Rows of a RaggedTensor have different lengths: take "
     "them as row[:length] of its to_tensor())"
 )
+_BACKWARDS = "the slice goes backwards from a place that depends on the iteration: write tf.gather(x, i - tf.range(n))"
 _LEAVES = "a slice x[a : a + n] in the body of a pfor leaves the axis it is taken of, so it would have fewer entries"
 
 
 def _length(site: Site, part: Part) -> int | None:
-    """Of a slice whose ends depend on the iteration, where it does not: that of x[i : i + 2] is 2."""
+    """Of a slice whose ends depend on the iteration, where it does not: 2 of x[i : i + 2], 3 of x[i : i + 4 : 2]."""
     begin, end = _entry(site, 1, part.entry), _entry(site, 2, part.entry)
     if part.end is None or begin is None or end is None:
         return None
     length = sum_of(end, site.value_of).plus(sum_of(begin, site.value_of), -1)
-    return None if length.factors else max(length.constant, 0)
+    if length.factors:
+        return None
+    return max((length.constant - 1) // part.stride * part.stride + 1, 0)
 
 
 def _inside(site: Site, part: Part, index: Tensor, size: int, known: int | None, extent: Tensor) -> Tensor | None:
-    """Which rows' slices x[index : index + size] have so many entries: [rows], or None where all are known to.
+    """Which rows' slices x[index : index + size] have `size` entries: [rows], or None where all are known to.
 
     Raises Refused where some are known not to have.
     """
@@ -393,7 +400,7 @@ def _inside(site: Site, part: Part, index: Tensor, size: int, known: int | None,
 
 
 def _fits(start: Any, size: int, extent: Any) -> Any:
-    """x[start : start + size] has so many entries, of an axis with this extent; Python counts from its end below 0."""
+    """x[start : start + size] has `size` entries, of an axis with this extent; Python counts from its end below 0."""
     return ((start >= 0) & (start + size <= extent)) | ((start + size < 0) & (start + extent >= 0))
 
 
@@ -428,7 +435,7 @@ def _tensor(entry: Any) -> Any:
 
 
 def _entries(site: Site, k: int) -> list[Any] | None:
-    """The entries of a vector of indices: an int, or the value of a scalar. None if they cannot be told apart."""
+    """The entries of a vector of indices: an int, or the value of a scalar. None if they cannot be determined."""
     constant = site.constant(k)
     if constant is not None:
         return [int(entry) for entry in constant]
@@ -450,7 +457,7 @@ def strided_slice_gradient(site: Site) -> list[Value]:
     """Into zeros of the shape that was cut. Where the places differ between rows, what was cut is differentiated."""
     if site.varies(1) or site.varies(2) or site.varies(3):
         return [Stacked(_backward(site))]
-    return _into_zeros(site, site.tensor(2), site.stacked(4), masks_behind_rows(site))
+    return _into_zeros(site, site.tensor(2), site.stacked(4), masks_after_rows(site))
 
 
 def _backward(site: Site) -> Tensor:
@@ -470,7 +477,7 @@ def _backward(site: Site) -> Tensor:
 def slice_gradient_to_end(site: Site, above: Tensor) -> list[Value]:
     """That of a slice whose end differs between rows, as if it went to the end of its axis, the first of a row."""
     k = _varying_end(site)
-    masks = masks_behind_rows(site)
+    masks = masks_after_rows(site)
     masks["end_mask"] |= 1 << (k + 1)
     begin = site.tensor(1)
     return _into_zeros(site, tf.zeros_like(begin), above, masks)

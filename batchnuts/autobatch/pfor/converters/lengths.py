@@ -4,9 +4,9 @@
     kept by            ops element by element; gathers with such indices; reshapes of what comes after the first axis
     ended by           reductions over the first axis; segment sums; gradients of slices and gathers
 
-The first axis of a row is the one whose length differs. What comes after a row's entries repeats its first one, and no
-gradient flows to it, so a logarithm there is as finite as the entries' own. Any other op is refused: what it would do
-with the padding is not known. Slices are in `indexing`.
+The first axis of a row is the one whose length differs. The padding after a row's entries repeats the first one, and no
+gradient flows to it, so a logarithm there is finite if those of the entries are. Any other op is refused: its effect on
+the padding is not known. Slices are in `indexing`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from batchnuts.autobatch.pfor.values import Invariant, Padded, Stacked, Tensor, 
 
 @converts("Where")
 def where(site: Site) -> list[Value]:
-    """The places of what is not zero, in order: [places, rank of the row]."""
+    """The indices of nonzero entries, in order: [entries, rank of the row]."""
     condition = site.tensor(0) if site.op.inputs[0].dtype == tf.bool else site.tensor(0) != 0
     sizes = shape_of(condition)
     order, lengths = _first(reshape(condition, [sizes[0], product(sizes[1:])]))
@@ -50,7 +50,7 @@ def unique(site: Site) -> list[Value]:
     x = site.tensor(0)
     index = site.attr("out_idx")
     extent = shape_of(x)[1]
-    equal = (x[:, :, None] == x[:, None, :]) | tf.eye(extent, dtype=tf.bool)  # a NaN is unlike any other
+    equal = (x[:, :, None] == x[:, None, :]) | tf.eye(extent, dtype=tf.bool)  # a NaN equals no other entry
     earliest = tf.argmax(tf.cast(equal, tf.int32), 2, tf.int32)
     is_first = earliest == tf.range(extent)
     order, lengths = _first(is_first)
@@ -67,7 +67,7 @@ def unique(site: Site) -> list[Value]:
 
 
 def _first(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """The places [rows, n] int32 of what is chosen of each row [n], padded with the first; and how many they are."""
+    """The indices [rows, n] int32 of the selected entries of each row [n], padded with the first; and their number."""
     order = tf.argsort(tf.cast(~chosen, tf.int32), stable=True)
     lengths = tf.reduce_sum(tf.cast(chosen, tf.int32), 1)
     return tf.where(real(order, lengths), order, order[:, :1]), lengths
@@ -187,7 +187,7 @@ def squeeze(site: Site) -> list[Value]:
 
 @on_lengths("ExpandDims")
 def expand(site: Site) -> list[Value]:
-    """Behind the first axis."""
+    """After the first axis."""
     value = _padded_input(site)
     axis = site.axis(1, site.row_rank(0) + 1)
     if axis == 0:
@@ -288,23 +288,23 @@ def broadcast_gradient(site: Site) -> list[Value]:
 
 @on_lengths("Sum Prod Max Min Mean All Any")
 def reduction(site: Site) -> list[Value]:
-    """Over the first axis with the op's own neutral element in place of what does not count; else as it is."""
+    """Over the first axis with the op's own neutral element in place of the padding; else as it is."""
     value = _padded_input(site)
     axes = site.constant(1)
     if axes is None:
         raise Refused("the axes that it goes over are not known")
     over = sorted({int(axis) % site.row_rank(0) for axis in np.atleast_1d(axes)})
-    behind = tf.constant([axis + 1 for axis in over], tf.int32)
+    shifted = tf.constant([axis + 1 for axis in over], tf.int32)
     if not over:
         return [value]
     if 0 not in over:
-        (tensor,) = site.emit(value.tensor, behind)
+        (tensor,) = site.emit(value.tensor, shifted)
         return [replace(value, tensor=tensor)]
     kind = site.op.type
     whole = filled(value, _neutral(kind, value.tensor.dtype))
     if kind != "Mean":
-        return site.emit_rows(whole, behind)
-    total = tf.reduce_sum(whole, behind, keepdims=site.attr("keep_dims"))
+        return site.emit_rows(whole, shifted)
+    total = tf.reduce_sum(whole, shifted, keepdims=site.attr("keep_dims"))
     others = product([shape_of(value.tensor)[axis + 1] for axis in over if axis])
     count = tf.reshape(tf.cast(value.lengths * others, total.dtype), [-1, *[1] * (total.shape.rank - 1)])
     return [Stacked(tf.truncatediv(total, count) if total.dtype.is_integer else total / count)]
@@ -322,7 +322,7 @@ def _neutral(kind: str, dtype: Any) -> Any:
 
 @on_lengths("UnsortedSegmentSum UnsortedSegmentProd UnsortedSegmentMax UnsortedSegmentMin")
 def segments(site: Site) -> list[Value]:
-    """What does not count goes to no segment."""
+    """The padding goes to no segment."""
     data, ids, count = site.inputs
     if not (isinstance(data, Padded) and isinstance(ids, Padded)):
         raise Refused("its data or its ids have a length that depends on the iteration, the others have not")
@@ -333,7 +333,7 @@ def segments(site: Site) -> list[Value]:
 
 @on_lengths("StridedSliceGrad")
 def slice_gradient(site: Site) -> list[Value]:
-    """Of x[a:n]: zeros where nothing counts, to be put from a to the end of the axis."""
+    """Of x[a:n]: zeros in the padding, to be put from a to the end of the axis."""
     shape, begin, _, strides, above = site.inputs
     if not isinstance(above, Padded):
         raise NoRule

@@ -1,4 +1,4 @@
-"""Decompositions, solvers, diagonals, transforms: ops that take a batch of matrices or vectors, and here one more
+"""Decompositions, solvers, diagonals, transforms: ops on batches of matrices or vectors, which get one more batch
 axis."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def batched(site: Site) -> list[Value]:
 
 @converts("MatrixTriangularSolve", varying="matrix rhs")
 def triangular_solve(site: Site) -> list[Value]:
-    """One matrix for all rows is solved once: the right sides of all rows stand beside each other."""
+    """One matrix for all rows is solved once: the right-hand sides of all rows are put side by side."""
     if site.varies(0) or site.row_rank(0) != 2 or site.row_rank(1) != 2:
         rank = max(site.row_rank(0), site.row_rank(1))
         return site.emit_rows(*(with_axes(site.stacked(k), rank) for k in range(2)))

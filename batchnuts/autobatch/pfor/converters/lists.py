@@ -1,4 +1,4 @@
-"""TensorLists (what TensorArrays and the gradients of loops are made of) and Optionals (what those of branches are).
+"""TensorLists (used by TensorArrays and gradients of loops) and Optionals (used by gradients of branches).
 
 A list that rows are put into has elements [rows, *shape of one row]. All iterations share it; where they stop at
 different times, `realign` moves what each has pushed to the list's end.
@@ -35,8 +35,8 @@ def element_shape(loop: Loop, of_row: Tensor) -> Tensor:
 def to_rows(site: Site, k: int, dtype: tf.DType, of_row: Sequence[int | None] | None = None) -> ListHandle:
     """Input k, a list, with elements that have rows, where it is the same for all rows so far.
 
-    of_row: the shape of an element of a row, for a list that does not know it. XLA reads none of a list whose elements'
-    shape is not known before one was written.
+    of_row: the shape of an element of a row, for a list that does not know it. XLA cannot read from a list whose
+    element shape is unknown before the first write.
     """
     value = site.inputs[k]
     if isinstance(value, ListHandle):
@@ -103,7 +103,7 @@ def _own_list(site: Site, dtype: tf.DType, of_row: Sequence[int | None] | None =
 
 
 def _item(site: Site, k: int) -> Tensor:
-    """What is put into a list of rows: rows, or a variant for all of them."""
+    """The element for a list of rows: rows, or a variant for all of them."""
     value = site.inputs[k]
     if isinstance(value, OptionalValue):
         return unpacked(site.loop, value).tensor
@@ -159,7 +159,7 @@ def _was_noted(tensor: Tensor) -> bool:
 
 @converts("TensorListPushBack", varying="input_handle tensor")
 def push(site: Site) -> list[Value]:
-    """All rows push, also those that do not count; those have no use for it."""
+    """All rows push, also masked ones, which do not use the element."""
     dtype = site.attr("element_dtype")
     handle = _own_list(site, dtype)
     (pushed,) = site.emit(handle.tensor, _item(site, 1))
@@ -384,7 +384,7 @@ def none(site: Site) -> list[Value]:
 
 @converts("OptionalGetValue", varying="optional", always=True, no_xla="OptionalGetValue")
 def value_of_optional(site: Site) -> list[Value]:
-    """What was put in. In a branch that no row takes there is nothing: zeros, which no row sees."""
+    """The contents. In a branch that no row takes there are none: zeros, which no row uses."""
     optional = site.inputs[0]
     if isinstance(optional, OptionalValue):
         if len(optional.contents) != 1:

@@ -1,12 +1,13 @@
-"""Loops inside of the loop.
+"""Loops inside the loop.
 
     condition      in general                                              under XLA, or with lists in the loop
     same           one loop, all rows take every trip (a single row too)   the same
     varies         the loop goes on with the rows that are still in it;    all rows take every trip until the last is
                    one that leaves puts its values in place                done; those that are done keep their values
 
-A variable that changes in the same way for all rows still in the loop (its counter, say) stays one for all inside of
-it; what each row had when it left is noted beside it. What the loop only reads stays outside of it (`values.Deferred`).
+A variable that changes in the same way for all rows still in the loop (its counter, say) stays one for all inside it;
+the value that each row had when it left is kept separately. What the loop only reads stays outside it
+(`values.Deferred`).
 """
 
 from __future__ import annotations
@@ -41,15 +42,16 @@ class Variable:
     """A loop variable of the body."""
 
     vary: bool
-    """It has rows inside of the loop."""
+    """It has rows inside the loop."""
     kept: bool
     """The loop gives it back as it was."""
     like: Tensor
-    """It, in the graph of the loop's body."""
+    """The tensor in the graph of the loop's body."""
 
     @property
     def only_read(self) -> bool:
-        """Each row has its own, which the loop never changes: it stays outside, and ops of the body take of it."""
+        """Each row has its own, which the loop never changes: it stays outside, and ops of the body take parts of
+        it."""
         return self.kept and self.vary and not self.is_list
 
     @property
@@ -290,7 +292,7 @@ def _masked(site: Site, variables: list[Variable], start: list[Value]) -> list[V
         before = _unpack(tensors[len(noted) :], counted)
         where = site.loop.masked(active)
         given = [
-            value if variable.only_added_to else _harmless(value, active)  # a sum leaves each row to itself
+            value if variable.only_added_to else _harmless(value, active)  # a sum does not mix rows
             for value, variable in zip(before, variables)
         ]
         values = site.convert_part(body, given, where)
@@ -343,7 +345,8 @@ def _choose(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 def _choose_changes(mask: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """As above; of old + change, only the change is chosen. XLA, which joins sum and choice, is faster without."""
+    """As above; of old + change, only the change is selected. XLA fuses sum and selection, and is faster without
+    this."""
     op = _source(new).op
     terms = [_source(tensor) for tensor in op.inputs] if op.type in _SUMS else []
     changes = [tensor for tensor in terms if tensor is not old]
@@ -396,7 +399,7 @@ def _length(site: Site, k: int) -> Tensor:
     """How many elements the list that is loop variable k has before the first trip."""
     if site.op.inputs[k].op.type == "EmptyTensorList":
         return tf.constant(0)
-    if site.loop.static:  # XLA does not tell how long a list is, only how long it may get
+    if site.loop.static:  # XLA does not report the length of a list, only its maximum
         raise Refused("a list that has elements already grows in a loop that iterations leave at different times")
     value = site.inputs[k]
     assert isinstance(value, (Invariant, ListHandle))

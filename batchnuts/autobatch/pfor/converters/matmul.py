@@ -1,5 +1,5 @@
-"""Products. Which operand has rows decides the layout, so that one product without a transpose is emitted where one
-can be.
+"""Products. The layout depends on which operands have rows, so that one product without a transpose is emitted where
+possible.
 
 rows    row of a   row of b    emitted
 a       [m, k]     [k, n]      [rows*m, k] @ b                         one product
@@ -57,7 +57,7 @@ def _product(site: Site, turn_a: bool, turn_b: bool, *, conjugate: bool) -> Tens
     n = b_row[0] if turn_b else b_row[1]
 
     def turned(x: Tensor, turn: bool) -> Tensor:
-        """What turning a matrix does to its elements: those of an adjoint are conjugated."""
+        """The elements of a transposed matrix: those of an adjoint are conjugated."""
         return tf.math.conj(x) if turn and conjugate and x.dtype.is_complex else x
 
     if a_varies and not b_varies:

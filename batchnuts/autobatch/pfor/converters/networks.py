@@ -1,7 +1,7 @@
 """Convolutions, pooling, normalization: the images of all rows are one batch, where the weights are the same for all.
 
-Where the weights differ between rows (per-example gradients of weights do), patches are laid out once, and what is
-left is a batched product.
+Where the weights differ between rows (as per-example gradients of weights do), patches are extracted once, and a
+batched product remains.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _gradient_of_images(site: Site, sizes_at: int, gradient_at: int) -> Value:
 
 @converts("Conv2DBackpropFilter", varying="input out_backprop")
 def filter_gradient(site: Site) -> list[Value]:
-    """[rows, patch, filters] = patches' gradient: every image laid out as patches, then one product a row."""
+    """[rows, patch, filters] = patches' gradient: patches of every image, then one product per row."""
     site.only(0, 2)
     sizes = site.constant(1)
     if sizes is None or site.attr("data_format") != b"NHWC":

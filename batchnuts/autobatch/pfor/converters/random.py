@@ -1,6 +1,6 @@
 """Random numbers. Stateful ops draw for all rows at once: their shape grows. A stateless op whose seed is the same for
-all rows gives all of them the same numbers, so it is never converted; with seeds that differ it runs once a row,
-because what it gives for a seed is its own affair: only so are the bits those of the sequential loop."""
+all rows gives all of them the same numbers, so it is never converted; with seeds that differ it runs once per row,
+since only then are the bits those of the sequential loop."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def shuffle(site: Site) -> list[Value]:
 
 @converts(STATELESS, no_xla=STATELESS_WITHOUT_XLA)
 def stateless(site: Site) -> list[Value]:
-    """Once a row."""
+    """Once per row."""
     return row_by_row(site)

@@ -171,7 +171,7 @@ def unpack(site: Site) -> list[Value]:
 
 @converts("ConcatV2", varying="values")
 def concat(site: Site) -> list[Value]:
-    """Behind the rows' axis."""
+    """After the rows' axis."""
     *parts, last = range(len(site.inputs))
     axis = site.axis(last, site.row_rank(0))
     return site.emit_rows(*(site.stacked(k) for k in parts), tf.constant(axis + 1))
@@ -186,13 +186,13 @@ def concat_v1(site: Site) -> list[Value]:
 
 @converts("Split", varying="value")
 def split(site: Site) -> list[Value]:
-    """Behind the rows' axis."""
+    """After the rows' axis."""
     return site.emit_rows(tf.constant(site.axis(0, site.row_rank(1)) + 1), site.tensor(1))
 
 
 @converts("SplitV", varying="value")
 def split_sizes(site: Site) -> list[Value]:
-    """Behind the rows' axis."""
+    """After the rows' axis."""
     sizes = fixed(site, 1, "where it is cut")
     return site.emit_rows(site.tensor(0), sizes, tf.constant(site.axis(2, site.row_rank(0)) + 1))
 
@@ -330,7 +330,7 @@ def diagonal(site: Site) -> list[Value]:
 
 @converts("InvertPermutation")
 def invert_permutation(site: Site) -> list[Value]:
-    """Where each place is found is the order that sorts."""
+    """The inverse permutation is the order that sorts."""
     return [Stacked(tf.argsort(site.tensor(0), axis=1))]
 
 

@@ -1,5 +1,5 @@
-"""Variables and checks. The order of iterations must not matter: a variable is read once, and then not written; or
-updated by sums, which are added up first; or set to what is the same for all rows."""
+"""Variables and checks. The order of iterations must not matter: a variable is read once and not written; or updated by
+sums, which are added up first; or set to an invariant value."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def scatter_update(site: Site) -> list[Value]:
 
 @converts("AssignVariableOp", varying="none", always=True)
 def assign(site: Site) -> list[Value]:
-    """Only what is the same for all rows."""
+    """Only an invariant value."""
     handle = touch(site, "assign")
     if site.varies(1):
         raise Refused(f"the value assigned depends on the iteration. {_INSTEAD}")
@@ -117,5 +117,5 @@ def nothing(site: Site) -> list[Value]:
 
 @converts("PlaceholderWithDefault", varying="input")
 def default(site: Site) -> list[Value]:
-    """Nobody feeds it here."""
+    """Its default: it is not fed here."""
     return [Stacked(site.tensor(0))]

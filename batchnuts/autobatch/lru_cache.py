@@ -1,4 +1,4 @@
-"""What was made lately, up to a number of things: who asks for many different ones keeps the last few of them."""
+"""A least-recently-used cache."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Value]):
-    """At most `limit` values by their keys; to make room, the one that was asked for longest ago is dropped.
+class LruCache(Generic[Value]):
+    """At most `limit` values by their keys; to make room, the least recently used one is dropped.
 
-    Threads may share one. None is no value.
+    Thread-safe. None cannot be a value.
     """
 
     def __init__(self, limit: int) -> None:
@@ -22,7 +22,7 @@ class Recent(Generic[Value]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Value | None:
-        """The value, which now is the one asked for last; None if there is none."""
+        """The value, which becomes the most recently used one; None if there is none."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -30,8 +30,8 @@ class Recent(Generic[Value]):
             return self._values[key]
 
     def put(self, key: Hashable, value: Value) -> Value:
-        """Keep a value, in place of that which the key had; gives it back."""
-        dropped = []  # not under the lock: what goes with a value may take its time, and may come back here
+        """Keep a value, in place of the key's earlier one; returns it."""
+        dropped = []  # not under the lock: freeing a value may take long, and may call this object again
         with self._lock:
             dropped.append(self._values.pop(key, None))
             self._values[key] = value
@@ -40,12 +40,12 @@ class Recent(Generic[Value]):
         return value
 
     def take(self, key: Hashable) -> Value | None:
-        """The value, which is kept no longer; None if there is none."""
+        """Remove and return the value; None if there is none."""
         with self._lock:
             return self._values.pop(key, None)
 
     def values(self) -> list[Value]:
-        """All of them, the one asked for longest ago first."""
+        """All of them, the least recently used first."""
         with self._lock:
             return list(self._values.values())
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from batchnuts.autobatch import pfor
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.samplers.tf_densities import place
-from batchnuts.experiments.vectorizers import KINDS, NutsOptions
+from batchnuts.experiments.vectorizers.registry import KINDS, NutsOptions
 from batchnuts.experiments.vectorizers.task import Ready, Task
 from batchnuts.experiments.vectorizers.workloads import WORKLOADS, Tools, Work
 

@@ -19,7 +19,7 @@ PRODUCTS = {"MatMul": "transpose_a", "BatchMatMul": "adj_x", "BatchMatMulV2": "a
 
 
 def primitive_work(function: Primitive, inputs: tuple[TensorType, ...]) -> Work:
-    """By its trace.
+    """Estimated from its trace.
 
     A rough measure: a loop counts once, a branch with both arms, a call and its derivative up to three times.
     """

@@ -1,4 +1,4 @@
-"""Programs that passes once changed the meaning of; plain Python is the oracle."""
+"""Passes preserve what a program means; plain Python is the oracle."""
 
 from __future__ import annotations
 

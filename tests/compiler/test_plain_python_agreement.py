@@ -1,9 +1,7 @@
-"""Programs that once went wrong silently, or ruined a run, on every executor."""
+"""Programs whose results on every executor are those of plain Python."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ EXECUTORS: tuple[dict[str, Any], ...] = (
     {"executor": "stackless"},
     {"executor": "stackless", "backend": "numpy"},
 )
+n = np.array([1, 2, 3])
 
 
 def on_every_executor(function: Any, *inputs: Any) -> None:
@@ -58,21 +57,6 @@ def test_tensorflow_identity_uses_its_input() -> None:
         np.testing.assert_array_equal(program.run(np.arange(3.0), mode=mode), np.arange(3.0))
 
 
-@pytest.mark.parametrize("options", [{"backend": "numpy"}, {"mode": "xla"}], ids=str)
-def test_a_batched_primitive_must_keep_the_lane_axis(options: dict[str, Any]) -> None:
-    @primitive(batched=True)
-    def total(x):
-        return ops.sum(x * x)
-
-    @batch
-    def program(x):
-        y = total(x)
-        return y
-
-    with pytest.raises(autobatch.CompileError, match="lane axis in front"):
-        program.run(np.ones((5, 3)), **options)
-
-
 def absolute(x):
     return x if x > 0 else -x
 
@@ -96,23 +80,6 @@ def test_plain_helpers_that_branch_run_lane_by_lane_under_numpy() -> None:
         mixed.run(np.array([5, 1]), backend="numpy")
 
 
-def test_a_decorator_beneath_batch_is_refused() -> None:
-    def double(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def wrapped(x):
-            return 2 * function(x)
-
-        return wrapped
-
-    @batch
-    @double
-    def program(x):
-        return x + 1
-
-    with pytest.raises(autobatch.CompileError, match="beneath that decorator"):
-        program.run(np.ones(2), backend="numpy")
-
-
 def test_a_range_over_unsigned_bounds_goes_down_to_zero() -> None:
     @batch
     def program(n):
@@ -124,17 +91,6 @@ def test_a_range_over_unsigned_bounds_goes_down_to_zero() -> None:
     n = np.array([3, 4], "uint32")
     for options in EXECUTORS:
         np.testing.assert_array_equal(program.run(n, **options), [3, 6])
-
-
-def test_an_integer_literal_that_does_not_fit_is_refused() -> None:
-    @batch
-    def program(x):
-        b = 1099511627776
-        return x + b
-
-    with pytest.raises(autobatch.TypeConflictError, match="1099511627776 meets int32"):
-        program.run(np.array([1], "int32"), mode="eager")
-    assert program.run(np.array([1]), mode="eager") == 1099511627777
 
 
 DEBUG = False
@@ -199,41 +155,48 @@ def test_a_small_unsigned_index_reaches_a_long_buffer() -> None:
     on_every_executor(program, np.zeros((2, 300)), np.array([0, 255], "uint8"))
 
 
-@pytest.mark.parametrize("depth", [0, -1])
-def test_stack_depths_below_one_are_refused(depth: int) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        countdown.run(np.array([1]), backend="numpy", max_stack_depth=depth)
+def itself_above_one(x):
+    if x > 1:
+        return x
+    return 0 * x
 
 
-def test_a_batched_function_called_by_a_plain_helper_is_refused() -> None:
-    def helper(n):
-        return countdown(n) + 1
-
-    @batch
-    def program(n):
-        return helper(n)
-
-    with pytest.raises(autobatch.CompileError, match="make the helper that calls it one with @batch"):
-        program.run(np.array([1]), backend="numpy")
+def bigger(a, b):
+    return a if a > b else b
 
 
-def test_an_integer_operand_that_does_not_fit_is_refused() -> None:
-    @batch
-    def program(n):
-        return n + 3000000000
-
-    with pytest.raises(autobatch.TypeConflictError, match="3000000000 does not fit int32"):
-        program.run(np.array([1], "int32"))
-    np.testing.assert_array_equal(program.run(np.array([1])), [3000000001])
+@batch
+def by_a_function(x):
+    return itself_above_one(x)
 
 
-def test_a_range_with_step_zero_is_refused() -> None:
-    @batch
-    def program(n):
-        total = 0
-        for i in range(0, n, 0):
-            total += i
-        return total
+@batch
+def one_of_two(a, b):
+    return bigger(a, b)
 
-    with pytest.raises(autobatch.UnsupportedSyntaxError, match="step 0"):
-        program.run(np.array([1]), backend="numpy")
+
+@batch
+def by_a_lambda(a, b):
+    return (lambda: a if a > b else b)()
+
+
+@batch
+def largest_pair(a):
+    return max((a, 1), (2, 0))
+
+
+@pytest.mark.parametrize(
+    ("function", "lanes"),
+    [
+        (by_a_function, (n,)),
+        (one_of_two, (n, np.array([2, 2, 2]))),
+        (one_of_two, (np.array([2, 2, 2]), n)),
+        (by_a_lambda, (n, np.array([2, 2, 2]))),
+        (largest_pair, (n,)),
+    ],
+)
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless", "reference"])
+def test_functions_may_choose_between_their_arguments_on_numpy(function: Any, lanes: Any, executor: str) -> None:
+    """Which argument comes back depends on its value: that is no copy."""
+    found = function.run(*lanes, executor=executor, backend="numpy")
+    np.testing.assert_array_equal(found, function.run(*lanes, executor="unbatched"))

@@ -1,0 +1,103 @@
+"""The samplers that experiments compare, one module each: ours, the reference's, and the alternatives.
+
+A module has `prepare(task, problem)` (see `task.Sampler`) and imports its library only there, so that configs are
+checked, and a missing library is reported, without any of them. Each sampler's options stand in `REGISTRY`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from pydantic import Field, model_validator
+
+from batchnuts.experiments.samplers.task import Sampler
+from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.settings.schema import Settings
+
+
+class OursOptions(ExecutionSettings):
+    """Options of `sampler: batchnuts`: those of a config's section `execution`, and which density."""
+
+    density: Literal["batched", "single"] = Field(
+        "batched", description="batched: the model's hand-batched density; single: one chain's, vectorized by us"
+    )
+
+
+class NoOptions(Settings):
+    """Of a sampler that has none."""
+
+
+class LimitOptions(Settings):
+    """Options of `sampler: leapfrog_limit`."""
+
+    leapfrogs_per_transition: int = Field(
+        32, ge=1, description="leapfrogs that every chain takes, a multiple of leapfrogs_per_leaf"
+    )
+    chunk_lanes: int | None = Field(None, ge=1, description="chains in one batch; null: all of them")
+    shards: int = Field(1, ge=1, description="threads that take turns at the batches")
+
+
+class UnrolledOptions(Settings):
+    """Options of `sampler: tfp_unrolled`."""
+
+    mode: Literal["xla", "graph"] = Field("xla", description="how TensorFlow runs it")
+
+
+class AutobatchedOptions(Settings):
+    """Options of `sampler: tfp_autobatched`, the reference implementation of [R]."""
+
+    executor: Literal["virtual_machine", "stackless"] = Field(
+        "virtual_machine", description="[R]'s program-counter or local static autobatching"
+    )
+    mode: Literal["xla", "eager"] = Field("xla", description="how TensorFlow runs it; stackless needs eager")
+    trajectories_per_step: int | None = Field(
+        None, ge=1, description="trajectories batched together; null: all of a run, which keeps only its last draw"
+    )
+
+
+class BlackjaxOptions(Settings):
+    """Options of `sampler: blackjax`."""
+
+    chunk_lanes: int | None = Field(None, ge=1, description="chains under one vmap; null: all of them")
+    processes: int | None = Field(
+        None, ge=1, description="processes, each on a processor core of its own, that take turns at the chunks"
+    )
+
+    @model_validator(mode="after")
+    def _together(self) -> BlackjaxOptions:
+        if (self.chunk_lanes is None) != (self.processes is None):
+            raise ValueError("found one of chunk_lanes and processes; expected both, or neither")
+        return self
+
+
+class StanOptions(Settings):
+    """Options of `sampler: stan`."""
+
+    processes: int = Field(1, ge=1, description="chains that run at the same time, each in its own process")
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A sampler's options, the module that has it, and what a user installs to get it."""
+
+    options: type[Settings]
+    module: str
+    library: str | None = None
+    """The module whose import shows that the library is there; None: batchnuts itself needs it."""
+
+    def load(self) -> Sampler:
+        """Import the sampler's module."""
+        return cast(Sampler, importlib.import_module(f"batchnuts.experiments.samplers.{self.module}"))
+
+
+REGISTRY: dict[str, Registered] = {
+    "batchnuts": Registered(OursOptions, "ours"),
+    "leapfrog_limit": Registered(LimitOptions, "leapfrog_limit"),
+    "tfp_unrolled": Registered(UnrolledOptions, "tfp_unrolled"),
+    "tfp_autobatched": Registered(AutobatchedOptions, "tfp_autobatched"),
+    "blackjax": Registered(BlackjaxOptions, "blackjax_sharded", "blackjax"),
+    "numpyro": Registered(NoOptions, "numpyro_vectorized", "numpyro"),
+    "stan": Registered(StanOptions, "stan", "stan"),
+}
