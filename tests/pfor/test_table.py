@@ -165,6 +165,8 @@ WITHOUT_CASES: dict[str, Any] = {
     "VarIsInitializedOp": lambda i: _raw.VarIsInitializedOp(resource=VARIABLE.handle),
     "VariableShape": lambda i: _raw.VariableShape(input=VARIABLE.handle),
     "Assert": _asserted,
+    "CheckNumerics": lambda i: (
+        _raw.CheckNumerics(tensor=X[i], message="row"), _raw.CheckNumerics(tensor=X[0], message="all")),
     "NoOp": _after_nothing,
     "PlaceholderWithDefault": lambda i: _raw.PlaceholderWithDefault(input=X[i], shape=[3]),
     "RandomUniform": lambda i: tf.shape(_raw.RandomUniform(shape=[3], dtype=tf.float32)),
