@@ -17,7 +17,7 @@ from mcmc_models import gaussian
 
 from batchnuts.autobatch import Schedule, random
 from batchnuts.autobatch.api import get_backend
-from batchnuts.autobatch.backends.tensorflow import backend, xla_flags
+from batchnuts.autobatch.backends.tensorflow import backend, work_estimate, xla_flags
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
