@@ -121,7 +121,7 @@ def elements_of_lanes(x, v, n):
     late = sum([halvings(y) for y in v]) if n > 1 else 0
     if all(square(y) < 9.0 for y in v):
         late += 10
-    return squares, both, joined[1], joined[-1], rows, pairs, late
+    return squares, both, joined, rows, pairs, late
 
 
 @batch
