@@ -158,6 +158,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 }
 
 HELPERS = {
+    "known",
+    "python_filter",
+    "python_sorted",
     "uses_tensorflow",
     "is_python_scalar",
     "dtype_of",
