@@ -296,7 +296,7 @@ def test_errors_and_threads_leave_what_is_kept_in_order() -> None:
 def test_types_of_values_that_are_gone_are_not_all_kept() -> None:
     """A class that a function makes is another one at every call."""
     kinds = [type("Made", (), {}) for _ in range(1000)]
-    assert not any(arrays.is_tensor(kind()) for kind in kinds)
+    assert not any(arrays.is_array(kind()) for kind in kinds)
     made = [weakref.ref(kind) for kind in kinds]
     del kinds
     gc.collect()

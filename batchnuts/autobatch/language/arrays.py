@@ -1,6 +1,7 @@
 """Which library a value belongs to, its dtype and shape, and the promotion of dtypes.
 
-The one place that distinguishes NumPy from TensorFlow. TensorFlow is not imported before a tensor is seen.
+The one place that distinguishes the libraries; `libraries/` has what they do. None but NumPy is imported before a value
+of it is seen. A *tensor* is an array whose values Python may not know, as those of TensorFlow.
 """
 
 from __future__ import annotations
@@ -13,28 +14,54 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch.language.libraries.library import Library, TensorLibrary
+from batchnuts.autobatch.language.libraries.numpy import NUMPY
+
 Array = Any
 """A NumPy array or scalar, a TensorFlow tensor or variable, or a Python scalar."""
 
 
-def is_tensor(value: Any) -> bool:
-    """Whether the value is a TensorFlow tensor or variable."""
-    return _is_tensorflow(type(value))  # type: ignore[arg-type]  # mypy: a type as Hashable
-
-
 @functools.lru_cache(maxsize=256)  # bounded: users' types may be temporary
-def _is_tensorflow(kind: type) -> bool:
-    return builtins.any(base.__module__.partition(".")[0] == "tensorflow" for base in kind.__mro__)
+def _tensor_library_of_type(kind: type) -> TensorLibrary | None:
+    for base in kind.__mro__:
+        package = base.__module__.partition(".")[0]
+        if package == "tensorflow":
+            from batchnuts.autobatch.language.libraries import tensorflow
+
+            return tensorflow.LIBRARY
+    return None
 
 
-def uses_tensorflow(*arguments: Any) -> bool:
-    """Whether any argument, or any leaf of a tuple or list among them, is a TensorFlow tensor or variable."""
-    return builtins.any(uses_tensorflow(*x) if isinstance(x, (tuple, list)) else is_tensor(x) for x in arguments)
+def tensor_library_of(*values: Any) -> TensorLibrary | None:
+    """The library of the tensors among the values and the leaves of tuples and lists; None if there are none.
+
+    TypeError where tensors of two libraries meet.
+    """
+    found: TensorLibrary | None = None
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            library = tensor_library_of(*value)
+        else:
+            library = _tensor_library_of_type(type(value))  # type: ignore[arg-type]  # mypy: a type as Hashable
+        if library is None or library is found:
+            continue
+        if found is not None:
+            raise TypeError(
+                f"arrays of {found.name} and {library.name} meet in one operation. Convert one of them with "
+                "numpy.asarray, or write the whole program with one library"
+            )
+        found = library
+    return found
+
+
+def library_of(*values: Any) -> Library:
+    """The library to compute with: that of the tensors among the values, else NumPy. TypeError as above."""
+    return tensor_library_of(*values) or NUMPY
 
 
 def is_array(x: Any) -> bool:
-    """Whether the value is an array of either library (NumPy's scalars count), not a Python scalar."""
-    return isinstance(x, (np.ndarray, np.generic)) or is_tensor(x)
+    """Whether the value is an array of any library (NumPy's scalars count), not a Python scalar."""
+    return isinstance(x, (np.ndarray, np.generic)) or _tensor_library_of_type(type(x)) is not None  # type: ignore[arg-type]
 
 
 def is_python_scalar(*values: Any) -> bool:
@@ -42,20 +69,12 @@ def is_python_scalar(*values: Any) -> bool:
     return builtins.all(isinstance(value, (bool, int, float)) and not isinstance(value, np.generic) for value in values)
 
 
-def tensorflow() -> Any:
-    """The library; to be called only with a tensor, when it is already loaded."""
-    import tensorflow as tf
-
-    return tf
-
-
 def dtype_of(value: Any) -> Any:
-    """The NumPy dtype of an array of either library, or the one that NumPy gives to another value, such as a list."""
-    if is_tensor(value):
-        return np.dtype(value.dtype.as_numpy_dtype)
-    if uses_tensorflow(value):
+    """The NumPy dtype of an array of any library, or the one that NumPy gives to another value, such as a list."""
+    library = library_of(value)
+    if library is not NUMPY and isinstance(value, (tuple, list)):
         return np.result_type(*map(dtype_of, value))
-    return np.asarray(value).dtype
+    return library.dtype_of(value)
 
 
 def dtype_named(dtype: Any) -> np.dtype[Any]:
@@ -66,12 +85,11 @@ def dtype_named(dtype: Any) -> np.dtype[Any]:
 
 def static_shape(x: Any) -> tuple[int | None, ...] | None:
     """The static shape; None if TensorFlow does not know the rank."""
-    if is_tensor(x):
-        return None if x.shape.rank is None else tuple(x.shape)
-    if uses_tensorflow(x):
+    library = library_of(x)
+    if library is not NUMPY and isinstance(x, (tuple, list)):
         first = static_shape(x[0])
         return None if first is None else (len(x), *first)
-    return tuple(np.shape(x))
+    return library.static_shape(x)
 
 
 def common_dtype(values: Sequence[Any], real: bool = False) -> Any:
@@ -102,21 +120,16 @@ def require_fits(number: Any, dtype: Any) -> None:
             raise OverflowError(f"the {kind} {number} does not fit {dtype}, which holds up to {np.finfo(dtype).max}")
 
 
-def convert(value: Any, dtype: Any, tensors: bool) -> Any:
-    """`value`, a list of arrays and numbers too, as an array of `dtype`.
+def convert(value: Any, dtype: Any, library: Library) -> Any:
+    """`value`, a list of arrays and numbers too, as an array of `dtype` that the library computes with.
 
-    A Python number that does not fit raises OverflowError on both backends.
+    A Python number that does not fit raises OverflowError on every library.
     """
     if is_python_scalar(value):
         require_fits(value, dtype)
-    if not tensors:
-        return np.asarray(value, dtype=dtype)
-    tf = tensorflow()
-    if not uses_tensorflow(value):
-        return tf.cast(np.asarray(value, dtype=dtype), dtype)
-    if isinstance(value, (list, tuple)):
-        return tf.stack([convert(part, dtype, True) for part in value])
-    return tf.cast(tf.convert_to_tensor(value), dtype)
+    if isinstance(value, (list, tuple)) and tensor_library_of(value) is not None:
+        return library.stack([convert(part, dtype, library) for part in value], 0)
+    return library.convert(value, dtype)
 
 
 def require_scalar(x: Any, use: str) -> None:

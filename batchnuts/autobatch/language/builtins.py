@@ -7,15 +7,17 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from batchnuts.autobatch.language import operators, ops
 from batchnuts.autobatch.language.arrays import (
     common_dtype,
     convert,
     dtype_of,
     is_array,
+    library_of,
     require_scalar,
     static_shape,
-    uses_tensorflow,
 )
 from batchnuts.autobatch.language.iteration import known
 
@@ -55,11 +57,11 @@ def _extreme(
     for candidate in candidates:
         require_scalar(candidate, f"{name}()")
     # Python keeps the first candidate unless a later one compares before it; this also settles what NaN does.
-    dtype, tensors = common_dtype(candidates), uses_tensorflow(*candidates)
-    best, *others = [convert(candidate, dtype, tensors) for candidate in candidates]
+    dtype, library = common_dtype(candidates), library_of(*candidates)
+    best, *others = [convert(candidate, dtype, library) for candidate in candidates]
     for candidate in others:
         best = ops.where(comes_before(candidate, best), candidate, best)
-    return best if tensors else best[()]
+    return best[()] if isinstance(best, np.ndarray) else best
 
 
 def python_min(*values: Any, **options: Any) -> Any:
@@ -127,8 +129,10 @@ def python_round(x: Any, ndigits: int | None = None) -> Any:
         return ops.cast(ops.round(x), _integer_of(x))
     dtype, scale = dtype_of(x), ops.full_like(x, 10 ** builtins.abs(ndigits))
     if ndigits >= 0:
-        return x if dtype.kind in "biu" else ops.round(operators.multiply(x, scale)) / scale
-    return ops.cast(operators.multiply(ops.round(x / scale), scale), dtype)
+        if dtype.kind in "biu":
+            return x
+        return operators.static_divide(ops.round(operators.multiply(x, scale)), scale)
+    return ops.cast(operators.multiply(ops.round(operators.static_divide(x, scale)), scale), dtype)
 
 
 def python_len(x: Any) -> int:

@@ -10,8 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.language import ops
-from batchnuts.autobatch.language.arrays import convert, dtype_of, is_array, static_shape, tensorflow, uses_tensorflow
+from batchnuts.autobatch.language import operators, ops
+from batchnuts.autobatch.language.arrays import (
+    convert,
+    dtype_of,
+    is_array,
+    library_of,
+    static_shape,
+    tensor_library_of,
+)
+from batchnuts.autobatch.language.libraries.library import TensorLibrary
 from batchnuts.autobatch.language.operators import Checks
 from batchnuts.autobatch.language.pytree import flatten
 
@@ -28,7 +36,7 @@ def item(x: Any, index: Any, checks: Checks, check: int) -> Any:
             kind = type(x).__name__
             raise TypeError(f"the index of a {kind} must be known at compile time, {_instead_of_index(x)}")
         return x[index]
-    parts = tuple(convert(p, dtype_of(p), uses_tensorflow(p)) if isinstance(p, list) else p for p in parts)
+    parts = tuple(convert(p, dtype_of(p), library_of(p)) if isinstance(p, list) else p for p in parts)
     shape = static_shape(x)
     if shape is None:
         raise ValueError("indexing an array of unknown rank")
@@ -42,9 +50,10 @@ def item(x: Any, index: Any, checks: Checks, check: int) -> Any:
         else:
             safe.append(_inside(part, shape[axis], checks, check))
         axis += part is not None
-    if not uses_tensorflow(x, *safe):
+    library = tensor_library_of(x, *safe)
+    if library is None:
         return x[tuple(safe)]
-    return _gathered(convert(x, dtype_of(x), True), safe)
+    return _gathered(library, convert(x, dtype_of(x), library), safe)
 
 
 def _instead_of_index(x: Any) -> str:
@@ -79,12 +88,13 @@ def item_of_constants(x: Any, index: Any) -> Any:
         raise ValueError("indexing an array of unknown rank")
     parts = _full(tuple(np.asarray(part) if isinstance(part, list) else part for part in parts), len(shape))
     axes = iter(shape)
-    found = [part if part is None else _from_the_front(part, next(axes)) for part in parts]
+    found = [part if part is None else _constant_from_the_front(part, next(axes)) for part in parts]
     _require_indices(tuple(found))
-    return _gathered(x, found) if uses_tensorflow(x) else x[tuple(found)]
+    library = tensor_library_of(x)
+    return x[tuple(found)] if library is None else _gathered(library, x, found)
 
 
-def _from_the_front(part: Any, extent: int | None) -> Any:
+def _constant_from_the_front(part: Any, extent: int | None) -> Any:
     """An index of constants: integers counted from the front, in place of booleans too; slices as they are."""
     if isinstance(part, slice):
         return part
@@ -139,18 +149,23 @@ def _inside(index: Any, extent: int | None, checks: Checks, check: int) -> Any:
         checks.note(check, -extent <= index < extent)
         return min(max(index + extent if index < 0 else index, 0), extent - 1)
     index = ops.cast(index, "int64")
-    checks.note(check, ops.all((index >= -extent) & (index < extent)))
-    return ops.clip(ops.where(index < 0, index + extent, index), 0, extent - 1)
+    inside = ops.logical_and(operators.greater_equal(index, -extent), operators.less(index, extent))
+    checks.note(check, ops.all(inside))
+    return ops.clip(_from_the_front(index, extent), 0, extent - 1)
 
 
-def _gathered(x: Any, parts: list[Any]) -> Any:
+def _from_the_front(index: Any, extent: int) -> Any:
+    """An int64 index as it is, a negative one counted from the end."""
+    return ops.where(operators.less(index, 0), operators.add(index, extent), index)
+
+
+def _gathered(library: TensorLibrary, x: Any, parts: list[Any]) -> Any:
     """x[parts] of a tensor: static parts by slicing, then one gather for each lane's index, last axis first."""
-    tf = tensorflow()
     sliced = x[tuple(slice(None) if is_array(part) else part for part in parts)]
     axes = [part for part in parts if not isinstance(part, int)]
     for axis in reversed(range(len(axes))):
         if is_array(axes[axis]):
-            sliced = tf.gather(sliced, axes[axis], axis=axis)
+            sliced = library.gather(sliced, axes[axis], axis)
     return sliced
 
 
@@ -173,5 +188,4 @@ def row(x: Any, index: Any) -> Any:
         )
     if not is_array(index):
         return index + extent if index < 0 else index
-    index = ops.cast(index, "int64")
-    return ops.where(index < 0, index + extent, index)
+    return _from_the_front(ops.cast(index, "int64"), extent)

@@ -20,8 +20,7 @@ from batchnuts.autobatch.language.arrays import (
     is_python_scalar,
     require_scalar,
     static_shape,
-    tensorflow,
-    uses_tensorflow,
+    tensor_library_of,
 )
 from batchnuts.autobatch.language.pytree import flatten, map_leaves
 
@@ -131,7 +130,7 @@ def element(x: Any, k: Any) -> Any:
     if is_array(x):
         return _row(x, k)
     if isinstance(x, range):
-        return x.start + k * x.step
+        return operators.add(x.start, operators.multiply(k, x.step))
     if len({_type(part) for part in x}) != 1:
         raise NotAlike
     if not is_array(k):
@@ -151,4 +150,5 @@ def _row(x: Any, k: Any) -> Any:
         return np.zeros([extent or 0 for extent in shape[1:]], dtype_of(x))[()]
     if not is_array(k) and shape[0] is not None:
         k = min(max(k, 0), shape[0] - 1)
-    return tensorflow().gather(convert(x, dtype_of(x), True), k) if uses_tensorflow(x, k) else x[k]
+    library = tensor_library_of(x, k)
+    return x[k] if library is None else library.gather(convert(x, dtype_of(x), library), k, 0)

@@ -16,8 +16,8 @@ The cipher is a bijection for a given key, so the keys that `split`, `fold_in` a
 all different, and none of them equals a block of that key's own bits. As with every keyed generator, use a key once:
 two distributions drawn with one key are made from the same bits.
 
-**Agreement.** Keys and bits agree exactly between NumPy and TensorFlow (eager, graph, XLA, vectorized), and so do
-`uniform` and `bernoulli`, which only scale them by powers of two; `normal` agrees to the precision of erfinv.
+**Agreement.** Keys and bits agree exactly between NumPy and TensorFlow (eager, traced, compiled, vectorized), and
+so do `uniform` and `bernoulli`, which only scale them by powers of two; `normal` agrees to the precision of erfinv.
 
 The functions take a key of shape [2]. Leading axes, as in [lanes, 2], are kept in front of the result, for code that is
 already written over lanes.
@@ -26,12 +26,15 @@ already written over lanes.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.language import ops
+from batchnuts.autobatch.language import operators, ops
+from batchnuts.autobatch.language.arrays import library_of
+from batchnuts.autobatch.language.libraries.library import Library
 
 Array = ops.Array
 Shape = int | Sequence[int]
@@ -55,36 +58,17 @@ def threefry2x32(key: tuple[Array, Array], counter: tuple[Array, Array], rounds:
     without known statistical flaws.
     """
     words = (*key, *counter)
-    if not ops.uses_tensorflow(*words):
-        return _cipher(np, *words, rounds=rounds)
-    import tensorflow as tf
-
-    tensors = [tf.convert_to_tensor(word, tf.uint32) for word in words]
-    known = all(tensor.shape.rank is not None for tensor in tensors)
-    x0, x1 = _one_op(rounds)(*tensors) if known else _cipher(tf.bitwise, *tensors, rounds=rounds)
-    return _once(x0), _once(x1)
-
-
-def _once(words: Any) -> Any:
-    """The same words, marked for `pfor` so that XLA does not compute them again for each use."""
-    import tensorflow as tf
-
-    return tf.raw_ops.Snapshot(input=words)
+    first, second = _kernel(library_of(*words), rounds)(*words)  # type: ignore[arg-type]  # mypy: a Protocol as Hashable
+    return first, second
 
 
 @functools.cache
-def _one_op(rounds: int) -> Callable[..., tuple[Any, Any]]:
-    """The cipher on tensors: a hundred ops and as many constants, traced once."""
-    import tensorflow as tf
-
-    from batchnuts.autobatch.pfor.calls import ElementwiseFunction
-
-    return ElementwiseFunction(functools.partial(_cipher, tf.bitwise, rounds=rounds))
+def _kernel(library: Library, rounds: int) -> Callable[..., Any]:
+    """The cipher on arrays of the library: a hundred operations and as many constants, traced once."""
+    return library.kernel(functools.partial(_cipher, library, rounds=rounds))
 
 
-def _cipher(library: Any, k0: Any, k1: Any, c0: Any, c1: Any, *, rounds: int) -> tuple[Any, Any]:
-    """library: where left_shift, right_shift, bitwise_or and bitwise_xor are."""
-
+def _cipher(library: Library, k0: Any, k1: Any, c0: Any, c1: Any, *, rounds: int) -> tuple[Any, Any]:
     def rotate_left(x: Any, distance: int) -> Any:
         left, right = np.uint32(distance), np.uint32(32 - distance)
         return library.bitwise_or(library.left_shift(x, left), library.right_shift(x, right))
@@ -120,14 +104,9 @@ def _integer_words(value: Array) -> tuple[Any, Any]:
         value = np.uint64(value % 2**64)
     if ops.dtype_of(value).kind not in "biu":
         raise TypeError(f"an integer is needed here, not {ops.dtype_of(value)}")
-    if ops.uses_tensorflow(value):
-        import tensorflow as tf
-
-        wide = tf.cast(tf.convert_to_tensor(value), tf.int64)[..., tf.newaxis]
-        low, high = ops.bitwise_and(wide, 0xFFFFFFFF), ops.bitwise_and(ops.right_shift(wide, 32), 0xFFFFFFFF)
-        return tf.cast(low, tf.uint32), tf.cast(high, tf.uint32)
-    words = np.asarray(value).astype(np.uint64)[..., None]
-    return (words & np.uint64(0xFFFFFFFF)).astype(np.uint32), (words >> np.uint64(32)).astype(np.uint32)
+    words = ops.cast(value, "int64")[..., None]
+    low, high = ops.bitwise_and(words, 0xFFFFFFFF), ops.bitwise_and(ops.right_shift(words, 32), 0xFFFFFFFF)
+    return ops.cast(low, "uint32"), ops.cast(high, "uint32")
 
 
 def _payload(domain: int, value: Array) -> tuple[Any, Any]:
@@ -180,14 +159,7 @@ def lane_keys(seed: int, lanes: int, first: int = 0) -> np.ndarray[Any, Any]:
 
 def _shaped(values: Any, shape: tuple[int, ...]) -> Any:
     """`values` [..., size of shape] with the last axis spread over `shape`."""
-    lead = values.shape[:-1]
-    if not ops.uses_tensorflow(values):
-        return values.reshape(tuple(lead) + shape)[()]
-    if lead.is_fully_defined():
-        return ops.reshape(values, [*lead, *shape])
-    import tensorflow as tf
-
-    return tf.reshape(values, tf.concat([tf.shape(values)[:-1], np.array(shape, np.int32)], axis=0))
+    return library_of(values).split_last_axis(values, shape)
 
 
 def _shape_tuple(shape: Shape) -> tuple[int, ...]:
@@ -211,11 +183,12 @@ def _centred(key: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     if dtype == np.float32:
         # By way of int32: processors convert signed integers faster, and 23 bits fit.
         words = ops.cast(ops.cast(ops.right_shift(bits(key, shape), 9), "int32"), "float32")
-        return (words - np.float32(2.0**22 - 0.5)) * np.float32(2.0**-22)
+        return operators.multiply(operators.subtract(words, 2.0**22 - 0.5), 2.0**-22)
     if dtype == np.float64:
         blocks = _blocks(key, _BITS, int(np.prod(shape)))
         first, second = (ops.cast(ops.right_shift(word, 6), "float64") for word in blocks)
-        return _shaped(((first - 2.0**25) * 2.0**26 + (second + 0.5)) * 2.0**-51, shape)
+        high = operators.multiply(operators.subtract(first, 2.0**25), 2.0**26)
+        return _shaped(operators.multiply(operators.add(high, operators.add(second, 0.5)), 2.0**-51), shape)
     raise ValueError(f"random numbers come as float32 or float64, not {dtype}")
 
 
@@ -225,7 +198,8 @@ def uniform(key: Array, shape: Shape = (), dtype: Any = "float32") -> Array:
     They are the midpoints of 2**23 (float32) or 2**52 (float64) equal cells, all exact: never 0 or 1, symmetric about
     1/2, the smallest 2**-24 or 2**-53.
     """
-    return _centred(key, _shape_tuple(shape), ops.dtype_named(dtype)) * 0.5 + 0.5
+    centred = _centred(key, _shape_tuple(shape), ops.dtype_named(dtype))
+    return operators.add(operators.multiply(centred, 0.5), 0.5)
 
 
 def normal(key: Array, shape: Shape = (), dtype: Any = "float32") -> Array:
@@ -235,7 +209,7 @@ def normal(key: Array, shape: Shape = (), dtype: Any = "float32") -> Array:
     erfinv is exact; the relative error is that of erfinv, in float32 below 1e-6 (1e-5 under XLA), in the tails as well.
     """
     centred = _centred(key, _shape_tuple(shape), ops.dtype_named(dtype))
-    return ops.erfinv(centred) * np.sqrt(2.0).astype(ops.dtype_named(dtype))
+    return operators.multiply(ops.erfinv(centred), math.sqrt(2.0))
 
 
 def bernoulli(key: Array, probability: Array = 0.5, shape: Shape = ()) -> Array:
@@ -249,4 +223,5 @@ def bernoulli(key: Array, probability: Array = 0.5, shape: Shape = ()) -> Array:
     if wanted is not None and None not in wanted and np.broadcast_shapes(wanted, shape) != shape:
         raise ValueError(f"probability of shape {wanted} asks for more numbers than shape={shape}; pass shape={wanted}")
     cells = ops.cast(bits(key, shape), "float64")
-    return (cells + 0.5) * 2.0**-32 < ops.cast(probability, "float64")
+    midpoints = operators.multiply(operators.add(cells, 0.5), 2.0**-32)
+    return operators.less(midpoints, ops.cast(probability, "float64"))

@@ -1,0 +1,1 @@
+"""What the language needs of array libraries, and one module for each library."""

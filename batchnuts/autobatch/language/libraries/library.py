@@ -1,0 +1,163 @@
+"""The contract: what `ops`, the operators, indexing and random numbers need of an array library.
+
+The functions here are elementary. Their callers find the library, the common dtype and the meaning of Python's numbers:
+
+- The arrays of one call have one dtype already (the condition of `where` is bool). At least one is the library's own;
+  others may be NumPy's. The result has that dtype, that of comparisons and `is...` is bool.
+- Elementwise functions broadcast.
+- Outside its domain a function gives NaN or infinity as IEEE 754 has it, without a warning or an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = Any
+Function = Callable[..., Array]
+
+
+class Library(Protocol):
+    """What every library has, NumPy too."""
+
+    name: str
+    """As users write it: "NumPy", "TensorFlow"."""
+
+    # Values
+
+    def dtype_of(self, x: Array) -> np.dtype[Any]:
+        """The dtype of an array, as NumPy's."""
+
+    def static_shape(self, x: Array) -> tuple[int | None, ...] | None:
+        """The shape as far as it is known before values are; None if not even the rank is."""
+
+    def convert(self, x: Any, dtype: Any) -> Array:
+        """An array of this library, or anything that NumPy makes an array of, as an array of `dtype`."""
+
+    def cast(self, x: Array, dtype: Any) -> Array:
+        """The same as a new value: a fraction is dropped, integers wrap."""
+
+    # Functions of one array, elementwise. Reals only: exp to isnan. Any number: square, abs, sign. Floats: the others
+
+    exp: Function
+    log: Function
+    log1p: Function
+    expm1: Function
+    sqrt: Function
+    sin: Function
+    cos: Function
+    tan: Function
+    tanh: Function
+    sigmoid: Function
+    softplus: Function
+    erf: Function
+    erfinv: Function
+    isfinite: Function
+    isnan: Function
+    positive: Function
+    square: Function
+    abs: Function
+    sign: Function
+    floor: Function
+    ceil: Function
+    round: Function
+
+    # Functions of two, elementwise. `minimum` and `maximum` give NaN if either is; of bools they are `and` and `or`
+
+    minimum: Function
+    maximum: Function
+    logaddexp: Function
+    """Of reals; finite gradients where both are infinite, halves at a tie."""
+    multiply: Function
+    not_equal: Function
+
+    # Bits, of integers and bools; the amount of a shift lies in [0, width of the dtype)
+
+    bitwise_and: Function
+    bitwise_or: Function
+    bitwise_xor: Function
+    left_shift: Function
+    right_shift: Function
+
+    # Truths, of bools
+
+    logical_not: Function
+    logical_and: Function
+    logical_or: Function
+
+    # Reductions: (x, axis, keepdims); axis: an integer, a tuple, or None for all
+
+    any: Function
+    all: Function
+    sum: Function
+    mean: Function
+    min: Function
+    max: Function
+
+    # Arrays
+
+    def where(self, condition: Array, x: Array, y: Array) -> Array:
+        """`x` where `condition` is true, else `y`, elementwise with broadcasting."""
+
+    matmul: Function
+    """Matrix product of two arrays as NumPy has it; ValueError for a scalar."""
+    stack: Function
+    """(arrays, axis): arrays of one shape along a new axis."""
+    concatenate: Function
+    """(arrays, axis): arrays end to end along an axis they have."""
+    reshape: Function
+    """(x, shape): another shape of the same size; one extent may be -1."""
+
+    def full_like(self, x: Array, value: Array) -> Array:
+        """`value` broadcast to the shape of `x`, in its own dtype."""
+
+    def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """`x` [..., size of shape] as [..., *shape]; leading extents may be unknown."""
+
+    def bitcast(self, x: Array, dtype: np.dtype[Any]) -> Array:
+        """The bits of `x` read as another dtype of the same size."""
+
+    # Programs
+
+    def kernel(self, function: Function) -> Function:
+        """A long function of uint32 arrays, elementwise with broadcasting: traced once, its results computed once.
+
+        A compiler that fuses it with its readers must not compute it again for each of them.
+        """
+
+
+class TensorLibrary(Library, Protocol):
+    """What a library has besides whose arrays are traced: Python does not know their values.
+
+    NumPy's arrays have Python's own operators instead.
+    """
+
+    # Operators on arrays of one dtype, elementwise. Integers wrap
+
+    add: Function
+    subtract: Function
+    divide: Function
+    """Of floats."""
+    floor_divide: Function
+    """Rounded down; what an integer divided by zero gives is open."""
+    remainder: Function
+    """With the divisor's sign, a zero too."""
+    power: Function
+    """An integer's exponent is not negative."""
+    negative: Function
+
+    equal: Function
+    less: Function
+    less_equal: Function
+    greater: Function
+    greater_equal: Function
+
+    def gather(self, x: Array, index: Array, axis: int) -> Array:
+        """The elements of `x` along `axis` at an integer scalar or vector of indices, all inside."""
+
+    # Tracing
+
+    def trace_of(self, x: Array) -> object | None:
+        """What records the operations on `x`, to tell a value of an inner function from one of ours; None: nothing."""

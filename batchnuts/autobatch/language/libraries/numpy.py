@@ -1,0 +1,110 @@
+"""NumPy and SciPy: what Python's own values and NumPy's arrays are computed with."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from batchnuts.autobatch.language.libraries.library import Array, Function, Library
+
+
+class NumPyLibrary(Library):
+    """The `Library` of NumPy. Functions give scalars, not arrays of rank 0, where NumPy's own do."""
+
+    name = "NumPy"
+
+    def dtype_of(self, x: Array) -> np.dtype[Any]:
+        """See Library; of a number or list, the dtype of the array that NumPy makes of it."""
+        return np.asarray(x).dtype
+
+    def static_shape(self, x: Array) -> tuple[int | None, ...] | None:
+        """See Library."""
+        return tuple(np.shape(x))
+
+    def convert(self, x: Any, dtype: Any) -> Array:
+        """See Library."""
+        return np.asarray(x, dtype=dtype)
+
+    def cast(self, x: Array, dtype: Any) -> Array:
+        """See Library."""
+        with np.errstate(all="ignore"):
+            return np.asarray(x).astype(dtype)[()]
+
+    exp = staticmethod(np.exp)
+    log = staticmethod(np.log)
+    log1p = staticmethod(np.log1p)
+    expm1 = staticmethod(np.expm1)
+    sqrt = staticmethod(np.sqrt)
+    sin = staticmethod(np.sin)
+    cos = staticmethod(np.cos)
+    tan = staticmethod(np.tan)
+    tanh = staticmethod(np.tanh)
+    sigmoid = staticmethod(scipy.special.expit)
+    softplus = staticmethod(functools.partial(np.logaddexp, 0))
+    erf = staticmethod(scipy.special.erf)
+    erfinv = staticmethod(scipy.special.erfinv)
+    isfinite = staticmethod(np.isfinite)
+    isnan = staticmethod(np.isnan)
+    positive = staticmethod(np.positive)
+    square = staticmethod(np.square)
+    abs = staticmethod(np.abs)
+    sign = staticmethod(np.sign)
+    floor = staticmethod(np.floor)
+    ceil = staticmethod(np.ceil)
+    round = staticmethod(np.rint)
+
+    minimum = staticmethod(np.minimum)
+    maximum = staticmethod(np.maximum)
+    logaddexp = staticmethod(np.logaddexp)
+    multiply = staticmethod(np.multiply)
+    not_equal = staticmethod(np.not_equal)
+    bitwise_and = staticmethod(np.bitwise_and)
+    bitwise_or = staticmethod(np.bitwise_or)
+    bitwise_xor = staticmethod(np.bitwise_xor)
+    left_shift = staticmethod(np.left_shift)
+    right_shift = staticmethod(np.right_shift)
+    logical_not = staticmethod(np.logical_not)
+    logical_and = staticmethod(np.logical_and)
+    logical_or = staticmethod(np.logical_or)
+
+    any = staticmethod(np.any)
+    all = staticmethod(np.all)
+    mean = staticmethod(np.mean)
+    min = staticmethod(np.min)
+    max = staticmethod(np.max)
+
+    def sum(self, x: Array, axis: Any, keepdims: bool) -> Array:
+        """See Library; NumPy alone would widen small integers."""
+        return np.sum(x, axis=axis, dtype=x.dtype, keepdims=keepdims)
+
+    matmul = staticmethod(np.matmul)
+    stack = staticmethod(np.stack)
+    concatenate = staticmethod(np.concatenate)
+    reshape = staticmethod(np.reshape)
+
+    def where(self, condition: Array, x: Array, y: Array) -> Array:
+        """See Library."""
+        chosen: Array = np.where(condition, x, y)
+        return chosen[()]
+
+    def full_like(self, x: Array, value: Array) -> Array:
+        """See Library."""
+        return np.full_like(x, value, value.dtype)[()]
+
+    def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """See Library."""
+        return x.reshape(x.shape[:-1] + shape)[()]
+
+    def bitcast(self, x: Array, dtype: np.dtype[Any]) -> Array:
+        """See Library."""
+        return x.view(dtype)[()]
+
+    def kernel(self, function: Function) -> Function:
+        """See Library: nothing to do."""
+        return function
+
+
+NUMPY = NumPyLibrary()

@@ -1,0 +1,230 @@
+"""TensorFlow. Imported when its first tensor is seen."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from batchnuts.autobatch.language.libraries.library import Array, Function
+from batchnuts.autobatch.language.libraries.tensors import Formulas
+from batchnuts.autobatch.pfor.calls import ElementwiseFunction
+
+_XLA_EXPONENTS = 64
+"""XLA reads an integer exponent modulo 64."""
+
+
+def _by_kind(boolean: Function, integer: Function) -> Any:
+    return staticmethod(lambda x, y: (boolean if x.dtype == bool else integer)(x, y))
+
+
+class TensorFlowLibrary(Formulas):
+    """The `TensorLibrary` of TensorFlow: eager tensors, those of graphs, and variables."""
+
+    name = "TensorFlow"
+
+    def dtype_of(self, x: Array) -> np.dtype[Any]:
+        """See Library."""
+        dtype: np.dtype[Any] = np.dtype(x.dtype.as_numpy_dtype)
+        return dtype
+
+    def static_shape(self, x: Array) -> tuple[int | None, ...] | None:
+        """See Library."""
+        return None if x.shape.rank is None else tuple(x.shape)
+
+    def convert(self, x: Any, dtype: Any) -> Array:
+        """See Library."""
+        return tf.cast(tf.convert_to_tensor(x) if tf.is_tensor(x) else np.asarray(x, dtype=dtype), dtype)
+
+    cast = convert
+
+    exp = staticmethod(tf.exp)
+    log = staticmethod(tf.math.log)
+    log1p = staticmethod(tf.math.log1p)
+    expm1 = staticmethod(tf.math.expm1)
+    sqrt = staticmethod(tf.sqrt)
+    sin = staticmethod(tf.sin)
+    cos = staticmethod(tf.cos)
+    tan = staticmethod(tf.tan)
+    tanh = staticmethod(tf.tanh)
+    sigmoid = staticmethod(tf.sigmoid)
+    softplus = staticmethod(tf.nn.softplus)
+    erf = staticmethod(tf.math.erf)
+    erfinv = staticmethod(tf.math.erfinv)
+    isfinite = staticmethod(tf.math.is_finite)
+    isnan = staticmethod(tf.math.is_nan)
+    positive = staticmethod(tf.identity)
+    square = staticmethod(tf.square)
+    floor = staticmethod(tf.floor)
+    ceil = staticmethod(tf.math.ceil)
+    round = staticmethod(tf.round)
+
+    def abs(self, x: Array) -> Array:
+        """See Library."""
+        return x if x.dtype.is_unsigned or x.dtype.is_bool else tf.abs(x)
+
+    def sign(self, x: Array) -> Array:
+        """See Library."""
+        return tf.cast(x != tf.zeros_like(x), x.dtype) if x.dtype.is_unsigned else tf.sign(x)
+
+    multiply = staticmethod(operator.mul)
+    add = staticmethod(operator.add)
+    divide = staticmethod(operator.truediv)
+    truncated_remainder = staticmethod(tf.truncatemod)
+
+    def subtract(self, x: Array, y: Array) -> Array:
+        """See TensorLibrary. TensorFlow makes of `0 - y` a negation, which it lacks for unsigned integers."""
+        return ~(~x + y) if x.dtype.is_unsigned else x - y
+
+    def negative(self, x: Array) -> Array:
+        """See TensorLibrary."""
+        return ~x + tf.ones_like(x) if x.dtype.is_unsigned else -x
+
+    equal = staticmethod(tf.equal)
+    not_equal = staticmethod(tf.not_equal)
+    less = staticmethod(tf.less)
+    less_equal = staticmethod(tf.less_equal)
+    greater = staticmethod(tf.greater)
+    greater_equal = staticmethod(tf.greater_equal)
+
+    bitwise_and = _by_kind(tf.logical_and, tf.bitwise.bitwise_and)
+    bitwise_or = _by_kind(tf.logical_or, tf.bitwise.bitwise_or)
+    bitwise_xor = _by_kind(tf.math.logical_xor, tf.bitwise.bitwise_xor)
+    left_shift = staticmethod(tf.bitwise.left_shift)
+    right_shift = staticmethod(tf.bitwise.right_shift)
+    logical_not = staticmethod(tf.logical_not)
+    logical_and = staticmethod(tf.logical_and)
+    logical_or = staticmethod(tf.logical_or)
+
+    # Division and powers
+
+    def _floor_divide_integers(self, x: Array, y: Array) -> Array:
+        minus_one, safe = _without_minus_one(y)
+        quotient = tf.math.floordiv(x, safe)
+        return quotient if minus_one is None else tf.where(minus_one, -quotient, quotient)
+
+    def _remainder_of_integers(self, x: Array, y: Array) -> Array:
+        return tf.math.floormod(x, _without_minus_one(y)[1])
+
+    def power(self, x: Array, y: Array) -> Array:
+        """See TensorLibrary."""
+        if x.dtype.is_floating:
+            power = tf.pow(x, y)
+            # TensorFlow makes a root of it, which has another value for -0.0 and -inf
+            return tf.where((x == 0) | (x == -np.inf), tf.pow(tf.abs(x), y), power) if _is_half(y) else power
+        if x.dtype.is_complex:
+            return tf.pow(x, y)
+        # the wrapped product of the low bits is the same in every wider dtype, signed or not
+        static = tf.get_static_value(y)
+        base, dtype = tf.cast(x, tf.int64), x.dtype
+        if static is not None and (static < _XLA_EXPONENTS).all():
+            return tf.cast(tf.pow(base, tf.cast(y, tf.int64)), dtype)
+        exponent, result = tf.cast(y, tf.uint64), tf.ones_like(base)
+        for digit in range(0, dtype.size * 8 - (not dtype.is_unsigned), 6):
+            if digit:
+                half = tf.pow(base, tf.constant(_XLA_EXPONENTS // 2, tf.int64))
+                base = half * half
+            shifted = tf.bitwise.right_shift(exponent, tf.constant(digit, tf.uint64))
+            low = tf.bitwise.bitwise_and(shifted, tf.constant(_XLA_EXPONENTS - 1, tf.uint64))
+            result *= tf.pow(base, tf.cast(low, tf.int64))
+        return tf.cast(result, dtype)
+
+    # Reductions
+
+    any = staticmethod(tf.reduce_any)
+    all = staticmethod(tf.reduce_all)
+    sum = staticmethod(tf.reduce_sum)
+    mean = staticmethod(tf.reduce_mean)
+
+    def min(self, x: Array, axis: Any, keepdims: bool) -> Array:
+        """See Library."""
+        return _or_nan(tf.reduce_all if x.dtype.is_bool else tf.reduce_min, x, axis, keepdims)
+
+    def max(self, x: Array, axis: Any, keepdims: bool) -> Array:
+        """See Library."""
+        return _or_nan(tf.reduce_any if x.dtype.is_bool else tf.reduce_max, x, axis, keepdims)
+
+    def _matrix_product(self, x: Array, y: Array) -> Array:
+        # A matrix times a vector is computed as the vector, a row, times the transposed matrix: TensorFlow's vectorizer
+        # turns rows of many lanes into one matrix by a reshape, but columns only by transposes.
+        if y.shape.rank == 1:
+            return tf.squeeze(tf.matmul(y[tf.newaxis, :], x, transpose_b=True), axis=-2)
+        if x.shape.rank == 1:
+            return tf.squeeze(tf.matmul(x[tf.newaxis, :], y), axis=-2)
+        return tf.matmul(x, y)
+
+    _total = staticmethod(tf.add_n)
+
+    # Arrays
+
+    where = staticmethod(tf.where)
+    stack = staticmethod(tf.stack)
+    concatenate = staticmethod(tf.concat)
+    reshape = staticmethod(tf.reshape)
+    bitcast = staticmethod(tf.bitcast)
+
+    def full_like(self, x: Array, value: Array) -> Array:
+        """See Library."""
+        shape = tf.TensorShape(x.shape)
+        return tf.broadcast_to(value, tuple(shape) if shape.is_fully_defined() else tf.shape(x))
+
+    def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """See Library."""
+        lead = x.shape[:-1]
+        if lead.is_fully_defined():
+            return tf.reshape(x, [*lead, *shape])
+        return tf.reshape(x, tf.concat([tf.shape(x)[:-1], np.array(shape, np.int32)], axis=0))
+
+    def gather(self, x: Array, index: Array, axis: int) -> Array:
+        """See TensorLibrary."""
+        return tf.gather(x, index, axis=axis)
+
+    # Programs
+
+    def kernel(self, function: Function) -> Function:
+        """See Library: one op in a graph."""
+        one_op = ElementwiseFunction(function)
+
+        def of_words(*words: Array) -> tuple[Array, ...]:
+            tensors = [tf.convert_to_tensor(word, tf.uint32) for word in words]
+            known = all(tensor.shape.rank is not None for tensor in tensors)
+            results = (one_op if known else function)(*tensors)
+            return tuple(map(_once, results))
+
+        return of_words
+
+    def trace_of(self, x: Array) -> object | None:
+        """See TensorLibrary: the graph."""
+        return getattr(x, "graph", None)
+
+
+def _once(words: Array) -> Array:
+    """The same words: marked for `pfor`, so that XLA does not compute them again for each that makes use of them."""
+    return tf.raw_ops.Snapshot(input=words)
+
+
+def _without_minus_one(y: Array) -> tuple[Array | None, Array]:
+    """Where signed `y` is -1, and `y` with 1 there: the least integer over -1 traps some processors."""
+    static = tf.get_static_value(y)
+    if y.dtype.is_unsigned or (static is not None and not (static == -1).any()):
+        return None, y
+    minus_one = y == -tf.ones_like(y)
+    return minus_one, tf.where(minus_one, tf.ones_like(y), y)
+
+
+def _is_half(y: Array) -> bool:
+    static = tf.get_static_value(y)
+    return static is not None and bool((np.abs(static) == 0.5).any())
+
+
+def _or_nan(reduction: Function, x: Array, axis: Any, keepdims: bool) -> Array:
+    """The least or greatest element; of floats NaN if there is one, which XLA on processors can lose (`minimum`)."""
+    extreme = reduction(x, axis, keepdims)
+    if not x.dtype.is_floating:
+        return extreme
+    return tf.where(tf.reduce_any(x != x, axis, keepdims), tf.constant(np.nan, x.dtype), extreme)
+
+
+LIBRARY = TensorFlowLibrary()
