@@ -1,7 +1,8 @@
-"""Operators on lanes: the same dtypes and values on TensorFlow as NumPy 2 (and so Python) has them."""
+"""Operators on lanes: the same dtypes and values on TensorFlow and JAX as NumPy 2 (and so Python) has them."""
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from array_libraries import HAS_JAX, as_jax, every_library, every_tensor, in_jax, needs_jax
 
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.language import operators
@@ -72,42 +74,48 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 
 def ways(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """The results on arrays of both libraries, vectorized too."""
+    """The results on arrays of all libraries, vectorized too."""
     tensors = [tf.constant(a) for a in arguments]
 
     @tf.function(jit_compile=True, autograph=False)
     def compiled(*lanes: Any) -> Any:
         return tf.vectorized_map(lambda lane: function(*lane), lanes, fallback_to_while_loop=False)
 
-    return {"numpy": function(*arguments), "eager": function(*tensors), "xla": compiled(*tensors)}
+    found = {"numpy": function(*arguments), "eager": function(*tensors), "xla": compiled(*tensors)}
+    if HAS_JAX:
+        found["jax"] = function(*map(as_jax, arguments))
+        found["jax xla"] = in_jax(function, lanes=True)(*arguments)
+    return found
 
 
+@every_tensor
 @pytest.mark.parametrize("second", DTYPES)
 @pytest.mark.parametrize("first", DTYPES)
-def test_dtypes_meet_as_numpy_has_it(first: str, second: str) -> None:
+def test_dtypes_meet_as_numpy_has_it(first: str, second: str, as_array: Callable[..., Any]) -> None:
     x, y = operands(first, second)
     both_bools = first == second == "bool"
     for symbol, (function, python) in {**ARITHMETIC, **COMPARISONS}.items():
         if both_bools and symbol in ("+", "-", "*", "//", "%"):
-            for a, b in ((x, y), (tf.constant(x), tf.constant(y))):
+            for a, b in ((x, y), (as_array(x), as_array(y))):
                 with pytest.raises(TypeError, match="of two booleans"):
                     function(a, b)
             continue
         assert_equal(function(x, y), python(x, y))
-        assert_equal(function(tf.constant(x), tf.constant(y)), python(x, y))
+        assert_equal(function(as_array(x), as_array(y)), python(x, y))
     if np.result_type(x, y).kind != "f":
         for function, python in BITS.values():
-            assert_equal(function(tf.constant(x), tf.constant(y)), python(x, y))
+            assert_equal(function(as_array(x), as_array(y)), python(x, y))
 
 
+@every_tensor
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_python_numbers_are_weak(dtype: str) -> None:
+def test_python_numbers_are_weak(dtype: str, as_array: Callable[..., Any]) -> None:
     x, _ = operands(dtype, dtype)
     for number in (3, 2.5):
         for symbol, (function, python) in {**ARITHMETIC, **COMPARISONS}.items():
-            assert_equal(function(tf.constant(x), number), python(x, number))
+            assert_equal(function(as_array(x), number), python(x, number))
             if symbol not in ("/", "//", "%"):
-                assert_equal(function(number, tf.constant(x)), python(number, x))
+                assert_equal(function(number, as_array(x)), python(number, x))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float32", "float64"])
@@ -117,7 +125,7 @@ def test_division_compiled_and_vectorized(symbol: str, dtype: str) -> None:
     function, python = ARITHMETIC[symbol]
     expected = python(x, y)
     for way, found in ways(function, x, y).items():
-        if symbol == "//" and way == "xla" and dtype == "float32":  # XLA may multiply by a reciprocal
+        if symbol == "//" and way.endswith("xla") and dtype == "float32":  # XLA may multiply by a reciprocal
             np.testing.assert_allclose(found, expected, rtol=1e-6)
         else:
             np.testing.assert_array_equal(found, expected, err_msg=way)
@@ -140,7 +148,8 @@ def test_powers(dtype: str) -> None:
     for way, found in ways(lambda x, y: operators.power(x, y, Checks(), 0), x, exponents).items():
         assert ops.dtype_of(found) == expected.dtype
         np.testing.assert_allclose(np.asarray(found), expected, rtol=2e-6, err_msg=way)
-    assert_equal(operators.power(tf.constant(x), 2), x**2)
+    for as_array in (tf.constant, as_jax) if HAS_JAX else (tf.constant,):
+        assert_equal(operators.power(as_array(x), 2), x**2)
 
 
 def test_shifts_by_more_than_the_width_leave_nothing() -> None:
@@ -152,12 +161,13 @@ def test_shifts_by_more_than_the_width_leave_nothing() -> None:
     ):
         for found in ways(lambda a, b, f=function: f(a, b, Checks(), 0), x, amounts).values():
             np.testing.assert_array_equal(found, python(x, amounts))
-        np.testing.assert_array_equal(function(tf.constant(x), 2), python(x, 2))
-        with pytest.raises(ValueError, match="negative shift"):
-            function(tf.constant(x), -1)
+        for as_array in (tf.constant, as_jax) if HAS_JAX else (tf.constant,):
+            np.testing.assert_array_equal(function(as_array(x), 2), python(x, 2))
+            with pytest.raises(ValueError, match="negative shift"):
+                function(as_array(x), -1)
 
 
-@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@every_library
 def test_what_has_no_value_is_noted(as_array: Callable[..., Any]) -> None:
     x, zero = as_array(np.int64(7)), as_array(np.int64(0))
     for function, y, result in (
@@ -173,7 +183,7 @@ def test_what_has_no_value_is_noted(as_array: Callable[..., Any]) -> None:
         assert not bool(held)
 
 
-@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@every_library
 def test_static_mistakes_raise(as_array: Callable[..., Any]) -> None:
     x = as_array(np.arange(3))
     with pytest.raises(ZeroDivisionError, match="by zero"):
@@ -181,32 +191,117 @@ def test_static_mistakes_raise(as_array: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="negative power"):
         operators.power(x, -1)
     with pytest.raises(TypeError, match="write -int"):
-        operators.negative(x > 0)
+        operators.negative(operators.greater(x, 0))
     with pytest.raises(TypeError, match="write `not`"):
         operators.invert(True)
 
 
-def test_floats_need_no_check() -> None:
-    for y in (np.float32(0.0), tf.constant(0.0)):
-        checks = Checks()
-        assert np.isnan(float(operators.remainder(y, y, checks, 0)))
-        assert checks.results(1) == (True,)
+@every_library
+def test_floats_need_no_check(as_array: Callable[..., Any]) -> None:
+    y, checks = as_array(np.float32(0.0)), Checks()
+    assert np.isnan(float(operators.remainder(y, y, checks, 0)))
+    assert checks.results(1) == (True,)
     assert np.isinf(operators.divide(1, 0))
 
 
 def test_other_values_keep_their_own_operators() -> None:
-    class Mine:
-        def __radd__(self, other: Any) -> str:
-            return "mine"
-
     assert operators.add((1,), (2,)) == (1, 2)
     assert operators.add("a", "b") == "ab"
     assert operators.multiply([1], 2) == [1, 1]
     assert operators.remainder("%d", 3) == "3"
     assert operators.equal("a", "a") is True
-    assert operators.add(tf.constant(1), Mine()) == "mine"
-    np.testing.assert_array_equal(operators.add(tf.constant([1, 2]), [0.5, 1.5]), [1.5, 3.5])
-    assert operators.negative(np.uint32(1)) == operators.negative(tf.constant(1, tf.uint32))
+
+
+@every_tensor
+def test_tensors_beside_other_values(as_array: Callable[..., Any]) -> None:
+    class Mine:
+        def __radd__(self, other: Any) -> str:
+            return "mine"
+
+    assert operators.add(as_array(1), Mine()) == "mine"
+    np.testing.assert_array_equal(operators.add(as_array([1, 2]), [0.5, 1.5]), [1.5, 3.5])
+    assert operators.negative(np.uint32(1)) == operators.negative(as_array(np.uint32(1)))
+
+
+@needs_jax
+def test_nothing_is_noted_in_a_function_that_jax_calls() -> None:
+    import jax
+
+    def lane(x: Any) -> tuple[Any, Any, Any]:
+        checks = Checks((x,))
+
+        def quotient(y: Any) -> Any:
+            return operators.floor_divide(y, x, checks, 0)
+
+        rounds, _ = jax.lax.scan(lambda carry, _: (quotient(carry), None), x, None, length=2)
+        slope = jax.grad(lambda z: z * item(jax.numpy.ones(3), x, checks, 1))(1.0)
+        return rounds, slope, checks.results(2)
+
+    _, slope, (divided, inside) = in_jax(lane, lanes=True)(np.array([1, 5]))
+    assert slope.tolist() == [1.0, 1.0]
+    assert divided is True or np.asarray(divided).tolist() == [True, True]
+    assert np.asarray(inside).tolist() == [True, False]
+
+
+SPECIAL_DTYPES = [*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", *DTYPES[-2:]]
+
+
+def special_pairs(symbol: str, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of special values for which the operator has a value."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        special = {
+            limits.max,
+            limits.max - 1,
+            limits.min,
+            limits.min + 1,
+            0,
+            1,
+            2,
+            7,
+            *((-1, -7) * (dtype.kind == "i")),
+        }
+        seconds = (
+            {0, 1, 2, 3, 8 * dtype.itemsize - 1, 8 * dtype.itemsize, 100} if symbol in ("**", "<<", ">>") else special
+        )
+        pairs = [(x, y) for x in special for y in seconds if y or symbol not in ("//", "%")]
+    else:
+        some = [0.0, 0.5, 1.0, 2.5, 3.0, np.inf, float(np.finfo(dtype).max), float(np.finfo(dtype).tiny)]
+        special_floats = [*some, *(-v for v in some), np.nan]
+        pairs = list(itertools.product(special_floats, [0, 0.5, 1, 2] if symbol == "**" else special_floats))
+    x, y = (np.array(values, dtype) for values in zip(*pairs))
+    return x, y
+
+
+@needs_jax
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "xla"])
+@pytest.mark.parametrize("dtype", [np.dtype(name) for name in SPECIAL_DTYPES], ids=str)
+def test_special_numbers_in_jax(dtype: np.dtype, compiled: bool) -> None:
+    """Every operator, for all pairs of special values; those of TensorFlow are in test_silent_values."""
+    checked = {"//", "%", "**", "<<", ">>"}
+    more = {"**": (operators.power, operator.pow)}
+    if dtype.kind in "iu":
+        more |= {"<<": (operators.left_shift, operator.lshift), ">>": (operators.right_shift, operator.rshift), **BITS}
+    for symbol, (function, python) in {**ARITHMETIC, **COMPARISONS, **more}.items():
+        if symbol == "/" and dtype.kind in "iu":
+            continue
+        x, y = special_pairs(symbol, dtype)
+        expected = python(x, y)
+
+        def lanes(a: Any, b: Any, f: Any = function, more: bool = symbol in checked) -> Any:
+            return f(a, b, Checks(), 0) if more else f(a, b)
+
+        found = np.asarray(in_jax(lanes, lanes=True)(x, y) if compiled else lanes(as_jax(x), as_jax(y)))
+        assert found.dtype == expected.dtype, symbol
+        agree = (found == expected) & (np.signbit(found) == np.signbit(expected)) | (found != found) & (
+            expected != expected
+        )
+        if expected.dtype.kind == "f":  # docs/language.md, "What to know"
+            limits = np.finfo(expected.dtype)
+            agree |= np.abs(found - expected) <= 4 * limits.eps * np.abs(expected)
+            agree |= (found == 0) & (np.abs(expected) < limits.tiny)
+        shown = list(zip(x[~agree], y[~agree], found[~agree], expected[~agree]))
+        assert not shown, f"{symbol}: {len(shown)} are wrong; (x, y, found, expected) = {shown[:4]}"
 
 
 # ---- indexing -------------------------------------------------------------------------------------------------------
@@ -214,7 +309,7 @@ def test_other_values_keep_their_own_operators() -> None:
 TABLE = np.arange(24.0).reshape(2, 3, 4)
 
 
-@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@every_library
 @pytest.mark.parametrize(
     "index",
     [
@@ -238,7 +333,7 @@ def test_indices_of_a_lane(index: Callable[..., Any], as_array: Callable[..., An
         assert bool(checks.results(1)[0])
 
 
-@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@every_library
 def test_an_index_outside_is_noted_and_clamped(as_array: Callable[..., Any]) -> None:
     x = as_array(np.arange(3))
     for i, nearest in ((3, 2), (-4, 0), (100, 2), (-100, 0)):
@@ -250,7 +345,7 @@ def test_an_index_outside_is_noted_and_clamped(as_array: Callable[..., Any]) -> 
     assert not bool(checks.results(1)[0])
 
 
-@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@every_library
 def test_indices_without_a_static_meaning(as_array: Callable[..., Any]) -> None:
     x, i = as_array(TABLE), as_array(np.int64(1))
     with pytest.raises(TypeError, match="bounds of a slice"):
@@ -284,3 +379,7 @@ def test_indexing_vectorizes_without_a_loop() -> None:
         found, held = every(*map(tf.constant, (rows, i, j)))
         np.testing.assert_array_equal(found, [rows[0, 1, -1], rows[1, 0, 2]])
         assert held.numpy().tolist() == [True, False]
+    if HAS_JAX:
+        found, held = in_jax(lane, lanes=True)(rows, i, j)
+        np.testing.assert_array_equal(found, [rows[0, 1, -1], rows[1, 0, 2]])
+        assert held.tolist() == [True, False]

@@ -1,4 +1,4 @@
-"""ops: the same functions on NumPy and on TensorFlow, eager, in graphs, under XLA and vectorized."""
+"""ops: the same functions on NumPy, TensorFlow and JAX, eager, traced, under XLA and vectorized."""
 
 import builtins
 import inspect
@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from array_libraries import HAS_JAX, as_jax, every_library, every_tensor, in_jax, needs_jax
 
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.language import arrays
 from batchnuts.autobatch.language import builtins as lane_builtins
+from batchnuts.autobatch.language.libraries.library import Library, TensorLibrary
 from batchnuts.autobatch.pfor import vectorized_map
 
 INF, NAN = math.inf, math.nan
@@ -200,13 +202,14 @@ def test_every_function_has_a_case() -> None:
         assert all(functions[name].__doc__ for name in public)
 
 
+@every_tensor
 @pytest.mark.parametrize("name", CASES)
-def test_eager_agrees_with_numpy(name: str) -> None:
+def test_eager_agrees_with_numpy(name: str, as_array: Callable[..., Any]) -> None:
     function, arguments = CASES[name]
     for lane in zip(*arguments, strict=True):
-        expected, found = function(*lane), function(*map(tf.constant, lane))
-        assert arrays.library_of(expected).name == "NumPy"
-        assert arrays.library_of(found).name == "TensorFlow"
+        expected, found = function(*lane), function(*map(as_array, lane))
+        assert arrays.tensor_library_of(expected) is None
+        assert arrays.library_of(found).name == ("JAX" if as_array is as_jax else "TensorFlow")
         assert_same(found, expected)
 
 
@@ -226,15 +229,39 @@ def test_traced_and_vectorized_agree_with_numpy(name: str, compiled: bool) -> No
     assert_same(together, expected)
 
 
-def test_numpy_use_does_not_import_tensorflow() -> None:
+@needs_jax
+@pytest.mark.parametrize("name", CASES)
+def test_traced_and_vectorized_by_jax_agree_with_numpy(name: str) -> None:
+    function, arguments = CASES[name]
+    expected = by_lane(function, arguments)
+    assert_same(in_jax(function, lanes=False)(*[lanes[0] for lanes in arguments]), expected[0])
+    assert_same(in_jax(function, lanes=True)(*arguments), expected)
+
+
+OURS = "batchnuts.autobatch.language.libraries"
+
+
+@pytest.mark.parametrize(
+    ("array", "others"),
+    [
+        ("np.ones(2, 'float32')", {"tensorflow", "jax"}),
+        # TensorFlow imports JAX by itself where it is installed (for TFLite), so of JAX only our part is looked for
+        ("__import__('tensorflow').ones(2)", {f"{OURS}.jax"}),
+        pytest.param("__import__('jax').numpy.ones(2)", {"tensorflow", f"{OURS}.tensorflow"}, marks=needs_jax),
+    ],
+    ids=["numpy", "tensorflow", "jax"],
+)
+def test_no_library_is_imported_before_a_value_of_it_is_seen(array: str, others: set[str]) -> None:
     program = (
         "import sys, numpy as np\n"
         "from batchnuts.autobatch import ops, random\n"
-        "ops.where(np.ones(2) > 0, ops.exp(1.0), ops.bitcast(np.ones(2), 'int64'))\n"
-        "random.normal(random.key(0), (2,))\n"
-        "sys.exit('tensorflow' in sys.modules)"
+        f"x = {array}\n"
+        "ops.where(x > 0, ops.exp(1.0), ops.bitcast(x, 'int32'))\n"
+        "random.normal(ops.bitcast(x, 'uint32'), (2,))\n"
+        f"sys.exit(', '.join({others} & sys.modules.keys()) or None)"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_variables_count_as_tensors() -> None:
@@ -242,6 +269,42 @@ def test_variables_count_as_tensors() -> None:
     np.testing.assert_allclose(ops.sqrt(variable), [1, 2])
     assert arrays.library_of(1, [np.ones(2), (variable,)]).name == "TensorFlow"
     assert arrays.library_of(1, [np.ones(2), ("tensorflow",)]).name == "NumPy"
+
+
+@needs_jax
+def test_arrays_of_two_libraries_do_not_meet() -> None:
+    with pytest.raises(TypeError, match=r"arrays of TensorFlow and JAX meet in one operation\. Convert one of them"):
+        ops.maximum(tf.constant(1.0), as_jax(2.0))
+    with pytest.raises(TypeError, match="arrays of JAX and TensorFlow meet"):
+        ops.stack([as_jax(2.0), np.float32(1.0), tf.constant(1.0)])
+
+
+@needs_jax
+def test_what_is_of_jax_and_no_array() -> None:
+    import jax
+
+    assert not arrays.is_array(jax.jit(lambda x: x))
+    assert not arrays.is_array(jax.ShapeDtypeStruct((), "float32"))
+    jax.jit(lambda x: pytest.fail("no array") if not arrays.is_array(x) else x)(1.0)
+
+
+@needs_jax
+def test_64_bits_of_jax_are_ours_alone() -> None:
+    import jax
+
+    for x in (jax.numpy.arange(3), jax.numpy.asarray(1.5)):  # a weak one too
+        assert ops.dtype_of(ops.cast(x, "int64")) == np.int64
+        assert ops.dtype_of(ops.where(x > 0, np.float64(1), x)) == np.float64
+        assert not jax.config.jax_enable_x64
+        assert jax.numpy.ones(2).dtype == np.float32
+
+
+def test_every_library_has_the_whole_contract() -> None:
+    values = [np.ones(2), tf.ones(2), *([as_jax(1.0)] if HAS_JAX else [])]
+    for found in map(arrays.library_of, values):
+        contract = TensorLibrary if found.name != "NumPy" else Library
+        names = {name for base in contract.__mro__[:-2] for name in (*vars(base), *base.__annotations__)}
+        assert [name for name in names if not name.startswith("_") and not hasattr(found, name)] == []
 
 
 @pytest.mark.parametrize(
@@ -275,7 +338,7 @@ def test_python_scalars_give_python_scalars(result: Any, expected: Any) -> None:
     assert result == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@every_library
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint32"])
 def test_python_scalars_take_the_dtype_they_meet(as_array: Callable[..., Any], dtype: str) -> None:
     x = as_array(np.arange(3, dtype=dtype))
@@ -286,7 +349,7 @@ def test_python_scalars_take_the_dtype_they_meet(as_array: Callable[..., Any], d
     assert ops.dtype_of(ops.sum(x)) == dtype
 
 
-@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@every_library
 def test_errors(as_array: Callable[..., Any]) -> None:
     vector, matrix = as_array(np.ones(3, np.float32)), as_array(np.ones((2, 3), np.float32))
     with pytest.raises(ValueError, match=r"condition takes a scalar, not shape \(3,\)"):
@@ -330,20 +393,21 @@ def test_builtins_keep_their_own_results_on_python_values() -> None:
     assert lane_builtins.truth(NAN) is True
 
 
-@pytest.mark.parametrize("as_array", [np.float32, tf.constant], ids=["numpy", "tensorflow"])
+@every_library
 def test_min_and_max_treat_nan_as_python_does(as_array: Callable[..., Any]) -> None:
     for function, builtin in ((lane_builtins.python_min, builtins.min), (lane_builtins.python_max, builtins.max)):
         for pair in ((NAN, 1.0), (1.0, NAN)):
             assert float(function(*map(as_array, pair))) == pytest.approx(builtin(*pair), nan_ok=True)
 
 
-def test_int_truncates_toward_zero_and_float_is_double() -> None:
-    assert [int(lane_builtins.python_int(tf.constant(x))) for x in (-2.7, 2.7)] == [-2, 2]
-    assert ops.dtype_of(lane_builtins.python_int(tf.constant(1.5))) == np.int64
-    assert ops.dtype_of(lane_builtins.python_float(np.float32(1.5))) == np.float64
+@every_library
+def test_int_truncates_toward_zero_and_float_is_double(as_array: Callable[..., Any]) -> None:
+    assert [int(lane_builtins.python_int(as_array(x))) for x in (-2.7, 2.7)] == [-2, 2]
+    assert ops.dtype_of(lane_builtins.python_int(as_array(1.5))) == np.int64
+    assert ops.dtype_of(lane_builtins.python_float(as_array(np.float32(1.5)))) == np.float64
 
 
-def gradients(function: Callable[..., Any], *values: float) -> list[float]:
+def tensorflow_gradients(function: Callable[..., Any], *values: float) -> list[float]:
     variables = [tf.constant(value) for value in values]
     with tf.GradientTape() as tape:
         tape.watch(variables)
@@ -351,13 +415,30 @@ def gradients(function: Callable[..., Any], *values: float) -> list[float]:
     return [float(gradient) for gradient in tape.gradient(result, variables)]
 
 
-def test_gradients_at_the_edges() -> None:
+def jax_gradients(function: Callable[..., Any], *values: float) -> list[float]:
+    import jax
+
+    eager = jax.grad(function, tuple(range(len(values))))(*map(np.float32, values))
+    compiled = in_jax(jax.grad(function, tuple(range(len(values)))), lanes=False)(*map(np.float32, values))
+    np.testing.assert_allclose(eager, compiled, rtol=1e-6)
+    return [float(gradient) for gradient in eager]
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [pytest.param(tensorflow_gradients, id="tensorflow"), pytest.param(jax_gradients, id="jax", marks=needs_jax)],
+)
+def test_gradients_at_the_edges(gradients: Callable[..., list[float]]) -> None:
     assert gradients(ops.logaddexp, 1.0, 1.0) == [0.5, 0.5]
     assert gradients(ops.logaddexp, -INF, 2.0) == [0.0, 1.0]
     assert builtins.all(math.isfinite(g) for g in gradients(ops.logaddexp, -INF, -INF))
     assert builtins.all(math.isfinite(g) for g in gradients(ops.logaddexp, INF, INF))
     assert gradients(lambda x, y: ops.norm(ops.stack([x, y])), 0.0, 0.0) == [0.0, 0.0]
     assert gradients(lambda x, y: ops.norm(ops.stack([x, y])), 3.0, 4.0) == pytest.approx([0.6, 0.8])
+    assert gradients(lambda x: ops.where(x > 0, ops.log(ops.where(x > 0, x, 1.0)), x * 2), -1.0) == [2.0]
+    assert gradients(ops.maximum, 1.0, 1.0) == gradients(ops.minimum, 1.0, 1.0) == [1.0, 0.0]
+    assert gradients(lambda x: ops.maximum(x, 0), 0.0) == [1.0]
+    assert gradients(ops.abs, 0.0) == [0.0]
 
 
 def test_matrix_times_vector_vectorizes_without_transposes() -> None:

@@ -9,14 +9,21 @@ import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
+from array_libraries import HAS_JAX, as_jax, every_library, in_jax, needs_jax
 from ways import every_other
 
 from batchnuts.autobatch import ops, random
+from batchnuts.autobatch.language import operators
 from batchnuts.autobatch.pfor import vectorized_map
 
 KEYS = random.lane_keys(2024, 6)
 
-# Each function of one lane's key, and whether NumPy and TensorFlow must agree on it exactly.
+
+def five_times(word: Any) -> Any:
+    return operators.multiply(ops.cast(word, "int64"), 5)
+
+
+# Each function of one lane's key, and whether all libraries must agree on it exactly.
 FUNCTIONS: dict[str, tuple[Callable[[Any], Any], bool]] = {
     "bits": (random.bits, True),
     "bits odd": (lambda key: random.bits(key, 5), True),
@@ -27,7 +34,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Any], Any], bool]] = {
     "split to five": (lambda key: random.split(key, 5), True),
     "fold_in": (lambda key: random.fold_in(key, 7), True),
     "fold_in a negative": (lambda key: random.fold_in(key, -7), True),
-    "fold_in a lane's own number": (lambda key: random.fold_in(key, ops.cast(key[0], "int64") * 5), True),
+    "fold_in a lane's own number": (lambda key: random.fold_in(key, five_times(key[0])), True),
     "key of a lane's own seed": (lambda key: random.key(ops.cast(key[0], "int32")), True),
     "uniform": (lambda key: random.uniform(key, (3, 2)), True),
     "uniform float64": (lambda key: random.uniform(key, (3, 2), "float64"), True),
@@ -69,7 +76,11 @@ KNOWN_ANSWERS = [
 
 
 @pytest.mark.parametrize(("rounds", "counter", "key", "result"), KNOWN_ANSWERS)
-@pytest.mark.parametrize("as_array", [np.asarray, tf.constant, np.uint32], ids=["numpy", "tensorflow", "scalars"])
+@pytest.mark.parametrize(
+    "as_array",
+    [np.asarray, tf.constant, np.uint32, pytest.param(as_jax, marks=needs_jax)],
+    ids=["numpy", "tensorflow", "scalars", "jax"],
+)
 def test_known_answers(as_array: Callable[..., Any], rounds: int, counter: str, key: str, result: str) -> None:
     def words(text: str) -> tuple[Any, Any]:
         first, second = (np.uint32(int(word, 16)) for word in text.split())
@@ -128,6 +139,35 @@ def test_every_backend_draws_the_same(name: str) -> None:
         assert_agree(all_lanes(lanes[3:5]), expected[3:5], exactly)
 
 
+@needs_jax
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_jax_draws_the_same(name: str) -> None:
+    function, exactly = FUNCTIONS[name]
+    expected = np.stack([function(key) for key in KEYS])
+    assert_agree(np.stack([function(as_jax(key)) for key in KEYS]), expected, exactly)
+    assert_agree(in_jax(function, lanes=False)(KEYS[3]), expected[3], exactly)
+    all_lanes = in_jax(function, lanes=True)
+    assert_agree(all_lanes(KEYS), expected, exactly)
+    assert_agree(all_lanes(KEYS[3:5]), expected[3:5], exactly)
+
+
+@needs_jax
+def test_the_cipher_is_one_operation_between_barriers() -> None:
+    """One trace for all of its uses, whose words no kernel of jaxlib 0.12 takes in with what is around them."""
+    import jax
+
+    from batchnuts.autobatch.language.libraries.jax import enable_x64
+
+    def draws(seed: Any) -> Any:
+        return random.normal(random.key(seed), 3) + random.normal(random.fold_in(random.key(seed), 1), 3)
+
+    with enable_x64():
+        text = jax.jit(draws).lower(np.int32(3)).as_text()
+    bodies = text.count("func private @behind_barriers")
+    assert text.count("stablehlo.optimization_barrier") == 2 * bodies
+    assert 0 < bodies < text.count("call @behind_barriers")
+
+
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if "own" not in name and "lane" not in name])
 def test_leading_axes_of_keys_are_lanes(name: str) -> None:
     if name == "normal of a child":  # indexes the key's result by hand
@@ -139,6 +179,8 @@ def test_leading_axes_of_keys_are_lanes(name: str) -> None:
     assert_agree(function(KEYS.reshape(2, 3, 2)), expected.reshape(2, 3, *expected.shape[1:]), exactly=True)
     unknown = tf.function(function, input_signature=[tf.TensorSpec([None, 2], tf.uint32)])
     assert_agree(unknown(KEYS), expected, exactly)
+    if HAS_JAX:
+        assert_agree(function(as_jax(KEYS)), expected, exactly)
 
 
 def test_lane_keys_depend_on_seed_and_lane_only() -> None:
@@ -156,14 +198,16 @@ def test_integers_fold_in_by_value() -> None:
         expected = random.fold_in(key, value)
         for dtype in (np.int32, np.int64):
             np.testing.assert_array_equal(random.fold_in(key, dtype(value)), expected)
-            np.testing.assert_array_equal(random.fold_in(tf.constant(key), tf.constant(value, dtype)), expected)
+            for as_array in (tf.constant, as_jax) if HAS_JAX else (tf.constant,):
+                found = random.fold_in(as_array(key), as_array(np.array(value, dtype)))
+                np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(random.fold_in(key, np.uint64(2**61)), random.fold_in(key, 2**61))
     np.testing.assert_array_equal(random.fold_in(tf.constant(key), 2**61), random.fold_in(key, 2**61))
     np.testing.assert_array_equal(random.key(tf.constant(-1)), random.key(-1))
     np.testing.assert_array_equal(random.key(2**64 - 1), random.key(-1))
 
 
-@pytest.mark.parametrize("as_array", [np.asarray, tf.constant], ids=["numpy", "tensorflow"])
+@every_library
 def test_errors(as_array: Callable[..., Any]) -> None:
     key = as_array(KEYS[0])
     for wrong in (as_array(np.ones(3, np.uint32)), as_array(np.ones(2, np.int32)), as_array(np.uint32(1)), 7):

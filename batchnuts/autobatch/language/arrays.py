@@ -1,7 +1,7 @@
 """Which library a value belongs to, its dtype and shape, and the promotion of dtypes.
 
 The one place that distinguishes the libraries; `libraries/` has what they do. None but NumPy is imported before a value
-of it is seen. A *tensor* is an array whose values Python may not know, as those of TensorFlow.
+of it is seen. A *tensor* is an array of TensorFlow or JAX: Python may not know its values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from batchnuts.autobatch.language.libraries.library import Library, TensorLibrar
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
 
 Array = Any
-"""A NumPy array or scalar, a TensorFlow tensor or variable, or a Python scalar."""
+"""A NumPy array or scalar, a TensorFlow tensor or variable, a JAX array or tracer, or a Python scalar."""
+
+
+_JAX_ARRAYS = ("ArrayImpl", "Tracer")
+"""The classes of JAX whose values are arrays; compiled functions, say, are none."""
 
 
 @functools.lru_cache(maxsize=256)  # bounded: users' types may be temporary
@@ -29,6 +33,10 @@ def _tensor_library_of_type(kind: type) -> TensorLibrary | None:
             from batchnuts.autobatch.language.libraries import tensorflow
 
             return tensorflow.LIBRARY
+        if package in ("jax", "jaxlib") and base.__name__ in _JAX_ARRAYS:
+            from batchnuts.autobatch.language.libraries import jax
+
+            return jax.LIBRARY
     return None
 
 

@@ -19,7 +19,6 @@ from batchnuts.autobatch.language.arrays import (
     static_shape,
     tensor_library_of,
 )
-from batchnuts.autobatch.language.libraries.library import TensorLibrary
 from batchnuts.autobatch.language.operators import Checks
 from batchnuts.autobatch.language.pytree import flatten
 
@@ -53,7 +52,7 @@ def item(x: Any, index: Any, checks: Checks, check: int) -> Any:
     library = tensor_library_of(x, *safe)
     if library is None:
         return x[tuple(safe)]
-    return _gathered(library, convert(x, dtype_of(x), library), safe)
+    return library.item(convert(x, dtype_of(x), library), tuple(safe))
 
 
 def _instead_of_index(x: Any) -> str:
@@ -157,16 +156,6 @@ def _inside(index: Any, extent: int | None, checks: Checks, check: int) -> Any:
 def _from_the_front(index: Any, extent: int) -> Any:
     """An int64 index as it is, a negative one counted from the end."""
     return ops.where(operators.less(index, 0), operators.add(index, extent), index)
-
-
-def _gathered(library: TensorLibrary, x: Any, parts: list[Any]) -> Any:
-    """x[parts] of a tensor: static parts by slicing, then one gather for each lane's index, last axis first."""
-    sliced = x[tuple(slice(None) if is_array(part) else part for part in parts)]
-    axes = [part for part in parts if not isinstance(part, int)]
-    for axis in reversed(range(len(axes))):
-        if is_array(axes[axis]):
-            sliced = library.gather(sliced, axes[axis], axis)
-    return sliced
 
 
 def row(x: Any, index: Any) -> Any:

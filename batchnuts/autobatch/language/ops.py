@@ -1,6 +1,6 @@
 """Array functions for one-lane programs, the same on every backend.
 
-Each function looks at the types of its arguments and computes with their library: TensorFlow, or NumPy and SciPy
+Each function looks at the types of its arguments and computes with their library: TensorFlow, JAX, or NumPy and SciPy
 (`arrays.library_of`). `libraries/` has the functions by the names that the tables below give them.
 
 Rules that hold for all of them:
@@ -11,7 +11,8 @@ Rules that hold for all of them:
 - **Python scalars.** When every argument is a Python scalar so is the result, so that literals stay weak.
 - **Numerics.** Outside its domain a function gives NaN or infinity as IEEE 754 has it, without a warning: the lanes
   that wait while others work may hold any value. The libraries agree to a few units in the last place.
-- **Vectorizing.** Every function can be traced, compiled by XLA, and vectorized by `pfor` without running row by row.
+- **Vectorizing.** Every function can be traced, compiled by XLA, and vectorized by `pfor` or `jax.vmap` without running
+  row by row.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ The cipher is a bijection for a given key, so the keys that `split`, `fold_in` a
 all different, and none of them equals a block of that key's own bits. As with every keyed generator, use a key once:
 two distributions drawn with one key are made from the same bits.
 
-**Agreement.** Keys and bits agree exactly between NumPy and TensorFlow (eager, traced, compiled, vectorized), and
+**Agreement.** Keys and bits agree exactly between NumPy, TensorFlow and JAX (eager, traced, compiled, vectorized), and
 so do `uniform` and `bernoulli`, which only scale them by powers of two; `normal` agrees to the precision of erfinv.
 
 The functions take a key of shape [2]. Leading axes, as in [lanes, 2], are kept in front of the result, for code that is

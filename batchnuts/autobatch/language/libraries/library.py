@@ -23,7 +23,7 @@ class Library(Protocol):
     """What every library has, NumPy too."""
 
     name: str
-    """As users write it: "NumPy", "TensorFlow"."""
+    """As users write it: "NumPy", "TensorFlow", "JAX"."""
 
     # Values
 
@@ -153,6 +153,12 @@ class TensorLibrary(Library, Protocol):
     less_equal: Function
     greater: Function
     greater_equal: Function
+
+    def item(self, x: Array, parts: tuple[Any, ...]) -> Array:
+        """`x[parts]`, a part for each axis: an integer, a slice, an integer array inside the axis; None for a new one.
+
+        Of the arrays either one is a vector and no integer stands beside it, or all are scalars.
+        """
 
     def gather(self, x: Array, index: Array, axis: int) -> Array:
         """The elements of `x` along `axis` at an integer scalar or vector of indices, all inside."""

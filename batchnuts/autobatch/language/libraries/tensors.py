@@ -1,10 +1,14 @@
-"""What libraries that compile with XLA have in common: formulas where no operation of theirs does what NumPy's does."""
+"""What TensorFlow and JAX have in common: formulas where no single operation of theirs does what NumPy's does.
+
+Both compile with XLA, so its habits are theirs.
+"""
 
 from __future__ import annotations
 
 import operator
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -89,6 +93,18 @@ class Formulas(TensorLibrary):
                 over.append(x[2 * half])
             x, length = x[:half] + x[half : 2 * half], half
         return self._total([self.sum(x, None, False), *over])
+
+    # Indexing
+
+    def item(self, x: Array, parts: tuple[Any, ...]) -> Array:
+        """See TensorLibrary: static parts by slicing, then one gather for each array of indices, last axis first."""
+        static = [part is None or isinstance(part, (int, slice)) for part in parts]
+        sliced = x[tuple(part if known else slice(None) for part, known in zip(parts, static))]
+        axes = [None if known else part for part, known in zip(parts, static) if not isinstance(part, int)]
+        for axis in reversed(range(len(axes))):
+            if axes[axis] is not None:
+                sliced = self.gather(sliced, axes[axis], axis)
+        return sliced
 
     # Division
 

@@ -1,0 +1,221 @@
+"""JAX. Imported when its first array is seen.
+
+**64 bits.** Every function of the library runs with JAX's 64-bit dtypes on, whatever the user's `jax_enable_x64` says,
+and leaves that setting alone. Called outside of JAX's transformations, functions of `ops` and `random` therefore have
+the dtypes that NumPy has. A transformation (`jit`, `vmap`, `grad`) that is entered while 64 bits are off is JAX's own
+affair: it rounds its arguments, constants and cotangents to 32 bits before and after these functions. Who traces
+programs of 64 bits enters `enable_x64()` around the whole trace.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from batchnuts.autobatch.language.libraries.library import Array, Function
+from batchnuts.autobatch.language.libraries.tensors import Formulas
+
+
+def enable_x64() -> Any:
+    """A context in which JAX has 64-bit dtypes: for this thread, and not beyond."""
+    switch = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+    return switch(True)
+
+
+def _with_64_bits(function: Function) -> Function:
+    @functools.wraps(function)
+    def wide(*arguments: Any, **options: Any) -> Any:
+        if jax.config.jax_enable_x64:
+            return function(*arguments, **options)
+        with enable_x64():
+            return function(*arguments, **options)
+
+    return wide
+
+
+def _together(*arrays: Array) -> list[Array]:
+    """Arrays broadcast to one shape: what is beneath jax.numpy wants that done."""
+    shapes = {np.shape(array) for array in arrays}
+    if len(shapes) == 1:
+        return list(arrays)
+    shape = np.broadcast_shapes(*shapes)
+    return [array if np.shape(array) == shape else jnp.broadcast_to(array, shape) for array in arrays]
+
+
+def _elementwise(function: Function) -> Any:
+    return staticmethod(lambda *arrays: function(*_together(*arrays)))
+
+
+class JaxLibrary(Formulas):
+    """The `TensorLibrary` of JAX: arrays, and what stands for them while JAX traces.
+
+    NumPy's arrays are constants, and stay NumPy's until a function takes them.
+    """
+
+    name = "JAX"
+
+    def __init__(self) -> None:
+        for name in dir(self):
+            if not name.startswith("_") and callable(function := getattr(self, name)):
+                setattr(self, name, _with_64_bits(function))
+
+    def dtype_of(self, x: Array) -> np.dtype[Any]:
+        """See Library."""
+        dtype: np.dtype[Any] = np.dtype(x.dtype)
+        return dtype
+
+    def static_shape(self, x: Array) -> tuple[int | None, ...] | None:
+        """See Library."""
+        return tuple(x.shape)
+
+    def convert(self, x: Any, dtype: Any) -> Array:
+        """See Library; the result is not weak in JAX's own sense."""
+        return lax.convert_element_type(x, dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype=dtype)
+
+    cast = convert
+
+    exp = staticmethod(lax.exp)
+    log = staticmethod(lax.log)
+    log1p = staticmethod(lax.log1p)
+    expm1 = staticmethod(lax.expm1)
+    sqrt = staticmethod(lax.sqrt)
+    sin = staticmethod(lax.sin)
+    cos = staticmethod(lax.cos)
+    tan = staticmethod(lax.tan)
+    tanh = staticmethod(lax.tanh)
+    sigmoid = staticmethod(lax.logistic)
+    softplus = staticmethod(jax.nn.softplus)
+    erf = staticmethod(lax.erf)
+    erfinv = staticmethod(lax.erf_inv)
+    isfinite = staticmethod(lax.is_finite)
+    isnan = staticmethod(lambda x: lax.ne(x, x))
+    positive = staticmethod(lambda x: x)
+    square = staticmethod(lambda x: lax.mul(x, x))
+    sign = staticmethod(lax.sign)
+    floor = staticmethod(lax.floor)
+    ceil = staticmethod(lax.ceil)
+    round = staticmethod(lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN))
+
+    def abs(self, x: Array) -> Array:
+        """See Library."""
+        if x.dtype.kind != "f":
+            return x if x.dtype.kind in "ub" else lax.abs(x)
+        # the gradient at 0 is 0, as TensorFlow has it; JAX's own is 1
+        return lax.abs(self.where(x == 0, np.zeros((), x.dtype), x))
+
+    add = _elementwise(lax.add)
+    subtract = _elementwise(lax.sub)
+    multiply = _elementwise(lax.mul)
+    divide = _elementwise(lax.div)
+    truncated_remainder = _elementwise(lax.rem)
+    negative = staticmethod(lax.neg)
+
+    equal = _elementwise(lax.eq)
+    not_equal = _elementwise(lax.ne)
+    less = _elementwise(lax.lt)
+    less_equal = _elementwise(lax.le)
+    greater = _elementwise(lax.gt)
+    greater_equal = _elementwise(lax.ge)
+
+    bitwise_and = logical_and = _elementwise(lax.bitwise_and)
+    bitwise_or = logical_or = _elementwise(lax.bitwise_or)
+    bitwise_xor = _elementwise(lax.bitwise_xor)
+    left_shift = _elementwise(lax.shift_left)
+    logical_not = staticmethod(lax.bitwise_not)
+
+    def right_shift(self, x: Array, y: Array) -> Array:
+        """See Library."""
+        shift = lax.shift_right_arithmetic if x.dtype.kind == "i" else lax.shift_right_logical
+        return shift(*_together(x, y))
+
+    # Division and powers
+
+    _floor_divide_integers = staticmethod(jnp.floor_divide)
+    _remainder_of_integers = staticmethod(jnp.remainder)
+
+    def power(self, x: Array, y: Array) -> Array:
+        """See TensorLibrary. Of integers by repeated squares, since XLA reads an integer exponent modulo 64."""
+        x, y = _together(x, y)
+        if x.dtype.kind not in "iu":
+            return lax.pow(x, y)
+
+        def one_digit(_: Any, carried: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            base, exponent, result = carried
+            odd = (exponent & exponent.dtype.type(1)) == 1
+            half = lax.shift_right_logical(exponent, lax.full_like(exponent, 1))
+            return base * base, half, self.where(odd, result * base, result)
+
+        start = jnp.asarray(x), jnp.asarray(y), lax.full_like(x, 1)
+        if not isinstance(y, np.ndarray):
+            return lax.fori_loop(0, 8 * x.dtype.itemsize, one_digit, start)[2]
+        for digit in range(int(y.max(initial=0)).bit_length()):
+            start = one_digit(digit, start)
+        return start[2]
+
+    # Reductions
+
+    any = staticmethod(jnp.any)
+    all = staticmethod(jnp.all)
+    mean = staticmethod(jnp.mean)
+    min = staticmethod(jnp.min)
+    max = staticmethod(jnp.max)
+
+    def sum(self, x: Array, axis: Any, keepdims: bool) -> Array:
+        """See Library; JAX alone would widen small integers."""
+        return jnp.sum(x, axis=axis, dtype=x.dtype, keepdims=keepdims)
+
+    def _matrix_product(self, x: Array, y: Array) -> Array:
+        # On GPUs JAX by itself multiplies float32 with the precision of 10 bits.
+        return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
+
+    def _total(self, arrays: Sequence[Array]) -> Array:
+        return functools.reduce(lax.add, arrays)
+
+    # Arrays
+
+    where = _elementwise(lax.select)
+    stack = staticmethod(jnp.stack)
+    concatenate = staticmethod(jnp.concatenate)
+    reshape = staticmethod(jnp.reshape)
+    bitcast = staticmethod(lax.bitcast_convert_type)
+
+    def full_like(self, x: Array, value: Array) -> Array:
+        """See Library."""
+        return jnp.broadcast_to(value, x.shape)
+
+    def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """See Library."""
+        return jnp.reshape(x, (*x.shape[:-1], *shape))
+
+    def gather(self, x: Array, index: Array, axis: int) -> Array:
+        """See TensorLibrary."""
+        return jnp.take(x, index, axis=axis, mode="clip")
+
+    # Programs
+
+    def kernel(self, function: Function) -> Function:
+        """See Library: traced once for given shapes, its arguments and results behind barriers.
+
+        They are there for what LLVM would do. jaxlib 0.12 never ends compiling a kernel in which the rounds of a cipher
+        meet what goes into them, a conversion from int64 say, and what reads them, a logarithm.
+        """
+
+        def behind_barriers(*words: Array) -> tuple[Array, ...]:
+            inside = lax.optimization_barrier(tuple(jnp.asarray(word, np.uint32) for word in words))
+            results: tuple[Array, ...] = lax.optimization_barrier(tuple(function(*inside)))
+            return results
+
+        return _with_64_bits(jax.jit(behind_barriers))
+
+    def trace_of(self, x: Array) -> object | None:
+        """See TensorLibrary."""
+        return getattr(x, "_trace", None)
+
+
+LIBRARY = JaxLibrary()
