@@ -106,6 +106,9 @@ def common_dtype(values: Sequence[Any], real: bool = False) -> Any:
     return np.dtype(np.float64) if real and dtype.kind in "biu" else dtype
 
 
+_EVERY_FLOAT_HOLDS = float(np.finfo(np.float16).max)
+
+
 def require_fits(number: Any, dtype: Any) -> None:
     """Raise OverflowError for a Python number that the dtype does not hold: NumPy's rule, for floats too.
 
@@ -117,6 +120,8 @@ def require_fits(number: Any, dtype: Any) -> None:
         if not limits.min <= number <= limits.max:
             raise OverflowError(f"the integer {number} does not fit {dtype}, which holds {limits.min} to {limits.max}")
     elif dtype.kind == "f" and isinstance(number, (int, float)) and not isinstance(number, bool):
+        if -_EVERY_FLOAT_HOLDS <= number <= _EVERY_FLOAT_HOLDS:  # nearly all are, and the rest takes long
+            return
         try:
             finite = math.isfinite(number)
             with np.errstate(all="ignore"):

@@ -90,7 +90,7 @@ def item_of_constants(x: Any, index: Any) -> Any:
     found = [part if part is None else _constant_from_the_front(part, next(axes)) for part in parts]
     _require_indices(tuple(found))
     library = tensor_library_of(x)
-    return x[tuple(found)] if library is None else _gathered(library, x, found)
+    return x[tuple(found)] if library is None else library.item(x, tuple(found))
 
 
 def _constant_from_the_front(part: Any, extent: int | None) -> Any:

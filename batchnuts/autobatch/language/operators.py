@@ -88,11 +88,8 @@ def _as_arrays(x: Any, y: Any) -> tuple[Any, Any]:
 
 def _library_of_operands(x: Any, y: Any) -> TensorLibrary | None:
     """The library of the tensors, if at least one operand is one and both are numeric; else None: Python's operator."""
-    library = tensor_library_of(*(value for value in (x, y) if is_array(value)))
-    if library is None:
-        return None
     numeric = all(is_array(value) or isinstance(value, (bool, int, float, complex)) for value in (x, y))
-    return library if numeric else None
+    return tensor_library_of(x, y) if numeric else None
 
 
 def _require_fits(x: Any, y: Any) -> None:

@@ -32,6 +32,7 @@ from batchnuts.autobatch.language.arrays import is_python_scalar as is_python_sc
 from batchnuts.autobatch.language.arrays import library_of as _library_of
 from batchnuts.autobatch.language.arrays import require_fits as _require_fits
 from batchnuts.autobatch.language.arrays import static_shape as static_shape
+from batchnuts.autobatch.language.arrays import tensor_library_of as _tensor_library_of
 
 _Function = Callable[..., Any]
 
@@ -192,6 +193,8 @@ def norm(x: Array, axis: int | tuple[int, ...] | None = None, keepdims: bool = F
     The squares are summed as they are: lengths beyond the square root of the dtype's largest number are infinite.
     """
     squares = sum(square(_as_real(x)), axis, keepdims)
+    if _tensor_library_of(squares) is None:  # which has no gradients
+        return sqrt(squares)
     positive = nonzero(squares)
     return where(positive, sqrt(where(positive, squares, 1)), 0)
 
