@@ -74,7 +74,7 @@ def test_set_up_lines_of_the_readme_are_whole():
 
 def dumps(function, types):
     """The lines of the program after every pass."""
-    from batchnuts.autobatch.api import get_backend
+    from batchnuts.autobatch.backends.registry import get_backend
     from batchnuts.autobatch.ir.printer import show_program
     from batchnuts.autobatch.pipeline import compile_function
 

@@ -11,7 +11,8 @@ def fib(n):
 fib(numpy.array([3, 7, 4, 5]))          # array([3, 21, 5, 8])
 """
 
-from batchnuts.autobatch.api import BatchedFunction, batch, get_backend
+from batchnuts.autobatch.api import BatchedFunction, batch
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.errors import (
     AssertionWarning,
     BatchnutsError,

@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from batchnuts.autobatch.api import BACKENDS, EXECUTORS, BatchedFunction, get_backend
+from batchnuts.autobatch.api import EXECUTORS, BatchedFunction
+from batchnuts.autobatch.backends.registry import BACKENDS, get_backend
 from batchnuts.autobatch.demos import DEMOS, Demo
 from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.autobatch.ir.printer import show_program

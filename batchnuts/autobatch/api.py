@@ -17,7 +17,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import STYLES, Backend
+from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.backends.registry import as_backend, get_backend
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.explain import explain_passes
 from batchnuts.autobatch.frontend.expressions import frozen
@@ -44,49 +45,11 @@ from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, Virtu
 from batchnuts.autobatch.scheduling.policies import POLICIES, make_schedule
 from batchnuts.autobatch.scheduling.schedule import Schedule
 from batchnuts.autobatch.text.types import parse_type
-from batchnuts.quiet import import_tensorflow
 
 KEPT_MACHINES = 16
 """Machines that a batched function keeps: one that XLA has compiled has some ten to a hundred MB."""
 
 EXECUTORS = ("virtual_machine", "stackless", "unbatched", "reference")
-BACKENDS = ("tensorflow", "numpy")
-
-
-def get_backend(name: str, mode: str, style: str = "auto") -> Backend:
-    """The backend of that name, mode and style: the same object for equal arguments.
-
-    NumPy knows no modes and ignores `mode`. The style `auto` is gather on NumPy, which computes row by row, and masking
-    on TensorFlow. Raises ValueError for unknown ones.
-    """
-    if name not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {name!r}")
-    if style not in ("auto", *STYLES):
-        raise ValueError(f"style must be one of auto, {', '.join(STYLES)}; found {style!r}")
-    if style == "auto":
-        style = "gather" if name == "numpy" else "masking"
-    return _make_backend(name, "eager" if name == "numpy" else mode, style)
-
-
-def as_backend(backend: str | Backend, mode: str, style: str) -> Backend:
-    """The backend for what `run` accepts: a name, or a Backend object, which already has a mode and style."""
-    if isinstance(backend, str):
-        return get_backend(backend, mode, style)
-    if style not in ("auto", backend.style):
-        raise ValueError(f"style={style!r}, but the backend {backend.name!r} was made for {backend.style!r}")
-    return backend
-
-
-@functools.cache
-def _make_backend(name: str, mode: str, style: str) -> Backend:
-    if name == "numpy":
-        from batchnuts.autobatch.backends.numpy import NumpyBackend
-
-        return NumpyBackend(style)
-    import_tensorflow()
-    from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
-
-    return TensorFlowBackend(mode, style)
 
 
 @dataclass(frozen=True)
@@ -202,9 +165,9 @@ class BatchedFunction(LaneFunction):
         executor: "virtual_machine" (program-counter autobatching), "stackless" (calls and branches on the host),
             "unbatched" (plain Python, lane by lane) or "reference" (the interpreter that defines the IR's meaning,
             lane by lane on NumPy values).
-        backend, mode: "tensorflow" with "xla", "graph" or "eager"; "numpy"; or a Backend object, which brings its own
-            mode and style. In mode xla the virtual machine is one compiled program, and `stackless` compiles what lies
-            between calls.
+        backend, mode: "tensorflow" with "xla", "graph" or "eager"; "jax" with "xla" or "eager"; "numpy"; or a Backend
+            object, which brings its own mode and style. In mode xla the virtual machine is one compiled program, and
+            `stackless` compiles what lies between calls.
         style: how primitives run on the active lanes only: "masking" computes all lanes and selects, "gather" computes
             the active ones' rows (NumPy, and TensorFlow in mode eager); "auto" is gather on NumPy, else masking.
         schedule: "auto", "earliest", "most_active", "sweep", "drain" or a Schedule of your own: the order in which the

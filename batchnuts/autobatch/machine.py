@@ -30,8 +30,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from batchnuts.autobatch.api import BatchedFunction, get_backend
+from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import State
+from batchnuts.autobatch.backends.registry import get_backend, is_compiled_whole
 from batchnuts.autobatch.ir.program import STORED, PrimOp, WriteRowOp
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.runtime.stackless import Tally
@@ -50,11 +51,6 @@ __all__ = [
     "processors",
     "use_own_threads",
 ]
-
-
-def is_compiled_whole(backend: str, mode: str) -> bool:
-    """Whether a backend compiles a machine to one program, so that Python does not drive its blocks."""
-    return (backend, mode) == ("tensorflow", "xla")
 
 
 @dataclass(frozen=True)

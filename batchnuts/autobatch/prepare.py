@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.ir.printer import show_type
 from batchnuts.autobatch.ir.program import Program

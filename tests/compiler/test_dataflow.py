@@ -22,7 +22,8 @@ from batchnuts.autobatch import (
     VariableAllocation,
     batch,
 )
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.cfg import predecessors, reachable, simplify_graph, successors
 from batchnuts.autobatch.ir.dataflow import liveness
 from batchnuts.autobatch.ir.program import COPY

@@ -26,7 +26,8 @@ from batchnuts.autobatch import (
     batch,
     ops,
 )
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.program import COPY
 from batchnuts.autobatch.ir.verify import MalformedProgramError, check_stack_discipline
 from batchnuts.autobatch.passes.depth_bound import depth_bound

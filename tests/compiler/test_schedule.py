@@ -11,7 +11,8 @@ from gated_programs import gated_fibonacci, uneven
 from programs import declared_primitives, fibonacci
 
 from batchnuts.autobatch import Schedule, Slot, batch
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.loops import on_cycles
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.autobatch.scheduling.policies import ending_early, make_schedule

@@ -10,7 +10,8 @@ from from_source import load
 from gated_programs import GATED, first_thing, gated_fibonacci, two_gates
 
 from batchnuts.autobatch import CompileError, UnsupportedSyntaxError, batch, sync
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.pipeline import compile_function
 
 PASSES = (

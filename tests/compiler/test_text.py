@@ -39,7 +39,8 @@ from batchnuts.autobatch import (
     parse,
     show_program,
 )
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.printer import show_type
 from batchnuts.autobatch.ir.program import COPY
 from batchnuts.autobatch.language.pytree import flatten

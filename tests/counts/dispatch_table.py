@@ -27,7 +27,7 @@ from programs.recursion import fibonacci, sums_to, tak
 from ways import SCHEDULES
 
 from batchnuts.autobatch import random
-from batchnuts.autobatch.api import get_backend
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.ir.program import COPY, Block, PrimOp, WriteRowOp
 from batchnuts.autobatch.language.pytree import flatten

@@ -16,7 +16,7 @@ import tensorflow as tf
 from mcmc_models import gaussian
 
 from batchnuts.autobatch import Schedule, random
-from batchnuts.autobatch.api import get_backend
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.backends.tensorflow import backend, work_estimate, xla_flags
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS

@@ -9,7 +9,8 @@ import pytest
 from programs import fibonacci
 
 from batchnuts.autobatch import PrimOp, batch, primitive
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 
 LANES = np.array([3, 7, 4, 5])
 

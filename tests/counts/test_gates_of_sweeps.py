@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from sampler_tasks import SCHOOLS, make_problem, make_task
 
-from batchnuts.autobatch.api import get_backend
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime.block_costs import block_costs
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine

@@ -12,7 +12,7 @@ from nuts_oracle import Expected, Orbit, directions, replay
 from scipy import stats
 
 from batchnuts.autobatch import TensorType, VariableAllocation, primitive, random
-from batchnuts.autobatch.api import get_backend
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.mcmc.nuts import _DIRECTION, _MOMENTUM, NutsOptions, Transition, event, make_nuts
 
 INVERSE_MASS = np.array([0.7, 1.6])

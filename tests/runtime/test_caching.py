@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from batchnuts.autobatch import LaneAssertionError, api, batch
-from batchnuts.autobatch.api import KEPT_MACHINES, as_type, get_backend
+from batchnuts.autobatch.api import KEPT_MACHINES, as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.language import arrays
 from batchnuts.autobatch.lru_cache import LruCache
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine

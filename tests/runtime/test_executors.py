@@ -29,7 +29,7 @@ from programs import (
 )
 from ways import ON_NUMPY, ON_TENSORFLOW, ORACLE, WAYS, Way, left_out
 
-from batchnuts.autobatch.api import get_backend
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.program import PrimOp
 from batchnuts.autobatch.language.pytree import flatten, map_leaves
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from batchnuts.autobatch import LaneInputError, batch, write
-from batchnuts.autobatch.api import get_backend
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime import reference, stackless, virtual_machine
 

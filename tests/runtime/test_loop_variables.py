@@ -10,7 +10,8 @@ import tensorflow as tf
 from programs import Case, covering_by_default, fibonacci
 
 from batchnuts.autobatch import batch
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime.block_code import MachineBlocks

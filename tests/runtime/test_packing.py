@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchnuts.autobatch import batch
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.backends.tensorflow.packing import GRAPH, HOST, SMALL, Layout, PackedFunction
 from batchnuts.autobatch.ir.program import TensorType
 

@@ -15,7 +15,8 @@ from programs import Case, covering_by_default, declared_primitives, fibonacci, 
 
 from batchnuts import autobatch
 from batchnuts.autobatch import BatchnutsError, LaneInputError, batch
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.profiling import profile as profile_module
 from batchnuts.autobatch.profiling.profile import Count, Profile, RunProfile
 from batchnuts.autobatch.runtime import virtual_machine

@@ -25,7 +25,7 @@ from batchnuts.autobatch import (
     batch,
     write,
 )
-from batchnuts.autobatch.api import get_backend
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.errors import BatchnutsError, StackOverflowError
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.pipeline import compile_function

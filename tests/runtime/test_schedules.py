@@ -15,9 +15,10 @@ from programs import Case, collatz, covering_by_default, fibonacci
 from ways import rotating
 
 from batchnuts.autobatch import Schedule, Slot
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends.backend import SweepPlan
 from batchnuts.autobatch.backends.numpy import NumpyBackend
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.scheduling.dispatch import OnHost, Rule
 

@@ -22,7 +22,8 @@ from batchnuts.autobatch import (
     batch,
     write,
 )
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime import faults, stackless
 from batchnuts.autobatch.runtime.stackless import Part

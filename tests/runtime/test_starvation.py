@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchnuts.autobatch import Schedule, Slot, batch, primitive, sync
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.scheduling.policies import costly_blocks, make_schedule
 from batchnuts.autobatch.scheduling.schedule import PATIENCE
 from batchnuts.autobatch.scheduling.sweep_search import GATED_PATIENCE

@@ -10,7 +10,8 @@ from programs import Case, fibonacci
 from ways import covering_rotating
 
 from batchnuts.autobatch import batch, ops, primitive
-from batchnuts.autobatch.api import as_backend, as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import as_backend, get_backend
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.runtime.regions import Compute, plan_block
 

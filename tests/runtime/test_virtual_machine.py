@@ -10,7 +10,8 @@ from programs import fibonacci, is_even, recursion_in_loop
 from ways import rotating
 
 from batchnuts.autobatch import BatchnutsError, StackOverflowError, batch, ops, write
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.backends.tensorflow.backend import FEW
 from batchnuts.autobatch.runtime import virtual_machine
 from batchnuts.autobatch.runtime.virtual_machine import FIRST_STACK_DEPTH, VirtualMachine

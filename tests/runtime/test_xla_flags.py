@@ -21,7 +21,8 @@ import os
 import numpy as np
 import tensorflow as tf
 from batchnuts.autobatch import batch
-from batchnuts.autobatch.api import as_type, get_backend
+from batchnuts.autobatch.api import as_type
+from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 
 @batch

@@ -1,0 +1,302 @@
+"""JAX: regions are vectorized by `jax.vmap`; programs are compiled whole by XLA, or driven from Python."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from batchnuts.autobatch.backends.abstract import (
+    TRACED_LANES,
+    USUAL,
+    ZEROS,
+    StandIns,
+    stand_in,
+    type_of_value,
+    without_lanes,
+)
+from batchnuts.autobatch.backends.backend import (
+    Array,
+    BlockStep,
+    CompiledMachine,
+    Interpreted,
+    RowFunction,
+    State,
+    SweepPlan,
+    Work,
+    sweep_on_host,
+)
+from batchnuts.autobatch.backends.jax.machine import JitMachine
+from batchnuts.autobatch.backends.jax.work_estimate import inputs_used, primitive_work
+from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
+from batchnuts.autobatch.language.libraries.jax import LIBRARY, enable_x64
+from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.passes.infer_types import AbstractResult
+
+MODES = ("xla", "eager")
+
+LONGEST_SUM = 32
+"""Rows that XLA's compiler for processors sums in one plain loop."""
+
+
+def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with JAX's 64-bit dtypes on while it runs."""
+
+    @functools.wraps(function)
+    def with_64_bits(*arguments: Any, **options: Any) -> Any:
+        if jax.config.jax_enable_x64:
+            return function(*arguments, **options)
+        with enable_x64():
+            return function(*arguments, **options)
+
+    return with_64_bits
+
+
+class JaxBackend:
+    """The `Backend` of JAX arrays.
+
+    xla compiles the machine's whole loop; eager drives it from Python, with one compiled function for each region.
+    JAX never raises for values, so inactive lanes are computed with whatever they hold. Programs have 64-bit dtypes
+    whatever `jax_enable_x64` says, which stays as it is. NumPy's arrays are constants, and stay NumPy's until JAX
+    computes with them.
+    """
+
+    name = "jax"
+    on_host = 0
+
+    def __init__(self, mode: str = "xla", style: str = "masking") -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)} on JAX; found {mode!r}")
+        if style != "masking":
+            raise ValueError(
+                f"style={style!r} computes as many rows as there are active lanes, but JAX compiles for a fixed number "
+                "of rows. Use style='masking', or another backend."
+            )
+        self.mode = mode
+        self.style = style
+
+    # ---- type inference ---------------------------------------------------------------------------------------
+
+    @_wide
+    def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
+        """Trace the function once; the jaxpr gives types, what is passed on unchanged, and what is used."""
+        try:
+            return self._trace(function, arguments, USUAL)
+        except Exception:
+            if not any(leaf.weak for t in arguments for leaf in flatten(t)[0]):
+                raise
+            try:  # a literal may be an index, and zero may be valid where five is not
+                return self._trace(function, arguments, ZEROS)
+            except Exception:  # the first failure is the one to show
+                pass
+            raise
+
+    def _trace(self, function: Primitive, arguments: tuple[Any, ...], literals: StandIns) -> tuple[AbstractResult, ...]:
+        lanes = (TRACED_LANES,) if function.batched else ()
+        types = [leaf for t in arguments for leaf in flatten(t)[0]]
+        places = [i for i, t in enumerate(types) if not (t.weak and not lanes)]
+        found: list[tuple[Any, list[TensorType], tuple[int | None, ...]]] = []
+
+        def call(*tracers: Any) -> list[Any]:
+            by_index = dict(zip(places, tracers))
+            position = {id(tracer): i for i, tracer in by_index.items()}
+            leaves = iter([by_index[i] if i in by_index else stand_in(t, literals) for i, t in enumerate(types)])
+            computed = []
+            for value in function.call(*[map_leaves(lambda _: next(leaves), t) for t in arguments]):
+                flat, tree = flatten(value)
+                leaf_types = [_type(leaf) for leaf in flat]
+                leaf_types = [without_lanes(t, *lanes) for t in leaf_types] if lanes else leaf_types
+                found.append((tree, leaf_types, tuple(position.get(id(leaf)) for leaf in flat)))
+                computed += [leaf for leaf in flat if isinstance(leaf, jax.Array) and id(leaf) not in position]
+            return computed
+
+        specs = [jax.ShapeDtypeStruct(lanes + types[i].shape, types[i].dtype) for i in places]
+        jaxpr = jax.make_jaxpr(call)(*specs).jaxpr
+        used = frozenset(places[i] for i in inputs_used(jaxpr, [True] * len(jaxpr.outvars)))
+        used |= {i for i in range(len(types)) if i not in places}
+        return tuple(AbstractResult(unflatten(tree, leaf_types), s, used) for tree, leaf_types, s in found)
+
+    # ---- arrays -----------------------------------------------------------------------------------------------
+
+    @_wide
+    def asarray(self, value: Any, dtype: str) -> Array:
+        """See Backend."""
+        return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else np.array(value, dtype)
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        """See Backend."""
+        return np.asarray(array)
+
+    def full(self, shape: Sequence[int], value: Any, dtype: str) -> Array:
+        """See Backend."""
+        return np.full(tuple(shape), value, dtype) if value else np.zeros(tuple(shape), dtype)
+
+    @_wide
+    def cast(self, array: Any, dtype: str) -> Array:
+        """See Backend."""
+        return LIBRARY.cast(array, dtype)
+
+    @_wide
+    def where(self, mask: Any, new: Any, old: Any) -> Array:
+        """See Backend."""
+        rank = max(len(new.shape), len(old.shape))
+        return LIBRARY.where(mask.reshape((mask.shape[0],) + (1,) * (rank - 1)), new, old)
+
+    @_wide
+    def count(self, mask: Any) -> Array:
+        """See Backend."""
+        return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(mask, "int32")), "int64")
+
+    @_wide
+    def largest(self, values: Any, mask: Any) -> Array:
+        """See dispatch.Reductions."""
+        return jnp.max(jnp.where(mask, values, 0))
+
+    def _waiting(self, pc: Any, halted: int) -> Array:
+        """int64 [halted + 1]: how many lanes are at each pc."""
+        places = np.arange(halted + 1, dtype="int32")
+        there = lax.eq(*jnp.broadcast_arrays(pc[:, None], places))
+        return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(there, "int32")), "int64")
+
+    @_wide
+    def take_rows(self, memory: Any, rows: Any) -> Array:
+        """See Backend."""
+        return jnp.asarray(memory).at[rows].get(mode="promise_in_bounds")
+
+    @_wide
+    def put_rows(self, memory: Any, rows: Any, values: Any) -> Array:
+        """See Backend."""
+        return jnp.asarray(memory).at[rows].set(values, mode="promise_in_bounds", unique_indices=True)
+
+    @_wide
+    def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> Array:
+        """See Backend: by a scatter; lanes that do not write get an index outside the buffer, which drops the row."""
+        count, size = buffers.shape[0], buffers.shape[1]
+        flat = jnp.reshape(buffers, (count * size, *buffers.shape[2:]))
+        first = np.arange(count, dtype="int32") * np.int32(size)
+        slots = LIBRARY.where(mask, first + lax.convert_element_type(rows, "int32"), np.int32(count * size))
+        return jnp.reshape(flat.at[slots].set(values, mode="drop"), buffers.shape)
+
+    @_wide
+    def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
+        """See Backend: by tracing it. In mode eager the cost of a dispatch is that of starting its functions."""
+        if self.mode != "xla":
+            return None
+        return Work() if function is COPY else primitive_work(function, inputs)
+
+    def rows_to_compute(self, mask: Any) -> None:
+        """See Backend: all."""
+
+    # ---- programs ---------------------------------------------------------------------------------------------
+
+    def vectorize(
+        self, function: Callable[..., tuple[Any, ...]], inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
+    ) -> RowFunction:
+        """See Backend."""
+
+        def one_lane(*values: Any) -> tuple[Array, ...]:
+            return tuple(_as_type(result, type_) for result, type_ in zip(function(*values), outputs))
+
+        return _wide(jax.vmap(one_lane))
+
+    def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
+        """See Backend."""
+
+        def over_rows(*values: Any) -> tuple[Array, ...]:
+            return tuple(_as_type(result, type_) for result, type_ in zip(primitive.call(*values), outputs))
+
+        return _wide(over_rows)
+
+    def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See Backend: compiled in mode eager; the other one compiles more than that at once."""
+        return _wide(jax.jit(function)) if self.mode == "eager" else function
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See Backend."""
+        return _wide(function if self.mode == "eager" else jax.jit(function))
+
+    def compile_machine(self, function: Callable[..., tuple[State, Any]], plain: bool) -> CompiledMachine:
+        """See Backend."""
+        return Interpreted(_wide(function)) if self.mode == "eager" else JitMachine(function)
+
+    def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
+        """See Backend: a host loop in eager mode, else one `lax.while_loop`.
+
+        Each block sits in a loop of its own of zero or one trip that carries only what the block changes: unlike a
+        conditional, that makes XLA copy neither stacks nor buffers. What no block changes is not carried at all.
+        """
+        if self.mode == "eager":
+            return sweep_on_host(self, plan, state, budget, leave_at)
+
+        def goes_on(carried: tuple[State, Any]) -> Any:
+            touched, taken = carried
+            return (self.count(touched["pc"] < plan.halted) > leave_at) & (taken < budget)
+
+        def one_sweep(carried: tuple[State, Any]) -> tuple[State, Any]:
+            touched, taken = carried
+            now = {**state, **touched}
+            for_all = plan.is_for_all(now["sweeps"])
+            chosen = plan.rule.most_active(self._waiting(now["pc"], plan.halted), self) if plan.one_choice else None
+            runs: dict[int, Any] = {}
+            served: dict[int, Any] = {}
+            for step in plan.steps:
+                block = step.index
+                if step.free or chosen is not None:
+                    waiting = self.count(now["pc"] == block)
+                    due = waiting > 0 if chosen is None else chosen == block
+                else:
+                    by_block = self._waiting(now["pc"], plan.halted)
+                    waiting = by_block[block]
+                    due = plan.rule.is_due(block, step.group_start, by_block, self) | (for_all & (waiting > 0))
+                runs[block] = runs.get(block, 0) + lax.convert_element_type(due, "int64")
+                served[block] = served.get(block, 0) + LIBRARY.where(due, waiting, np.int64(0))
+                now = _run_if_due(step, due, now)
+            now["sweeps"] = now["sweeps"] + 1
+            for name, counts in (("executions", runs), ("active", served)):
+                now[name] = now[name] + jnp.stack([jnp.asarray(counts[block]) for block in range(plan.halted)])
+            return {name: now[name] for name in touched}, taken + 1
+
+        touched = {name: jnp.asarray(state[name]) for name in plan.touches}
+        touched, taken = lax.while_loop(goes_on, one_sweep, (touched, jnp.zeros_like(budget)))
+        return {**state, **touched}, taken
+
+
+def _sum_of_rows(x: Any) -> Any:
+    """The sum over the first axis.
+
+    XLA for processors makes one operation of it, with all that leads to it, if no plain sum is longer than LONGEST_SUM;
+    a longer one becomes three, without vector instructions.
+    """
+    over = []
+    while x.shape[0] > LONGEST_SUM:
+        half = x.shape[0] // 2
+        if x.shape[0] % 2:
+            over.append(x[2 * half])
+        x = x[:half] + x[half : 2 * half]
+    return functools.reduce(lax.add, over, jnp.sum(x, axis=0, dtype=x.dtype))
+
+
+def _run_if_due(step: BlockStep, due: Any, state: State) -> State:
+    """The state after the step, if it is due; a loop whose trip count is zero or one."""
+
+    def once(carried: tuple[Any, State]) -> tuple[Any, State]:
+        with jax.named_scope(step.label):
+            after = step.run({**state, **carried[1]})
+        return jnp.asarray(False), {name: jnp.asarray(after[name]) for name in step.touches}
+
+    touched = {name: state[name] for name in step.touches}
+    _, touched = lax.while_loop(lambda carried: carried[0], once, (due, touched))
+    return {**state, **touched}
+
+
+def _type(leaf: Any) -> TensorType:
+    return TensorType(leaf.dtype.name, tuple(leaf.shape)) if isinstance(leaf, jax.Array) else type_of_value(leaf)
+
+
+def _as_type(value: Any, type_: TensorType) -> Array:
+    return LIBRARY.cast(value, type_.dtype)

@@ -1,0 +1,65 @@
+"""Which backends there are, by name."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+
+from batchnuts.autobatch.backends.backend import STYLES, Backend
+from batchnuts.quiet import import_tensorflow
+
+BACKENDS = ("tensorflow", "jax", "numpy")
+
+
+def get_backend(name: str, mode: str, style: str = "auto") -> Backend:
+    """The backend of that name, mode and style: the same object for equal arguments.
+
+    NumPy knows no modes and ignores `mode`. The style `auto` is gather on NumPy, which computes row by row, and masking
+    on the others. Raises ValueError for unknown ones, ImportError for a library that is not installed.
+    """
+    if name not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {name!r}")
+    if style not in ("auto", *STYLES):
+        raise ValueError(f"style must be one of auto, {', '.join(STYLES)}; found {style!r}")
+    if style == "auto":
+        style = "gather" if name == "numpy" else "masking"
+    return _make_backend(name, "eager" if name == "numpy" else mode, style)
+
+
+def as_backend(backend: str | Backend, mode: str, style: str) -> Backend:
+    """The backend for what `run` accepts: a name, or a Backend object, which already has a mode and style."""
+    if isinstance(backend, str):
+        return get_backend(backend, mode, style)
+    if style not in ("auto", backend.style):
+        raise ValueError(f"style={style!r}, but the backend {backend.name!r} was made for {backend.style!r}")
+    return backend
+
+
+def is_compiled_whole(backend: str, mode: str) -> bool:
+    """Whether a backend compiles a machine to one program, so that Python does not drive its blocks."""
+    return backend != "numpy" and mode == "xla"
+
+
+def has_jax() -> bool:
+    """Whether JAX is installed; it is not imported."""
+    return importlib.util.find_spec("jax") is not None
+
+
+@functools.cache
+def _make_backend(name: str, mode: str, style: str) -> Backend:
+    match name:
+        case "numpy":
+            from batchnuts.autobatch.backends.numpy import NumpyBackend
+
+            return NumpyBackend(style)
+        case "jax":
+            if not has_jax():
+                raise ImportError("backend='jax' needs JAX, which is not installed: pip install 'batchnuts[jax]'")
+            from batchnuts.autobatch.backends.jax.backend import JaxBackend
+
+            return JaxBackend(mode, style)
+        case _:
+            import_tensorflow()
+            from batchnuts.autobatch.backends.tensorflow.backend import TensorFlowBackend
+
+            return TensorFlowBackend(mode, style)
