@@ -32,8 +32,10 @@ import numpy as np
 
 from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import State
-from batchnuts.autobatch.backends.registry import get_backend, is_compiled_whole
+from batchnuts.autobatch.backends.registry import get_backend, has_jax, is_compiled_whole
 from batchnuts.autobatch.ir.program import STORED, PrimOp, WriteRowOp
+from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
+from batchnuts.autobatch.language.libraries.library import TensorLibrary
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.runtime.stackless import Tally
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
@@ -46,9 +48,14 @@ __all__ = [
     "Machine",
     "State",
     "Tally",
+    "TensorLibrary",
+    "has_jax",
     "is_compiled_whole",
+    "library_of",
     "map_leaves",
     "processors",
+    "tensor_library",
+    "tensor_library_of",
     "use_own_threads",
 ]
 
@@ -258,11 +265,16 @@ class Threads(Protocol):
 
 def _threads_of(backend: str) -> Threads | None:
     """None where a library computes in the thread that calls it."""
-    if backend != "tensorflow":
-        return None
-    from batchnuts.autobatch.backends.tensorflow import devices
+    match backend:
+        case "tensorflow":
+            from batchnuts.autobatch.backends.tensorflow import devices
 
-    return devices
+            return devices
+        case "jax":
+            from batchnuts.autobatch.backends.jax import threads
+
+            return threads
+    return None
 
 
 def processors() -> int:

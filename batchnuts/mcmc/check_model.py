@@ -10,8 +10,9 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
+from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.model import DType, Model, ModelError
-from batchnuts.quiet import import_tensorflow
 
 SHOWN_NUMBERS = 20
 """Of a position in a message; the exception has all."""
@@ -28,7 +29,7 @@ class UnboundedDensityError(ModelError):
         super().__init__(
             f"Model {model.name!r}: its log-density is +inf at a position of chain {chain} ({when}): {numbers}{more}. "
             "Such a density cannot be sampled: no other position would ever be accepted. Look for an overflow, a "
-            "division by zero or a wrong sign before a logarithm there; outside its support it must be -inf (tf.where)."
+            "division by zero or a wrong sign before a logarithm there; outside its support it must be -inf (by `where`)."
         )
 
 
@@ -73,25 +74,20 @@ def _files_of(model: Model) -> set[str]:
     return {code.co_filename for code in codes if code is not None}
 
 
-def check_density(model: Model, positions: Iterable[NDArray[Any]]) -> NDArray[Any]:
+def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engine) -> NDArray[Any]:
     """Evaluate the one-chain density once, with its gradient; raise ModelError for a density that cannot be sampled.
 
     positions: where a chain may start, each [dimension]. The first one is tried, and another one only where a matrix
     could not be inverted or decomposed: some operations give NaN then, and others raise an error. Returns the one at
     which the density could be evaluated.
     """
-    import_tensorflow()
-    import tensorflow as tf
-
+    library = engine.library
     here = f"Model {model.name!r}: its log-density, given one chain's position"
     tried = 0
     for start in positions:
         tried += 1  # noqa: SIM113 (it is reported after the loop)
-        position = tf.convert_to_tensor(start)
         try:
-            with tf.GradientTape() as tape:
-                tape.watch(position)
-                value = model.flat_log_density(position)
+            value, gradient = library.value_and_gradient(model.flat_log_density, library.tensor(start))
             break
         except Exception as error:
             failure = error
@@ -105,31 +101,30 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]]) -> NDArray[An
             f"{here}, failed at all of {tried} initial positions{place_of(failure, model)}: "
             f"{decomposition_help(model)} What TensorFlow said: {first_line(failure)}"
         ) from failure
-    if not tf.is_tensor(value):
+    if tensor_library_of(value) is not library:
         raise ModelError(
-            f"{here}, returned {type(value).__name__}; expected a TensorFlow scalar, so that it can be differentiated. "
-            "Write it with tf operations."
+            f"{here}, returned {type(value).__name__}; expected a scalar of {library.name}, so that it can be "
+            f"differentiated. Write it with operations of {library.name}, or of batchnuts.autobatch.ops."
         )
-    if value.shape.rank != 0:
+    dtype = library.dtype_of(value).name
+    if library.static_shape(value) != ():
         raise ModelError(
             f"{here}, returned shape {tuple(value.shape)}; expected a scalar. Sum over observations and coordinates."
         )
-    if value.dtype.name != model.dtype:
-        declare = f", or declare the model's dtype as {value.dtype.name}" if value.dtype.name in get_args(DType) else ""
+    if dtype != model.dtype:
+        declare = f", or declare the model's dtype as {dtype}" if dtype in get_args(DType) else ""
         raise ModelError(
-            f"{here} of dtype {model.dtype}, returned {value.dtype.name}. Convert data and constants to "
-            f"{model.dtype}{declare}."
+            f"{here} of dtype {model.dtype}, returned {dtype}. Convert data and constants to {model.dtype}{declare}."
         )
-    gradient = tape.gradient(value, position)
     if gradient is None:
         raise ModelError(
-            f"{here}, has no gradient: it does not depend on the position through differentiable TensorFlow operations."
+            f"{here}, has no gradient: it does not depend on the position through differentiable operations of "
+            f"{library.name}."
         )
-    gradient = tf.convert_to_tensor(gradient)
     if tuple(gradient.shape) != (model.dimension,):
         raise ModelError(f"{here}, has a gradient of shape {tuple(gradient.shape)}; expected ({model.dimension},).")
     if model.batched_value_and_gradient is not None:
-        _check_twin(model, start)
+        _check_twin(model, start, library)
     return start
 
 
@@ -147,15 +142,13 @@ def decomposition_help(model: Model) -> str:
     return f"a matrix is singular after rounding: {wider}add jitter to its diagonal."
 
 
-def _check_twin(model: Model, start: NDArray[Any]) -> None:
+def _check_twin(model: Model, start: NDArray[Any], library: TensorLibrary) -> None:
     """The hand-batched density against the one-chain one: shapes and dtypes (agreement is the model's own test)."""
-    import tensorflow as tf
-
     lanes = 3
-    positions = tf.convert_to_tensor(np.resize(start, (lanes, model.dimension)))
+    positions = library.tensor(np.resize(start, (lanes, model.dimension)))
     assert model.batched_value_and_gradient is not None
     try:
-        values, gradients = (tf.convert_to_tensor(x) for x in model.batched_value_and_gradient(positions))
+        values, gradients = map(library.tensor, library.call(model.batched_value_and_gradient, positions))
     except Exception as error:
         raise ModelError(
             f"Model {model.name!r}: its batched_value_and_gradient, given {lanes} positions, failed with "
@@ -168,10 +161,11 @@ def _check_twin(model: Model, start: NDArray[Any]) -> None:
             f"Model {model.name!r}: its batched_value_and_gradient, given {lanes} positions, returned shapes "
             f"{found[0]} and {found[1]}; expected {expected[0]} and {expected[1]}."
         )
-    if {values.dtype.name, gradients.dtype.name} != {model.dtype}:
+    dtypes = [library.dtype_of(array).name for array in (values, gradients)]
+    if set(dtypes) != {model.dtype}:
         raise ModelError(
-            f"Model {model.name!r}: its batched_value_and_gradient returned {values.dtype.name} and "
-            f"{gradients.dtype.name}; expected {model.dtype}."
+            f"Model {model.name!r}: its batched_value_and_gradient returned {dtypes[0]} and {dtypes[1]}; expected "
+            f"{model.dtype}."
         )
 
 

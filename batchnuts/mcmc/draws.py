@@ -88,6 +88,8 @@ class Draws:
     utilization: float
     settings: SamplerSettings
     execution: ExecutionSettings
+    engine: str = ""
+    """Why `execution.backend` was taken; see `Engine.reason`."""
     arrangement: Arrangement | None = None
     begun: NDArray[Any] | None = None
 

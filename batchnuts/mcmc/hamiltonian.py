@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from batchnuts.autobatch import ops, primitive
+from batchnuts.autobatch.machine import tensor_library_of
+from batchnuts.mcmc.engine import Engine, default_engine
 from batchnuts.mcmc.model import Model
 
 Array = Any
@@ -26,26 +28,25 @@ class Point(NamedTuple):
     """Gradient of the log-density at the position."""
 
 
-def value_and_gradient(model: Model) -> Callable[[Array], tuple[Array, Array]]:
+def value_and_gradient(model: Model, engine: Engine | None = None) -> Callable[[Array], tuple[Array, Array]]:
     """The model's log-density and its gradient as one costly primitive of the language.
 
     One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. The model's hand-batched twin is
-    used if it has one; otherwise the one-chain density is differentiated by TensorFlow and vectorized.
+    used if it has one; otherwise the one-chain density is differentiated by the library of the position and vectorized.
+    engine: differentiates at positions of NumPy; None: `default_engine`.
     """
     by_hand = model.batched_value_and_gradient
 
     def density_and_gradient(position: Array) -> tuple[Array, Array]:
-        import tensorflow as tf
-
+        library = tensor_library_of(position)
+        if library is None:
+            library = (engine or default_engine(model)).library
+            position = library.tensor(position)
         if by_hand is not None:
-            log_density, gradient = by_hand(position)
-            return log_density, gradient
-
-        position = tf.convert_to_tensor(position)
-        with tf.GradientTape() as tape:
-            tape.watch(position)
-            log_density = model.flat_log_density(position)
-        return log_density, tape.gradient(log_density, position)
+            log_density, gradient = library.call(by_hand, position)
+        else:
+            log_density, gradient = library.value_and_gradient(model.flat_log_density, position)
+        return log_density, gradient
 
     return primitive(density_and_gradient, batched=by_hand is not None, costly=True)
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
+from batchnuts.autobatch.machine import library_of
 
 DType = Literal["float32", "float64"]
 Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
@@ -212,23 +213,14 @@ class Model:
     def unflatten(self, position: Any) -> dict[str, Any]:
         """Cut flat positions [..., dimension] into a dict of name -> array [..., *shape].
 
-        Takes NumPy arrays and TensorFlow tensors (inside traced code too) and gives back the same kind.
+        Takes arrays of NumPy, TensorFlow and JAX (inside traced code too) and gives back the same kind.
         """
-        if isinstance(position, np.ndarray):
-            reshape: Callable[[Any, Any], Any] = np.reshape
-            lead: tuple[int, ...] = position.shape[:-1]
-        else:
-            import tensorflow as tf
-
-            reshape = tf.reshape
-            # Unknown leading axes (a traced function with a free lane count) are read at run time.
-            static = position.shape[:-1]
-            lead = tuple(static) if static.is_fully_defined() else tuple(tf.unstack(tf.shape(position)[:-1]))
+        library = library_of(position)
         parts: dict[str, Any] = {}
         start = 0
         for variable in self.variables:
             stop = start + variable.size
-            parts[variable.name] = reshape(position[..., start:stop], (*lead, *variable.shape))
+            parts[variable.name] = library.split_last_axis(position[..., start:stop], variable.shape)
             start = stop
         return parts
 

@@ -18,6 +18,7 @@ from batchnuts.autobatch import random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
 from batchnuts.mcmc.draws import Draws, Phase, Progress
+from batchnuts.mcmc.engine import Engine, choose_engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.program_cache import Programs, borrow, give_back
@@ -27,7 +28,7 @@ from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
-from batchnuts.mcmc.starts import find_starts, first_starts
+from batchnuts.mcmc.starts import check_at_starts, find_starts, proposed_starts
 from batchnuts.mcmc.step_size import pooled_step_size, start_adaptation
 from batchnuts.mcmc.warmup import Window, warmup_windows
 from batchnuts.settings.schema import SettingsError
@@ -96,10 +97,12 @@ def run_chains(
     """
     if too_large := memory_problem(sampler, model.dimension, model.dtype):
         raise SettingsError(f"{too_large}.")
-    position, first = first_starts(model, sampler)
-    programs = borrow(model, sampler, execution, first)
+    position = proposed_starts(model, sampler)
+    engine, execution = choose_engine(model, execution, position[0])
+    first = check_at_starts(model, engine, sampler, position)
+    programs = borrow(model, engine, sampler, execution, first)
     keys = random.lane_keys(sampler.seed, sampler.chains)
-    run = _Run(model, sampler, execution, progress or (lambda _: None), stop or StopSignals(), programs, keys)
+    run = _Run(model, engine, sampler, execution, progress or (lambda _: None), stop or StopSignals(), programs, keys)
     draws = run.run(position)
     give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown
     return draws
@@ -131,8 +134,10 @@ class _Run:
     """The constants of a run. The state of its chains is passed from step to step."""
 
     model: Model
+    engine: Engine
     sampler: SamplerSettings
     execution: ExecutionSettings
+    """With the backend decided."""
     progress: ProgressCallback
     stop: StopSignals
     programs: Programs
@@ -363,5 +368,6 @@ class _Run:
             utilization=counts.utilization,
             settings=sampler,
             execution=self.execution,
+            engine=self.engine.reason,
             arrangement=runner.arrangement if runner is not None else None,
         )

@@ -51,9 +51,14 @@ class ExecutionSettings(Settings):
         description="virtual_machine: chains at different places of the recursion share gradients; stackless: "
         "calls and branches on the host; unbatched: plain Python, chain by chain, for debugging",
     )
-    backend: Literal["tensorflow", "numpy"] = Field("tensorflow", description="array library that runs the program")
+    backend: Literal["auto", "jax", "tensorflow", "numpy"] = Field(
+        "auto",
+        description="array library that runs the program; auto takes that of the density, and for one that runs on "
+        "either JAX where it is installed",
+    )
     mode: Literal["xla", "graph", "eager"] = Field(
-        "xla", description="how TensorFlow runs it: compiled by XLA, as a graph, or operation by operation"
+        "xla",
+        description="how it is run: compiled by XLA, as a graph of TensorFlow, or operation by operation",
     )
     schedule: Literal["auto", "earliest", "most_active", "sweep", "drain"] = Field(
         "auto", description="order in which the virtual machine runs blocks; auto chooses by their cost"

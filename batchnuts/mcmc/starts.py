@@ -20,6 +20,7 @@ from batchnuts.mcmc.check_model import (
     place_of,
     refuse_unbounded,
 )
+from batchnuts.mcmc.engine import Engine, default_engine
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 
@@ -30,14 +31,18 @@ Starts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Positions [chains, dimension], their log-densities [chains] and gradients [chains, dimension]."""
 
 
-def first_starts(model: Model, sampler: SamplerSettings) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Check the model; returns proposed starts [chains, dimension], and a position where the density can be evaluated.
+def proposed_starts(model: Model, sampler: SamplerSettings) -> NDArray[Any]:
+    """The first positions [chains, dimension] that are tried."""
+    return model.initial_positions(np.random.default_rng(sampler.seed), sampler.chains)
 
-    Raises ModelError for a model that cannot be sampled.
+
+def check_at_starts(model: Model, engine: Engine, sampler: SamplerSettings, position: NDArray[Any]) -> NDArray[Any]:
+    """Check the model; returns a position [dimension] where the density can be evaluated.
+
+    position [chains, dimension]: the proposed starts. Raises ModelError for a model that cannot be sampled.
     """
-    position = model.initial_positions(np.random.default_rng(sampler.seed), sampler.chains)
     one_by_one = (row for rows in chain([position], draw_again(model, sampler)) for row in rows)
-    return position, check_density(model, islice(one_by_one, TRIES))
+    return check_density(model, islice(one_by_one, TRIES), engine)
 
 
 def find_starts(
@@ -127,20 +132,30 @@ def evaluate_at(
             ) from error
         raise ModelError(
             f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
-            "TensorFlow traces it: write branches on values with tf.where or tf.cond, and loops over values with "
-            "tensor operations. An operation that XLA lacks may run with execution.mode=graph. What TensorFlow said: "
-            f"{type(cause).__name__}: {first_line(cause)}"
+            f"{_how_it_is_traced(execution.backend)}: {type(cause).__name__}: {first_line(cause)}"
         ) from error
     return log_density, gradient
 
 
+def _how_it_is_traced(backend: str) -> str:
+    """What a density must do without, and the begin of what the library said."""
+    if backend == "jax":
+        return (
+            "JAX traces it: write branches on values with jax.numpy.where or jax.lax.cond, and loops over values with "
+            "jax.lax. What JAX said"
+        )
+    return (
+        "TensorFlow traces it: write branches on values with tf.where or tf.cond, and loops over values with tensor "
+        "operations. An operation that XLA lacks may run with execution.mode=graph. What TensorFlow said"
+    )
+
+
 def _chain_that_fails(model: Model, position: NDArray[Any]) -> str:
     """Which one the density alone raises for, among the first hundred."""
-    import tensorflow as tf
-
+    library = default_engine(model).library
     for chain_number, row in enumerate(position[:100]):
         try:
-            model.flat_log_density(tf.convert_to_tensor(row))
+            library.call(model.flat_log_density, library.tensor(row))
         except Exception:
             return f"chain {chain_number}"
     return "a chain"

@@ -62,6 +62,17 @@ def tensor_library_of(*values: Any) -> TensorLibrary | None:
     return found
 
 
+def tensor_library(name: str) -> TensorLibrary:
+    """That of a backend's name, "tensorflow" or "jax"; it is imported now."""
+    if name == "jax":
+        from batchnuts.autobatch.language.libraries import jax
+
+        return jax.LIBRARY
+    from batchnuts.autobatch.language.libraries import tensorflow
+
+    return tensorflow.LIBRARY
+
+
 def library_of(*values: Any) -> Library:
     """The library to compute with: that of the tensors among the values, else NumPy. TypeError as above."""
     return tensor_library_of(*values) or NUMPY

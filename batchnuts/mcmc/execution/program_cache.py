@@ -6,7 +6,7 @@ again. The programs are freed with the Model; over all models the last few are k
 
 A density is traced once, with the contents of its closure: later changes do not affect the compiled program. Such a
 change is detected when programs are borrowed: what the density reaches must be what it was (`fingerprint`), and so must
-its value in plain TensorFlow at the position where their first run began; otherwise they are dropped and it is traced
+its value outside of compiled programs at the position where their first run began; otherwise they are dropped and it is traced
 again.
 """
 
@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction
+from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
@@ -54,7 +55,7 @@ class Programs:
     position: np.ndarray
     """[dimension]: where the first chain of their first run began."""
     found: list[np.ndarray]
-    """What the density gave there, in plain TensorFlow."""
+    """What the density gave there, outside of compiled programs."""
     reached: Fingerprint
     """What it found around it, but for what it changes itself: a list in which it notes its calls, say."""
     runner: Runner | None = None
@@ -77,7 +78,9 @@ def keep_programs(models: int) -> None:
     del dropped
 
 
-def borrow(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, position: np.ndarray) -> Programs:
+def borrow(
+    model: Model, engine: Engine, sampler: SamplerSettings, execution: ExecutionSettings, position: np.ndarray
+) -> Programs:
     """The programs for such settings, exclusively until they are returned.
 
     position [dimension]: where the first chain begins, for new ones.
@@ -90,13 +93,13 @@ def borrow(model: Model, sampler: SamplerSettings, execution: ExecutionSettings,
     if (
         programs is not None
         and all(reached.get(place) == digest for place, digest in programs.reached.items())
-        and _are_same(_evaluated(model, programs.position), programs.found)
+        and _are_same(_evaluated(model, engine, programs.position), programs.found)
     ):
         return programs
-    found = _evaluated(model, position)
+    found = _evaluated(model, engine, position)
     after = _reached(model)
     settled = {place: digest for place, digest in reached.items() if after.get(place) == digest}
-    density = value_and_gradient(model)
+    density = value_and_gradient(model, engine)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype)
     return Programs(density, evaluate, first_step_size, position.copy(), found, settled)
 
@@ -139,17 +142,13 @@ def _reached(model: Model) -> Fingerprint:
     return fingerprint(model.log_density, model.batched_value_and_gradient)
 
 
-def _evaluated(model: Model, position: np.ndarray) -> list[np.ndarray]:
+def _evaluated(model: Model, engine: Engine, position: np.ndarray) -> list[np.ndarray]:
     """Log-density and gradient at one position [dimension], of the density and of its twin, if it has one."""
-    import tensorflow as tf
-
-    at = tf.convert_to_tensor(position)
-    with tf.GradientTape() as tape:
-        tape.watch(at)
-        value = model.flat_log_density(at)
-    found = [value, tf.convert_to_tensor(tape.gradient(value, at))]
+    library = engine.library
+    at = library.tensor(position)
+    found = [*library.value_and_gradient(model.flat_log_density, at)]
     if model.batched_value_and_gradient is not None:
-        found += model.batched_value_and_gradient(at[None])
+        found += library.call(model.batched_value_and_gradient, library.reshape(at, (1, model.dimension)))
     return [np.asarray(array) for array in found]
 
 

@@ -177,7 +177,7 @@ class JaxBackend:
     def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> Array:
         """See Backend: by a scatter; lanes that do not write get an index outside the buffer, which drops the row."""
         count, size = buffers.shape[0], buffers.shape[1]
-        flat = jnp.reshape(buffers, (count * size, *buffers.shape[2:]))
+        flat = jnp.reshape(jnp.asarray(buffers), (count * size, *buffers.shape[2:]))
         first = np.arange(count, dtype="int32") * np.int32(size)
         slots = LIBRARY.where(mask, first + lax.convert_element_type(rows, "int32"), np.int32(count * size))
         return jnp.reshape(flat.at[slots].set(values, mode="drop"), buffers.shape)

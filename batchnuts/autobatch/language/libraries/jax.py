@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -22,10 +23,21 @@ from batchnuts.autobatch.language.libraries.library import Array, Function
 from batchnuts.autobatch.language.libraries.tensors import Formulas
 
 
-def enable_x64() -> Any:
-    """A context in which JAX has 64-bit dtypes: for this thread, and not beyond."""
+def enable_x64(on: bool = True) -> Any:
+    """A context in which JAX has 64-bit dtypes, or not: for this thread, and not beyond."""
     switch = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
-    return switch(True)
+    return switch(on)
+
+
+def _as_users(function: Function, *arrays: Array) -> Function:
+    """A user's function with the dtypes that JAX has by itself for such arguments: without 64 bits, unless they have
+    them. So an array that it makes is float32 where the arguments are."""
+
+    def narrow(*arguments: Any) -> Any:
+        with enable_x64(any(array.dtype.itemsize == 8 for array in arrays)):
+            return function(*arguments)
+
+    return narrow
 
 
 def _with_64_bits(function: Function) -> Function:
@@ -50,6 +62,18 @@ def _together(*arrays: Array) -> list[Array]:
 
 def _elementwise(function: Function) -> Any:
     return staticmethod(lambda *arrays: function(*_together(*arrays)))
+
+
+def _depends(function: Function, x: Array) -> bool:
+    """Whether a function's one result depends on its argument, other than through `stop_gradient`."""
+    jaxpr = jax.make_jaxpr(function)(x).jaxpr
+    reached = set(jaxpr.invars)
+    for equation in jaxpr.eqns:
+        variables = [v for v in equation.invars if isinstance(v, jax.extend.core.Var)]
+        if equation.primitive.name != "stop_gradient" and not reached.isdisjoint(variables):
+            reached.update(equation.outvars)
+    (result,) = jaxpr.outvars
+    return isinstance(result, jax.extend.core.Var) and result in reached
 
 
 class JaxLibrary(Formulas):
@@ -212,6 +236,26 @@ class JaxLibrary(Formulas):
             return results
 
         return _with_64_bits(jax.jit(behind_barriers))
+
+    # Functions
+
+    tensor = staticmethod(jnp.asarray)
+
+    def call(self, function: Function, *tensors: Array) -> Any:
+        """See TensorLibrary; 64-bit dtypes are on if an argument has one, whatever `jax_enable_x64` says."""
+        return _as_users(function, *tensors)(*tensors)
+
+    def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
+        """See TensorLibrary, and `call`. Whether the value depends on x is known where x is not traced."""
+        function = _as_users(function, x)
+        if not isinstance(x, jax.core.Tracer):
+            value = function(x)
+            if not isinstance(value, jax.Array) or value.shape or not _depends(function, x):
+                return value, None
+        value, pull_back = jax.vjp(function, x)
+        if value.shape or value.dtype.kind != "f":
+            return value, None
+        return value, pull_back(lax.full_like(value, 1))[0]
 
     def trace_of(self, x: Array) -> object | None:
         """See TensorLibrary."""

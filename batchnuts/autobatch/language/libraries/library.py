@@ -163,6 +163,20 @@ class TensorLibrary(Library, Protocol):
     def gather(self, x: Array, index: Array, axis: int) -> Array:
         """The elements of `x` along `axis` at an integer scalar or vector of indices, all inside."""
 
+    # Functions
+
+    def tensor(self, x: Array) -> Array:
+        """An array of NumPy or of this library as one of this library."""
+
+    def call(self, function: Function, *tensors: Array) -> Any:
+        """What a user's function gives for tensors."""
+
+    def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
+        """The value of a function of one float array, and its gradient, which has the shape of x.
+
+        The gradient is None where the value is no float scalar, or is known not to depend on x.
+        """
+
     # Tracing
 
     def trace_of(self, x: Array) -> object | None:

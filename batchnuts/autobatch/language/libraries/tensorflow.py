@@ -195,6 +195,24 @@ class TensorFlowLibrary(Formulas):
 
         return of_words
 
+    # Functions
+
+    tensor = staticmethod(tf.convert_to_tensor)
+
+    def call(self, function: Function, *tensors: Array) -> Any:
+        """See TensorLibrary."""
+        return function(*tensors)
+
+    def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
+        """See TensorLibrary."""
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = function(x)
+        if not tf.is_tensor(value) or value.shape.rank != 0:
+            return value, None
+        gradient = tape.gradient(value, x)
+        return value, None if gradient is None else tf.convert_to_tensor(gradient)
+
     def trace_of(self, x: Array) -> object | None:
         """See TensorLibrary: the graph."""
         return getattr(x, "graph", None)

@@ -1,0 +1,33 @@
+"""Threads of JAX that each drive a machine.
+
+By itself JAX hands a program for the processor to a thread of its own, which runs one after another. Told to run it in
+the thread that calls, it runs as many at once as there are threads; none of them needs a device of its own, so that a
+program is compiled once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+
+_IN_CALLERS_THREAD = "JAX_CPU_ENABLE_ASYNC_DISPATCH"
+"""Environment variable that JAX reads when it is imported; a setting of the same name holds until the first array."""
+
+
+def use_own_threads(shards: int) -> bool:
+    """See `machine.use_own_threads`. JAX is not imported; where it has computed before, which it does not tell, nothing
+    changes."""
+    if shards < 2:
+        return False
+    os.environ.setdefault(_IN_CALLERS_THREAD, "0")
+    if "jax" in sys.modules:
+        import jax
+
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
+    return True
+
+
+def on_shard(number: int) -> AbstractContextManager[None]:
+    """See `machine.Machine.on_shard`: nothing to do."""
+    return nullcontext()

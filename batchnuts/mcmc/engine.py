@@ -1,0 +1,113 @@
+"""Which array library a model's density is written in, and so which backend runs it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import TensorLibrary, has_jax, tensor_library, tensor_library_of
+from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.settings import ExecutionSettings
+
+LIBRARIES = ("jax", "tensorflow")
+"""By the names of their backends; the preferred one first, since it starts in a fraction of the time."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The library that differentiates a density."""
+
+    backend: str
+    """One of LIBRARIES."""
+    reason: str
+    """Why it was taken, as the end of a sentence: "because ..."; empty where the user has chosen it."""
+
+    @property
+    def library(self) -> TensorLibrary:
+        """With its functions; imported when it is first asked for."""
+        return tensor_library(self.backend)
+
+
+def written_in(model: Model, position: NDArray[Any] | None = None) -> str | None:
+    """The library of a density, one of LIBRARIES; None for one that runs on either. Found out once for a model.
+
+    position [dimension]: where to try it; otherwise at a random one.
+    """
+    kept = model.__dict__
+    if "_written_in" not in kept:
+        if position is None:
+            position = model.initial_positions(np.random.default_rng(0), 1)[0]
+        kept["_written_in"] = _found_out(model, position)
+    found: str | None = kept["_written_in"]
+    return found
+
+
+def default_engine(model: Model, position: NDArray[Any] | None = None) -> Engine:
+    """The one that `execution.backend: auto` takes."""
+    name = written_in(model, position)
+    if name is not None:
+        return Engine(name, f"because the log-density is written in {_TITLES[name]}")
+    if has_jax():
+        return Engine("jax", "because the log-density runs on either library and JAX starts sooner")
+    return Engine("tensorflow", "because JAX is not installed")
+
+
+def choose_engine(
+    model: Model, execution: ExecutionSettings, position: NDArray[Any]
+) -> tuple[Engine, ExecutionSettings]:
+    """The engine for the settings, and these with their `backend` decided. position [dimension]: a start.
+
+    Raises ModelError where the settings ask for another library than that of the density.
+    """
+    engine = default_engine(model, position)
+    asked = execution.backend
+    if asked == "auto":
+        if execution.mode == "graph" and engine.backend == "jax" and written_in(model) is None:
+            engine = Engine("tensorflow", "because mode graph is TensorFlow's")
+        return engine, execution.model_copy(update={"backend": engine.backend})
+    if asked in LIBRARIES and asked != engine.backend:
+        if (name := written_in(model)) is not None:
+            raise ModelError(
+                f"Model {model.name!r}: its log-density is written in {_TITLES[name]}, but execution.backend is "
+                f"{asked}. Use backend {name}, or auto; a density written with batchnuts.autobatch.ops runs on either."
+            )
+        engine = Engine(asked, "")
+    elif asked == engine.backend:
+        engine = Engine(asked, "")
+    return engine, execution
+
+
+_TITLES = {"jax": "JAX", "tensorflow": "TensorFlow"}
+
+
+def _found_out(model: Model, position: NDArray[Any]) -> str | None:
+    """By what it makes of NumPy's numbers: an array of its library. If it refuses them, by the library it accepts."""
+    lanes = np.resize(position, (3, model.dimension))
+    twin = model.batched_value_and_gradient
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            values = [model.flat_log_density(position), *(twin(lanes) if twin is not None else ())]
+        library = tensor_library_of(*values)
+        return None if library is None else _name_of(library)
+    except Exception:  # then check_density says what is wrong, if anything is
+        pass
+    loaded = [name for name in LIBRARIES if name in sys.modules]
+    for name in loaded:
+        library = tensor_library(name)
+        try:
+            value = library.call(model.flat_log_density, library.tensor(position))
+            if tensor_library_of(value) is library:
+                return name
+        except Exception:
+            continue
+    return loaded[0] if len(loaded) == 1 else "tensorflow" if "tensorflow" in loaded else None
+
+
+def _name_of(library: TensorLibrary) -> str:
+    return next(name for name, title in _TITLES.items() if title == library.name)
