@@ -44,6 +44,7 @@ def print_report(draws: Draws, model: Model, config: RunConfig, target: Path, sa
     seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
     speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s in warmup and sampling, " if seconds else ""
     served = f"; {draws.arrangement}" if draws.arrangement is not None else ""
+    console.print(f"Backend: {draws.execution.backend}{' ' * bool(draws.engine)}{draws.engine}", highlight=False)
     console.print(f"Speed: {speed}utilization {draws.utilization:.2f}{served}", highlight=False, soft_wrap=True)
     spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)

@@ -110,16 +110,13 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, quiet: bool) -> int:
-    from batchnuts.quiet import import_tensorflow
-
-    import_tensorflow()
     from batchnuts.config import build_model
-    from batchnuts.mcmc.execution.chunk_plan import own_threads
+    from batchnuts.first_imports import import_first
     from batchnuts.mcmc.output import file_size, to_datasets
     from batchnuts.mcmc.saving import check_space
     from batchnuts.progress import ProgressView, SafeConsole
 
-    own_threads(config.sampler.chains, config.execution)
+    import_first(config)
     model = build_model(config.model)
     check_space(target, file_size(model, config.sampler))
     from batchnuts.mcmc.sampling import run_chains

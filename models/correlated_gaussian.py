@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from batchnuts.autobatch import ops
 from batchnuts.mcmc.model import DType, Model, Variable
-from batchnuts.quiet import import_tensorflow
 from batchnuts.settings.schema import Settings
 
 _USED_BY = {
@@ -91,39 +91,34 @@ def build_correlated_gaussian(options: CorrelatedGaussianOptions) -> Model:
 
     Of independent coordinates it has `true_variance` [d], and no matrix is ever made.
     """
-    import_tensorflow()
-    import tensorflow as tf
-
     if options.covariance == "diagonal":
         return _independent(options)
     covariance = covariance_matrix(options)
     # Inverted in float64, then rounded: the density is then exactly symmetric, and its covariance right to rounding.
     inverse = np.linalg.inv(covariance)
-    precision = tf.constant(((inverse + inverse.T) / 2).astype(options.dtype))
+    precision = ((inverse + inverse.T) / 2).astype(options.dtype)
 
     def log_density(x: Any) -> Any:
-        return -0.5 * tf.reduce_sum(x * tf.linalg.matvec(precision, x))
+        return -0.5 * ops.dot(x, ops.matmul(precision, x))
 
     def batched_value_and_gradient(x: Any) -> tuple[Any, Any]:
-        gradient = -tf.matmul(x, precision)  # the precision is symmetric
-        return 0.5 * tf.reduce_sum(x * gradient, axis=1), gradient
+        gradient = -ops.matmul(x, precision)  # the precision is symmetric
+        return 0.5 * ops.sum(x * gradient, axis=1), gradient
 
     truth = (("coordinate", "other_coordinate"), covariance)
     return _model(options, log_density, batched_value_and_gradient, {"true_covariance": truth})
 
 
 def _independent(options: CorrelatedGaussianOptions) -> Model:
-    import tensorflow as tf
-
     variance = variances(options)
-    precision = tf.constant((1.0 / variance).astype(options.dtype))
+    precision = (1.0 / variance).astype(options.dtype)
 
     def log_density(x: Any) -> Any:
-        return -0.5 * tf.reduce_sum(precision * x * x)
+        return -0.5 * ops.sum(precision * x * x)
 
     def batched_value_and_gradient(x: Any) -> tuple[Any, Any]:
         gradient = -precision * x
-        return 0.5 * tf.reduce_sum(x * gradient, axis=1), gradient
+        return 0.5 * ops.sum(x * gradient, axis=1), gradient
 
     return _model(options, log_density, batched_value_and_gradient, {"true_variance": (("coordinate",), variance)})
 

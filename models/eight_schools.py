@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from batchnuts.autobatch import ops
 from batchnuts.mcmc.model import DType, Model, Variable
-from batchnuts.quiet import import_tensorflow
 from batchnuts.settings.schema import Settings
 
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
@@ -38,10 +38,7 @@ class EightSchoolsOptions(Settings):
 
 def build_eight_schools(options: EightSchoolsOptions) -> Model:
     """Make the model."""
-    import_tensorflow()
-    import tensorflow as tf
-
-    y, sigma = (tf.constant(values.astype(options.dtype)) for values in (EFFECTS, ERRORS))
+    y, sigma = (values.astype(options.dtype) for values in (EFFECTS, ERRORS))
     centered = options.parametrization == "centered"
     # of y and mu; of the half-Cauchy: log 2 - log(pi scale)
     constant = -np.sum(np.log(ERRORS)) - 0.5 * (len(EFFECTS) * 2 + 1) * math.log(2 * math.pi) - math.log(SCALE)
@@ -49,11 +46,11 @@ def build_eight_schools(options: EightSchoolsOptions) -> Model:
 
     def log_density(position: Any) -> Any:
         mu, log_tau, schools = position[0], position[1], position[2:]
-        tau = tf.exp(log_tau)
+        tau = ops.exp(log_tau)
         theta = schools if centered else mu + tau * schools
         eta = (schools - mu) / tau if centered else schools
-        likelihood = -0.5 * tf.reduce_sum(((y - theta) / sigma) ** 2)
-        prior = -0.5 * tf.reduce_sum(eta**2) - 0.5 * (mu / SCALE) ** 2 - tf.math.log1p((tau / SCALE) ** 2)
+        likelihood = -0.5 * ops.sum(((y - theta) / sigma) ** 2)
+        prior = -0.5 * ops.sum(eta**2) - 0.5 * (mu / SCALE) ** 2 - ops.log1p((tau / SCALE) ** 2)
         jacobian = log_tau - (len(EFFECTS) * log_tau if centered else 0.0)  # of tau; of theta's density
         return constant + likelihood + prior + jacobian
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from batchnuts.autobatch import ops
 from batchnuts.mcmc.model import DType, Model, Variable
 from batchnuts.mcmc.required_memory import machine_memory
 from batchnuts.mcmc.settings import MOST_NUMBERS
 from batchnuts.models.tables import read_labelled
-from batchnuts.quiet import import_tensorflow
 from batchnuts.settings.schema import Settings
 
 
@@ -83,28 +83,25 @@ def synthetic(rows: int, columns: int, seed: int) -> tuple[NDArray[np.float64], 
 
 def from_arrays(features: NDArray[Any], labels: NDArray[Any], names: list[str], dtype: DType = "float32") -> Model:
     """The model of features [rows, columns], 0/1 labels [rows] and one name per column."""
-    import_tensorflow()
-    import tensorflow as tf
-
     features, labels = features.astype(dtype), labels.astype(dtype)
-    x, y = tf.constant(features), tf.constant(labels)
+    x, y, x_transposed = features, labels, np.ascontiguousarray(features.T)
 
     def log_density(beta: Any) -> Any:
-        logits = tf.linalg.matvec(x, beta)
+        logits = ops.matmul(x, beta)
         # log Bernoulli(y | logits) = y logits - log(1 + exp(logits)). One exponential serves the gradient too, and
         # log(1 + e) costs less than log1p(e): it is off by a rounding of 1, in a sum of thousands of such.
         # (z + |z|) / 2 is max(z, 0), and its derivative at zero is the 1/2 that the softplus has there.
-        size = tf.abs(logits)
-        softplus = 0.5 * (logits + size) + tf.math.log(1 + tf.exp(-size))
-        return tf.reduce_sum(y * logits - softplus) - 0.5 * tf.reduce_sum(beta * beta)
+        size = ops.abs(logits)
+        softplus = 0.5 * (logits + size) + ops.log(1 + ops.exp(-size))
+        return ops.sum(y * logits - softplus) - 0.5 * ops.sum(beta * beta)
 
     def batched_value_and_gradient(beta: Any) -> tuple[Any, Any]:
-        logits = tf.matmul(beta, x, transpose_b=True)  # [lanes, rows]
-        small = tf.exp(-tf.abs(logits))
-        softplus = tf.maximum(logits, 0) + tf.math.log(1 + small)
-        value = tf.reduce_sum(y * logits - softplus, axis=1) - 0.5 * tf.reduce_sum(beta * beta, axis=1)
-        sigmoid = tf.where(logits >= 0, 1.0, small) / (1 + small)
-        return value, tf.matmul(y - sigmoid, x) - beta
+        logits = ops.matmul(beta, x_transposed)  # [lanes, rows]
+        small = ops.exp(-ops.abs(logits))
+        softplus = ops.maximum(logits, 0) + ops.log(1 + small)
+        value = ops.sum(y * logits - softplus, axis=1) - 0.5 * ops.sum(beta * beta, axis=1)
+        sigmoid = ops.where(logits >= 0, ops.ones_like(small), small) / (1 + small)
+        return value, ops.matmul(y - sigmoid, x) - beta
 
     return Model(
         name="logistic_regression",

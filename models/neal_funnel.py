@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from batchnuts.autobatch import ops
 from batchnuts.mcmc.model import DType, Model, Variable
 from batchnuts.mcmc.settings import MOST_NUMBERS
-from batchnuts.quiet import import_tensorflow
 from batchnuts.settings.schema import Settings
 
 
@@ -29,16 +29,13 @@ class NealFunnelOptions(Settings):
 
 def build_neal_funnel(options: NealFunnelOptions) -> Model:
     """Make the model. Its `constant_data` has the truth of v: `true_v_mean` and `true_v_scale`, scalars."""
-    import_tensorflow()
-    import tensorflow as tf
-
     wide = options.dimension - 1
     half, narrow = 0.5 * wide, 0.5 / options.scale**2
     constant = -0.5 * options.dimension * math.log(2 * math.pi) - math.log(options.scale)
 
     def log_density(position: Any) -> Any:
         v, x = position[0], position[1:]
-        return constant - narrow * v * v - half * v - 0.5 * tf.exp(-v) * tf.reduce_sum(x * x)
+        return constant - narrow * v * v - half * v - 0.5 * ops.exp(-v) * ops.sum(x * x)
 
     return Model(
         name="neal_funnel",

@@ -36,7 +36,7 @@ IN_BATCHNUTS = (
     ("mcmc", "progress"),
     ("models",),
     ("config",),
-    ("report",),
+    ("report", "first_imports"),
     ("sample",),
     ("experiments",),
 )

@@ -29,7 +29,7 @@ class UnboundedDensityError(ModelError):
         super().__init__(
             f"Model {model.name!r}: its log-density is +inf at a position of chain {chain} ({when}): {numbers}{more}. "
             "Such a density cannot be sampled: no other position would ever be accepted. Look for an overflow, a "
-            "division by zero or a wrong sign before a logarithm there; outside its support it must be -inf (by `where`)."
+            "division by zero or a wrong sign before a logarithm there; outside its support it must be -inf (`where`)."
         )
 
 

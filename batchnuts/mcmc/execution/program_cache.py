@@ -6,8 +6,8 @@ again. The programs are freed with the Model; over all models the last few are k
 
 A density is traced once, with the contents of its closure: later changes do not affect the compiled program. Such a
 change is detected when programs are borrowed: what the density reaches must be what it was (`fingerprint`), and so must
-its value outside of compiled programs at the position where their first run began; otherwise they are dropped and it is traced
-again.
+its value outside of compiled programs at the position where their first run began; otherwise they are dropped and it is
+traced again.
 """
 
 from __future__ import annotations
