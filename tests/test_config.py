@@ -70,7 +70,7 @@ BAD = [
     ("sampler: {draws: -5}\n", (), "my.yaml:2: sampler.draws: found -5 (an integer); expected an integer at least 1"),
     ("sampler: {adapt_metric: yes}\n", (), "found 'yes' (a text); expected true or false"),
     ("sampler: {mode: xla}\n", (), "sampler.mode: unknown key; did you mean 'execution.mode'?"),
-    ("execution: {backend: tensrflow}\n", (), "one of tensorflow, numpy; did you mean 'tensorflow'?"),
+    ("execution: {backend: tensrflow}\n", (), "one of auto, jax, tensorflow, numpy; did you mean 'tensorflow'?"),
     ("sampler: 5\n", (), "my.yaml:2: sampler: found 5; expected a mapping with keys among chains, warmup"),
     ("sampelr: {}\n", (), "my.yaml:2: sampelr: unknown section; did you mean 'sampler'?"),
     ("chains: 4\n", (), "my.yaml:2: chains: unknown section; did you mean 'sampler.chains'?"),

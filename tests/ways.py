@@ -22,8 +22,8 @@ ORACLE = "unbatched"
 """The executor that the others are compared with: plain Python, lane by lane."""
 
 MODES: dict[str, dict[str, tuple[str, ...]]] = {
-    "virtual_machine": {"numpy": ("eager",), "tensorflow": ("eager", "graph", "xla")},
-    "stackless": {"numpy": ("eager",), "tensorflow": ("eager", "graph", "xla")},
+    "virtual_machine": {"numpy": ("eager",), "tensorflow": ("eager", "graph", "xla"), "jax": ("eager", "xla")},
+    "stackless": {"numpy": ("eager",), "tensorflow": ("eager", "graph", "xla"), "jax": ("eager", "xla")},
     "reference": {"numpy": ("eager",)},
 }
 """executor -> backend -> modes."""
@@ -78,7 +78,8 @@ def _all_ways() -> tuple[Way, ...]:
 
 WAYS = _all_ways()
 ON_NUMPY = tuple(way for way in WAYS if way.backend == "numpy")
-ON_TENSORFLOW = tuple(way for way in WAYS if way.backend != "numpy")
+ON_TENSORFLOW = tuple(way for way in WAYS if way.backend == "tensorflow")
+ON_JAX = tuple(way for way in WAYS if way.backend == "jax")
 
 
 def left_out() -> set[str]:

@@ -103,8 +103,8 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engin
         ) from failure
     if tensor_library_of(value) is not library:
         raise ModelError(
-            f"{here}, returned {type(value).__name__}; expected a scalar of {library.name}, so that it can be "
-            f"differentiated. Write it with operations of {library.name}, or of batchnuts.autobatch.ops."
+            f"{here}, returned {type(value).__name__}; expected a scalar tensor, so that it can be differentiated. "
+            "Write it with operations of TensorFlow, of JAX or of batchnuts.autobatch.ops, which run on either."
         )
     dtype = library.dtype_of(value).name
     if library.static_shape(value) != ():
@@ -118,8 +118,8 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engin
         )
     if gradient is None:
         raise ModelError(
-            f"{here}, has no gradient: it does not depend on the position through differentiable operations of "
-            f"{library.name}."
+            f"{here}, has no gradient: it does not depend on the position through differentiable {library.name} "
+            "operations."
         )
     if tuple(gradient.shape) != (model.dimension,):
         raise ModelError(f"{here}, has a gradient of shape {tuple(gradient.shape)}; expected ({model.dimension},).")

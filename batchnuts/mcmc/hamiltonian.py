@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from batchnuts.autobatch import ops, primitive
 from batchnuts.autobatch.machine import tensor_library_of
 from batchnuts.mcmc.engine import Engine, default_engine
@@ -39,6 +41,7 @@ def value_and_gradient(model: Model, engine: Engine | None = None) -> Callable[[
 
     def density_and_gradient(position: Array) -> tuple[Array, Array]:
         library = tensor_library_of(position)
+        on_numpy = library is None
         if library is None:
             library = (engine or default_engine(model)).library
             position = library.tensor(position)
@@ -46,6 +49,8 @@ def value_and_gradient(model: Model, engine: Engine | None = None) -> Callable[[
             log_density, gradient = library.call(by_hand, position)
         else:
             log_density, gradient = library.value_and_gradient(model.flat_log_density, position)
+        if on_numpy and library.trace_of(log_density) is None:
+            log_density, gradient = np.asarray(log_density)[()], np.asarray(gradient)
         return log_density, gradient
 
     return primitive(density_and_gradient, batched=by_hand is not None, costly=True)

@@ -14,11 +14,12 @@ import tensorflow as tf
 
 from batchnuts.autobatch import AssertionWarning
 from batchnuts.mcmc.check_model import check_density
+from batchnuts.mcmc.engine import choose_engine, default_engine
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.sampling import run_chains, sample_chains
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.starts import TRIES, find_starts, first_starts, make_evaluate
+from batchnuts.mcmc.starts import TRIES, check_at_starts, find_starts, make_evaluate, proposed_starts
 from batchnuts.settings.schema import SettingsError
 
 NUMPY = ExecutionSettings(backend="numpy")
@@ -83,8 +84,8 @@ def users_mistake(q: Any) -> Any:
         (one_long, r"returned shape \(1,\); expected a scalar", "Sum over observations"),
         (constant, "has no gradient", "through differentiable TensorFlow operations"),
         (rounded, "has no gradient", "through differentiable TensorFlow operations"),
-        (numpy_number, "returned float32|returned float64", "Write it with tf operations"),
-        (python_number, "returned float; expected a TensorFlow scalar", "Write it with tf operations"),
+        (numpy_number, "returned float32|returned float64", "Write it with operations of TensorFlow, of JAX"),
+        (python_number, "returned float; expected a scalar tensor", "Write it with operations of TensorFlow, of JAX"),
         (mixed, "float32.*failed with InvalidArgumentError.*double", "float32"),
         (cast_up, "of dtype float32, returned float64", "Convert data and constants to float32, or declare"),
         (counted, "of dtype float32, returned int32", "Convert data and constants to float32."),
@@ -128,8 +129,10 @@ def test_a_density_that_is_not_finite_at_the_start(value: float) -> None:
 
 def starts_of(model: Model, chains: int, seed: int = 0, execution: ExecutionSettings = NUMPY) -> np.ndarray:
     sampler = SamplerSettings(chains=chains, seed=seed)
-    first, _ = first_starts(model, sampler)
-    return find_starts(model, make_evaluate(value_and_gradient(model)), sampler, execution, first)[0]
+    proposed = proposed_starts(model, sampler)
+    engine, execution = choose_engine(model, execution, proposed[0])
+    check_at_starts(model, engine, sampler, proposed)
+    return find_starts(model, make_evaluate(value_and_gradient(model, engine)), sampler, execution, proposed)[0]
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
@@ -208,7 +211,8 @@ def solving(limit: float, dtype: str = "float32") -> Model:
 
 
 def test_a_matrix_that_is_singular_at_some_starts() -> None:
-    check_density(solving(0.0), iter(np.array([[0.5, 0.0], [0.25, 0.0], [-0.5, 0.0]], "float32")))
+    model, positions = solving(0.0), np.array([[0.5, 0.0], [0.25, 0.0], [-0.5, 0.0]], "float32")
+    check_density(model, iter(positions), default_engine(model))
     with pytest.raises(ModelError, match=r"initial position at .*test_check_model.py:\d+: a matrix is singular after"):
         starts_of(solving(0.0), 8)
 

@@ -22,6 +22,7 @@ from batchnuts.autobatch import StackOverflowError
 from batchnuts.autobatch.backends.tensorflow import session
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.mcmc.engine import default_engine
 from batchnuts.mcmc.execution import fingerprint, program_cache
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.sampling import run_chains
@@ -274,12 +275,12 @@ def test_a_change_that_no_value_shows_is_seen(through: str, monkeypatch: pytest.
     model = with_a_hidden_part(part)
     settings = split_settings(NUMPY)
     at = np.zeros(2)
-    kept = program_cache.borrow(model, *settings, at)
+    kept = program_cache.borrow(model, default_engine(model), *settings, at)
     program_cache.give_back(model, *settings, kept)
-    assert program_cache.borrow(model, *settings, at) is kept
+    assert program_cache.borrow(model, default_engine(model), *settings, at) is kept
     program_cache.give_back(model, *settings, kept)
     change()
-    assert program_cache.borrow(model, *settings, at) is not kept
+    assert program_cache.borrow(model, default_engine(model), *settings, at) is not kept
 
 
 def test_the_next_run_samples_the_density_that_has_changed() -> None:
@@ -302,12 +303,12 @@ def test_what_the_density_changes_itself_is_no_change() -> None:
 
     model = with_a_hidden_part(counted)
     settings = split_settings(NUMPY)
-    kept = program_cache.borrow(model, *settings, np.zeros(2))
+    kept = program_cache.borrow(model, default_engine(model), *settings, np.zeros(2))
     program_cache.give_back(model, *settings, kept)
-    assert program_cache.borrow(model, *settings, np.zeros(2)) is kept
+    assert program_cache.borrow(model, default_engine(model), *settings, np.zeros(2)) is kept
     program_cache.give_back(model, *settings, kept)
     weights.scale = 1.0
-    assert program_cache.borrow(model, *settings, np.zeros(2)) is not kept
+    assert program_cache.borrow(model, default_engine(model), *settings, np.zeros(2)) is not kept
 
 
 def test_large_arrays_are_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:

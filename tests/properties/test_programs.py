@@ -20,7 +20,7 @@ from from_source import load
 from generator import lanes, program
 from hypothesis import given
 from hypothesis import strategies as st
-from ways import ON_NUMPY, ON_TENSORFLOW, ORACLE, Way
+from ways import ON_JAX, ON_NUMPY, ON_TENSORFLOW, ORACLE, Way
 
 from batchnuts.autobatch.errors import BatchnutsError, TypeConflictError
 from batchnuts.autobatch.language.pytree import flatten
@@ -33,7 +33,8 @@ LANES = 4
 randoms = st.randoms(use_true_random=False)
 
 EAGER = tuple(way for way in ON_TENSORFLOW if not way.compiles)
-COMPILED = tuple(way for way in ON_TENSORFLOW if way.compiles)
+COMPILED = tuple(way for way in (*ON_TENSORFLOW, *ON_JAX) if way.compiles)
+JAX_EAGER = tuple(way for way in ON_JAX if not way.compiles)
 
 
 def check(random: Random, *ways: Way) -> None:
@@ -117,6 +118,14 @@ def test_tensorflow_agrees_with_plain_python_at_the_edges_of_dtypes(random: Rand
 @given(randoms)
 def test_tensorflow_agrees_with_plain_python(random: Random) -> None:
     check(random, *random.sample(EAGER, 2))
+
+
+@examples(5)
+@given(randoms)
+def test_jax_agrees_with_plain_python(random: Random) -> None:
+    """Also at the edges of dtypes."""
+    check(random, random.choice(JAX_EAGER))
+    check_numbers(random, random.choice(JAX_EAGER))
 
 
 @examples(15)

@@ -1,11 +1,11 @@
 """The corpus on every executor, backend, mode, schedule and style, against plain Python lane by lane.
 
 Integers, booleans, structures and dtypes agree exactly. Floats agree exactly on NumPy, which runs the very same
-operations, and to RTOL on TensorFlow, whose elementary functions and fusions round differently.
+operations, and to RTOL on TensorFlow and JAX, whose elementary functions and fusions round differently.
 
 The default suite runs every program once: on NumPy, by all executors and in five of the eleven ways, which take turns.
-On TensorFlow it runs the covering programs, in some ways that do not compile and in one under XLA, in turn too. The
-whole matrix takes minutes, most of them in XLA's compiler, and is marked slow.
+It runs the covering programs on TensorFlow, in some ways that do not compile and in one under XLA, and on JAX in one
+way each, in turn too. The whole matrix takes minutes, most of them in XLA's compiler, and is marked slow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from programs import (
     row_sums,
     with_defaults,
 )
-from ways import ON_NUMPY, ON_TENSORFLOW, ORACLE, WAYS, Way, left_out
+from ways import ON_JAX, ON_NUMPY, ON_TENSORFLOW, ORACLE, WAYS, Way, left_out
 
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.program import PrimOp
@@ -56,7 +56,8 @@ EAGER_IN_TURN: Selection = [
     (case, EAGER[(2 * i + more) % len(EAGER)]) for i, case in enumerate(COVERING) for more in range(2)
 ]
 XLA_IN_TURN: Selection = [(case, XLA[i % len(XLA)]) for i, case in enumerate(COVERING)]
-DEFAULT: Selection = ON_NUMPY_IN_TURN + EAGER_IN_TURN + XLA_IN_TURN
+JAX_IN_TURN: Selection = [(case, ON_JAX[i % len(ON_JAX)]) for i, case in enumerate(COVERING)]
+DEFAULT: Selection = ON_NUMPY_IN_TURN + EAGER_IN_TURN + XLA_IN_TURN + JAX_IN_TURN
 in_default = {(case.name, way) for case, way in DEFAULT}
 THE_REST: Selection = [(case, way) for case in CASES for way in WAYS if (case.name, way) not in in_default]
 
@@ -126,8 +127,8 @@ def test_agrees_with_plain_python(number: int) -> None:
         check_alone(case, ways[0], lane)
 
 
-@each(EAGER_IN_TURN + XLA_IN_TURN)
-def test_agrees_with_plain_python_on_tensorflow(case: Case, way: Way) -> None:
+@each(EAGER_IN_TURN + XLA_IN_TURN + JAX_IN_TURN)
+def test_agrees_with_plain_python_on_tensors(case: Case, way: Way) -> None:
     check(case, way)
 
 
@@ -140,8 +141,8 @@ def test_agrees_with_plain_python_in_all_ways(case: Case) -> None:
             check(case, way)
 
 
-@each([(BY_NAME["declared_primitives"], way) for way in EAGER])
-def test_a_lane_alone_is_the_lane_in_the_batch_on_tensorflow(case: Case, way: Way) -> None:
+@each([(BY_NAME["declared_primitives"], way) for way in (*EAGER, *ON_JAX[:1])])
+def test_a_lane_alone_is_the_lane_in_the_batch_on_tensors(case: Case, way: Way) -> None:
     check_alone(case, way, 1)
 
 
@@ -165,6 +166,7 @@ def test_the_selections_are_what_they_say() -> None:
     assert {way for _, way in ON_NUMPY_IN_TURN} == set(ON_NUMPY)
     assert {way for _, way in EAGER_IN_TURN} == set(EAGER)
     assert {way for _, way in XLA_IN_TURN} == set(XLA)
+    assert {way for _, way in JAX_IN_TURN} == set(ON_JAX)
     assert len(DEFAULT) + len(THE_REST) == len(CASES) * len(WAYS)
     for case in CASES:
         assert lane_count(case) > 1
