@@ -12,7 +12,7 @@ import sys
 
 from batchnuts.autobatch.machine import has_jax
 from batchnuts.config import RunConfig, TargetOptions
-from batchnuts.quiet import import_tensorflow
+from batchnuts.quiet import import_tensorflow, without_jax
 
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow_probability", "tf_keras", "keras"),
@@ -27,7 +27,8 @@ def import_first(config: RunConfig) -> None:
 
     for backend in sorted(expected_libraries(config)):
         if backend == "tensorflow":
-            import_tensorflow()
+            with without_jax():
+                import_tensorflow()
         own_threads(config.sampler.chains, config.execution.model_copy(update={"backend": backend}))
 
 

@@ -47,6 +47,22 @@ def import_tensorflow() -> None:
 
 
 @contextmanager
+def without_jax() -> Iterator[None]:
+    """Within, an import of JAX fails, unless it is loaded already.
+
+    TensorFlow imports it where it is installed, which takes most of a second, for the sake of TensorFlow Lite.
+    """
+    if "jax" in sys.modules:
+        yield
+        return
+    sys.modules["jax"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["jax"]
+
+
+@contextmanager
 def _filtered_stderr() -> Iterator[None]:
     """Pass everything written to file descriptor 2 through a separate process, which outlives a crash of this one.
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import TensorLibrary, has_jax, tensor_library, tensor_library_of
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.settings.schema import SettingsError
 
 LIBRARIES = ("jax", "tensorflow")
 """By the names of their backends; the preferred one first, since it starts in a fraction of the time."""
@@ -62,14 +63,18 @@ def choose_engine(
 ) -> tuple[Engine, ExecutionSettings]:
     """The engine for the settings, and these with their `backend` decided. position [dimension]: a start.
 
-    Raises ModelError where the settings ask for another library than that of the density.
+    Raises ModelError where the settings ask for another library than that of the density, SettingsError for a mode that
+    the library does not have.
     """
     engine = default_engine(model, position)
+    _refuse_graphs(execution)
     asked = execution.backend
     if asked == "auto":
         if execution.mode == "graph" and engine.backend == "jax" and written_in(model) is None:
             engine = Engine("tensorflow", "because mode graph is TensorFlow's")
-        return engine, execution.model_copy(update={"backend": engine.backend})
+        execution = execution.model_copy(update={"backend": engine.backend})
+        _refuse_graphs(execution)
+        return engine, execution
     if asked in LIBRARIES and asked != engine.backend:
         if (name := written_in(model)) is not None:
             raise ModelError(
@@ -80,6 +85,11 @@ def choose_engine(
     elif asked == engine.backend:
         engine = Engine(asked, "")
     return engine, execution
+
+
+def _refuse_graphs(execution: ExecutionSettings) -> None:
+    if execution.backend == "jax" and execution.mode == "graph":
+        raise SettingsError("mode: found 'graph', which is TensorFlow's; on the backend jax expected 'xla' or 'eager'.")
 
 
 _TITLES = {"jax": "JAX", "tensorflow": "TensorFlow"}

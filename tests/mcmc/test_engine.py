@@ -1,0 +1,170 @@
+"""The library that a density is written in decides what runs it; one written with `ops` runs on either, alike."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from moments import assert_expectations
+
+from batchnuts.autobatch import ops
+from batchnuts.mcmc.engine import choose_engine, default_engine, written_in
+from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.sampling import run_chains
+from batchnuts.mcmc.settings import ExecutionSettings, split_settings
+from batchnuts.models import REGISTRY, build
+from batchnuts.settings.schema import SettingsError
+
+SCALE = np.array([1.0, 2.0])
+
+
+DENSITIES: dict[str, tuple[Callable[[Any], Any], str | None]] = {
+    "tensorflow": (lambda q: -0.5 * tf.reduce_sum((q / SCALE) ** 2), "tensorflow"),
+    "tensorflow, not for NumPy": (lambda q: -0.5 * tf.reduce_sum(q**2) / q.shape.rank, "tensorflow"),
+    "jax": (lambda q: -0.5 * jnp.sum((q / SCALE) ** 2), "jax"),
+    "jax, not for NumPy": (lambda q: -0.5 * jnp.sum(q.at[0].set(2.0 * q[0]) ** 2), "jax"),
+    "ops": (lambda q: -0.5 * ops.sum(ops.square(q / SCALE)), None),
+    "operators": (lambda q: -0.5 * (q[0] * q[0] + q[1] * q[1]), None),
+}
+
+
+def model_of(density: Callable[[Any], Any], dtype: Any = "float64") -> Model:
+    return Model.from_function(density, dimension=2, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+def test_the_library_of_a_density_is_found(name: str) -> None:
+    density, library = DENSITIES[name]
+    model = model_of(density)
+    assert written_in(model) == library
+    engine, execution = choose_engine(model, ExecutionSettings(), np.ones(2))
+    assert engine.backend == execution.backend == (library or "jax")
+    assert engine.reason.startswith("because ")
+    for asked in ("tensorflow", "jax"):
+        if library in (asked, None):
+            assert choose_engine(model, ExecutionSettings(backend=asked), np.ones(2))[0].backend == asked
+        else:
+            with pytest.raises(ModelError, match=f"written in .*, but execution.backend is {asked}. Use backend"):
+                choose_engine(model, ExecutionSettings(backend=asked), np.ones(2))
+
+
+def test_a_twin_may_decide() -> None:
+    def by_hand(x: Any) -> tuple[Any, Any]:
+        return -0.5 * tf.reduce_sum(x * x, axis=1), -x
+
+    density = DENSITIES["operators"][0]
+    model = Model(name="twin", log_density=density, dimension=2, batched_value_and_gradient=by_hand)
+    assert written_in(model) == "tensorflow"
+
+
+def test_a_graph_is_tensorflows() -> None:
+    neutral, on_jax = (model_of(DENSITIES[name][0]) for name in ("ops", "jax"))
+    assert choose_engine(neutral, ExecutionSettings(mode="graph"), np.ones(2))[1].backend == "tensorflow"
+    for model, backend in ((on_jax, "auto"), (neutral, "jax")):
+        with pytest.raises(SettingsError, match="mode: found 'graph', which is TensorFlow's; on the backend jax"):
+            run_chains(model, *split_settings({"mode": "graph", "backend": backend, "chains": 2}))
+
+
+def packaged() -> dict[str, dict[str, Any]]:
+    cheap: dict[str, dict[str, Any]] = {
+        "logistic_regression": {"rows": 50, "columns": 5},
+        "correlated_gaussian": {"dimension": 5},
+    }
+    named = {name: {"name": name, **cheap.get(name, {})} for name in REGISTRY}
+    named["eight_schools, centered"] = {"name": "eight_schools", "parametrization": "centered"}
+    named["correlated_gaussian, diagonal"] = {"name": "correlated_gaussian", "dimension": 5, "covariance": "diagonal"}
+    return named
+
+
+@pytest.mark.parametrize("name", packaged())
+def test_packaged_models_are_one_function_on_both(name: str) -> None:
+    options = packaged()[name]
+    model = build(REGISTRY[options["name"]].options.model_validate({**options, "dtype": "float64"}))
+    assert written_in(model) is None
+    position = np.random.default_rng(1).normal(size=(3, model.dimension))
+    found = []
+    for backend in ("jax", "tensorflow"):
+        engine = choose_engine(model, ExecutionSettings(backend=backend), position[0])[0]  # type: ignore[arg-type]
+        lib = engine.library
+        found.append([lib.value_and_gradient(model.flat_log_density, lib.tensor(row)) for row in position])
+        if model.batched_value_and_gradient is not None:
+            values, gradients = lib.call(model.batched_value_and_gradient, lib.tensor(position))
+            for k, (value, gradient) in enumerate(found[-1]):
+                np.testing.assert_allclose(values[k], value, rtol=1e-10)
+                np.testing.assert_allclose(gradients[k], gradient, rtol=1e-8, atol=1e-10)
+    for (value, gradient), (other_value, other_gradient) in zip(*found, strict=True):
+        np.testing.assert_allclose(value, other_value, rtol=1e-12)
+        np.testing.assert_allclose(gradient, other_gradient, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+def test_the_same_posterior_on_both(backend: str) -> None:
+    """Means and variances of a bivariate Gaussian of known scales."""
+    settings = {"backend": backend, "chains": 64, "warmup": 60, "draws": 100, "seed": 4}
+    draws = run_chains(model_of(DENSITIES["ops"][0], "float32"), *split_settings(settings))
+    assert draws.execution.backend == backend
+    scaled = draws.position.astype("float64") / SCALE
+    assert_expectations(np.concatenate([scaled, scaled**2], axis=-1), [0.0, 0.0, 1.0, 1.0], 0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_arrays_that_a_density_makes_have_its_dtype(dtype: str) -> None:
+    """JAX's own default is float32 where the position is, and float64 where that is, whatever `jax_enable_x64` says."""
+
+    def density(q: Any) -> Any:
+        return -0.5 * jnp.sum((q - jnp.zeros(2)) ** 2 / jnp.array([1.0, 4.0]))
+
+    draws = run_chains(
+        model_of(density, dtype), *split_settings({"chains": 3, "warmup": 2, "draws": 2, "mode": "eager"})
+    )
+    assert draws.position.dtype == dtype
+
+
+def test_plain_python_computes_with_numpy() -> None:
+    for name in ("jax", "tensorflow"):
+        model = model_of(DENSITIES[name][0])
+        value, gradient = value_and_gradient(model, default_engine(model))(np.array([1.0, 2.0]))
+        assert type(value) is np.float64
+        np.testing.assert_array_equal(gradient, [-1.0, -0.5])
+
+
+RUN = """
+import sys
+from batchnuts.sample import main
+arguments = ["--config", "eight_schools.yaml", "--quiet", *sys.argv[1:]]
+code = main([*arguments, "sampler.chains=2", "sampler.warmup=0", "sampler.draws=1", "execution.mode=eager"])
+print(code, *[name for name in ("jax", "tensorflow") if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "loaded"),
+    [
+        (["execution.backend=auto"], ["jax"]),
+        pytest.param(["execution.backend=tensorflow"], ["tensorflow"], marks=pytest.mark.slow),
+        (["--dry-run"], []),
+    ],
+    ids=["auto", "tensorflow", "dry-run"],
+)
+def test_a_run_imports_the_library_that_runs_it_alone(tmp_path: Path, arguments: list[str], loaded: list[str]) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1].split() == ["0", *loaded], done.stderr
+    assert done.stderr == ""
