@@ -24,8 +24,9 @@ WITHIN_AUTOBATCH = (
     ("pipeline",),
     ("profiling",),
     ("explain",),
+    ("inputs",),
     ("api",),
-    ("machine", "prepare", "demos"),
+    ("machine", "prepare", "demos", "inside"),
 )
 """Each imports only from those before it, and from its own folder."""
 

@@ -25,6 +25,7 @@ from batchnuts.autobatch.errors import (
     UndefinedVariableError,
     UnsupportedSyntaxError,
 )
+from batchnuts.autobatch.inside import jax, tensorflow
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import (
     COPY,
@@ -97,6 +98,7 @@ __all__ = [
     "allocate",
     "batch",
     "get_backend",
+    "jax",
     "lower_function_calls",
     "ops",
     "parse",
@@ -108,6 +110,7 @@ __all__ = [
     "stackless",
     "summarize",
     "sync",
+    "tensorflow",
     "virtual_machine",
     "write",
 ]

@@ -23,12 +23,12 @@ from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.explain import explain_passes
 from batchnuts.autobatch.frontend.expressions import frozen
 from batchnuts.autobatch.frontend.plain_python import plain_python
+from batchnuts.autobatch.inputs import Inputs, bind, default_type
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import Program, TensorType
 from batchnuts.autobatch.language.functions import LaneFunction, in_one_lane_code, require_function, single_lane
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.lru_cache import LruCache
-from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES
 from batchnuts.autobatch.pipeline import CompiledFunction, compile_function
 from batchnuts.autobatch.profiling.profile import (
     MachineNotes,
@@ -77,20 +77,6 @@ class _Options:
         if self.executor in ("unbatched", "reference"):
             return get_backend("numpy", "eager")
         return as_backend(self.backend, self.mode, self.style)
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """A call's arguments, in parameter order: leaves [lanes, ...] and the type of one lane."""
-
-    values: tuple[Any, ...]
-    types: tuple[Any, ...]
-    lanes: int
-
-    @property
-    def leaves(self) -> tuple[np.ndarray, ...]:
-        """All arrays in order."""
-        return tuple(leaf for value in self.values for leaf in flatten(value)[0])
 
 
 class BatchedFunction(LaneFunction):
@@ -216,7 +202,7 @@ class BatchedFunction(LaneFunction):
     def _run_stackless(
         self,
         compiled: CompiledFunction,
-        inputs: _Inputs,
+        inputs: Inputs,
         target: Backend,
         options: _Options,
         tally: stackless.Tally | None,
@@ -243,7 +229,7 @@ class BatchedFunction(LaneFunction):
         return results
 
     def _run_machine(
-        self, compiled: CompiledFunction, inputs: _Inputs, target: Backend, options: _Options, began: float
+        self, compiled: CompiledFunction, inputs: Inputs, target: Backend, options: _Options, began: float
     ) -> Sequence[Any]:
         schedule, limit, profiled = options.schedule, options.max_stack_depth, bool(collecting.get())
         key = (hashable(inputs.types), target, inputs.lanes, schedule, limit, profiled)
@@ -303,6 +289,13 @@ class BatchedFunction(LaneFunction):
             )
         return found
 
+    def bound_arguments(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Inputs]:
+        """The arguments of a call by position, one for each parameter, defaults too; and as `inputs.bind` has them."""
+        inputs = self._bind(args, {})
+        bound = self._signature.bind(*args)
+        bound.apply_defaults()
+        return tuple(bound.arguments.values()), inputs
+
     def lane_types(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """One lane's type of each argument of a call."""
         return self._bind(args, {}).types
@@ -354,11 +347,11 @@ class BatchedFunction(LaneFunction):
         given = {p: map_leaves(as_type, t) for p, t in bound.items()}
         for parameter in signature.parameters.values():
             if parameter.name not in given:
-                default = functools.partial(_default_type, parameter.name)
+                default = functools.partial(default_type, parameter.name)
                 given[parameter.name] = map_leaves(default, parameter.default)
         return tuple(given[parameter] for parameter in signature.parameters)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Inputs:
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
         self.refuse_method(self.method_of)
         self.refuse_in_class()
         for first in args[:1]:  # what @classmethod or @property above @batch gives
@@ -367,39 +360,9 @@ class BatchedFunction(LaneFunction):
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise LaneInputError(f"{self.__name__}: {error}.") from None  # type: ignore[attr-defined]
-        given = dict(bound.arguments)
-        bound.apply_defaults()
-        lane_counts: dict[int, str] = {}
-        for name, value in given.items():
-            if isinstance(value, list) and value and all(type(leaf) in WEAK_DTYPES for leaf in value):
-                raise LaneInputError(
-                    f"argument {name!r} is a list of numbers, which is a structure of {len(value)} numbers here, not "
-                    f"{len(value)} lanes. Give numpy.array({name}) for one number per lane."
-                )
-            for leaf in flatten(value)[0]:
-                shape = _as_array(name, leaf).shape
-                if type(leaf) in WEAK_DTYPES:
-                    continue
-                if not shape:
-                    raise LaneInputError(
-                        f"argument {name!r} has an array without a lane axis; give shape [lanes, ...], or a Python "
-                        "number for the same value on every lane."
-                    )
-                lane_counts.setdefault(shape[0], name)
-        many = [count for count in lane_counts if count != 1]
-        if len(many) > 1:
-            shown = " and ".join(f"{count} in {lane_counts[count]!r}" for count in many)
-            raise LaneInputError(f"arguments have different numbers of lanes: {shown}. Their first axes must agree.")
-        lanes = many[0] if many else 1
-        values, types = [], []
-        for name, value in bound.arguments.items():
-            # a default is what one lane has: the same on all
-            type_, array = (_lane_type, _on_lanes) if name in given else (_default_type, _default_on_lanes)
-            types.append(map_leaves(functools.partial(type_, name), value))
-            values.append(map_leaves(functools.partial(array, lanes, name), value))
-        return _Inputs(tuple(values), tuple(types), lanes)
+        return bind(bound)
 
-    def _run_unbatched(self, inputs: _Inputs) -> Any:
+    def _run_unbatched(self, inputs: Inputs) -> Any:
         parameters = self._signature.parameters.values()
         results = []
         for lane in range(inputs.lanes):
@@ -416,7 +379,7 @@ class BatchedFunction(LaneFunction):
         return map_leaves(lambda *leaves: np.stack(leaves), *results)
 
 
-def _first_stack_depth(compiled: CompiledFunction, inputs: _Inputs) -> int:
+def _first_stack_depth(compiled: CompiledFunction, inputs: Inputs) -> int:
     """The initial depth when stacks may grow: the depth that an input gives, if that takes little memory."""
     bound, program = compiled.depth_bound, compiled.lowered
     if bound is None:
@@ -424,48 +387,6 @@ def _first_stack_depth(compiled: CompiledFunction, inputs: _Inputs) -> int:
     values = inputs.leaves[compiled.with_calls.vars_in.index(bound.variable)]
     depth = bound.depth(int(values.max(initial=0)))
     return depth if FIRST_STACK_DEPTH < depth <= affordable_depth(program, inputs.lanes) else FIRST_STACK_DEPTH
-
-
-def _as_array(name: str, leaf: Any) -> np.ndarray:
-    """An argument's leaf as an array of a dtype that every backend supports; LaneInputError if it holds no numbers."""
-    try:
-        array = np.asarray(leaf)
-    except ValueError as error:
-        raise LaneInputError(f"argument {name!r} is no array: {error}") from None
-    if type(leaf) is int and array.dtype != np.int64:
-        raise LaneInputError(f"argument {name!r} is {leaf}, which an int64 cannot hold.")
-    if array.dtype.kind not in "biufc":
-        found = type(leaf).__name__ if array.dtype == object and not array.ndim else array.dtype
-        raise LaneInputError(f"argument {name!r} holds {found}, expected numbers or booleans.")
-    if array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
-        raise LaneInputError(f"argument {name!r} holds {array.dtype}; give a dtype of 64 bits at most (complex: 128).")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _lane_type(name: str, leaf: Any) -> TensorType:
-    if type(leaf) in WEAK_DTYPES:
-        return TensorType(WEAK_DTYPES[type(leaf)], (), weak=True)
-    array = _as_array(name, leaf)
-    return TensorType(array.dtype.name, array.shape[1:])
-
-
-def _default_type(name: str, leaf: Any) -> TensorType:
-    if type(leaf) in WEAK_DTYPES:
-        return _lane_type(name, leaf)
-    array = _as_array(name, leaf)
-    return TensorType(array.dtype.name, array.shape)
-
-
-def _default_on_lanes(lanes: int, name: str, leaf: Any) -> np.ndarray:
-    array = _as_array(name, leaf)
-    return np.broadcast_to(array, (lanes, *array.shape))
-
-
-def _on_lanes(lanes: int, name: str, leaf: Any) -> np.ndarray:
-    array = _as_array(name, leaf)
-    if not array.ndim:
-        return np.full(lanes, array)
-    return np.broadcast_to(array, (lanes, *array.shape[1:]))
 
 
 def _of_lane(lane: int, leaf: np.ndarray, type_: TensorType) -> Any:

@@ -67,9 +67,13 @@ class MachineBlocks:
         self.stored = tuple(v for v in kinds if kinds[v] in STORED)
         self.blocks = {label: self._block(program.graph.block(label)) for label in labels}
 
-    def start(self, inputs: dict[str, Array]) -> State:
-        """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...]."""
-        arrays, lanes = StateArrays(self.backend), self.lanes
+    def start(self, inputs: dict[str, Array], on_host: bool = True) -> State:
+        """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...].
+
+        on_host: whether small arrays may start as NumPy's, where the backend wants that.
+        """
+        arrays: StateArrays | Backend = StateArrays(self.backend) if on_host else self.backend
+        lanes = self.lanes
         entry = self.index[self.program.graph.entry]
         state: State = {
             "pc": arrays.asarray(np.full(lanes, entry), "int32"),

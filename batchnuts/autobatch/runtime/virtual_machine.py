@@ -121,6 +121,7 @@ class VirtualMachine:
             after, taken = backend.sweep(plan, state, budget, leave_at)
             return {name: after[name] for name in plan.touches}, taken
 
+        self._sweeps = advance
         one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
         self._advance = backend.compile_machine(advance, plain=one_vector)
 
@@ -217,6 +218,12 @@ class VirtualMachine:
         """From `start` until every lane has halted."""
         return self.advance(self.start(inputs), np.iinfo(np.int64).max)
 
+    def run_inside(self, inputs: dict[str, Array]) -> State:
+        """The same, as a part of a program that is being traced: nothing is compiled by it."""
+        state = self.code.start(inputs, on_host=False)
+        limits = (self.backend.asarray(number, "int64") for number in (np.iinfo(np.int64).max, 0))
+        return {**state, **self._sweeps(state, *limits)[0]}
+
     def is_finished(self, state: State) -> bool:
         """Whether every lane has halted."""
         return self.count_live(state) == 0
@@ -239,10 +246,13 @@ class VirtualMachine:
         Raises StackOverflowError naming function, variable, lane and limit, LaneAssertionError for an assertion that
         does not hold, or BatchnutsError for a write outside its buffer.
         """
-        fault = self.backend.to_numpy(state["fault"])
-        if fault.any():
-            first = self.code.faults[int(fault[np.flatnonzero(fault)[0]]) - 1]
-            raise first.error(fault > 0, self.stack_depth, depth_is_given)
+        self.raise_faults(self.backend.to_numpy(state["fault"]), depth_is_given)
+
+    def raise_faults(self, faults: np.ndarray, depth_is_given: bool = True) -> None:
+        """The same for the faults [lanes] of a state."""
+        if faults.any():
+            first = self.code.faults[int(faults[np.flatnonzero(faults)[0]]) - 1]
+            raise first.error(faults > 0, self.stack_depth, depth_is_given)
 
 
 def execute(

@@ -76,6 +76,10 @@ def _depends(function: Function, x: Array) -> bool:
     return isinstance(result, jax.extend.core.Var) and result in reached
 
 
+_OUTSIDE = ("as_callers", "untransformed")
+"""Functions of the library that are not run with 64 bits on."""
+
+
 class JaxLibrary(Formulas):
     """The `TensorLibrary` of JAX: arrays, and what stands for them while JAX traces.
 
@@ -86,7 +90,11 @@ class JaxLibrary(Formulas):
 
     def __init__(self) -> None:
         for name in dir(self):
-            if not name.startswith("_") and callable(function := getattr(self, name)):
+            if (
+                not name.startswith("_")
+                and name not in ("as_callers", "untransformed")
+                and callable(function := getattr(self, name))
+            ):
                 setattr(self, name, _with_64_bits(function))
 
     def dtype_of(self, x: Array) -> np.dtype[Any]:
@@ -244,6 +252,12 @@ class JaxLibrary(Formulas):
     def call(self, function: Function, *tensors: Array) -> Any:
         """See TensorLibrary; 64-bit dtypes are on if an argument has one, whatever `jax_enable_x64` says."""
         return _as_users(function, *tensors)(*tensors)
+
+    untransformed = staticmethod(lambda function: function)
+
+    def as_callers(self, x: Array) -> Array:
+        """See TensorLibrary; called outside of `enable_x64`."""
+        return lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(x.dtype))
 
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
         """See TensorLibrary, and `call`. Whether the value depends on x is known where x is not traced."""

@@ -171,6 +171,12 @@ class TensorLibrary(Library, Protocol):
     def call(self, function: Function, *tensors: Array) -> Any:
         """What a user's function gives for tensors."""
 
+    def untransformed(self, function: Function) -> Function:
+        """A function of ours that the library traces as it stands, where it rewrites the code of users' functions."""
+
+    def as_callers(self, x: Array) -> Array:
+        """A program's result in the widest dtype that the caller computes with: JAX may have those of 32 bits only."""
+
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
         """The value of a function of one float array, and its gradient, which has the shape of x.
 

@@ -203,6 +203,9 @@ class TensorFlowLibrary(Formulas):
         """See TensorLibrary."""
         return function(*tensors)
 
+    untransformed = staticmethod(tf.autograph.experimental.do_not_convert)
+    as_callers = staticmethod(lambda x: x)
+
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
         """See TensorLibrary."""
         with tf.GradientTape() as tape:

@@ -1,0 +1,137 @@
+"""Batched functions inside a user's own traced program: under `jax.jit`, `vmap` and `scan`, or in a `tf.function`.
+
+There a function's arguments have no values yet, so its machine becomes a part of the user's program: a loop over
+sweeps, with stacks of a depth that is given beforehand. Faults of lanes are numbers in the result, since a compiled
+program raises no errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.api import BatchedFunction
+from batchnuts.autobatch.backends.backend import Array
+from batchnuts.autobatch.backends.registry import get_backend
+from batchnuts.autobatch.errors import LaneInputError
+from batchnuts.autobatch.language.arrays import tensor_library, tensor_library_of
+from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
+from batchnuts.autobatch.lru_cache import LruCache
+from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
+from batchnuts.autobatch.scheduling.schedule import Schedule
+
+KEPT = 16
+"""Machines that such a function keeps, one for each number of lanes and types."""
+
+
+def jax(
+    function: BatchedFunction, *, max_stack_depth: int, check: bool = True, schedule: str | Schedule = "auto"
+) -> InsideFunction:
+    """A batched function as a function of JAX arrays [lanes, ...], for use inside of JAX's transformations.
+
+    It works under `jax.jit`, `vmap`, `jvp`, in `lax.scan` and the like, and can be exported. It has no reverse-mode
+    derivative: how many sweeps its loop makes depends on values.
+
+    max_stack_depth: frames that a lane's stacks hold; they cannot grow inside a program.
+    check: True: calls raise the error of the first lane that has one; that is only possible outside of a trace. False:
+        calls give (result, faults), with faults int32 [lanes], 0 where all is well; `raise_faults` raises for them.
+    Where the caller has 64-bit dtypes off, results of 64 bits become 32 bits wide, as all that JAX computes then.
+
+    Raises TypeError for what is no batched function, ValueError for a depth below 1. Calls raise as
+    `BatchedFunction.run` does, and TypeError inside of a trace with check=True.
+    """
+    return InsideFunction(function, "jax", max_stack_depth, check, schedule)
+
+
+def tensorflow(
+    function: BatchedFunction, *, max_stack_depth: int, check: bool = True, schedule: str | Schedule = "auto"
+) -> InsideFunction:
+    """The same of tensors, for use inside of a `tf.function`, compiled by XLA or not; see `jax`."""
+    return InsideFunction(function, "tensorflow", max_stack_depth, check, schedule)
+
+
+class InsideFunction:
+    """Made by `jax` and `tensorflow`."""
+
+    def __init__(
+        self, function: BatchedFunction, library: str, max_stack_depth: int, check: bool, schedule: str | Schedule
+    ) -> None:
+        if not isinstance(function, BatchedFunction):
+            raise TypeError(f"{function!r} is no batched function; decorate it with @autobatch.batch")
+        if isinstance(max_stack_depth, bool) or not isinstance(max_stack_depth, int) or max_stack_depth < 1:
+            raise ValueError(f"max_stack_depth must be an integer of at least 1; found {max_stack_depth!r}")
+        self.function = function
+        self.max_stack_depth = max_stack_depth
+        self.check = check
+        self.schedule = schedule
+        self._backend = get_backend(library, "xla")
+        self._library = tensor_library(library)
+        self._machines: LruCache[tuple[VirtualMachine, Callable[..., tuple[tuple[Array, ...], Array]]]] = LruCache(KEPT)
+        self._last: VirtualMachine | None = None
+        self._call = self._library.untransformed(self._as_traced)
+
+    def __call__(self, *lanes: Any) -> Any:
+        """The result for all lanes, or (result, faults); arguments as of `BatchedFunction.run`."""
+        return self._call(*lanes)
+
+    def _as_traced(self, *lanes: Any) -> Any:
+        _, inputs = self.function.bound_arguments(tuple(map_leaves(self._stand_in, argument) for argument in lanes))
+        given = lanes + inputs.values[len(lanes) :]
+        leaves = [
+            leaf
+            for argument, value in zip(given, inputs.values)
+            for leaf in flatten(map_leaves(self._on_lanes, argument, value))[0]
+        ]
+        machine, run = self._machine(inputs.types, inputs.lanes)
+        results, faults = run(*leaves)
+        result_type = self.function.compiled(inputs.types, self._backend).result_type
+        result = unflatten(flatten(result_type)[1], [self._library.as_callers(r) for r in results])
+        if not self.check:
+            return result, faults
+        if self._library.trace_of(faults) is not None:
+            raise TypeError(
+                f"{self.function.__name__}: inside of a traced program no lane's error can be raised. Make it with "  # type: ignore[attr-defined]
+                "check=False, which gives (result, faults), and look at the faults outside."
+            )
+        machine.raise_faults(np.asarray(faults))
+        return result
+
+    def raise_faults(self, faults: Any) -> None:
+        """Raise the error of the first lane whose entry in the faults [lanes] of the last call is not 0."""
+        if self._last is not None:
+            self._last.raise_faults(np.asarray(faults))
+
+    def _machine(
+        self, types: tuple[Any, ...], lanes: int
+    ) -> tuple[VirtualMachine, Callable[..., tuple[tuple[Array, ...], Array]]]:
+        key = (hashable(types), lanes)
+        found = self._machines.get(key)
+        if found is None:
+            machine = self.function.machine(types, lanes, self._backend, self.schedule, self.max_stack_depth)
+
+            def run(*leaves: Array) -> tuple[tuple[Array, ...], Array]:
+                state = machine.run_inside(dict(zip(machine.program.vars_in, leaves)))
+                return machine.results(state), state["fault"]
+
+            found = self._machines.put(key, (machine, self._backend.compile(run)))
+        self._last = found[0]
+        return found
+
+    def _stand_in(self, leaf: Any) -> Any:
+        """An array of the same shape and dtype, in place of one whose values are not known."""
+        if tensor_library_of(leaf) is None:
+            return leaf
+        shape = self._library.static_shape(leaf)
+        if shape is None or None in shape:
+            raise LaneInputError(
+                f"an argument has the shape {shape}; the number of lanes and all extents must be known."
+            )
+        return np.broadcast_to(np.zeros((), self._library.dtype_of(leaf)), tuple(n for n in shape if n is not None))
+
+    def _on_lanes(self, leaf: Any, stood_in: np.ndarray) -> Array:
+        """An argument's leaf as [lanes, ...]."""
+        if tensor_library_of(leaf) is None:
+            return np.array(stood_in)
+        return leaf if tuple(leaf.shape) == stood_in.shape else self._library.full_like(stood_in, leaf)
