@@ -19,6 +19,7 @@ from batchnuts import autobatch
 def double(x):
     return x + x
 assert double(np.array([1.0, 2.0])).tolist() == [2.0, 4.0]
+assert double.run(np.array([1.0, 2.0]), backend="jax").tolist() == [2.0, 4.0]
 """
 
 PFOR = """
@@ -32,7 +33,7 @@ def log_density(q):
     import tensorflow as tf
     return -0.5 * tf.reduce_sum(q * q)
 model = batchnuts.Model.from_function(log_density, dimension=2)
-batchnuts.sample_chains(model, chains=2, warmup=0, draws=2, step_size=0.5, mode="graph", progress=False)
+batchnuts.sample_chains(model, chains=2, warmup=0, draws=2, step_size=0.5, executor="unbatched", progress=False)
 """
 
 PACKAGED = """
@@ -61,7 +62,11 @@ def run_python(program: str, **more: str) -> subprocess.CompletedProcess[str]:
         )
 
 
-@pytest.mark.parametrize("program", [BATCHED, PFOR, MODEL, PACKAGED], ids=["batched", "pfor", "model", "packaged"])
+@pytest.mark.parametrize(
+    "program",
+    [BATCHED, pytest.param(PFOR, marks=pytest.mark.slow), MODEL, PACKAGED],
+    ids=["batched", "pfor", "model", "packaged"],
+)
 def test_what_is_imported_for_the_user_says_nothing(program: str) -> None:
     found = run_python(program)
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
@@ -71,7 +76,11 @@ def test_a_tensorflow_that_the_user_imports_is_left_alone() -> None:
     found = run_python(OF_THE_USER)
     assert found.returncode == 0
     assert found.stderr != "", "its own lines"
-    assert run_python(BATCHED, TF_CPP_MIN_LOG_LEVEL="0").stderr != "", "a level that the user has set"
+
+
+@pytest.mark.slow
+def test_a_level_that_the_user_has_set_is_respected() -> None:
+    assert run_python(BATCHED, TF_CPP_MIN_LOG_LEVEL="0").stderr != ""
 
 
 TALKS = """

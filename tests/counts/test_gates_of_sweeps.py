@@ -22,7 +22,7 @@ def test_lanes_that_wait_for_each_other_share_more_gradients() -> None:
     task = make_task("batchnuts", {}, problem=SCHOOLS, chains=CHAINS, transitions=30, step_size=0.5)
     chain = make_task_chain(task, make_problem(SCHOOLS))
     arguments = chain.arguments(0)
-    backend = get_backend("tensorflow", "xla")
+    backend = get_backend("jax", "xla")
     program = chain.program.compiled(chain.program.lane_types(arguments), backend).lowered
     costs = block_costs(program, backend)
     expensive = {label for label, cost in costs.items() if cost > EXPENSIVE * min(costs.values())}

@@ -318,12 +318,26 @@ def twin_bounded(limit: float) -> Model:
     return Model(name="bounded", log_density=good, dimension=2, batched_value_and_gradient=by_hand)
 
 
-@pytest.mark.parametrize("mode", ["graph", "eager"])
-@pytest.mark.parametrize("make", [bounded, finite_only, twin_bounded])
-@pytest.mark.parametrize("when", ["the start of ", "warmup", "sampling"])
-def test_an_assertion_that_ends_a_run_is_told_in_one_paragraph(make: Any, when: str, mode: str) -> None:
-    if mode == "eager" and (make is not bounded or when == "sampling"):
-        pytest.skip("one is enough")
+MAKERS = (bounded, finite_only, twin_bounded)
+
+
+def phases() -> list[Any]:
+    """Each phase, each way to fail and each mode once; the other pairs are slow."""
+    default = {("sampling", bounded), ("warmup", finite_only)} | {("the start of ", m) for m in MAKERS}
+    rows = [(make, when, "graph") for when in ("the start of ", "warmup", "sampling") for make in MAKERS]
+    rows += [(bounded, "the start of ", "eager"), (bounded, "warmup", "eager")]
+    return [
+        pytest.param(
+            *row,
+            marks=() if (row[1], row[0]) in default else pytest.mark.slow,
+            id=f"{row[1]}{row[0].__name__}-{row[2]}",
+        )
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(("make", "when", "mode"), phases())
+def test_an_assertion_that_ends_a_run_is_reported_in_one_paragraph(make: Any, when: str, mode: str) -> None:
     limit = {"the start of ": 0.5, "warmup": 2.0, "sampling": 3.2}[when]
     warmup = {"warmup": 0, "step_size": 0.5} if when == "sampling" else {"warmup": 50}
     with pytest.raises(ModelError) as caught:

@@ -144,7 +144,7 @@ def test_the_target_acceptance_is_heeded() -> None:
     for target in (0.65, 0.95):
         # so few transitions come near it only
         sampler = SamplerSettings(chains=10, warmup=40, draws=12, target_acceptance=target)
-        draws = run_chains(model, sampler, NUMPY)
+        draws = run_chains(model, sampler, ExecutionSettings())
         assert abs(draws.stats["acceptance_rate"].mean() - target) < 0.2
         steps.append(draws.stats["step_size"][0, 0])
     assert steps[0] > 1.3 * steps[1]
