@@ -326,14 +326,11 @@ def phases() -> list[Any]:
     default = {("sampling", bounded), ("warmup", finite_only)} | {("the start of ", m) for m in MAKERS}
     rows = [(make, when, "graph") for when in ("the start of ", "warmup", "sampling") for make in MAKERS]
     rows += [(bounded, "the start of ", "eager"), (bounded, "warmup", "eager")]
-    return [
-        pytest.param(
-            *row,
-            marks=() if (row[1], row[0]) in default else pytest.mark.slow,
-            id=f"{row[1]}{row[0].__name__}-{row[2]}",
-        )
-        for row in rows
-    ]
+    params = []
+    for make, when, mode in rows:
+        marks = () if (when, make) in default else pytest.mark.slow
+        params.append(pytest.param(make, when, mode, marks=marks, id=f"{when}{make.__name__}-{mode}"))
+    return params
 
 
 @pytest.mark.parametrize(("make", "when", "mode"), phases())
