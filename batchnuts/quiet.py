@@ -37,13 +37,23 @@ def import_tensorflow() -> None:
     """
     if "tensorflow" in sys.modules:
         return
-    if LEVEL in os.environ:
-        import tensorflow
+    with quiet_imports():
+        import tensorflow  # noqa: F401
 
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Within, code of the user may import TensorFlow, and its messages are left out as by `import_tensorflow`."""
+    if "tensorflow" in sys.modules or LEVEL in os.environ:
+        yield
         return
     os.environ[LEVEL] = "3"
-    with _filtered_stderr():
-        import tensorflow  # noqa: F401
+    try:
+        with _filtered_stderr():
+            yield
+    finally:
+        if "tensorflow" not in sys.modules:
+            os.environ.pop(LEVEL, None)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import TensorLibrary, has_jax, tensor_library, tensor_library_of
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.quiet import quiet_imports
 from batchnuts.settings.schema import SettingsError
 
 LIBRARIES = ("jax", "tensorflow")
@@ -100,7 +101,7 @@ def _found_out(model: Model, position: NDArray[Any]) -> str | None:
     lanes = np.resize(position, (3, model.dimension))
     twin = model.batched_value_and_gradient
     try:
-        with np.errstate(all="ignore"), warnings.catch_warnings():
+        with np.errstate(all="ignore"), warnings.catch_warnings(), quiet_imports():
             warnings.simplefilter("ignore")
             values = [model.flat_log_density(position), *(twin(lanes) if twin is not None else ())]
         library = tensor_library_of(*values)

@@ -13,6 +13,7 @@ from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.registry import OursOptions
 from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
+from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows, own_threads
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
@@ -38,7 +39,8 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
     model = problem.model
     if options.density == "single":
         model = dataclasses.replace(model, batched_value_and_gradient=None)
-    density = value_and_gradient(model)
+    engine = Engine("jax" if execution.backend == "jax" else "tensorflow", "")
+    density = value_and_gradient(model, engine)
     evaluate = make_evaluate(density)
     options_of_nuts = NutsOptions(task.max_tree_depth, task.leapfrogs_per_leaf, dtype=model.dtype)
     transition = make_nuts(density, options_of_nuts)

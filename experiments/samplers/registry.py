@@ -20,6 +20,9 @@ from batchnuts.settings.schema import Settings
 class OursOptions(ExecutionSettings):
     """Options of `sampler: batchnuts`: those of a config's section `execution`, and which density."""
 
+    backend: Literal["tensorflow", "jax", "numpy"] = Field(  # decided, so that rows have it
+        "tensorflow", description="array library that runs the program and differentiates the density"
+    )
     density: Literal["batched", "single"] = Field(
         "batched", description="batched: the model's hand-batched density; single: one chain's, vectorized by us"
     )
