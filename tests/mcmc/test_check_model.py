@@ -316,7 +316,7 @@ def twin_bounded(limit: float) -> Model:
 
 def ending_runs() -> list[Any]:
     """Each kind at the start, and some later; a graph of the whole sampler takes seconds, so the rest is slow."""
-    default = {("warmup", bounded, "eager"), ("sampling", twin_bounded, "graph"), ("sampling", bounded, "graph")}
+    default = {("warmup", bounded, "eager"), ("sampling", twin_bounded, "graph")}
     return [
         pytest.param(when, make, mode, marks=() if at_start or (when, make, mode) in default else pytest.mark.slow)
         for when in ("the start of ", "warmup", "sampling")

@@ -249,7 +249,7 @@ def ten_dimensional() -> tuple[Any, tuple[Any, ...], Transition]:
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param(how, id=name, marks=pytest.mark.slow if name in ("graph", "numpy-earliest") else ())
+        pytest.param(how, id=name, marks=pytest.mark.slow if name in ("eager", "graph", "numpy-earliest") else ())
         for name, how in EXECUTORS.items()
     ],
 )

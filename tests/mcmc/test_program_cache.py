@@ -28,7 +28,7 @@ from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 
 NUMPY: dict[str, Any] = {
-    "chains": 2, "warmup": 6, "draws": 4, "step_size": 0.5, "backend": "numpy", "max_tree_depth": 3
+    "chains": 2, "warmup": 3, "draws": 4, "step_size": 0.5, "backend": "numpy", "max_tree_depth": 2
 }  # fmt: skip
 """With a step size that is given: another program would find the first one."""
 
@@ -95,7 +95,7 @@ def test_a_second_run_of_the_same_shape_makes_nothing(machines: list[Any]) -> No
 OTHER_PROGRAMS: list[dict[str, Any]] = [
     {"chains": 4},
     {"draws": 40},
-    {"max_tree_depth": 2},
+    {"max_tree_depth": 3},
     {"target_acceptance": 0.6},
     {"schedule": "earliest"},
     {"leapfrogs_per_leaf": 2},
