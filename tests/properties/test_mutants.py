@@ -90,6 +90,7 @@ SHOWN_BY = {
     "needed_frames_handed_on": "hanoi",
     "nothing_is_carried_to_the_next_copy": "mixed_structures",
     "one_round": "collatz",
+    "pushes_always_read": "calls_in_conditions",
     "results_in_reverse": "hanoi",
     "sequential_copies": "exchange",
     "stale_originals": "loop_else",
