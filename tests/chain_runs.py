@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ def inputs(transitions: int, step: float = 0.3, first: int = 0, lanes: int = LAN
     )  # fmt: skip
 
 
+@functools.cache  # a process compiles it once for each capacity
 def make_program(capacity: int = CAPACITY) -> Any:
     """NUTS on the quartic density, with buffers of so many rows."""
     return make_chain(make_nuts(quartic, NutsOptions(8, dtype="float64")), 0.8, capacity, 2, "float64")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import difflib
+import gc
 import os
 import shutil
 import tempfile
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % 10 != tenth]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % 10 == tenth]
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: no collection of garbage need walk through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -314,7 +314,7 @@ def one_round(patch: pytest.MonkeyPatch) -> None:
 def pushes_always_read(patch: pytest.MonkeyPatch) -> None:
     """every push counts as a read of the frame it saves"""
     true = dataflow.live_before_op
-    replace_everywhere(patch, true, lambda op, live, push_reads=True: true(op, live, push_reads=True))
+    replace_everywhere(patch, true, lambda op, live, **options: true(op, live, **options | {"push_reads": True}))
 
 
 # ---- inline, eliminate, cfg -----------------------------------------------------------------------------------------
@@ -561,8 +561,8 @@ def groups_ignored(patch: pytest.MonkeyPatch) -> None:
 def latest_first(patch: pytest.MonkeyPatch) -> None:
     """`earliest` serves the latest block first"""
 
-    def change(program: Program, policy: Any = "auto") -> Any:
-        made = true(program, policy)
+    def change(program: Program, policy: Any = "auto", *more: Any) -> Any:
+        made = true(program, policy, *more)
         return replace(made, groups=made.groups[::-1]) if policy == "earliest" else made
 
     true = policies.make_schedule

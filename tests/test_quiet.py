@@ -62,14 +62,34 @@ def run_python(program: str, **more: str) -> subprocess.CompletedProcess[str]:
         )
 
 
+PROGRAMS = {"batched": BATCHED, "pfor": PFOR, "model": MODEL, "packaged": PACKAGED}
+
+
 @pytest.mark.parametrize(
-    "program",
-    [BATCHED, pytest.param(PFOR, marks=pytest.mark.slow), MODEL, PACKAGED],
-    ids=["batched", "pfor", "model", "packaged"],
+    "name", [pytest.param(name, marks=() if name == "model" else pytest.mark.slow) for name in PROGRAMS]
 )
-def test_what_is_imported_for_the_user_says_nothing(program: str) -> None:
-    found = run_python(program)
+def test_what_is_imported_for_the_user_says_nothing(name: str) -> None:
+    found = run_python(PROGRAMS[name])
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
+NOISY = r"""
+import os, sys
+os.write(2, b"I0000 00:00:1795508807.125163   19824 port.cc:153] oneDNN custom operations are on.\n")
+if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "3":
+    os.write(2, b"2026-11-24 08:20:21.123456: W tensorflow/core/util.cc:12] a warning\n")
+raise SystemExit(5)
+"""
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_way_to_import_it_filters_what_it_says(name: str, tmp_path: Path) -> None:
+    """In the place of TensorFlow stands a library that says what TensorFlow does, and ends the process."""
+    (tmp_path / "tensorflow.py").write_text(NOISY)
+    found = run_python(PROGRAMS[name], PYTHONPATH=str(tmp_path))
+    assert (found.returncode, found.stdout, found.stderr) == (5, "", "")
+    if name == "batched":
+        assert "I0000" in run_python(BATCHED, PYTHONPATH=str(tmp_path), TF_CPP_MIN_LOG_LEVEL="0").stderr
 
 
 def test_a_tensorflow_that_the_user_imports_is_left_alone() -> None:
@@ -80,7 +100,7 @@ def test_a_tensorflow_that_the_user_imports_is_left_alone() -> None:
 
 @pytest.mark.slow
 def test_a_level_that_the_user_has_set_is_respected() -> None:
-    assert run_python(BATCHED, TF_CPP_MIN_LOG_LEVEL="0").stderr != ""
+    assert run_python(BATCHED, TF_CPP_MIN_LOG_LEVEL="0").stderr != "", "a level that the user has set"
 
 
 TALKS = """

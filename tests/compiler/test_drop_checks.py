@@ -127,7 +127,11 @@ ONCE = ("eager", "graph", "xla", "eager-stackless")
 
 @pytest.mark.parametrize(
     ("fault", "executor"),
-    [(fault, executor) for fault in FAULTS for executor in IN_ANY_MODE] + [("every", executor) for executor in ONCE],
+    [(fault, executor) for fault in FAULTS for executor in IN_ANY_MODE]
+    + [
+        pytest.param("every", executor, marks=() if executor in ("eager", "xla") else pytest.mark.slow)
+        for executor in ONCE
+    ],
 )
 def test_what_has_no_value_is_an_error(fault: str, executor: str, tmp_path: Path) -> None:
     """On NumPy each fault alone; on TensorFlow, whose compilation takes long, the one that `which` picks."""

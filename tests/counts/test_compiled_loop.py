@@ -5,6 +5,7 @@ Such an op costs as much as the stack is large, in every sweep. Found by shape: 
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
@@ -68,6 +69,17 @@ def within_the_loop(machine: VirtualMachine, state: dict[str, Any]) -> list[str]
     return lines
 
 
+@functools.cache
+def true_machine() -> tuple[VirtualMachine, dict[str, Any]]:
+    """Of the library as it is; made once for all tests."""
+    return make_machine("sweep")
+
+
+@functools.cache
+def true_lines() -> list[str]:
+    return within_the_loop(*true_machine())
+
+
 def ops(lines: list[str], kind: str, shape: str) -> int:
     """How many instructions of a kind give an array of that shape."""
     return sum(bool(re.search(rf" = {re.escape(shape)}\S* {kind}\(", line)) for line in lines)
@@ -75,7 +87,7 @@ def ops(lines: list[str], kind: str, shape: str) -> int:
 
 @pytest.mark.parametrize("schedule", ["sweep", "drain"])
 def test_the_loop_copies_no_stack_and_no_draws(schedule: str) -> None:
-    lines = within_the_loop(*make_machine(schedule))
+    lines = true_lines() if schedule == "sweep" else within_the_loop(*make_machine(schedule))
     assert ops(lines, "scatter", STACK) >= 5, "five vectors are pushed, each by rows"
     assert not ops(lines, "copy", STACK)
     assert not ops(lines, "select", STACK)
@@ -98,7 +110,7 @@ def test_a_push_by_selection_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_graph_is_small() -> None:
     """Each of its nodes takes Python and XLA a tenth of a millisecond and more. A cipher is traced once for all."""
-    machine, state = make_machine()
+    machine, state = true_machine()
     graph = machine._advance.graph(state, np.asarray(1), np.asarray(0)).as_graph_def()
     nodes = Counter(node.op for node in graph.node)
     for function in graph.library.function:
@@ -141,7 +153,7 @@ def ciphers(lines: list[str]) -> float:
 
 def test_random_words_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA would compute them again for each array that depends on them: a direction for each vector that it swaps."""
-    with_mark = ciphers(within_the_loop(*make_machine()))
+    with_mark = ciphers(true_lines())
     monkeypatch.setattr(tensorflow_library, "_once", lambda words: words)
     without = ciphers(within_the_loop(*make_machine()))
     assert with_mark <= 18

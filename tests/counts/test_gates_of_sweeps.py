@@ -19,7 +19,7 @@ CHAINS = 128
 
 
 def test_lanes_that_wait_for_each_other_share_more_gradients() -> None:
-    task = make_task("batchnuts", {}, problem=SCHOOLS, chains=CHAINS, transitions=30, step_size=0.5)
+    task = make_task("batchnuts", {}, problem=SCHOOLS, chains=CHAINS, transitions=12, step_size=0.5)
     chain = make_task_chain(task, make_problem(SCHOOLS))
     arguments = chain.arguments(0)
     backend = get_backend("jax", "xla")

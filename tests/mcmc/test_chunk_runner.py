@@ -298,21 +298,6 @@ def test_what_a_run_interrupted_between_full_buffers_leaves(whole: Any, monkeypa
         np.testing.assert_array_equal(left.result.records.position[lane, :done], whole.records.position[lane, :done])
 
 
-def test_the_order_of_threads_changes_no_draw_of_merged_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit under XLA too: what merges with what depends on the chains alone."""
-    settings: dict[str, Any] = {"chains": 14, "warmup": 0, "draws": 8, "step_size": 0.1, "seed": 7, "chunk_lanes": 2}
-    runs = []
-    for shards, seconds in ((1, 0.5), (3, 1e-6)):
-        slice_for(seconds, monkeypatch)
-        monkeypatch.setattr(chunk_plan, "MIN_ROWS", 3)
-        monkeypatch.setattr(chunk_plan, "BUFFER_BYTES", 1)
-        model = gaussian(3, covariance="ar1", correlation=0.6)  # another each time: nothing is kept of the last one
-        runs.append(run_chains(model, *split_settings(settings | {"shards": shards})))
-    one, other = runs
-    np.testing.assert_array_equal(other.position, one.position)
-    assert (other.useful_gradients, other.utilization) == (one.useful_gradients, one.utilization)
-
-
 def test_a_second_stretch_starts_from_the_beginning(program: Any, whole: Any) -> None:
     made = make(program)
     list(made.run(inputs(3), 3))
@@ -421,15 +406,23 @@ def test_stacks_grow_within_a_chunk(program: Any, whole: Any) -> None:
     assert made.machine.machine.stack_depth > 1
 
 
-def test_compiled_chunks_on_threads_draw_the_same() -> None:
-    """Under XLA the width of a chunk changes rounding and nothing else."""
-    model = gaussian(3, covariance="ar1", correlation=0.6)
-    settings: dict[str, Any] = {"chains": 5, "warmup": 0, "draws": 6, "step_size": 0.4, "seed": 7}
-    chunked = run_chains(model, *split_settings(settings | {"chunk_lanes": 2, "shards": 2}))
-    whole = run_chains(model, *split_settings(settings | {"chunk_lanes": 5}))
-    assert chunked.arrangement == Arrangement(2, "sweep", 3, 2)
-    assert whole.arrangement == Arrangement(5, "sweep")
+def test_compiled_chunks_on_threads_draw_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under XLA the width of a chunk changes rounding and nothing else; the order of threads does not change a bit, for
+    what merges with what depends on the chains alone."""
+    settings: dict[str, Any] = {"chains": 14, "warmup": 0, "draws": 8, "step_size": 0.1, "seed": 7}
+    monkeypatch.setattr(chunk_plan, "MIN_ROWS", 3)
+    monkeypatch.setattr(chunk_plan, "BUFFER_BYTES", 1)
+    runs = []
+    for lanes, shards, seconds in ((2, 1, 0.5), (2, 3, 1e-6), (14, 1, 0.5)):
+        slice_for(seconds, monkeypatch)
+        model = gaussian(3, covariance="ar1", correlation=0.6)  # another each time: nothing is kept of the last one
+        runs.append(run_chains(model, *split_settings(settings | {"chunk_lanes": lanes, "shards": shards})))
+    one, other, whole = runs
+    np.testing.assert_array_equal(other.position, one.position)
+    assert (other.useful_gradients, other.utilization) == (one.useful_gradients, one.utilization)
+    assert other.arrangement == Arrangement(2, "sweep", 7, 3)
+    assert whole.arrangement == Arrangement(14, "sweep")
     for name in ("n_steps", "tree_depth", "diverging"):
-        np.testing.assert_array_equal(chunked.stats[name], whole.stats[name], err_msg=name)
-    np.testing.assert_allclose(chunked.position, whole.position, rtol=1e-9, atol=1e-9)
-    assert chunked.useful_gradients == whole.useful_gradients == whole.stats["n_steps"].sum()
+        np.testing.assert_array_equal(one.stats[name], whole.stats[name], err_msg=name)
+    np.testing.assert_allclose(one.position, whole.position, rtol=1e-9, atol=1e-9)
+    assert one.useful_gradients == whole.useful_gradients == whole.stats["n_steps"].sum()

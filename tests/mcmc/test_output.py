@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray
 from fake_run import make_draws
+from ways import rotating
 
 from batchnuts.mcmc import saving
 from batchnuts.mcmc.draws import draw_bytes
@@ -202,8 +203,14 @@ def fill_up(monkeypatch, room, number=errno.ENOSPC):
     monkeypatch.setattr(saving, "_write", lambda groups, raw: write(groups, Full(raw, room, number)))
 
 
-@pytest.mark.parametrize("force", [True, False])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize(
+    ("number", "force"),
+    rotating(
+        {os.strerror(number): number for number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)},
+        {"force": True, "new": False},
+        always=0,
+    ),
+)
 def test_failed_write_leaves_nothing_and_names_the_cause(model, tmp_path, monkeypatch, number, force, capfd):
     """Wherever the disk fills up: nothing of HDF5's own words is seen, and what was there stays."""
     groups = to_datasets(make_draws(model, SETTINGS), model)

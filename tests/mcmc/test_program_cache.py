@@ -28,7 +28,10 @@ from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 
-NUMPY: dict[str, Any] = {"chains": 2, "warmup": 6, "draws": 4, "backend": "numpy", "max_tree_depth": 3}
+NUMPY: dict[str, Any] = {
+    "chains": 2, "warmup": 3, "draws": 4, "step_size": 0.5, "backend": "numpy", "max_tree_depth": 2
+}  # fmt: skip
+"""With a step size that is given: another program would find the first one."""
 
 
 def normal(scale: Any = 1.0, calls: list[Any] | None = None) -> Model:
@@ -77,34 +80,48 @@ def alive(machines: list[weakref.ref[VirtualMachine]]) -> int:
 
 def test_a_second_run_of_the_same_shape_makes_nothing(machines: list[Any]) -> None:
     model = normal()
-    run(model)
+    run(model, step_size=None)
     before = len(machines)
     assert before == 3, "the density, the first step size, the chains"
-    again = [{"seed": 5}, {"draws": 3}, {"warmup": 0, "step_size": 0.3}, {"adapt_metric": False}]
+    again: list[dict[str, Any]] = [
+        {"seed": 5, "draws": 3, "step_size": None},
+        {"warmup": 0, "step_size": 0.3, "adapt_metric": False},
+    ]
     found = [run(model, **settings) for settings in again]
     assert len(machines) == before
     for settings, draws in zip(again, found, strict=True):
         assert_same(draws, run(normal(), **settings))
 
 
-def test_what_makes_other_programs(machines: list[Any]) -> None:
+OTHER_PROGRAMS: list[dict[str, Any]] = [
+    {"chains": 4},
+    {"draws": 40},
+    {"max_tree_depth": 3},
+    {"target_acceptance": 0.6},
+    {"schedule": "earliest"},
+    {"leapfrogs_per_leaf": 2},
+    {"divergence_threshold": 10.0},
+    {"chunk_lanes": 1},
+]
+
+
+@pytest.mark.parametrize(
+    "some", [OTHER_PROGRAMS[:3], pytest.param(OTHER_PROGRAMS[3:], marks=pytest.mark.slow)], ids=["some", "others"]
+)
+def test_what_makes_other_programs(some: list[dict[str, Any]], machines: list[Any]) -> None:
     model = normal()
-    fixed: dict[str, Any] = {"warmup": 0, "step_size": 0.5}
-    run(model, **fixed)
-    for settings in (
-        {"chains": 4},
-        {"draws": 40},
-        {"max_tree_depth": 2},
-        {"target_acceptance": 0.6},
-        {"schedule": "earliest"},
-        {"leapfrogs_per_leaf": 2},
-        {"divergence_threshold": 10.0},
-        {"chunk_lanes": 1},
-    ):
+    fixed: dict[str, Any] = {"warmup": 0}
+    first = run(model, **fixed)
+    for settings in some:
         before = len(machines)
         run(model, **fixed | settings)
         assert len(machines) > before, settings
-    assert_same(run(model, **fixed), run(normal(), **fixed))
+    assert_same(run(model, **fixed), first)
+
+
+@pytest.mark.parametrize("settings", [settings for settings in OTHER_PROGRAMS if "draws" not in settings], ids=str)
+def test_what_makes_other_programs_is_of_the_shape(settings: dict[str, Any]) -> None:
+    assert program_cache._shape(*split_settings(NUMPY | settings)) != program_cache._shape(*split_settings(NUMPY))
 
 
 def test_every_setting_is_either_of_the_shape_or_of_no_program() -> None:
@@ -121,7 +138,7 @@ def test_under_xla_nothing_is_traced_and_no_session_made_again(monkeypatch: pyte
     monkeypatch.setattr(session.SessionProgram, "_make", lambda self: [made.append(weakref.ref(self)), make(self)][1])
     traced: list[Any] = []
     model = normal(calls=traced)
-    settings: dict[str, Any] = {"backend": "tensorflow", "chains": 2}
+    settings: dict[str, Any] = {"backend": "tensorflow", "chains": 2, "step_size": None}
     first = run(model, **settings)
     sessions = len(made)
     assert sessions == 3
@@ -187,7 +204,7 @@ def test_how_many_to_keep_is_a_number(models: Any) -> None:
         batchnuts.keep_programs(models)
 
 
-@pytest.mark.parametrize("kind", ["array", "variable", "twin"])
+@pytest.mark.parametrize("kind", ["array", pytest.param("variable", marks=pytest.mark.slow), "twin"])
 def test_data_that_have_changed_are_seen_by_the_next_run(kind: str, machines: list[Any]) -> None:
     scale = np.array([1.0, 2.0])
     if kind == "twin":
@@ -283,13 +300,14 @@ def test_a_change_that_no_value_shows_is_seen(through: str, monkeypatch: pytest.
     assert program_cache.borrow(model, default_engine(model), *settings, at) is not kept
 
 
-def test_the_next_run_samples_the_density_that_has_changed() -> None:
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("tensorflow", marks=pytest.mark.slow)])
+def test_the_next_run_samples_the_density_that_has_changed(backend: str) -> None:
     wall = [0.0]
     model = with_a_hidden_part(lambda q: wall[0] * 20.0 * tf.nn.relu(q[0] - 0.5))
-    settings = {"backend": "tensorflow", "chains": 4, "warmup": 0, "step_size": 0.5, "draws": 100}
-    assert run(model, **settings).position[..., 0].max() > 1.5
+    settings = {"backend": backend, "chains": 60, "warmup": 0, "step_size": 0.5, "draws": 3, "max_tree_depth": 2}
+    assert run(model, **settings).position[:, -1, 0].max() > 1.5
     wall[0] = 1.0
-    assert run(model, **settings).position[..., 0].max() < 1.5
+    assert run(model, **settings).position[:, -1, 0].max() < 1.5
 
 
 def test_what_the_density_changes_itself_is_no_change() -> None:

@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_draws_and_another_others(plain: Draws) -> 
 
 
 def test_the_same_seed_gives_the_same_draws_after_a_warmup() -> None:
-    options = {"warmup": 21, "step_size": None, "draws": 3}
+    options = {"warmup": 21, "step_size": None, "draws": 3, "max_tree_depth": 4}
     one, other = run(**options), run(**options)
     assert_same(one, other)
     np.testing.assert_array_equal(one.inverse_mass, other.inverse_mass)
@@ -125,7 +125,7 @@ def test_no_warmup_still_finds_a_step_size_unless_it_is_given() -> None:
 
 
 def test_a_fixed_step_size_survives_the_warmup() -> None:
-    draws = run(warmup=25, draws=2)
+    draws = run(warmup=25, draws=2, max_tree_depth=4)
     np.testing.assert_allclose(draws.stats["step_size"], 0.4, rtol=1e-12)
     assert (draws.inverse_mass != 1).all()
 
@@ -170,7 +170,7 @@ def structured_density(parts: dict[str, Any]) -> Any:
 
 def test_a_model_of_a_dict() -> None:
     model = Model.from_function(structured_density, variables={"mu": [], "theta": [2, 3]})
-    result = sample_chains(model, chains=3, warmup=30, draws=4, backend="numpy")
+    result = sample_chains(model, chains=3, warmup=30, draws=4, backend="numpy", max_tree_depth=5)
     posterior = result["posterior"]
     assert posterior["mu"].dims == ("chain", "draw")
     assert posterior["theta"].dims == ("chain", "draw", "theta_dim_0", "theta_dim_1")
@@ -185,7 +185,7 @@ def test_a_model_of_a_dict() -> None:
 def test_progress_is_monotone_and_its_phases_come_in_order(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slice_for(0.02, monkeypatch)
     seen: list[Progress] = []
-    draws = run(warmup=22, draws=6, step_size=None, executor=executor, progress=seen.append)
+    draws = run(warmup=22, draws=6, step_size=None, executor=executor, progress=seen.append, max_tree_depth=4)
     phases = list(dict.fromkeys(p.phase for p in seen))
     assert phases == ["compile", "warmup", "sampling"]
     assert [p.phase for p in seen] == sorted((p.phase for p in seen), key=phases.index)
@@ -246,7 +246,7 @@ def test_interrupted_before_the_first_draw(
 ) -> None:
     """Nothing of the warmup is passed off as draws."""
     slice_for(1e-6, monkeypatch)
-    cut = run(progress=interrupting(phase, share), warmup=20, draws=3, executor=executor)
+    cut = run(progress=interrupting(phase, share), warmup=20, draws=3, executor=executor, max_tree_depth=4)
     assert cut.interrupted
     np.testing.assert_array_equal(cut.done, np.zeros(4))
     assert cut.position.shape == (4, 3, 3)
@@ -254,7 +254,7 @@ def test_interrupted_before_the_first_draw(
 
 def test_interrupted_at_the_first_report_of_sampling_after_a_warmup(monkeypatch: pytest.MonkeyPatch) -> None:
     slice_for(1e-6, monkeypatch)
-    settings = {"warmup": 20, "draws": 8}
+    settings = {"warmup": 20, "draws": 8, "max_tree_depth": 3}
     cut = run(progress=interrupting("sampling", 0.0), **settings)
     whole = run(**settings)
     assert cut.done.max() <= 8

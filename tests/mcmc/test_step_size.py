@@ -8,6 +8,7 @@ from mcmc_models import gaussian
 
 from batchnuts.autobatch import batch
 from batchnuts.mcmc.metric import pooled_inverse_mass
+from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.step_size import adapt, adapt_if, pooled_step_size, start_adaptation
@@ -113,11 +114,14 @@ def test_pooled_inverse_mass_keeps_digits_far_from_zero_and_is_positive_for_chai
     assert (pooled_inverse_mass(np.ones((2, 3, 4))) > 0).all()
 
 
+def wide() -> Model:
+    """A Gaussian of variances from 1 to 400."""
+    return gaussian(8, covariance="diagonal", condition_number=400.0)
+
+
 @pytest.fixture(scope="module")
 def warmed_up():
-    """A Gaussian of variances from 1 to 400 after a warmup."""
-    model = gaussian(8, covariance="diagonal", condition_number=400.0)
-    return run_chains(model, SamplerSettings(chains=64, warmup=150, draws=60, seed=2), ExecutionSettings())
+    return run_chains(wide(), SamplerSettings(chains=32, warmup=150, draws=60, seed=2), ExecutionSettings())
 
 
 def test_warmup_arrives_at_the_target_acceptance(warmed_up) -> None:
@@ -138,19 +142,14 @@ def test_the_step_size_is_one_for_all_chains_and_draws(warmed_up) -> None:
     assert len(np.unique(warmed_up.stats["step_size"])) == 1
 
 
-def test_the_target_acceptance_is_heeded() -> None:
-    model = gaussian(4, covariance="ar1", correlation=0.5)
-    steps = []
-    for target in (0.65, 0.95):
-        # so few transitions come near it only
-        sampler = SamplerSettings(chains=10, warmup=40, draws=12, target_acceptance=target)
-        draws = run_chains(model, sampler, ExecutionSettings())
-        assert abs(draws.stats["acceptance_rate"].mean() - target) < 0.2
-        steps.append(draws.stats["step_size"][0, 0])
-    assert steps[0] > 1.3 * steps[1]
+def test_the_target_acceptance_is_heeded(warmed_up) -> None:
+    sampler = SamplerSettings(chains=32, warmup=150, draws=20, seed=2, target_acceptance=0.95)
+    careful = run_chains(wide(), sampler, ExecutionSettings())
+    assert abs(careful.stats["acceptance_rate"].mean() - 0.95) < 0.03
+    assert warmed_up.stats["step_size"][0, 0] > 1.3 * careful.stats["step_size"][0, 0]
 
 
 def test_the_identity_metric_is_kept_when_asked() -> None:
     model = gaussian(4, covariance="diagonal")
-    sampler = SamplerSettings(chains=6, warmup=21, draws=2, adapt_metric=False)
+    sampler = SamplerSettings(chains=6, warmup=21, draws=2, adapt_metric=False, max_tree_depth=3)
     np.testing.assert_array_equal(run_chains(model, sampler, NUMPY).inverse_mass, np.ones(4))

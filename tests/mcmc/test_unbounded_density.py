@@ -94,7 +94,7 @@ def test_the_draws_made_before_are_those_of_a_run_that_meets_none() -> None:
 def test_nan_and_minus_infinity_are_divergences_and_never_drawn(value: float) -> None:
     draws = run_chains(
         model_ending_with(value),
-        SamplerSettings(chains=CHAINS, warmup=20, draws=10),
+        SamplerSettings(chains=CHAINS, warmup=20, draws=10, max_tree_depth=4),
         ExecutionSettings(backend="numpy"),
     )
     assert np.isfinite(draws.stats["step_size"]).all()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from ways import every_other
 
 from batchnuts.autobatch.pfor import PforError, hessian, pfor
 
@@ -167,8 +168,12 @@ def compare(body: Callable[[Any], Any], *found: Any) -> None:
 @pytest.mark.parametrize("body", [*EVERYWHERE, *OUTSIDE_OF_XLA], ids=name_of)
 def test_as_the_sequential_loop(body: Any) -> None:
     compare(body, pfor(body, 4), pfor(body, 4, masked=True))
-    if body in EVERYWHERE:
-        compare(body, tf.function(lambda: pfor(body, 4), jit_compile=True, autograph=False)())
+
+
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@pytest.mark.parametrize("body", every_other(EVERYWHERE), ids=name_of)
+def test_as_the_sequential_loop_under_xla(body: Any) -> None:
+    compare(body, tf.function(lambda: pfor(body, 4), jit_compile=True, autograph=False)())
 
 
 def test_an_optional_that_a_loop_changes() -> None:

@@ -196,14 +196,14 @@ def check(steps: list[Step], varying: dict[str, bool], **how: Any) -> None:
 
 
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
-@examples(40)
+@examples(25)
 @given(steps, choices)
 def test_random_bodies(steps: list[Step], varying: dict[str, bool]) -> None:
     check(steps, varying, masked=None, xla=False)
 
 
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
-@examples(20)
+@examples(12)
 @given(steps, choices)
 def test_random_bodies_masked(steps: list[Step], varying: dict[str, bool]) -> None:
     check(steps, varying, masked=True, xla=False)

@@ -129,7 +129,7 @@ _REPORTED = pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.Fallback
 
 @_REPORTED
 @pytest.mark.parametrize("how", ["eager", "graph", "masked"])
-@examples(5)
+@examples(3)
 @given(programs)
 def test_loops_that_rows_leave_at_different_times(how: str, program: tuple[Any, ...]) -> None:
     check(program, how)

@@ -203,7 +203,7 @@ def test_the_least_recently_used_goes_first() -> None:
 def test_many_lane_counts_keep_a_few_machines(options: Any) -> None:
     """What goes does go: machine, blocks, and the functions that TensorFlow has of them."""
 
-    @batch(machines=3)
+    @batch(machines=2)
     def triangle(n):
         if n <= 0:
             return n
@@ -211,7 +211,7 @@ def test_many_lane_counts_keep_a_few_machines(options: Any) -> None:
 
     seen: list[weakref.ref[Any]] = []
     alive = []
-    for lanes in range(1, 6):
+    for lanes in range(1, 5):
         n = np.arange(1, lanes + 1)
         np.testing.assert_array_equal(triangle.run(n, **options), n * (n + 1) // 2)
         if options.get("executor") == "stackless":
@@ -220,7 +220,7 @@ def test_many_lane_counts_keep_a_few_machines(options: Any) -> None:
             seen.append(weakref.ref(triangle._machines.values()[-1]))
         gc.collect()
         alive.append(sum(one() is not None for one in seen))
-    assert alive[2:] == [alive[2]] * 3, alive
+    assert alive[1:] == [alive[1]] * 3, alive
     del triangle
     gc.collect()
     assert [one() for one in seen] == [None] * len(seen)

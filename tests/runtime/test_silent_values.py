@@ -184,7 +184,9 @@ def special_numbers(dtype: np.dtype) -> list[Any]:
     return [*some, *(-v for v in some), np.nan]
 
 
-@pytest.mark.parametrize(("dtype", "way"), rotating({str(d): d for d in (*INTEGERS, *FLOATS)}, {w: w for w in SPECIAL}))
+@pytest.mark.parametrize(
+    ("dtype", "way"), rotating({str(d): d for d in (*INTEGERS, *FLOATS)}, {w: w for w in SPECIAL}, always=0)
+)
 def test_operators_of_special_numbers(dtype: np.dtype, way: str) -> None:
     """Every operator and builtin, for all pairs of special values of every dtype, against NumPy's scalars."""
     special = special_numbers(dtype)

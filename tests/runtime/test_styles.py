@@ -57,9 +57,16 @@ def test_the_rows_computed(backend: dict[str, str], executor: str) -> None:
     ]  # inactive lanes' rows are an active one's
 
 
-@pytest.mark.parametrize(
-    ("case", "executor"), covering_rotating({name: name for name in ("virtual_machine", "stackless")})
-)
+def some_rotating() -> list[Any]:
+    """Of covering programs and executors a few: `test_executors` runs each of these programs in both styles, too."""
+    params = covering_rotating({name: name for name in ("virtual_machine", "stackless")})
+    return [
+        param if i < 10 else pytest.param(*param.values, id=param.id, marks=pytest.mark.slow)
+        for i, param in enumerate(params)
+    ]
+
+
+@pytest.mark.parametrize(("case", "executor"), some_rotating())
 def test_both_styles_give_the_same_on_tensorflow(case: Case, executor: str) -> None:
     """(On NumPy: test_executors.)"""
     options = {"executor": executor, **EAGER}
