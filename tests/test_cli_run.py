@@ -10,7 +10,8 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +176,9 @@ def with_signals(folder: Path, marker: str, numbers: Sequence[int], *overrides: 
     """Run until stderr shows the marker, then send the signals at once: exit code, stdout, stderr."""
     (folder / "long.yaml").write_text(CONFIG)
     line, options = command("--config", "long.yaml", *LONG, *overrides, cwd=folder)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": heed_signals}
-    with subprocess.Popen(line, **pipes, **options) as process:
+    with heeding_signals():
+        started = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    with started as process:
         assert process.stderr is not None
         seen = ""
         for text in process.stderr:
@@ -190,10 +192,19 @@ def with_signals(folder: Path, marker: str, numbers: Sequence[int], *overrides: 
     return process.returncode, out, seen + err
 
 
-def heed_signals() -> None:
-    """Tests run in the background may ignore them."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+@contextmanager
+def heeding_signals() -> Iterator[None]:
+    """Processes that are started within heed them, which tests that run in the background may ignore. (A function that
+    runs between fork and exec would be simpler, but JAX warns of any fork.)"""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ignored = [number for number in numbers if signal.getsignal(number) is signal.SIG_IGN]
+    try:
+        for number in ignored:
+            signal.signal(number, signal.SIG_DFL)
+        yield
+    finally:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +274,8 @@ def test_a_signal_while_libraries_are_imported_ends_quietly(
     line, options = command("--config", "small.yaml", f"execution.backend={backend}", cwd=tmp_path)
     options["env"].pop("TF_CPP_MIN_LOG_LEVEL", None)
     options["env"]["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{ROOT}"
-    done = subprocess.run(line, capture_output=True, timeout=240, preexec_fn=heed_signals, check=False, **options)
+    with heeding_signals():
+        done = subprocess.run(line, capture_output=True, timeout=240, check=False, **options)
     why = "interrupted" if number == "SIGINT" else f"ended by {number}"
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr == f"batchnuts: {why}; nothing was drawn yet and no file was written.\n"
