@@ -82,12 +82,13 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engin
     which the density could be evaluated.
     """
     library = engine.library
+    density = library.differentiated(model.flat_log_density)
     here = f"Model {model.name!r}: its log-density, given one chain's position"
     tried = 0
     for start in positions:
         tried += 1  # noqa: SIM113 (it is reported after the loop)
         try:
-            value, gradient = library.value_and_gradient(model.flat_log_density, library.tensor(start))
+            value, gradient = density(library.tensor(start))
             break
         except Exception as error:
             failure = error
@@ -148,7 +149,7 @@ def _check_twin(model: Model, start: NDArray[Any], library: TensorLibrary) -> No
     positions = library.tensor(np.resize(start, (lanes, model.dimension)))
     assert model.batched_value_and_gradient is not None
     try:
-        values, gradients = map(library.tensor, library.call(model.batched_value_and_gradient, positions))
+        values, gradients = map(library.tensor, library.compiled(model.batched_value_and_gradient)(positions))
     except Exception as error:
         raise ModelError(
             f"Model {model.name!r}: its batched_value_and_gradient, given {lanes} positions, failed with "

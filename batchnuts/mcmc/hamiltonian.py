@@ -8,6 +8,7 @@ depends on the form of M is in `metric.py`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,17 +42,27 @@ def value_and_gradient(model: Model, engine: Engine | None = None) -> Callable[[
 
     def density_and_gradient(position: Array) -> tuple[Array, Array]:
         library = tensor_library_of(position)
-        on_numpy = library is None
         if library is None:
-            library = (engine or default_engine(model)).library
-            position = library.tensor(position)
+            return on_numpy()(position)
         if by_hand is not None:
             log_density, gradient = library.call(by_hand, position)
         else:
             log_density, gradient = library.value_and_gradient(model.flat_log_density, position)
-        if on_numpy and library.trace_of(log_density) is None:
-            log_density, gradient = np.asarray(log_density)[()], np.asarray(gradient)
         return log_density, gradient
+
+    @functools.cache
+    def on_numpy() -> Callable[[Array], tuple[Array, Array]]:
+        """The same of NumPy's arrays, by the engine."""
+        library = (engine or default_engine(model)).library
+        function = library.compiled(by_hand) if by_hand is not None else library.differentiated(model.flat_log_density)
+
+        def both(position: Array) -> tuple[Array, Array]:
+            log_density, gradient = function(library.tensor(position))
+            if library.trace_of(log_density) is not None:  # of a constant position, in a graph
+                return log_density, gradient
+            return np.asarray(log_density)[()], np.asarray(gradient)
+
+        return both
 
     return primitive(density_and_gradient, batched=by_hand is not None, costly=True)
 

@@ -146,9 +146,9 @@ def _evaluated(model: Model, engine: Engine, position: np.ndarray) -> list[np.nd
     """Log-density and gradient at one position [dimension], of the density and of its twin, if it has one."""
     library = engine.library
     at = library.tensor(position)
-    found = [*library.value_and_gradient(model.flat_log_density, at)]
+    found = [*library.differentiated(model.flat_log_density)(at)]
     if model.batched_value_and_gradient is not None:
-        found += library.call(model.batched_value_and_gradient, library.reshape(at, (1, model.dimension)))
+        found += library.compiled(model.batched_value_and_gradient)(library.reshape(at, (1, model.dimension)))
     return [np.asarray(array) for array in found]
 
 

@@ -10,7 +10,7 @@ programs of 64 bits enters `enable_x64()` around the whole trace.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -65,8 +65,10 @@ def _elementwise(function: Function) -> Any:
 
 
 def _depends(function: Function, x: Array) -> bool:
-    """Whether a function's one result depends on its argument, other than through `stop_gradient`."""
+    """Whether a function has one result, which depends on its argument other than through `stop_gradient`."""
     jaxpr = jax.make_jaxpr(function)(x).jaxpr
+    if len(jaxpr.outvars) != 1:
+        return False
     reached = set(jaxpr.invars)
     for equation in jaxpr.eqns:
         variables = [v for v in equation.invars if isinstance(v, jax.extend.core.Var)]
@@ -260,16 +262,46 @@ class JaxLibrary(Formulas):
         return lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(x.dtype))
 
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
-        """See TensorLibrary, and `call`. Whether the value depends on x is known where x is not traced."""
-        function = _as_users(function, x)
-        if not isinstance(x, jax.core.Tracer):
-            value = function(x)
-            if not isinstance(value, jax.Array) or value.shape or not _depends(function, x):
-                return value, None
-        value, pull_back = jax.vjp(function, x)
+        """See TensorLibrary, and `call`."""
+        value, pull_back = jax.vjp(_as_users(function, x), x)
         if value.shape or value.dtype.kind != "f":
             return value, None
         return value, pull_back(lax.full_like(value, 1))[0]
+
+    def compiled(self, function: Function) -> Function:
+        """See TensorLibrary: each operation by itself would be compiled too, which takes longer."""
+        jitted = jax.jit(lambda *tensors: _as_users(function, *tensors)(*tensors))
+
+        def call(*tensors: Array) -> Any:
+            try:
+                return jitted(*tensors)
+            except jax.errors.ConcretizationTypeError:  # it branches on values
+                return self.call(function, *tensors)
+
+        return _with_64_bits(call)
+
+    def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
+        """See TensorLibrary. Where the function cannot be traced or gives no array, it runs as it stands."""
+        jitted = self.compiled(functools.partial(self.value_and_gradient, function))
+        sound: set[Any] = set()
+        """Shapes and dtypes for which the value is a scalar that depends on x."""
+
+        def both(x: Array) -> tuple[Any, Array | None]:
+            if (x.shape, x.dtype) not in sound:
+                try:
+                    depends = _depends(_as_users(function, x), x)
+                except (jax.errors.ConcretizationTypeError, TypeError):  # as it stands, the error is the user's own
+                    depends = True
+                    value = _as_users(function, x)(x)
+                    if not isinstance(value, jax.Array):
+                        return value, None
+                if not depends:
+                    return _as_users(function, x)(x), None
+                sound.add((x.shape, x.dtype))
+            value, gradient = jitted(x)
+            return value, gradient
+
+        return _with_64_bits(both)
 
     def trace_of(self, x: Array) -> object | None:
         """See TensorLibrary."""

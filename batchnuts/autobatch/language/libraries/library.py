@@ -177,6 +177,15 @@ class TensorLibrary(Library, Protocol):
     def as_callers(self, x: Array) -> Array:
         """A program's result in the widest dtype that the caller computes with: JAX may have those of 32 bits only."""
 
+    def compiled(self, function: Function) -> Function:
+        """A user's function, made once for many calls with arrays of a few shapes; as `call` otherwise.
+
+        It may be compiled when it is first called, if it can be traced, and has then the constants of that time.
+        """
+
+    def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
+        """`value_and_gradient` of a function in the same way; for arrays whose values are known."""
+
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
         """The value of a function of one float array, and its gradient, which has the shape of x.
 

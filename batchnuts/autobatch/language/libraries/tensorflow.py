@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -205,6 +207,12 @@ class TensorFlowLibrary(Formulas):
 
     untransformed = staticmethod(tf.autograph.experimental.do_not_convert)
     as_callers = staticmethod(lambda x: x)
+
+    compiled = staticmethod(lambda function: function)
+
+    def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
+        """See TensorLibrary: eagerly."""
+        return functools.partial(self.value_and_gradient, function)
 
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
         """See TensorLibrary."""
