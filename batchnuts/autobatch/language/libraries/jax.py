@@ -170,8 +170,11 @@ class JaxLibrary(Formulas):
 
     # Division and powers
 
-    _floor_divide_integers = staticmethod(jnp.floor_divide)
-    _remainder_of_integers = staticmethod(jnp.remainder)
+    def _floor_divide_integers(self, x: Array, y: Array) -> Array:
+        return jnp.floor_divide(x, y)
+
+    def _remainder_of_integers(self, x: Array, y: Array) -> Array:
+        return jnp.remainder(x, y)
 
     def power(self, x: Array, y: Array) -> Array:
         """See TensorLibrary. Of integers by repeated squares, since XLA reads an integer exponent modulo 64."""
@@ -249,7 +252,9 @@ class JaxLibrary(Formulas):
 
     # Functions
 
-    tensor = staticmethod(jnp.asarray)
+    def tensor(self, x: Array) -> Array:
+        """See TensorLibrary."""
+        return jnp.asarray(x)
 
     def call(self, function: Function, *tensors: Array) -> Any:
         """See TensorLibrary; 64-bit dtypes are on if an argument has one, whatever `jax_enable_x64` says."""
