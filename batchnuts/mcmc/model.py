@@ -287,7 +287,7 @@ class Model:
                 f"Model {self.name!r}: its initializer gave a {type(given).__name__} that is no array of real numbers. "
                 f"Expected {_INITIALIZER}.{named}"
             ) from None
-        with np.errstate(over="ignore"):  # a number that is too large is told as one that is not finite
+        with np.errstate(over="ignore"):  # a number that is too large is reported as not finite
             return array.astype(self.dtype)
 
     def coefficient_names(self) -> list[str]:

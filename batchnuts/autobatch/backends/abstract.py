@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.ir.program import TensorType
-from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES
+from batchnuts.autobatch.ir.program import Primitive, TensorType
+from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES, AbstractResult
 
 StandIns = Mapping[str, Any]
 """A value for each dtype kind, in place of one that is not known at compile time."""
@@ -28,6 +29,27 @@ def stand_in(type_: TensorType, values: StandIns) -> Any:
     if type_.weak:
         return value
     return np.full(type_.shape, value, type_.dtype)[()]
+
+
+def trace_with_literals(
+    trace: Callable[[Primitive, tuple[Any, ...], StandIns], tuple[AbstractResult, ...]],
+    function: Primitive,
+    arguments: tuple[Any, ...],
+) -> tuple[AbstractResult, ...]:
+    """`trace` with usual values in place of literals, or with zeros where it fails with those.
+
+    A literal may be an index, and zero may be valid where five is not. If both fail, the first failure is raised.
+    """
+    try:
+        return trace(function, arguments, USUAL)
+    except Exception:
+        if not any(leaf.weak for t in arguments for leaf in flatten(t)[0]):
+            raise
+        try:
+            return trace(function, arguments, ZEROS)
+        except Exception:
+            pass
+        raise
 
 
 def type_of_value(value: Any) -> TensorType:

@@ -13,10 +13,9 @@ from jax import lax
 
 from batchnuts.autobatch.backends.abstract import (
     TRACED_LANES,
-    USUAL,
-    ZEROS,
     StandIns,
     stand_in,
+    trace_with_literals,
     type_of_value,
     without_lanes,
 )
@@ -34,7 +33,7 @@ from batchnuts.autobatch.backends.backend import (
 from batchnuts.autobatch.backends.jax.machine import JitMachine
 from batchnuts.autobatch.backends.jax.work_estimate import inputs_used, primitive_work
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
-from batchnuts.autobatch.language.libraries.jax import LIBRARY, enable_x64
+from batchnuts.autobatch.language.libraries.jax import LIBRARY, with_64_bits
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 
@@ -42,19 +41,6 @@ MODES = ("xla", "eager")
 
 LONGEST_SUM = 32
 """Rows that XLA's compiler for processors sums in one plain loop."""
-
-
-def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with JAX's 64-bit dtypes on while it runs."""
-
-    @functools.wraps(function)
-    def with_64_bits(*arguments: Any, **options: Any) -> Any:
-        if jax.config.jax_enable_x64:
-            return function(*arguments, **options)
-        with enable_x64():
-            return function(*arguments, **options)
-
-    return with_64_bits
 
 
 class JaxBackend:
@@ -82,19 +68,10 @@ class JaxBackend:
 
     # ---- type inference ---------------------------------------------------------------------------------------
 
-    @_wide
+    @with_64_bits
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
         """Trace the function once; the jaxpr gives types, what is passed on unchanged, and what is used."""
-        try:
-            return self._trace(function, arguments, USUAL)
-        except Exception:
-            if not any(leaf.weak for t in arguments for leaf in flatten(t)[0]):
-                raise
-            try:  # a literal may be an index, and zero may be valid where five is not
-                return self._trace(function, arguments, ZEROS)
-            except Exception:  # the first failure is the one to show
-                pass
-            raise
+        return trace_with_literals(self._trace, function, arguments)
 
     def _trace(self, function: Primitive, arguments: tuple[Any, ...], literals: StandIns) -> tuple[AbstractResult, ...]:
         lanes = (TRACED_LANES,) if function.batched else ()
@@ -123,7 +100,7 @@ class JaxBackend:
 
     # ---- arrays -----------------------------------------------------------------------------------------------
 
-    @_wide
+    @with_64_bits
     def asarray(self, value: Any, dtype: str) -> Array:
         """See Backend."""
         return lax.convert_element_type(value, dtype) if isinstance(value, jax.Array) else np.array(value, dtype)
@@ -136,23 +113,23 @@ class JaxBackend:
         """See Backend."""
         return np.full(tuple(shape), value, dtype) if value else np.zeros(tuple(shape), dtype)
 
-    @_wide
+    @with_64_bits
     def cast(self, array: Any, dtype: str) -> Array:
         """See Backend."""
         return LIBRARY.cast(array, dtype)
 
-    @_wide
+    @with_64_bits
     def where(self, mask: Any, new: Any, old: Any) -> Array:
         """See Backend."""
         rank = max(len(new.shape), len(old.shape))
         return LIBRARY.where(mask.reshape((mask.shape[0],) + (1,) * (rank - 1)), new, old)
 
-    @_wide
+    @with_64_bits
     def count(self, mask: Any) -> Array:
         """See Backend."""
         return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(mask, "int32")), "int64")
 
-    @_wide
+    @with_64_bits
     def largest(self, values: Any, mask: Any) -> Array:
         """See dispatch.Reductions."""
         return jnp.max(jnp.where(mask, values, 0))
@@ -163,17 +140,17 @@ class JaxBackend:
         there = lax.eq(*jnp.broadcast_arrays(pc[:, None], places))
         return lax.convert_element_type(_sum_of_rows(lax.convert_element_type(there, "int32")), "int64")
 
-    @_wide
+    @with_64_bits
     def take_rows(self, memory: Any, rows: Any) -> Array:
         """See Backend."""
         return jnp.asarray(memory).at[rows].get(mode="promise_in_bounds")
 
-    @_wide
+    @with_64_bits
     def put_rows(self, memory: Any, rows: Any, values: Any) -> Array:
         """See Backend."""
         return jnp.asarray(memory).at[rows].set(values, mode="promise_in_bounds", unique_indices=True)
 
-    @_wide
+    @with_64_bits
     def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> Array:
         """See Backend: by a scatter; lanes that do not write get an index outside the buffer, which drops the row."""
         count, size = buffers.shape[0], buffers.shape[1]
@@ -182,7 +159,7 @@ class JaxBackend:
         slots = LIBRARY.where(mask, first + lax.convert_element_type(rows, "int32"), np.int32(count * size))
         return jnp.reshape(flat.at[slots].set(values, mode="drop"), buffers.shape)
 
-    @_wide
+    @with_64_bits
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
         """See Backend: by tracing it. In mode eager the cost of a dispatch is that of starting its functions."""
         if self.mode != "xla":
@@ -202,7 +179,7 @@ class JaxBackend:
         def one_lane(*values: Any) -> tuple[Array, ...]:
             return tuple(_as_type(result, type_) for result, type_ in zip(function(*values), outputs))
 
-        return _wide(jax.vmap(one_lane))
+        return with_64_bits(jax.vmap(one_lane))
 
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
         """See Backend."""
@@ -210,19 +187,19 @@ class JaxBackend:
         def over_rows(*values: Any) -> tuple[Array, ...]:
             return tuple(_as_type(result, type_) for result, type_ in zip(primitive.call(*values), outputs))
 
-        return _wide(over_rows)
+        return with_64_bits(over_rows)
 
     def as_one_op(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend: compiled in mode eager; the other one compiles more than that at once."""
-        return _wide(jax.jit(function)) if self.mode == "eager" else function
+        return with_64_bits(jax.jit(function)) if self.mode == "eager" else function
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend."""
-        return _wide(function if self.mode == "eager" else jax.jit(function))
+        return with_64_bits(function if self.mode == "eager" else jax.jit(function))
 
     def compile_machine(self, function: Callable[..., tuple[State, Any]], plain: bool) -> CompiledMachine:
         """See Backend."""
-        return Interpreted(_wide(function)) if self.mode == "eager" else JitMachine(function)
+        return Interpreted(with_64_bits(function)) if self.mode == "eager" else JitMachine(function)
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
         """See Backend: a host loop in eager mode, else one `lax.while_loop`.

@@ -13,10 +13,9 @@ import tensorflow as tf
 
 from batchnuts.autobatch.backends.abstract import (
     TRACED_LANES,
-    USUAL,
-    ZEROS,
     StandIns,
     stand_in,
+    trace_with_literals,
     type_of_value,
     without_lanes,
 )
@@ -89,16 +88,7 @@ class TensorFlowBackend:
 
     def evaluate(self, function: Primitive, arguments: tuple[Any, ...]) -> tuple[AbstractResult, ...]:
         """Trace the function once; the graph gives types, what is passed on unchanged, and what is used."""
-        try:
-            return self._trace(function, arguments, USUAL)
-        except Exception:
-            if not any(leaf.weak for t in arguments for leaf in flatten(t)[0]):
-                raise
-            try:  # a literal may be an index, and zero may be valid where five is not
-                return self._trace(function, arguments, ZEROS)
-            except Exception:  # the first failure is the one to show
-                pass
-            raise
+        return trace_with_literals(self._trace, function, arguments)
 
     def _trace(self, function: Primitive, arguments: tuple[Any, ...], literals: StandIns) -> tuple[AbstractResult, ...]:
         lanes = (TRACED_LANES,) if function.batched else ()

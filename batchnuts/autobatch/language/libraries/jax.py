@@ -40,7 +40,9 @@ def _as_users(function: Function, *arrays: Array) -> Function:
     return narrow
 
 
-def _with_64_bits(function: Function) -> Function:
+def with_64_bits(function: Function) -> Function:
+    """The function with JAX's 64-bit dtypes on while it runs."""
+
     @functools.wraps(function)
     def wide(*arguments: Any, **options: Any) -> Any:
         if jax.config.jax_enable_x64:
@@ -97,7 +99,7 @@ class JaxLibrary(Formulas):
                 and name not in ("as_callers", "untransformed")
                 and callable(function := getattr(self, name))
             ):
-                setattr(self, name, _with_64_bits(function))
+                setattr(self, name, with_64_bits(function))
 
     def dtype_of(self, x: Array) -> np.dtype[Any]:
         """See Library."""
@@ -248,7 +250,7 @@ class JaxLibrary(Formulas):
             results: tuple[Array, ...] = lax.optimization_barrier(tuple(function(*inside)))
             return results
 
-        return _with_64_bits(jax.jit(behind_barriers))
+        return with_64_bits(jax.jit(behind_barriers))
 
     # Functions
 
@@ -283,7 +285,7 @@ class JaxLibrary(Formulas):
             except jax.errors.ConcretizationTypeError:  # it branches on values
                 return self.call(function, *tensors)
 
-        return _with_64_bits(call)
+        return with_64_bits(call)
 
     def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
         """See TensorLibrary. Where the function cannot be traced or gives no array, it runs as it stands."""
@@ -306,7 +308,7 @@ class JaxLibrary(Formulas):
             value, gradient = jitted(x)
             return value, gradient
 
-        return _with_64_bits(both)
+        return with_64_bits(both)
 
     def trace_of(self, x: Array) -> object | None:
         """See TensorLibrary."""
