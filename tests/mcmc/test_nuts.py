@@ -107,7 +107,7 @@ class _Omitting(Orbit):
 def test_the_checks_across_subtrees_decide_some_trajectories() -> None:
     """The lengths of many trajectories are right, and some would be longer for want of any one of the checks."""
     options = NutsOptions(6, dtype="float64")
-    position = np.random.default_rng(0).normal(size=(250, 2)) / np.sqrt([1, 60])
+    position = np.random.default_rng(0).normal(size=(400, 2)) / np.sqrt([1, 60])
     step = 0.155
     keys, found = run(options, position, step, seed=5, target=STIFF, backend="numpy")
     n_steps = np.array([oracle.n_steps for oracle in expected(keys, position, step, options, STIFF)])
@@ -167,7 +167,7 @@ def test_states_are_drawn_with_their_multinomial_weights() -> None:
     a random part of its own) this is uniform on (0, 1) if, and only if, the drawing follows the prediction.
     """
     options = NutsOptions(4, dtype="float64")
-    lanes, step = 1200, 0.55
+    lanes, step = 2000, 0.55
     rng = np.random.default_rng(7)
     position = rng.normal(size=(lanes, 2)) * 0.6
     keys, found = run(options, position, step, seed=11)
@@ -196,7 +196,7 @@ def test_states_are_drawn_with_their_multinomial_weights() -> None:
 def test_the_target_is_invariant() -> None:
     """Exact draws of a correlated Gaussian are still exact draws after a transition with a long step."""
     value_and_gradient, covariance = gaussian_primitive(3)
-    lanes = 10_000
+    lanes = 20_000
     rng = np.random.default_rng(3)
     position = rng.multivariate_normal(np.zeros(3), covariance, size=lanes)
     gradient = -position @ np.linalg.inv(covariance)

@@ -121,7 +121,7 @@ def wide() -> Model:
 
 @pytest.fixture(scope="module")
 def warmed_up():
-    return run_chains(wide(), SamplerSettings(chains=32, warmup=150, draws=60, seed=2), ExecutionSettings())
+    return run_chains(wide(), SamplerSettings(chains=64, warmup=150, draws=60, seed=2), ExecutionSettings())
 
 
 def test_warmup_arrives_at_the_target_acceptance(warmed_up) -> None:

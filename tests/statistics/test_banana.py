@@ -23,7 +23,7 @@ def banana(q: Any) -> Any:
 
 def test_moments_of_a_bent_density() -> None:
     model = Model.from_function(banana, dimension=3)
-    draws = run_chains(model, *split_settings({"chains": 64, "warmup": 100, "draws": 120, "seed": 1}))
+    draws = run_chains(model, *split_settings({"chains": 64, "warmup": 120, "draws": 300, "seed": 1}))
     x, y, z = np.moveaxis(draws.position.astype("float64"), -1, 0)
     quantities = {
         "x": (x, 0.0),

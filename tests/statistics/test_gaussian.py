@@ -24,7 +24,7 @@ def moments(position: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"chains": 64, "warmup": 100, "draws": 100},
+        {"chains": 64, "warmup": 150, "draws": 200},
         pytest.param({"chains": 12, "warmup": 40, "draws": 60, "executor": "stackless"}, marks=pytest.mark.slow),
     ],
     ids=["virtual_machine", "stackless"],
