@@ -82,3 +82,7 @@ class LaneAssertionError(BatchnutsError):
 
 class StackOverflowError(BatchnutsError):
     """A lane recursed deeper than `max_stack_depth`; no result of the run is given out."""
+
+
+class SweepLimitError(BatchnutsError):
+    """A lane of a function with a bound on its sweeps (`autobatch.jax(..., max_sweeps=...)`) had not ended then."""

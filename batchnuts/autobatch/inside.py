@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.api import BatchedFunction
-from batchnuts.autobatch.backends.backend import Array
+from batchnuts.autobatch.backends.backend import Array, Backend
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.errors import LaneInputError
+from batchnuts.autobatch.ir.program import Program
 from batchnuts.autobatch.language.arrays import tensor_library, tensor_library_of
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.lru_cache import LruCache
@@ -27,48 +28,87 @@ KEPT = 16
 
 
 def jax(
-    function: BatchedFunction, *, max_stack_depth: int, check: bool = True, schedule: str | Schedule = "auto"
+    function: BatchedFunction,
+    *,
+    max_stack_depth: int,
+    max_sweeps: int | None = None,
+    check: bool = True,
+    schedule: str | Schedule = "auto",
 ) -> InsideFunction:
     """A batched function as a function of JAX arrays [lanes, ...], for use inside of JAX's transformations.
 
-    It works under `jax.jit`, `vmap`, `jvp`, in `lax.scan` and the like, and can be exported. It has no reverse-mode
-    derivative: how many sweeps its loop makes depends on values.
+    It works under `jax.jit`, `vmap`, `jvp`, in `lax.scan` and the like, and can be exported. How many sweeps its loop
+    makes depends on values, so it has a reverse-mode derivative (`grad`, `vjp`) only where these are bounded.
 
     max_stack_depth: frames that a lane's stacks hold; they cannot grow inside a program.
+    max_sweeps: the machine goes at most that often over its blocks; a lane that has not ended then has a fault. The
+        derivative makes every sweep three times, backward included, and keeps the machine's state 2 sqrt(max_sweeps)
+        times. None: no bound, and no reverse-mode derivative.
     check: True: calls raise the error of the first lane that has one; that is only possible outside of a trace. False:
         calls give (result, faults), with faults int32 [lanes], 0 where all is well; `raise_faults` raises for them.
     Where the caller has 64-bit dtypes off, results of 64 bits become 32 bits wide, as all that JAX computes then.
 
-    Raises TypeError for what is no batched function, ValueError for a depth below 1. Calls raise as
+    Raises TypeError for what is no batched function, ValueError for a depth or bound below 1. Calls raise as
     `BatchedFunction.run` does, and TypeError inside of a trace with check=True.
     """
-    return InsideFunction(function, "jax", max_stack_depth, check, schedule)
+    if max_sweeps is None:
+        return InsideFunction(function, get_backend("jax", "xla"), max_stack_depth, check, schedule)
+    get_backend("jax", "xla")  # where JAX is not installed, this says so
+    from batchnuts.autobatch.backends.jax.reverse import BoundedJaxBackend, guarded
+
+    backend = BoundedJaxBackend(_positive("max_sweeps", max_sweeps))
+    return InsideFunction(function, backend, max_stack_depth, check, schedule, max_sweeps, guarded)
 
 
 def tensorflow(
     function: BatchedFunction, *, max_stack_depth: int, check: bool = True, schedule: str | Schedule = "auto"
 ) -> InsideFunction:
-    """The same of tensors, for use inside of a `tf.function`, compiled by XLA or not; see `jax`."""
-    return InsideFunction(function, "tensorflow", max_stack_depth, check, schedule)
+    """The same of tensors, for use inside of a `tf.function`, compiled by XLA or not; see `jax`.
+
+    It has no gradient.
+    """
+    return InsideFunction(function, get_backend("tensorflow", "xla"), max_stack_depth, check, schedule)
+
+
+_NO_REVERSE = {
+    "jax": "a batched function has no reverse-mode derivative (jax.grad, jax.vjp) here, since the number of its steps "
+    "depends on values. Bound the number of sweeps, as autobatch.jax(..., max_sweeps=1000), or use forward mode "
+    "(jax.jvp, jax.jacfwd).",
+    "tensorflow": "a batched function has no gradient in TensorFlow, since the number of its steps depends on values. "
+    "With JAX it can have one: autobatch.jax(..., max_sweeps=1000).",
+}
+
+
+def _positive(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1; found {value!r}")
+    return value
 
 
 class InsideFunction:
     """Made by `jax` and `tensorflow`."""
 
     def __init__(
-        self, function: BatchedFunction, library: str, max_stack_depth: int, check: bool, schedule: str | Schedule
+        self,
+        function: BatchedFunction,
+        backend: Backend,
+        max_stack_depth: int,
+        check: bool,
+        schedule: str | Schedule,
+        max_sweeps: int | None = None,
+        prepare: Callable[[Program], Program] = lambda program: program,
     ) -> None:
         if not isinstance(function, BatchedFunction):
             raise TypeError(f"{function!r} is no batched function; decorate it with @autobatch.batch")
-        if isinstance(max_stack_depth, bool) or not isinstance(max_stack_depth, int) or max_stack_depth < 1:
-            raise ValueError(f"max_stack_depth must be an integer of at least 1; found {max_stack_depth!r}")
         self.function = function
-        self.max_stack_depth = max_stack_depth
+        self.max_stack_depth = _positive("max_stack_depth", max_stack_depth)
+        self.max_sweeps = max_sweeps
         self.check = check
         self.schedule = schedule
-        self._backend = get_backend(library, "xla")
-        self._library = tensor_library(library)
-        self._machines: LruCache[tuple[VirtualMachine, Callable[..., tuple[tuple[Array, ...], Array]]]] = LruCache(KEPT)
+        self._backend = backend
+        self._prepare = prepare
+        self._library = tensor_library(backend.name)
+        self._machines: LruCache[tuple[VirtualMachine, Callable[..., tuple[Array, ...]]]] = LruCache(KEPT)
         self._last: VirtualMachine | None = None
         self._call = self._library.untransformed(self._as_traced)
 
@@ -85,7 +125,7 @@ class InsideFunction:
             for leaf in flatten(map_leaves(self._on_lanes, argument, value))[0]
         ]
         machine, run = self._machine(inputs.types, inputs.lanes)
-        results, faults = run(*leaves)
+        *results, faults = run(*leaves)
         result_type = self.function.compiled(inputs.types, self._backend).result_type
         result = unflatten(flatten(result_type)[1], [self._library.as_callers(r) for r in results])
         if not self.check:
@@ -103,19 +143,21 @@ class InsideFunction:
         if self._last is not None:
             self._last.raise_faults(np.asarray(faults))
 
-    def _machine(
-        self, types: tuple[Any, ...], lanes: int
-    ) -> tuple[VirtualMachine, Callable[..., tuple[tuple[Array, ...], Array]]]:
+    def _machine(self, types: tuple[Any, ...], lanes: int) -> tuple[VirtualMachine, Callable[..., tuple[Array, ...]]]:
         key = (hashable(types), lanes)
         found = self._machines.get(key)
         if found is None:
-            machine = self.function.machine(types, lanes, self._backend, self.schedule, self.max_stack_depth)
+            program = self._prepare(self.function.compiled(types, self._backend).lowered)
+            machine = VirtualMachine(program, self._backend, lanes, self.max_stack_depth, self.schedule)
 
-            def run(*leaves: Array) -> tuple[tuple[Array, ...], Array]:
-                state = machine.run_inside(dict(zip(machine.program.vars_in, leaves)))
-                return machine.results(state), state["fault"]
+            def run(*leaves: Array) -> tuple[Array, ...]:
+                state = machine.run_inside(dict(zip(machine.program.vars_in, leaves)), self.max_sweeps)
+                return (*machine.results(state), state["fault"])
 
-            found = self._machines.put(key, (machine, self._backend.compile(run)))
+            compiled = self._backend.compile(run)
+            if self.max_sweeps is None:
+                compiled = self._library.without_reverse(compiled, _NO_REVERSE[self._backend.name])
+            found = self._machines.put(key, (machine, compiled))
         self._last = found[0]
         return found
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from jax import export
-from programs import ackermann, fibonacci, with_defaults
+from programs import CASES, Case, ackermann, fibonacci, with_defaults
 
 from batchnuts import autobatch
-from batchnuts.autobatch import LaneAssertionError, LaneInputError, StackOverflowError, batch
+from batchnuts.autobatch import LaneAssertionError, LaneInputError, StackOverflowError, SweepLimitError, batch, ops
+from batchnuts.autobatch.language.pytree import flatten, unflatten
 
 N = np.array([3, 7, 4, 5], "int32")
 FIB = np.array([3, 21, 5, 8])
@@ -85,10 +86,122 @@ def test_forward_derivatives() -> None:
     np.testing.assert_allclose(tangent, n * x ** (n - 1.0), rtol=1e-6)
 
 
-def test_reverse_derivatives_are_refused() -> None:
-    of_power = autobatch.jax(power, max_stack_depth=8, check=False)
-    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
-        jax.grad(lambda x: of_power(x, np.array([2]))[0].sum())(np.array([2.0], "float32"))
+def test_reverse_derivatives_need_a_bound() -> None:
+    unbounded = autobatch.jax(power, max_stack_depth=8, check=False)
+    x, n = np.array([2.0], "float32"), np.array([2])
+    with pytest.raises(TypeError, match=r"no reverse-mode derivative .* autobatch.jax\(..., max_sweeps=1000\)"):
+        jax.grad(lambda x: unbounded(x, n)[0].sum())(x)
+    in_tensorflow = autobatch.tensorflow(power, max_stack_depth=8, check=False)
+    with tf.GradientTape() as tape:
+        tape.watch(tensor := tf.constant(x))
+        value, _ = in_tensorflow(tensor, n)
+    with pytest.raises(TypeError, match="no gradient in TensorFlow"):
+        tape.gradient(value, tensor)
+
+
+def test_reverse_derivatives() -> None:
+    x, n = np.array([1.5, 2.0, 0.5], "float32"), np.array([0, 3, 5])
+    bounded = autobatch.jax(power, max_stack_depth=8, max_sweeps=40, check=False)
+
+    def total(x: Any) -> Any:
+        return bounded(x, n)[0].sum()
+
+    np.testing.assert_allclose(jax.jit(jax.grad(total))(x), n * x ** (n - 1.0), rtol=1e-6)
+    both = np.stack([x, x + 1])
+    np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(total)))(both), n * both ** (n - 1.0), rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.hessian(total))(x), np.diag(n * (n - 1) * x ** (n - 2.0)), rtol=1e-6)
+
+
+@batch
+def infinite_elsewhere(x: Any, n: Any) -> Any:
+    """The derivative of every operation that a lane at 1 does not need for its result is infinite there."""
+    unused = ops.sqrt(x - 1.0)
+    if n == 0:
+        return unused
+    if x > 1.5:
+        y = ops.log(x - 1.0)
+    else:
+        y = x * 2.0
+    if n < 0:
+        y = y + infinite_elsewhere(x, 0)
+    return y + 1.0 / x
+
+
+def test_what_a_lane_does_not_use_has_no_derivative() -> None:
+    """On inactive lanes, in branches that are not taken, of values that nothing reads."""
+    bounded = autobatch.jax(infinite_elsewhere, max_stack_depth=4, max_sweeps=20, check=False)
+    x, n = np.array([1.0, 3.0, 2.0, 1.25], "float32"), np.array([1, 1, -1, 0])
+    slope = jax.jit(jax.grad(lambda x: bounded(x, n)[0].sum()))(x)
+    expected = [2.0 - 1.0, 1 / 2 - 1 / 9, 1.0 + 0.5 - 1 / 4, 1.0]
+    np.testing.assert_allclose(slope, expected, rtol=1e-6)
+
+
+WITH_FLOATS = ("mixed_lanes", "oscillator", "power_iteration")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.name in WITH_FLOATS else pytest.mark.slow)
+        for case in CASES
+        if any(isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" for leaf in flatten(case.inputs)[0])
+    ],
+)
+def test_both_modes_have_one_derivative(case: Case) -> None:
+    """Lane by lane, c . (J t) = (J^T c) . t for random c and t: J t by forward mode without a bound on the sweeps."""
+    leaves, tree = flatten(case.inputs)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f"]
+
+    def floats_of(max_sweeps: int | None) -> Any:
+        function = autobatch.jax(case.function, max_stack_depth=32, max_sweeps=max_sweeps, check=False)
+
+        def results(*floats: Any) -> Any:
+            given = list(leaves)
+            for i, values in zip(places, floats):
+                given[i] = values
+            result, faults = function(*unflatten(tree, given))
+            return [leaf for leaf in flatten(result)[0] if jnp.issubdtype(leaf.dtype, jnp.floating)], faults
+
+        return results
+
+    def of_lanes(x: Any, y: Any) -> Any:
+        return sum((np.asarray(a) * np.asarray(b)).reshape(len(a), -1).sum(1) for a, b in zip(x, y))
+
+    rng = np.random.default_rng(0)
+
+    def random_like(arrays: Any) -> Any:
+        return [rng.normal(size=array.shape).astype(array.dtype) for array in arrays]
+
+    with jax.enable_x64(True):
+        x = [leaves[i] for i in places]
+        t = random_like(x)
+        value, forward, _ = jax.jit(lambda x, t: jax.jvp(floats_of(None), x, t, has_aux=True))(x, t)
+        c = random_like(value)
+        pulled, pull_back, faults = jax.vjp(jax.jit(floats_of(400)), *x, has_aux=True)
+        backward = pull_back(c)
+    np.testing.assert_array_equal(faults, 0)
+    for one, other in zip(value, pulled, strict=True):
+        np.testing.assert_array_equal(one, other)
+    rtol = 1e-4 if any(array.dtype == "float32" for array in value) else 1e-9
+    np.testing.assert_allclose(of_lanes(c, forward), of_lanes(t, backward), rtol=rtol)
+
+
+def test_memory_of_a_derivative_grows_as_the_root_of_the_sweeps() -> None:
+    def temporaries(max_sweeps: int) -> int:
+        bounded = autobatch.jax(power, max_stack_depth=64, max_sweeps=max_sweeps, check=False)
+        x, n = jnp.ones(64), np.arange(64)
+        compiled = jax.jit(jax.grad(lambda x: bounded(x, n)[0].sum())).lower(x).compile()
+        return int(compiled.memory_analysis().temp_size_in_bytes)
+
+    assert temporaries(10_000) < 8 * temporaries(400)  # 5 times, and 25 if every state were kept
+
+
+def test_a_lane_that_has_not_ended_is_an_error() -> None:
+    bounded = autobatch.jax(power, max_stack_depth=8, max_sweeps=3)
+    x = np.array([2.0, 2.0], "float32")
+    np.testing.assert_array_equal(bounded(x, np.array([0, 0])), [1.0, 1.0])
+    with pytest.raises(SweepLimitError, match=r"lane 1 had not ended after 3 sweeps .*larger max_sweeps"):
+        bounded(x, np.array([0, 5]))
 
 
 def test_exported_and_read_back() -> None:
@@ -145,6 +258,8 @@ def test_mistakes_are_named() -> None:
         autobatch.jax(lambda x: x, max_stack_depth=2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_stack_depth must be an integer of at least 1; found 0"):
         autobatch.jax(fibonacci, max_stack_depth=0)
+    with pytest.raises(ValueError, match="max_sweeps must be an integer of at least 1; found 0"):
+        autobatch.jax(fibonacci, max_stack_depth=1, max_sweeps=0)
     with pytest.raises(LaneInputError, match="without a lane axis"):
         inside(jnp.int32(3))
     function = autobatch.tensorflow(fibonacci, max_stack_depth=16, check=False)

@@ -104,7 +104,8 @@ class MachineBlocks:
                 state[f"timeline:{name}"] = arrays.full((size,), 0, "int32")
         return state
 
-    def _fault(self, fault: Fault) -> int:
+    def add_fault(self, fault: Fault) -> int:
+        """The code under which lanes record it."""
         self.faults.append(fault)
         return len(self.faults)
 
@@ -114,11 +115,11 @@ class MachineBlocks:
         for step in steps:
             match step:
                 case PushOp(var):
-                    codes[id(step)] = self._fault(Fault(FaultKind.STACK_OVERFLOW, var))
+                    codes[id(step)] = self.add_fault(Fault(FaultKind.STACK_OVERFLOW, var))
                 case WriteRowOp():
-                    codes[id(step)] = self._fault(Fault(FaultKind.OUTSIDE_BUFFER, step.buffer, step.source))
+                    codes[id(step)] = self.add_fault(Fault(FaultKind.OUTSIDE_BUFFER, step.buffer, step.source))
                 case AssertOp():
-                    codes[id(step)] = self._fault(Fault(FaultKind.ASSERTION, step.message, step.source))
+                    codes[id(step)] = self.add_fault(Fault(FaultKind.ASSERTION, step.message, step.source))
         return codes
 
     def entries_changed(self, label: str) -> tuple[str, ...]:
@@ -160,7 +161,7 @@ class MachineBlocks:
         call_code = 0
         if isinstance(block.terminator, PushGotoOp):
             callee = self.program.graph.block(block.terminator.target_label).owner
-            call_code = self._fault(Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}"))
+            call_code = self.add_fault(Fault(FaultKind.STACK_OVERFLOW, f"{callee}.{RETURN_ADDRESS}"))
 
         def run(state: State) -> State:
             state = state.copy()

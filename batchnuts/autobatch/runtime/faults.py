@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchnuts.autobatch.errors import BatchnutsError, LaneAssertionError, Source, StackOverflowError
+from batchnuts.autobatch.errors import BatchnutsError, LaneAssertionError, Source, StackOverflowError, SweepLimitError
 from batchnuts.autobatch.runtime.lane_storage import RETURN_ADDRESS
 
 LARGEST_STACK_DEPTH = 1 << 16
@@ -26,6 +26,7 @@ class FaultKind(enum.Enum):
     CALL_DEPTH = "calls nested too deep"
     OUTSIDE_BUFFER = "write outside a buffer"
     ASSERTION = "assertion"
+    TOO_MANY_SWEEPS = "not ended within the sweeps that were given"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Fault:
 
     kind: FaultKind
     subject: str
-    """The variable whose stack or buffer it is; the function called too deep; of an assertion, its message."""
+    """The variable whose stack or buffer it is; the function called too deep; of an assertion, its message; the number
+    of sweeps."""
     source: Source | None = None
 
     def error(self, faulty: np.ndarray, stack_depth: int | None = None, is_given: bool = True) -> BatchnutsError:
@@ -62,6 +64,11 @@ class Fault:
                     f"lane {lane} recursed too deep in {function!r}: the stack of {what} holds {depth} frames"
                     f"{count}. "
                     + ("Give a larger max_stack_depth, or None to let the stack grow." if is_given else _at_most(depth))
+                )
+            case FaultKind.TOO_MANY_SWEEPS:
+                return SweepLimitError(
+                    f"lane {lane} had not ended after {self.subject} sweeps over the program's blocks{count}. Give a "
+                    "larger max_sweeps."
                 )
             case FaultKind.CALL_DEPTH:
                 return StackOverflowError(

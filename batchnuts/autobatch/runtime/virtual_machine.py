@@ -31,7 +31,7 @@ from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.ir.program import Program, VariableAllocation
 from batchnuts.autobatch.runtime.block_code import MachineBlocks
 from batchnuts.autobatch.runtime.block_costs import block_work, costs_of
-from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH
+from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH, Fault, FaultKind
 from batchnuts.autobatch.scheduling.dispatch import Rule
 from batchnuts.autobatch.scheduling.policies import ending_early, make_schedule
 from batchnuts.autobatch.scheduling.schedule import Schedule
@@ -218,11 +218,18 @@ class VirtualMachine:
         """From `start` until every lane has halted."""
         return self.advance(self.start(inputs), np.iinfo(np.int64).max)
 
-    def run_inside(self, inputs: dict[str, Array]) -> State:
-        """The same, as a part of a program that is being traced: nothing is compiled by it."""
+    def run_inside(self, inputs: dict[str, Array], max_sweeps: int | None = None) -> State:
+        """The same, as a part of a program that is being traced: nothing is compiled by it.
+
+        max_sweeps: after these, lanes that have not halted get a fault.
+        """
         state = self.code.start(inputs, on_host=False)
-        limits = (self.backend.asarray(number, "int64") for number in (np.iinfo(np.int64).max, 0))
-        return {**state, **self._sweeps(state, *limits)[0]}
+        limits = (self.backend.asarray(n, "int64") for n in (max_sweeps or np.iinfo(np.int64).max, 0))
+        state |= self._sweeps(state, *limits)[0]
+        if max_sweeps is not None:
+            code = self.code.add_fault(Fault(FaultKind.TOO_MANY_SWEEPS, str(max_sweeps)))
+            self.code.storage.record_fault(state, state["pc"] != self.halted, code)
+        return state
 
     def is_finished(self, state: State) -> bool:
         """Whether every lane has halted."""

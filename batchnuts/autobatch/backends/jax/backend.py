@@ -152,12 +152,13 @@ class JaxBackend:
 
     @with_64_bits
     def write_rows(self, buffers: Any, mask: Any, rows: Any, values: Any) -> Array:
-        """See Backend: by a scatter; lanes that do not write get an index outside the buffer, which drops the row."""
+        """See Backend: by a scatter; lanes that do not write get an index outside the buffers, which drops the row."""
         count, size = buffers.shape[0], buffers.shape[1]
         flat = jnp.reshape(jnp.asarray(buffers), (count * size, *buffers.shape[2:]))
-        first = np.arange(count, dtype="int32") * np.int32(size)
-        slots = LIBRARY.where(mask, first + lax.convert_element_type(rows, "int32"), np.int32(count * size))
-        return jnp.reshape(flat.at[slots].set(values, mode="drop"), buffers.shape)
+        lanes = np.arange(count, dtype="int32")
+        inside = lanes * np.int32(size) + lax.convert_element_type(rows, "int32")
+        slots = LIBRARY.where(mask, inside, np.int32(count * size) + lanes)
+        return jnp.reshape(flat.at[slots].set(values, mode="drop", unique_indices=True), buffers.shape)
 
     @with_64_bits
     def work(self, function: Primitive, inputs: tuple[TensorType, ...]) -> Work | None:
@@ -214,33 +215,39 @@ class JaxBackend:
             touched, taken = carried
             return (self.count(touched["pc"] < plan.halted) > leave_at) & (taken < budget)
 
-        def one_sweep(carried: tuple[State, Any]) -> tuple[State, Any]:
+        def next_sweep(carried: tuple[State, Any]) -> tuple[State, Any]:
             touched, taken = carried
-            now = {**state, **touched}
-            for_all = plan.is_for_all(now["sweeps"])
-            chosen = plan.rule.most_active(self._waiting(now["pc"], plan.halted), self) if plan.one_choice else None
-            runs: dict[int, Any] = {}
-            served: dict[int, Any] = {}
-            for step in plan.steps:
-                block = step.index
-                if step.free or chosen is not None:
-                    waiting = self.count(now["pc"] == block)
-                    due = waiting > 0 if chosen is None else chosen == block
-                else:
-                    by_block = self._waiting(now["pc"], plan.halted)
-                    waiting = by_block[block]
-                    due = plan.rule.is_due(block, step.group_start, by_block, self) | (for_all & (waiting > 0))
-                runs[block] = runs.get(block, 0) + lax.convert_element_type(due, "int64")
-                served[block] = served.get(block, 0) + LIBRARY.where(due, waiting, np.int64(0))
-                now = _run_if_due(step, due, now)
-            now["sweeps"] = now["sweeps"] + 1
-            for name, counts in (("executions", runs), ("active", served)):
-                now[name] = now[name] + jnp.stack([jnp.asarray(counts[block]) for block in range(plan.halted)])
-            return {name: now[name] for name in touched}, taken + 1
+            return self.one_sweep(plan, state, touched, _run_if_due), taken + 1
 
         touched = {name: jnp.asarray(state[name]) for name in plan.touches}
-        touched, taken = lax.while_loop(goes_on, one_sweep, (touched, jnp.zeros_like(budget)))
+        touched, taken = lax.while_loop(goes_on, next_sweep, (touched, jnp.zeros_like(budget)))
         return {**state, **touched}, taken
+
+    def one_sweep(
+        self, plan: SweepPlan, state: State, touched: State, run_if_due: Callable[[BlockStep, Any, State], State]
+    ) -> State:
+        """The entries `touched` of the state after the next sweep, while it is traced."""
+        now = {**state, **touched}
+        for_all = plan.is_for_all(now["sweeps"])
+        chosen = plan.rule.most_active(self._waiting(now["pc"], plan.halted), self) if plan.one_choice else None
+        runs: dict[int, Any] = {}
+        served: dict[int, Any] = {}
+        for step in plan.steps:
+            block = step.index
+            if step.free or chosen is not None:
+                waiting = self.count(now["pc"] == block)
+                due = waiting > 0 if chosen is None else chosen == block
+            else:
+                by_block = self._waiting(now["pc"], plan.halted)
+                waiting = by_block[block]
+                due = plan.rule.is_due(block, step.group_start, by_block, self) | (for_all & (waiting > 0))
+            runs[block] = runs.get(block, 0) + lax.convert_element_type(due, "int64")
+            served[block] = served.get(block, 0) + LIBRARY.where(due, waiting, np.int64(0))
+            now = run_if_due(step, due, now)
+        now["sweeps"] = now["sweeps"] + 1
+        for name, counts in (("executions", runs), ("active", served)):
+            now[name] = now[name] + jnp.stack([jnp.asarray(counts[block]) for block in range(plan.halted)])
+        return {name: now[name] for name in touched}
 
 
 def _sum_of_rows(x: Any) -> Any:

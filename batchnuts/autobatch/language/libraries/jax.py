@@ -18,6 +18,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.interpreters import ad, batching, mlir
 
 from batchnuts.autobatch.language.libraries.library import Array, Function
 from batchnuts.autobatch.language.libraries.tensors import Formulas
@@ -80,8 +81,20 @@ def _depends(function: Function, x: Array) -> bool:
     return isinstance(result, jax.extend.core.Var) and result in reached
 
 
-_OUTSIDE = ("as_callers", "untransformed")
+_OUTSIDE = ("as_callers", "untransformed", "without_reverse")
 """Functions of the library that are not run with 64 bits on."""
+
+
+def _refuse(*_: Any, message: str) -> Any:
+    raise TypeError(message)
+
+
+_without_reverse = jax.extend.core.Primitive("without_reverse")
+_without_reverse.def_impl(lambda x, message: x)
+_without_reverse.def_abstract_eval(lambda x, message: x)
+mlir.register_lowering(_without_reverse, lambda _, x, message: [x])
+batching.defvectorized(_without_reverse)
+ad.deflinear2(_without_reverse, _refuse)
 
 
 class JaxLibrary(Formulas):
@@ -94,11 +107,7 @@ class JaxLibrary(Formulas):
 
     def __init__(self) -> None:
         for name in dir(self):
-            if (
-                not name.startswith("_")
-                and name not in ("as_callers", "untransformed")
-                and callable(function := getattr(self, name))
-            ):
+            if not name.startswith("_") and name not in _OUTSIDE and callable(function := getattr(self, name)):
                 setattr(self, name, with_64_bits(function))
 
     def dtype_of(self, x: Array) -> np.dtype[Any]:
@@ -267,6 +276,14 @@ class JaxLibrary(Formulas):
     def as_callers(self, x: Array) -> Array:
         """See TensorLibrary; called outside of `enable_x64`."""
         return lax.convert_element_type(x, jax.dtypes.canonicalize_dtype(x.dtype))
+
+    def without_reverse(self, function: Function, message: str) -> Function:
+        """See TensorLibrary."""
+
+        def barred(x: Array) -> Array:
+            return _without_reverse.bind(x, message=message) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+
+        return lambda *arrays: tuple(map(barred, function(*arrays)))
 
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
         """See TensorLibrary, and `call`."""

@@ -177,6 +177,10 @@ class TensorLibrary(Library, Protocol):
     def as_callers(self, x: Array) -> Array:
         """A program's result in the widest dtype that the caller computes with: JAX may have those of 32 bits only."""
 
+    def without_reverse(self, function: Function, message: str) -> Function:
+        """The same function of arrays to a tuple of arrays; its reverse-mode derivative raises TypeError with the
+        message."""
+
     def compiled(self, function: Function) -> Function:
         """A user's function, made once for many calls with arrays of a few shapes; as `call` otherwise.
 

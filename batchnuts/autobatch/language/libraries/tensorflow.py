@@ -208,6 +208,18 @@ class TensorFlowLibrary(Formulas):
     untransformed = staticmethod(tf.autograph.experimental.do_not_convert)
     as_callers = staticmethod(lambda x: x)
 
+    def without_reverse(self, function: Function, message: str) -> Function:
+        """See TensorLibrary."""
+
+        def refuse(*_: Array) -> Array:
+            raise TypeError(message)
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def without(*arrays: Array) -> Any:  # stop_gradient: else a program is traced that keeps all for a gradient
+            return function(*map(tf.stop_gradient, arrays)), refuse
+
+        return lambda *arrays: without(*arrays)
+
     compiled = staticmethod(lambda function: function)
 
     def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
