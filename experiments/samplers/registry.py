@@ -81,6 +81,12 @@ class StanOptions(Settings):
     processes: int = Field(1, ge=1, description="chains that run at the same time, each in its own process")
 
 
+class NutpieOptions(Settings):
+    """Options of `sampler: nutpie`."""
+
+    cores: int = Field(1, ge=1, description="chains that run at the same time, each on a thread of its own")
+
+
 @dataclass(frozen=True)
 class Registered:
     """A sampler's options, the module that has it, and what a user installs to get it."""
@@ -103,4 +109,5 @@ REGISTRY: dict[str, Registered] = {
     "blackjax": Registered(BlackjaxOptions, "blackjax_sharded", "blackjax"),
     "numpyro": Registered(NoOptions, "numpyro_vectorized", "numpyro"),
     "stan": Registered(StanOptions, "stan", "stan"),
+    "nutpie": Registered(NutpieOptions, "nutpie_numba", "nutpie"),
 }

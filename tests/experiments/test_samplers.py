@@ -179,7 +179,8 @@ def test_the_limit_keeps_the_log_density_alive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "library", "package"), [("blackjax",) * 3, ("numpyro",) * 3, ("stan", "stan", "pystan")]
+    ("sampler", "library", "package"),
+    [("blackjax",) * 3, ("numpyro",) * 3, ("stan", "stan", "pystan"), ("nutpie",) * 3],
 )
 def test_a_missing_library_is_named(sampler: str, library: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -193,6 +194,8 @@ def test_a_missing_library_is_named(sampler: str, library: str, package: str, mo
         ("numpyro", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
         ("stan", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
         ("stan", {}, {"device": "gpu"}, "on the CPU only"),
+        ("nutpie", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
+        ("nutpie", {}, {"device": "gpu"}, "on the CPU only"),
         ("tfp_autobatched", {"executor": "stackless"}, {}, "set mode: eager"),
         ("tfp_autobatched", {}, {"measure_ess": True}, "set it to 1"),
         ("tfp_autobatched", {"trajectories_per_step": 3}, {}, "expected a divisor of transitions, which is 4"),
