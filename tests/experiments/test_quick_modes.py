@@ -37,6 +37,7 @@ TINY = {
     ],
     "benchmark": [
         "problems.gauss.model.dimension=3", "run.chains=[2]", "claims.gauss_vmap.chains=2", "run.transitions=4",
+        *(f"curves.{name}.chains=[2]" for name in ("batchnuts", "batchnuts_jax", "nutpie")),
         "run.max_tree_depth=3", "measurement.repetitions=1",
     ],
     "scaling": [
