@@ -1,8 +1,8 @@
-"""The benchmark: batchnuts and the alternatives to it, on four targets of different shape.
+"""The benchmark: batchnuts on both engines and the alternatives to it, on four targets of different shape.
 
-Throughput (useful gradients per second), what it is worth (effective samples per second), and what it costs (seconds
-to compile, memory), beside the leapfrog limit. Also writes results.json, every figure of the tables by target, curve
-and number of chains.
+Throughput (useful gradients per second), what it is worth (effective samples per second, also as a ratio to the best
+other sampler), and what it costs (seconds to compile, memory), beside the leapfrog limit. Also writes results.json,
+every figure of the tables by target, curve and number of chains.
 
     python -m batchnuts.experiments.benchmark --config benchmark.yaml
 """
@@ -16,6 +16,8 @@ from typing import Any
 
 from batchnuts.experiments.harness import plots
 from batchnuts.experiments.harness.experiment import Experiment, main
+from batchnuts.experiments.harness.results import Value
+from batchnuts.experiments.samplers.comparison import compared, comparison_table
 from batchnuts.experiments.samplers.config import Measure
 from batchnuts.experiments.samplers.results import QUANTITIES, Results
 from batchnuts.experiments.samplers.subject import SAMPLERS
@@ -57,22 +59,41 @@ def pictures(results: Results) -> Mapping[str, Any]:
 
 
 def tables(results: Results) -> str:
-    """Every measure on every target."""
-    return measure_tables(results, MEASURES)
+    """Ours beside the best peer, then every measure on every target."""
+    parts = []
+    for problem, settings in results.config.problems.items():
+        if found := comparison_table(results, "ess_per_second", problem):
+            parts += [f"{settings.label}:", found]
+    if parts:
+        parts.insert(0, COMPARED)
+    return "\n\n".join([*parts, measure_tables(results, MEASURES)])
+
+
+COMPARED = """\
+## Ours over the best peer
+
+Effective samples per second of ours, divided by those of the other sampler that makes most with as many chains: the
+ratio of the medians (from our lowest over its highest to our highest over its lowest)."""
 
 
 def as_json(results: Results) -> str:
-    """{target: {curve: {chains: {measure: {value, low, high, repetitions}}}}}."""
+    """{target: {curve: {chains: {measure: {value, low, high, repetitions}}}}}, and for ours "over_best_peer", which
+    also names the peer's curve."""
     config = results.config
     found: dict[str, Any] = {}
+
+    def note(problem: str, curve: str, chains: int, key: str, value: Value, **others: str) -> None:
+        figures = {"value": value.value, "low": value.low, "high": value.high, "repetitions": value.repetitions}
+        point = found.setdefault(problem, {}).setdefault(curve, {}).setdefault(str(chains), {})
+        point[key] = {**figures, **others}
+
     for problem in config.problems:
         for curve in config.curves:
             for measure in MEASURES:
                 for value in results.values(measure, curve, problem):
-                    point = found.setdefault(problem, {}).setdefault(curve, {}).setdefault(str(value.size), {})
-                    point[measure] = {
-                        "value": value.value, "low": value.low, "high": value.high, "repetitions": value.repetitions,
-                    }  # fmt: skip
+                    note(problem, curve, value.size, measure, value)
+        for point in compared(results, "ess_per_second", problem):
+            note(problem, point.curve, point.chains, "over_best_peer", point.ratio, peer=point.best.curve)
     return json.dumps(found, indent=1) + "\n"
 
 

@@ -109,10 +109,17 @@ def traced(folder: Path) -> Traced:
 
 
 def one_chunk(config: ExperimentConfig, problem: str, chains: int) -> Task:
-    """The task of the config's first curve of our own sampler, in one chunk."""
-    name = next((name for name, curve in config.curves.items() if curve.sampler == "batchnuts"), None)
-    if name is None:
+    """The task of the config's first curve of our own sampler on TensorFlow, in one chunk."""
+    ours = [name for name, curve in config.curves.items() if curve.sampler == "batchnuts"]
+    if not ours:
         raise ConfigError("curves: found none with the sampler batchnuts; expected one.")
+    name = next((name for name in ours if config.curves[name].options["backend"] == "tensorflow"), None)
+    if name is None:
+        found = config.curves[ours[0]].options["backend"]
+        raise ConfigError(
+            f"curves.{ours[0]}.options.backend: found {found!r}; expected 'tensorflow', whose profiler records the "
+            "kernels. Set it, or run.backend, to tensorflow."
+        )
     if problem not in config.problems:
         raise ConfigError(f"--problem {problem}: expected one of {', '.join(config.problems)}.")
     task = config.task(name, problem, chains)

@@ -62,6 +62,9 @@ class RunSettings(Settings):
     max_tree_depth: int = Field(10, ge=1, le=20, description="a trajectory doubles at most this many times")
     leapfrogs_per_leaf: int = Field(1, ge=1, description="leapfrog steps between two states of a trajectory")
     device: Device = Field("cpu", description="where arrays live; gpu needs one, and libraries that see it")
+    backend: Literal["tensorflow", "jax"] = Field(
+        "tensorflow", description="array library of curves of our sampler that do not name one in options.backend"
+    )
     measure_ess: bool = Field(False, description="keep the draws of each run and compute their effective sample size")
 
     @model_validator(mode="after")
@@ -259,7 +262,8 @@ def _check(content: dict[str, Any], origin: Origin, quick: bool) -> ExperimentCo
     check_keys(content, _SECTIONS, origin, problems)
     models, targets = _check_problems(content.get("problems"), origin, problems)
     run = check_section("run", content.get("run"), RunSettings, origin, problems)
-    curves = _check_curves(content.get("curves"), list(targets), origin, problems)
+    backend = run.backend if run else "tensorflow"
+    curves = _check_curves(content.get("curves"), list(targets), backend, origin, problems)
     measurement = check_section("measurement", content.get("measurement"), MeasurementSettings, origin, problems)
     claims = _check_claims(content.get("claims"), targets, curves, origin, problems)
     output = check_section("output", content.get("output"), ResultsSettings, origin, problems)
@@ -305,9 +309,13 @@ def _check_problems(
     return models, targets
 
 
-def _check_curves(content: Any, targets: list[str], origin: Origin, problems: list[str]) -> dict[str, Curve]:
+def _check_curves(
+    content: Any, targets: list[str], backend: str, origin: Origin, problems: list[str]
+) -> dict[str, Curve]:
     curves = check_each(content, "curves", Curve, origin, problems)
     for name, curve in curves.items():
+        if REGISTRY[curve.sampler].role == "ours":
+            curves[name] = curve.model_copy(update={"options": {"backend": backend, **curve.options}})
         for index, problem in enumerate(curve.problems or ()):
             refer(f"curves.{name}.problems.{index}", problem, targets, origin, problems)
     return check_options(curves, "curves", lambda curve: REGISTRY[curve.sampler].options, origin, problems)

@@ -84,13 +84,19 @@ def use_jax(library: str, task_device: Device, dtype: str) -> Any:
     except ImportError as error:
         raise missing(library, library) from error
     jax.config.update("jax_enable_x64", dtype == "float64")
+    return jax.default_device(first_device(library, task_device))
+
+
+def first_device(sampler: str, task_device: Device) -> Any:
+    """JAX's. Raises MissingSampler where it sees none of the kind."""
+    import jax
+
     try:
-        device = jax.devices(task_device)[0]
+        return jax.devices(task_device)[0]
     except RuntimeError as error:
         raise MissingSampler(
-            f"Sampler {library}: JAX sees no {task_device} on this machine; set device: cpu, or install JAX for it."
+            f"Sampler {sampler}: JAX sees no {task_device} on this machine; set device: cpu, or install JAX for it."
         ) from error
-    return jax.default_device(device)
 
 
 def missing(sampler: str, package: str) -> MissingSampler:

@@ -17,6 +17,7 @@ import numpy as np
 
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.registry import LimitOptions
+from batchnuts.experiments.samplers.sharding import chunks
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.experiments.samplers.tf_densities import place
 from batchnuts.mcmc.hamiltonian import value_and_gradient
@@ -43,12 +44,7 @@ def prepare(task: Task, problem: Problem) -> Prepared:
     bootstrap = tf.function(batched_density(problem), jit_compile=True)
     leapfrogs = np.full((task.chains, task.transitions), per_transition)
 
-    width = min(options.chunk_lanes or task.chains, task.chains)
-    if task.chains % width:
-        raise MissingSampler(
-            f"leapfrog_limit: {task.chains} chains do not divide into batches of {width}; set chunk_lanes to a divisor."
-        )
-    batches = [slice(start, start + width) for start in range(0, task.chains, width)]
+    batches = chunks("leapfrog_limit", task.chains, options.chunk_lanes, options.shards)
 
     def lay_out(seed: int) -> Callable[[], Outcome]:
         rng = np.random.default_rng([seed, 1])

@@ -9,9 +9,10 @@ from functools import partial
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, random
+from batchnuts.autobatch.machine import has_jax
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.registry import OursOptions
-from batchnuts.experiments.samplers.task import Outcome, Prepared, Task
+from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows, own_threads
@@ -72,7 +73,10 @@ def _execution(task: Task) -> ExecutionSettings:
 
 def prepare(task: Task, problem: Problem) -> Prepared:
     """See task.Sampler. A run counts its gradients twice, by the draws' records and by the executor, and compares."""
-    own_threads(task.chains, _execution(task))  # as the command line does
+    execution = _execution(task)
+    if execution.backend == "jax" and not has_jax():
+        raise MissingSampler("Sampler batchnuts with backend jax needs jax: pip install 'batchnuts[jax]'")
+    own_threads(task.chains, execution)  # as the command line does
     chain = make_task_chain(task, problem)
     runner = make_runner(chain.program, chain.arguments(0), chain.execution, task.max_tree_depth)
     runner.wait_until_compiled()

@@ -27,6 +27,12 @@ class OursOptions(ExecutionSettings):
         "batched", description="batched: the model's hand-batched density; single: one chain's, vectorized by us"
     )
 
+    @model_validator(mode="after")
+    def _known_mode(self) -> OursOptions:
+        if self.mode == "graph" and self.backend == "jax":
+            raise ValueError("mode: found 'graph', which is TensorFlow's; on the backend jax expected 'xla' or 'eager'")
+        return self
+
 
 class NoOptions(Settings):
     """Of a sampler that has none."""
@@ -38,8 +44,8 @@ class LimitOptions(Settings):
     leapfrogs_per_transition: int = Field(
         32, ge=1, description="leapfrogs that every chain takes, a multiple of leapfrogs_per_leaf"
     )
-    chunk_lanes: int | None = Field(None, ge=1, description="chains in one batch; null: all of them")
-    shards: int = Field(1, ge=1, description="threads that take turns at the batches")
+    chunk_lanes: int | None = Field(None, ge=1, description="chains in one batch, at most; null: no bound")
+    shards: int = Field(1, ge=1, description="threads that take turns at the batches; each has one at least")
 
 
 class UnrolledOptions(Settings):
@@ -63,9 +69,9 @@ class AutobatchedOptions(Settings):
 class BlackjaxOptions(Settings):
     """Options of `sampler: blackjax`."""
 
-    chunk_lanes: int | None = Field(None, ge=1, description="chains under one vmap; null: all of them")
+    chunk_lanes: int | None = Field(None, ge=1, description="chains under one vmap, at most; null: all of them")
     processes: int | None = Field(
-        None, ge=1, description="processes, each on a processor core of its own, that take turns at the chunks"
+        None, ge=1, description="processes, each on a core of its own, that take turns at the chunks, one each at least"
     )
 
     @model_validator(mode="after")
@@ -81,6 +87,12 @@ class StanOptions(Settings):
     processes: int = Field(1, ge=1, description="chains that run at the same time, each in its own process")
 
 
+class NutpieOptions(Settings):
+    """Options of `sampler: nutpie`."""
+
+    cores: int = Field(1, ge=1, description="chains that run at the same time, each on a thread of its own")
+
+
 @dataclass(frozen=True)
 class Registered:
     """A sampler's options, the module that has it, and what a user installs to get it."""
@@ -89,6 +101,8 @@ class Registered:
     module: str
     library: str | None = None
     """The module whose import shows that the library is there; None: batchnuts itself needs it."""
+    role: Literal["ours", "peer", "limit"] = "peer"
+    """A peer is what a user would take in place of ours; the limit draws nothing."""
 
     def load(self) -> Sampler:
         """Import the sampler's module."""
@@ -96,11 +110,12 @@ class Registered:
 
 
 REGISTRY: dict[str, Registered] = {
-    "batchnuts": Registered(OursOptions, "ours"),
-    "leapfrog_limit": Registered(LimitOptions, "leapfrog_limit"),
+    "batchnuts": Registered(OursOptions, "ours", role="ours"),
+    "leapfrog_limit": Registered(LimitOptions, "leapfrog_limit", role="limit"),
     "tfp_unrolled": Registered(UnrolledOptions, "tfp_unrolled"),
     "tfp_autobatched": Registered(AutobatchedOptions, "tfp_autobatched"),
     "blackjax": Registered(BlackjaxOptions, "blackjax_sharded", "blackjax"),
     "numpyro": Registered(NoOptions, "numpyro_vectorized", "numpyro"),
     "stan": Registered(StanOptions, "stan", "stan"),
+    "nutpie": Registered(NutpieOptions, "nutpie_numba", "nutpie"),
 }

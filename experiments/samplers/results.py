@@ -103,16 +103,20 @@ def judge(results: Results, claim: Claim) -> Verdict:
         return Verdict(claim, above)
     chains = claim.over_chains or claim.chains
     below = _at(results, claim.measure, claim.over_curve, problem, chains)
-    if below is None or below.low <= 0:
-        return Verdict(claim, None)
-    ratio = Value(
+    return Verdict(claim, None if below is None else ratio(above, below))
+
+
+def ratio(above: Value, below: Value) -> Value | None:
+    """Of two figures, with the widest range that their repetitions allow; None where the lower one may be 0."""
+    if below.low <= 0:
+        return None
+    return Value(
         above.size,
         above.value / below.value,
         above.low / below.high,
         above.high / below.low,
         min(above.repetitions, below.repetitions),
     )
-    return Verdict(claim, ratio)
 
 
 def _at(results: Results, measure: Measure, curve: str, problem: str, chains: int | None) -> Value | None:

@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from batchnuts.experiments.harness.task import Figures, Preparation
+from batchnuts.experiments.samplers.jax_densities import first_device
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task, Timing
@@ -44,7 +45,7 @@ def compiled(task: Task) -> Prepared:
 
 
 def _check_device(task: Task) -> None:
-    """Raise MissingSampler where a sampler on TensorFlow, batchnuts too, would quietly run somewhere else."""
+    """Raise MissingSampler where a sampler on TensorFlow, or ours, would quietly run somewhere else."""
     if REGISTRY[task.sampler].library is not None:  # these look for themselves
         return
     if task.device == "gpu" and task.options.get("backend") == "numpy":
@@ -52,7 +53,9 @@ def _check_device(task: Task) -> None:
             f"Sampler {task.sampler} with backend numpy runs on the CPU only; device is gpu. Set the curve's "
             "options.backend to tensorflow, or run.device to cpu."
         )
-    if task.device == "gpu":
+    if task.device == "gpu" and task.options.get("backend") == "jax":
+        first_device(task.sampler, task.device)
+    elif task.device == "gpu":
         from batchnuts.experiments.samplers.tf_densities import place
 
         place(task.device)

@@ -116,6 +116,9 @@ def test_quick_without_its_section_is_refused(load: Any) -> None:
         ("claims.nothing=null", "there is no claims.nothing to leave out; expected one of faster"),
         ("quick.run.chains=[3]", "the section quick is applied before the command line; set run.chains itself"),
         ("claims=false", "claims: found False; expected a mapping"),
+        ("curves.one.options={backend: jax, mode: graph}", "curves.one.options: mode: found 'graph', which is Tensor"),
+        ("curves.one={label: a, sampler: leapfrog_limit, options: {backend: jax}}", "curves.one.options.backend: unkn"),
+        ("run.backend=numpy", "run.backend: found 'numpy'"),
         ("run.transitions=3", "run.transitions: found 3; expected at least 4, or run.measure_ess=false"),
         ("curves.one.problems=[]", "curves.one.problems: found []"),
         ("measurement.timeout=1e300", "measurement.timeout: found 1e+300"),
@@ -156,6 +159,16 @@ def test_a_curve_overrides_the_run_and_a_task_knows_all_of_it(load: Any) -> None
     assert two.options["executor"] == "stackless"
     assert one.fingerprint() != two.fingerprint()
     assert one.fingerprint() == load().task("one", "gauss", 4).fingerprint()
+
+
+def test_the_runs_backend_is_that_of_our_curves_that_name_none(load: Any) -> None:
+    """A curve's own stays, and so does the task where nothing is said."""
+    config = load(CONFIG, "run.backend=jax", "curves.one.options={}", "curves.three={label: a, sampler: stan}")
+    assert [config.task(name, "gauss", 2).options.get("backend") for name in ("one", "two", "three")] == [
+        "jax", "numpy", None,
+    ]  # fmt: skip
+    before, now = (load(CONFIG, "curves.one.options={}", *more) for more in ((), ("run.backend=tensorflow",)))
+    assert before.task("one", "gauss", 2).fingerprint() == now.task("one", "gauss", 2).fingerprint()
 
 
 def test_points_go_through_all_curves_of_a_size_before_the_next(load: Any) -> None:

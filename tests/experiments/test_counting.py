@@ -57,6 +57,11 @@ def test_plain_python_wastes_nothing(alone: Outcome) -> None:
         {"backend": "numpy", "schedule": "drain", "chunk_lanes": 4, "shards": 2},
         pytest.param({"executor": "stackless", "mode": "eager"}, marks=pytest.mark.slow),
         {"executor": "stackless", "backend": "numpy"},
+        {"backend": "jax", "chunk_lanes": CHAINS},
+        pytest.param({"backend": "jax", "schedule": "drain", "chunk_lanes": 4, "shards": 2}, marks=pytest.mark.slow),
+        pytest.param({"backend": "jax", "mode": "eager", "schedule": "drain"}, marks=pytest.mark.slow),
+        pytest.param({"executor": "stackless", "backend": "jax", "mode": "eager"}, marks=pytest.mark.slow),
+        pytest.param({"executor": "stackless", "backend": "jax"}, marks=pytest.mark.slow),
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )

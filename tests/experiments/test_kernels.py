@@ -70,10 +70,14 @@ def test_mistakes_are_reported(options: list[str], message: str, capsys: pytest.
     assert message in capsys.readouterr().err
 
 
-def test_a_config_without_our_sampler_is_refused() -> None:
+def test_a_config_without_our_sampler_on_tensorflow_is_refused() -> None:
     config = replace(load_experiment("scaling.yaml"), curves={})
     with pytest.raises(ConfigError, match="curves: found none with the sampler batchnuts"):
         one_chunk(config, "base", 4)
+    config = load_experiment("scaling.yaml", ["run.backend=jax"])
+    with pytest.raises(ConfigError, match=r"curves\.chains\.options\.backend: found 'jax'; expected 'tensorflow'"):
+        one_chunk(config, "base", 4)
+    assert one_chunk(load_experiment("benchmark.yaml"), "gauss", 4).options["backend"] == "tensorflow"
 
 
 @pytest.mark.slow

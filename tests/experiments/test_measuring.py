@@ -409,14 +409,20 @@ def test_lockstep_is_not_counted_where_only_totals_are_known() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
+@pytest.mark.parametrize("backend", ["numpy", "tensorflow", "jax"])
 def test_ours_does_not_quietly_run_on_the_cpu_when_a_gpu_is_asked_for(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import jax
     import tensorflow as tf
 
+    def none_of(kind: str) -> None:
+        raise RuntimeError(f"no {kind}")
+
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
-    with pytest.raises(MissingSampler, match=r"numpy runs on the CPU only|TensorFlow sees no gpu"):
+    monkeypatch.setattr(jax, "devices", none_of)
+    said = {"numpy": "numpy runs on the CPU only", "tensorflow": "TensorFlow sees no gpu", "jax": "JAX sees no gpu"}
+    with pytest.raises(MissingSampler, match=said[backend]):
         prepare(a_task(device="gpu", options={"backend": backend}))
 
 

@@ -72,9 +72,22 @@ def test_the_density_in_stan_is_the_models(options: dict[str, Any]) -> None:
     assert_density(values, gradients, problem, positions)
 
 
+@pytest.mark.parametrize("options", [{**options, "dtype": "float64"} for options in PROBLEMS], ids=str)
+def test_the_density_in_numba_is_the_models(options: dict[str, Any]) -> None:
+    pytest.importorskip("numba")
+    from batchnuts.experiments.samplers.numba_densities import density
+
+    problem = make_problem(options)
+    target = density(problem)
+    positions = points(problem)
+    gradients = np.empty_like(positions)
+    values = [target.function(*pair, target.data) for pair in zip(positions, gradients, strict=True)]
+    assert_density(np.array(values), gradients, problem, positions)
+
+
 @pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize(
-    ("sampler", "leapfrogs_per_leaf"), [("blackjax", 1), ("blackjax", 4), ("numpyro", 1), ("stan", 1)]
+    ("sampler", "leapfrogs_per_leaf"), [("blackjax", 1), ("blackjax", 4), ("numpyro", 1), ("stan", 1), ("nutpie", 1)]
 )
 def test_leapfrogs_of_full_trees(sampler: str, leapfrogs_per_leaf: int, chains: int, request: Any) -> None:
     _need(sampler, request)
@@ -91,6 +104,8 @@ def test_leapfrogs_of_full_trees(sampler: str, leapfrogs_per_leaf: int, chains: 
         ("numpyro", {}, 1, "float32"),
         ("stan", {}, 1, "float32"),
         ("stan", {"processes": 2}, 1, "float64"),
+        ("nutpie", {}, 1, "float32"),
+        ("nutpie", {"cores": 2}, 1, "float64"),
     ],
 )
 def test_moments(sampler: str, options: Any, leapfrogs_per_leaf: int, dtype: str, request: Any) -> None:
@@ -98,11 +113,13 @@ def test_moments(sampler: str, options: Any, leapfrogs_per_leaf: int, dtype: str
     assert_moments(sampler, options, leapfrogs_per_leaf, dtype)
 
 
-@pytest.mark.parametrize("sampler", ["blackjax", "numpyro", "stan"])
-def test_a_run_follows_from_its_seed_and_starts_where_it_must(sampler: str, request: Any) -> None:
+@pytest.mark.parametrize(
+    ("sampler", "options"), [("blackjax", {}), ("numpyro", {}), ("stan", {}), ("nutpie", {}), ("nutpie", {"cores": 2})]
+)
+def test_a_run_follows_from_its_seed_and_starts_where_it_must(sampler: str, options: Any, request: Any) -> None:
     """With a step too small to move, the draws are the starts; the same seed gives the same draws."""
     _need(sampler, request)
-    task = make_task(sampler, {}, step_size=1e-4, max_tree_depth=1, measure_ess=True)
+    task = make_task(sampler, options, step_size=1e-4, max_tree_depth=1, measure_ess=True)
     run = prepare(task)
     first, again, other = run(5)().draws, run(5)().draws, run(6)().draws
     assert first is not None
@@ -177,6 +194,42 @@ def test_stan_keeps_the_identity_and_the_step_size(monkeypatch: pytest.MonkeyPat
         sample(make_task("stan", {}, chains=1))
 
 
+def test_nutpie_keeps_the_identity_and_the_step_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nutpie says of itself is what was asked; a metric made of gradients, or another step size, is refused."""
+    pytest.importorskip("nutpie")
+    from batchnuts.experiments.samplers import nutpie_numba as ours
+
+    said: list[tuple[str, np.ndarray, float]] = []
+    check = ours._check
+
+    def listen(what: str, found: np.ndarray, asked: float) -> None:
+        said.append((what, found, asked))
+        check(what, found, asked)
+
+    monkeypatch.setattr(ours, "_check", listen)
+    task = make_task("nutpie", {})
+    prepare(task)(1)()
+    assert [(what, found.shape, asked) for what, found, asked in said] == [
+        ("step size", (3, 4), 0.3),
+        ("inverse metric", (3, 4, 3), 1.0),
+        ("step size", (3, 4), 0.3),
+    ]
+    with pytest.raises(AssertionError, match=r"nutpie's step size was 0.3 to 0.3, asked 0.4"):
+        check("step size", said[0][1], 0.4)
+    monkeypatch.setattr(ours, "begin", lambda memory, starts: None)
+    with pytest.raises(AssertionError, match=r"nutpie's inverse metric was .* asked 1"):
+        prepare(task)
+
+
+def test_nutpie_makes_a_run_of_one_transition() -> None:
+    """Which is the one that it calls warmup."""
+    pytest.importorskip("nutpie")
+    outcome = sample(make_task("nutpie", {}, transitions=1, measure_ess=True))
+    assert outcome.leapfrogs.shape == (3, 1)
+    assert outcome.draws is not None
+    assert outcome.draws.shape == (3, 1, 3)
+
+
 def test_stan_samples_again_what_it_could_read_back() -> None:
     """httpstan keeps the fit of a seed; each run must make its own."""
     pytest.importorskip("stan")
@@ -207,5 +260,5 @@ def test_stan_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
 def _need(sampler: str, request: pytest.FixtureRequest) -> None:
     """Skip where the library is missing; for those on JAX, put its precision back afterwards."""
     pytest.importorskip(sampler)
-    if sampler != "stan":
+    if sampler not in ("stan", "nutpie"):
         request.getfixturevalue("jax")

@@ -37,6 +37,7 @@ TINY = {
     ],
     "benchmark": [
         "problems.gauss.model.dimension=3", "run.chains=[2]", "claims.gauss_vmap.chains=2", "run.transitions=4",
+        *(f"curves.{name}.chains=[2]" for name in ("batchnuts", "batchnuts_jax", "nutpie")),
         "run.max_tree_depth=3", "measurement.repetitions=1",
     ],
     "scaling": [
@@ -63,13 +64,18 @@ PICTURES = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "figure6" else pytest.mark.slow) for name in TINY]
+    ("name", "backend"),
+    [
+        *(pytest.param(name, "tensorflow", marks=() if name == "figure6" else pytest.mark.slow) for name in TINY),
+        *(pytest.param(name, "jax", marks=pytest.mark.slow) for name in ("figure6", "figure7", "scaling")),
+    ],
 )
 def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command = ["--config", f"{name}.yaml", "--quick", *TINY[name]]
+    overrides = [*TINY[name], f"run.backend={backend}"]
+    command = ["--config", f"{name}.yaml", "--quick", *overrides]
     assert main(EXPERIMENTS[name], command) == 0
     out, err = capfd.readouterr()
     assert out == f"results/{name}-quick/summary.md\n"
@@ -80,13 +86,15 @@ def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(
     others = {"config.yaml", "measurements.csv", "environment.json", "summary.md", "workers.log"}
     assert files == drawn | others | set(EXPERIMENTS[name].files)
 
-    config = load_experiment(f"{name}.yaml", TINY[name], quick=True)
+    config = load_experiment(f"{name}.yaml", overrides, quick=True)
     assert load_experiment(str(folder / "config.yaml")).resolved() == config.resolved()
     rows = RowsFile(folder / "measurements.csv", Measurement).read()
     tasks = {task.fingerprint(): task for point in config.points() if (task := config.task(*point))}
     assert {row.task for row in rows} == set(tasks)
     for row in rows:
-        assert row.ok or (row.status == "missing" and row.sampler in ("blackjax", "numpyro", "stan"))
+        assert row.ok or (row.status == "missing" and row.sampler in ("blackjax", "numpyro", "stan", "nutpie"))
+        if row.sampler == "batchnuts" and backend == "jax":
+            assert json.loads(row.options)["backend"] == "jax"
         if row.ok:
             assert row.seconds is not None
             assert row.useful_gradients is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from batchnuts.experiments.harness.provenance import note_environment, read_envi
 from batchnuts.experiments.harness.results import Value
 from batchnuts.experiments.harness.rows import MeasurementsError, RowsFile
 from batchnuts.experiments.harness.summary import format_figure, shown, table
+from batchnuts.experiments.samplers.comparison import comparison_table
 from batchnuts.experiments.samplers.config import load_experiment
 from batchnuts.experiments.samplers.measurements import Measurement
 from batchnuts.experiments.samplers.results import Results, judge
@@ -134,6 +136,39 @@ def test_tables_show_what_was_measured(results: Results) -> None:
     ]
     assert [format_figure(x, ",.3g") for x in (123456.0, 999.4, 0.01234)] == ["123,000", "999", "0.0123"]
     assert format_figure(0.98765, ".3f") == "0.988"
+
+
+def test_ours_stands_beside_the_best_peer(tmp_path: Path) -> None:
+    """At each number of chains another peer may be the best; a flat one counts at larger numbers too."""
+    file = tmp_path / "my.yaml"
+    file.write_text(CONFIG)
+    peers = [
+        "curves.narrow={label: narrow, sampler: numpyro, chains: [2, 4]}",
+        "curves.flat={label: flat, sampler: stan, chains: [1], flat: true}",
+        "curves.longer={label: longer, sampler: batchnuts, transitions: 9, options: {backend: numpy}}",
+        "curves.limit={label: limit, sampler: leapfrog_limit}",
+    ]
+    config = load_experiment(str(file), peers)
+    seconds = {"one": 1.0, "two": 0.5, "narrow": 4.0, "flat": 2.0, "longer": 0.1, "limit": 0.1}
+    rows = [
+        row(config.task(*point), n, seconds[point[0]] / (4 if point[0] == "narrow" and point[2] == 4 else 1) * (1 + n))
+        for point in config.points()
+        for n in range(2)
+    ]
+    found = Results(config, rows)
+    assert comparison_table(found, "ess_per_second", "gauss").splitlines() == [
+        "| chains | first curve | second curve | best peer |",
+        "|---|---|---|---|",
+        "| 1 | 2 (1 to 4) | - | flat: 3.75 |",
+        "| 2 | 2 (1 to 4) | 4 (2 to 8) | flat: 3.75 |",
+        "| 4 | 1 (0.5 to 2) | 2 (1 to 4) | narrow: 7.5 |",
+    ]
+    assert comparison_table(Results(config, []), "ess_per_second", "gauss") == ""
+    assert "## Ours over the best peer" in benchmark.EXPERIMENT.tables(found)
+    points = json.loads(benchmark.EXPERIMENT.files["results.json"](found))["gauss"]["one"]
+    assert points["4"]["over_best_peer"] == {
+        "value": 1.0, "low": 0.5, "high": 2.0, "repetitions": 2, "peer": "narrow",
+    }  # fmt: skip
 
 
 def test_rounding_does_not_bring_a_figure_to_a_bound_that_it_misses() -> None:

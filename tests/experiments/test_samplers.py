@@ -23,9 +23,12 @@ from sampler_tasks import (
     sample,
 )
 
-from batchnuts.experiments.samplers import leapfrog_limit, tf_densities, tfp_unrolled
+from batchnuts.experiments.samplers import leapfrog_limit, ours, tf_densities, tfp_unrolled
 from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.sharding import chunks
 from batchnuts.experiments.samplers.task import MissingSampler
+from batchnuts.mcmc.execution.chunk_plan import divide
+from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.models import REGISTRY as MODELS
 
 STACKLESS = {"executor": "stackless", "mode": "eager"}
@@ -179,12 +182,19 @@ def test_the_limit_keeps_the_log_density_alive() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "library", "package"), [("blackjax",) * 3, ("numpyro",) * 3, ("stan", "stan", "pystan")]
+    ("sampler", "library", "package"),
+    [("blackjax",) * 3, ("numpyro",) * 3, ("stan", "stan", "pystan"), ("nutpie",) * 3],
 )
 def test_a_missing_library_is_named(sampler: str, library: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingSampler, match=rf"{sampler} needs {package}: pip install 'batchnuts\[peers\]'"):
         prepare(make_task(sampler, {}))
+
+
+def test_ours_on_jax_says_that_jax_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "has_jax", lambda: False)
+    with pytest.raises(MissingSampler, match=r"batchnuts with backend jax needs jax: pip install 'batchnuts\[jax\]'"):
+        prepare(make_task("batchnuts", {"backend": "jax"}))
 
 
 @pytest.mark.parametrize(
@@ -193,12 +203,14 @@ def test_a_missing_library_is_named(sampler: str, library: str, package: str, mo
         ("numpyro", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
         ("stan", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
         ("stan", {}, {"device": "gpu"}, "on the CPU only"),
+        ("nutpie", {}, {"leapfrogs_per_leaf": 4}, "one leapfrog per leaf; leapfrogs_per_leaf is 4"),
+        ("nutpie", {}, {"device": "gpu"}, "on the CPU only"),
         ("tfp_autobatched", {"executor": "stackless"}, {}, "set mode: eager"),
         ("tfp_autobatched", {}, {"measure_ess": True}, "set it to 1"),
         ("tfp_autobatched", {"trajectories_per_step": 3}, {}, "expected a divisor of transitions, which is 4"),
         ("leapfrog_limit", {}, {"leapfrogs_per_leaf": 3}, "expected a multiple of leapfrogs_per_leaf, which is 3"),
         ("leapfrog_limit", {}, {"measure_ess": True}, "no effective sample size"),
-        ("leapfrog_limit", {"chunk_lanes": 3}, {"chains": 4}, "4 chains do not divide into batches of 3"),
+        ("leapfrog_limit", {"chunk_lanes": 3}, {"chains": 4}, "4 chains do not divide into chunks of 3"),
     ],
 )
 def test_what_cannot_be_is_refused(sampler: str, options: Any, others: Any, said: str) -> None:
@@ -211,6 +223,21 @@ def test_a_missing_device_is_named(sampler: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
     with pytest.raises(MissingSampler, match="TensorFlow sees no gpu"):
         prepare(make_task(sampler, {}, device="gpu"))
+
+
+@pytest.mark.parametrize("chains", [1, 4, 8, 32, 256, 1024])
+@pytest.mark.parametrize("lanes", [64, 128, 256])
+def test_peers_and_the_limit_are_sharded_as_ours_is(chains: int, lanes: int) -> None:
+    divided = divide(chains, ExecutionSettings(backend="tensorflow", shards=2), lanes, cores=2)
+    found = chunks("blackjax", chains, lanes, 2)
+    assert np.concatenate([np.arange(chains)[part] for part in found]).tolist() == list(range(chains))
+    assert {len(range(chains)[part]) for part in found} == {divided.lanes}
+    assert len(found) == divided.chunks
+
+
+def test_chains_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(MissingSampler, match="blackjax: 5 chains do not divide into chunks of 2, which 2 workers"):
+        chunks("blackjax", 5, 2, 2)
 
 
 @pytest.mark.parametrize("name", list(MODELS))
