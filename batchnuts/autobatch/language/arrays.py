@@ -6,7 +6,6 @@ of it is seen. A *tensor* is an array of TensorFlow or JAX: Python may not know 
 
 from __future__ import annotations
 
-import builtins
 import functools
 import math
 from collections.abc import Sequence
@@ -40,6 +39,10 @@ def _tensor_library_of_type(kind: type) -> TensorLibrary | None:
     return None
 
 
+_PLAIN = frozenset({np.ndarray, bool, int, float, complex, *np.sctypeDict.values()})
+"""Types of NumPy and Python: nearly all values, and no tensors."""
+
+
 def tensor_library_of(*values: Any) -> TensorLibrary | None:
     """The library of the tensors among the values and the leaves of tuples and lists; None if there are none.
 
@@ -47,10 +50,13 @@ def tensor_library_of(*values: Any) -> TensorLibrary | None:
     """
     found: TensorLibrary | None = None
     for value in values:
-        if isinstance(value, (tuple, list)):
+        kind = type(value)
+        if kind in _PLAIN:
+            continue
+        if issubclass(kind, (tuple, list)):
             library = tensor_library_of(*value)
         else:
-            library = _tensor_library_of_type(type(value))  # type: ignore[arg-type]  # mypy: a type as Hashable
+            library = _tensor_library_of_type(kind)  # type: ignore[arg-type]  # mypy: a type as Hashable
         if library is None or library is found:
             continue
         if found is not None:
@@ -83,9 +89,15 @@ def is_array(x: Any) -> bool:
     return isinstance(x, (np.ndarray, np.generic)) or _tensor_library_of_type(type(x)) is not None  # type: ignore[arg-type]
 
 
+_SCALARS = frozenset({bool, int, float})
+
+
 def is_python_scalar(*values: Any) -> bool:
     """Whether each is a Python bool, int or float (NumPy's float64 inherits from float and does not count)."""
-    return builtins.all(isinstance(value, (bool, int, float)) and not isinstance(value, np.generic) for value in values)
+    for value in values:
+        if type(value) not in _SCALARS and (isinstance(value, np.generic) or not isinstance(value, (bool, int, float))):
+            return False
+    return True
 
 
 def dtype_of(value: Any) -> Any:

@@ -9,6 +9,7 @@ and `leaf_names` gives each leaf the path under which it appears in the IR (`poi
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,22 +40,28 @@ class TreeDef:
 LEAF = TreeDef(None)
 
 
-def _is_namedtuple(value: object) -> bool:
-    return isinstance(value, tuple) and hasattr(type(value), "_fields")
+_Parts = Callable[[Any], tuple[tuple[Any, ...], list[Any]]]
+
+
+@functools.lru_cache(maxsize=256)  # bounded: users' types may be temporary
+def _parts_of(kind: type) -> _Parts | None:
+    """How values of a type come apart; None for leaves."""
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return lambda value: (value._fields, list(value))
+    if issubclass(kind, (tuple, list)):
+        return lambda value: (tuple(map(str, range(len(value)))), list(value))
+    if issubclass(kind, dict):
+        return lambda value: (tuple(value), list(value.values()))
+    if dataclasses.is_dataclass(kind) and not getattr(kind, "__tree_leaf__", False):
+        names = tuple(f.name for f in dataclasses.fields(kind))
+        return lambda value: (names, [getattr(value, n) for n in names])
+    return None
 
 
 def parts(value: Any) -> tuple[tuple[Any, ...], list[Any]] | None:
     """Names and values of a container's children, or None for a leaf."""
-    if _is_namedtuple(value):
-        return value._fields, list(value)
-    if isinstance(value, (tuple, list)):
-        return tuple(str(i) for i in range(len(value))), list(value)
-    if isinstance(value, dict):
-        return tuple(value), list(value.values())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not getattr(value, "__tree_leaf__", False):
-        names = tuple(f.name for f in dataclasses.fields(value))
-        return names, [getattr(value, n) for n in names]
-    return None
+    apart = _parts_of(type(value))  # type: ignore[arg-type]  # mypy: a type as Hashable
+    return None if apart is None else apart(value)
 
 
 def flatten(value: Any) -> tuple[list[Any], TreeDef]:

@@ -83,10 +83,12 @@ def _flatten_primitive(
     if op.function is COPY:
         sources: tuple[int | None, ...] = tuple(range(len(outputs)))
         used: frozenset[int] = frozenset()
+        are_leaves = False
     else:
         results = evaluator.evaluate(op.function, arguments)
         sources = tuple(s for result in results for s in result.sources)
         used = frozenset().union(*(result.used for result in results))
+        are_leaves = all(isinstance(result.type, TensorType) for result in results)
     copies = [(out, inputs[s]) for out, s in zip(outputs, sources) if s is not None and out != inputs[s]]
     wanted = [k for k, s in enumerate(sources) if s is None]
     computed_from = tuple(inputs[i] for i in sorted(used))
@@ -94,23 +96,34 @@ def _flatten_primitive(
     copy = [PrimOp(tuple(o for o, _ in copies), COPY, tuple(i for _, i in copies), op.source)] if copies else []
     if not wanted:
         return tuple(copy)
-    compute = PrimOp(computed_to, _on_leaves(op.function, arguments, sorted(used), wanted), computed_from, op.source)
+    compute = PrimOp(
+        computed_to,
+        _on_leaves(op.function, arguments, sorted(used), wanted, are_leaves and len(wanted) == len(outputs)),
+        computed_from,
+        op.source,
+    )
     if not {o for o, _ in copies} & set(computed_from):
         return (*copy, compute)
     if not {i for _, i in copies} & set(computed_to):
         return (compute, *copy)
-    everything = _on_leaves(op.function, arguments, range(len(inputs)), range(len(outputs)))
+    everything = _on_leaves(op.function, arguments, range(len(inputs)), range(len(outputs)), are_leaves)
     return (PrimOp(outputs, everything, inputs, op.source),)
 
 
-def _on_leaves(primitive: Primitive, types: tuple[Any, ...], used: Any, wanted: Any) -> Primitive:
-    """The primitive from its used input leaves to its wanted output leaves; other inputs get zeros, unread."""
+def _on_leaves(primitive: Primitive, types: tuple[Any, ...], used: Any, wanted: Any, gives_them: bool) -> Primitive:
+    """The primitive from its used input leaves to its wanted output leaves; other inputs get zeros, unread.
+
+    gives_them: its results are the wanted leaves.
+    """
     used, wanted = tuple(used), tuple(wanted)
     trees = [flatten(t) for t in types]
     if all(tree.kind is None for _, tree in trees) and len(used) == len(trees):
         flat_call = primitive.call
     else:
         flat_call = _from_leaves(primitive, trees, used)
+
+    if gives_them:
+        return replace(primitive, call=flat_call)
 
     def call(*values: Any) -> tuple[Any, ...]:
         results = [leaf for value in flat_call(*values) for leaf in flatten(value)[0]]
