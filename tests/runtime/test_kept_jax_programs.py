@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from batchnuts.autobatch.language.libraries import jax_programs
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import keeping
@@ -125,6 +126,13 @@ def test_what_calls_back_into_the_process_is_not_kept(kept: Entries) -> None:
         np.testing.assert_array_equal(np.asarray(Jitted(function)(X)), X * 2)
     jax.effects_barrier()
     assert len(seen) == 1
+    assert counts(kept) == (0, 0, 0, 0)
+
+
+def test_large_data_is_not_kept(kept: Entries, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = jnp.arange(17.0) * 1.0
+    monkeypatch.setattr(jax_programs, "MOST_CONSTANT_BYTES", data.nbytes - 1)
+    np.testing.assert_array_equal(np.asarray(Jitted(lambda x: x + data)(X)), X + np.asarray(data))
     assert counts(kept) == (0, 0, 0, 0)
 
 

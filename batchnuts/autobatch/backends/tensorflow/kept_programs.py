@@ -22,7 +22,7 @@ import tensorflow as tf
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import current
-from batchnuts.store.identity import binaries, digest_of, surroundings
+from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, surroundings
 
 Result = TypeVar("Result")
 
@@ -92,12 +92,15 @@ _seen: set[str] = set()
 
 
 def kept_program(graph: Any) -> KeptProgram | None:
-    """The program of a graph that calls one function; None where nothing is kept."""
+    """The program of a graph that calls one function; None where nothing is kept, or not one with so large data."""
     entries = current()
     if entries is None or PROCESS.programs is None:
         return None
-    graph_def = graph.as_graph_def()
-    if len(_called(graph_def.node)) != 1:
+    try:
+        graph_def = graph.as_graph_def()
+    except ValueError:  # too large for such a message
+        return None
+    if len(_called(graph_def.node)) != 1 or graph_def.ByteSize() > MOST_CONSTANT_BYTES:
         return None
     return KeptProgram(graph_def, entries, Path(PROCESS.programs.name))
 

@@ -21,7 +21,7 @@ from jax.experimental import serialize_executable
 
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import current
-from batchnuts.store.identity import binaries, digest_of, surroundings
+from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, surroundings
 
 
 def compiled(traced: Any, lowered: Any, kept: Entries | None) -> Any:
@@ -50,10 +50,11 @@ def _loaded(content: bytes, lowered: Any) -> Any:
 
 
 def _key(traced: Any, lowered: Any) -> str | None:
-    """None for a program that cannot be kept: one that calls back into this process, or has effects or more than one
-    device."""
+    """None for a program that cannot be kept: one that calls back into this process, has effects, or may have more than
+    one device; and for one with large data, which would be in its text and twice in its entry."""
     devices = jax.devices()
-    if traced.jaxpr.effects or len(devices) > 1:
+    size = sum(getattr(constant, "nbytes", 0) for constant in traced.jaxpr.consts)
+    if traced.jaxpr.effects or len(devices) > 1 or size > MOST_CONSTANT_BYTES:
         return None
     text = lowered.compiler_ir("stablehlo").operation.get_asm(large_elements_limit=None, enable_debug_info=False)
     if "callback" in text:
