@@ -102,7 +102,10 @@ def kept_program(graph: Any) -> KeptProgram | None:
         return None
     if len(_called(graph_def.node)) != 1 or graph_def.ByteSize() > MOST_CONSTANT_BYTES:
         return None
-    return KeptProgram(graph_def, entries, Path(PROCESS.programs.name))
+    try:
+        return KeptProgram(graph_def, entries, Path(PROCESS.programs.name))
+    except (ValueError, TypeError, OSError, tf.errors.OpError):  # a graph that cannot be read in again
+        return None
 
 
 # ---- graphs ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, s
 
 def compiled(traced: Any, lowered: Any, kept: Entries | None) -> Any:
     """The executable of a traced and lowered program (jax.stages), which was traced with `keep_unused`."""
-    key = _key(traced, lowered) if kept is not None else None
+    key = None
+    if kept is not None:
+        with suppress(Exception):  # interfaces of JAX that change: then its programs are not kept
+            key = _key(traced, lowered)
     if kept is None or key is None:
         return lowered.compile()
     content = kept.get(key)
@@ -86,7 +90,7 @@ class Jitted:
         self._jitted = jax.jit(function)
         self._all_arguments = jax.jit(function, keep_unused=True)
         self._programs: dict[Any, Any] = {}
-        self._making = threading.Lock()
+        self._making = threading.RLock()
 
     def __call__(self, *arguments: Any) -> Any:
         """The result of the function."""
