@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 
-from batchnuts.autobatch.machine import has_jax
+from batchnuts.autobatch.machine import has_jax, keep_programs
 from batchnuts.config import RunConfig, TargetOptions
 from batchnuts.quiet import import_tensorflow, without_jax
 
@@ -29,6 +29,8 @@ def import_first(config: RunConfig) -> None:
         if backend == "tensorflow":
             with without_jax():
                 import_tensorflow()
+        if config.execution.cache is not None:
+            keep_programs(backend)
         own_threads(config.sampler.chains, config.execution.model_copy(update={"backend": backend}))
 
 

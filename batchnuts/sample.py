@@ -8,6 +8,7 @@ Slow imports come after signals are handled, TensorFlow and ArviZ after everythi
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -20,6 +21,10 @@ from typing import TYPE_CHECKING, Any
 from batchnuts import __version__
 from batchnuts.stopping import StopSignals, say
 
+FEWER_COLLECTIONS = (50_000, 20, 100)
+"""Thresholds of Python's garbage collector. Imports and traces make a million objects that stay; by its own thresholds
+it goes through them again and again, which takes a tenth of a short run (decisions/0034-programs-on-disk.md)."""
+
 if TYPE_CHECKING:
     import xarray
 
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
 
 def program() -> None:
     """The process's command line: `main`, and then its end."""
+    gc.set_threshold(*FEWER_COLLECTIONS)
     stop = StopSignals("saving the draws")
     with stop:
         code = main(stop=stop)

@@ -19,6 +19,10 @@ if "TF_XLA_FLAGS" not in os.environ:  # in the first process: those that it star
     _kept = tempfile.mkdtemp(prefix="batchnuts-tests-")
     atexit.register(shutil.rmtree, _kept, ignore_errors=True)
     os.environ["TF_XLA_FLAGS"] = f"--tf_xla_persistent_cache_directory={_kept}"
+if "PYTEST_XDIST_WORKER" not in os.environ:  # likewise; never the user's own cache folder
+    _programs = tempfile.mkdtemp(prefix="batchnuts-tests-")
+    atexit.register(shutil.rmtree, _programs, ignore_errors=True)
+    os.environ["BATCHNUTS_CACHE"] = _programs
 
 import examples  # noqa: F401  (hypothesis's profiles)
 import pytest

@@ -69,6 +69,8 @@ BAD = [
     ("sampler:\n  chains: 0\n", (), "my.yaml:3: sampler.chains: found 0 (an integer); expected an integer at least 1"),
     ("sampler: {draws: -5}\n", (), "my.yaml:2: sampler.draws: found -5 (an integer); expected an integer at least 1"),
     ("sampler: {adapt_metric: yes}\n", (), "found 'yes' (a text); expected true or false"),
+    ("execution: {cache: 1}\n", (), "execution.cache: found 1; expected auto, the path of a folder, or null"),
+    ("", ("execution.cache=false",), "execution.cache: found False; expected auto, the path of a folder, or null"),
     ("sampler: {mode: xla}\n", (), "sampler.mode: unknown key; did you mean 'execution.mode'?"),
     ("execution: {backend: tensrflow}\n", (), "one of auto, jax, tensorflow, numpy; did you mean 'tensorflow'?"),
     ("sampler: 5\n", (), "my.yaml:2: sampler: found 5; expected a mapping with keys among chains, warmup"),

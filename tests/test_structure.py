@@ -31,7 +31,7 @@ WITHIN_AUTOBATCH = (
 """Each imports only from those before it, and from its own folder."""
 
 IN_BATCHNUTS = (
-    ("quiet", "stopping"),
+    ("quiet", "stopping", "store"),
     ("autobatch",),
     ("settings",),
     ("mcmc", "progress"),

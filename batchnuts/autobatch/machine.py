@@ -51,6 +51,7 @@ __all__ = [
     "TensorLibrary",
     "has_jax",
     "is_compiled_whole",
+    "keep_programs",
     "library_of",
     "map_leaves",
     "processors",
@@ -262,6 +263,9 @@ class Threads(Protocol):
     def on_shard(self, number: int) -> AbstractContextManager[None]:
         """See `Machine.on_shard`."""
 
+    def keep_programs(self) -> None:
+        """See the function of that name."""
+
 
 def _threads_of(backend: str) -> Threads | None:
     """None where a library computes in the thread that calls it."""
@@ -294,3 +298,14 @@ def use_own_threads(shards: int | None = None, backend: str = "tensorflow") -> b
     """
     threads = _threads_of(backend)
     return threads is not None and threads.use_own_threads(processors() if shards is None else shards)
+
+
+def keep_programs(backend: str) -> None:
+    """Have what XLA compiles kept on disk where a run asks for that (batchnuts/store).
+
+    For a process that samples and does little else with the backend's library, before that makes its first array. Only
+    TensorFlow needs it: it is told once in a process where to store programs.
+    """
+    threads = _threads_of(backend)
+    if threads is not None:
+        threads.keep_programs()

@@ -33,6 +33,7 @@ from batchnuts.mcmc.step_size import pooled_step_size, start_adaptation
 from batchnuts.mcmc.warmup import Window, warmup_windows
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
+from batchnuts.store.folder import keeping
 
 ProgressCallback = Callable[[Progress], None]
 
@@ -97,6 +98,17 @@ def run_chains(
     """
     if too_large := memory_problem(sampler, model.dimension, model.dtype):
         raise SettingsError(f"{too_large}.")
+    with keeping(execution.cache):
+        return _run_chains(model, sampler, execution, progress, stop)
+
+
+def _run_chains(
+    model: Model,
+    sampler: SamplerSettings,
+    execution: ExecutionSettings,
+    progress: ProgressCallback | None,
+    stop: StopSignals | None,
+) -> Draws:
     position = proposed_starts(model, sampler)
     engine, execution = choose_engine(model, execution, position[0])
     first = check_at_starts(model, engine, sampler, position)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
-from batchnuts.settings.schema import Settings, SettingsError, explain, nearest
+from batchnuts.settings.schema import Settings, SettingsError, explain, nearest, shown
+from batchnuts.store.folder import problem_with
 
 MOST_NUMBERS = 10_000_000
 """Maximum entries of a position, and maximum chains: bounds far beyond any machine, so that mistakes are found
@@ -75,6 +76,21 @@ class ExecutionSettings(Settings):
     max_stack_depth: int | None = Field(
         None, ge=1, le=1000, description="frames of each variable's stack; null chooses a bound that suffices"
     )
+    cache: str | None = Field(
+        "auto",
+        description="folder that keeps compiled programs for the next start; auto: the user's cache folder, null: none "
+        "is read or written",
+    )
+
+    @field_validator("cache", mode="before")
+    @classmethod
+    def _a_folder(cls, cache: Any) -> Any:
+        problem = problem_with(cache) if isinstance(cache, str) else None
+        if problem or not (cache is None or isinstance(cache, str)):
+            raise ValueError(
+                f"found {shown(cache)}{problem or ''}; expected auto, the path of a folder, or null to keep none"
+            )
+        return cache
 
 
 def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, ExecutionSettings]:

@@ -68,7 +68,7 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
 
 def _execution(task: Task) -> ExecutionSettings:
     options = OursOptions.model_validate(task.options)
-    return ExecutionSettings.model_validate(options.model_dump(exclude={"density"}))
+    return ExecutionSettings.model_validate({**options.model_dump(exclude={"density"}), "cache": None})
 
 
 def prepare(task: Task, problem: Problem) -> Prepared:

@@ -23,6 +23,7 @@ class OursOptions(ExecutionSettings):
     backend: Literal["tensorflow", "jax", "numpy"] = Field(  # decided, so that rows have it
         "tensorflow", description="array library that runs the program and differentiates the density"
     )
+    cache: None = Field(None, exclude=True, description="experiments measure how long compiling takes: none is kept")
     density: Literal["batched", "single"] = Field(
         "batched", description="batched: the model's hand-batched density; single: one chain's, vectorized by us"
     )

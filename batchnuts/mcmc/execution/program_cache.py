@@ -148,7 +148,7 @@ def _evaluated(model: Model, engine: Engine, position: np.ndarray) -> list[np.nd
     at = library.tensor(position)
     found = [*library.differentiated(model.flat_log_density)(at)]
     if model.batched_value_and_gradient is not None:
-        found += library.compiled(model.batched_value_and_gradient)(library.reshape(at, (1, model.dimension)))
+        found += library.compiled(model.batched_value_and_gradient)(library.tensor(position[None]))
     return [np.asarray(array) for array in found]
 
 

@@ -11,6 +11,8 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeAlias
 
@@ -33,7 +35,7 @@ class Workers:
         """Have one of them do it."""
         future: Future[None] = Future()
         self.given.append(future)  # first: an interruption waits for all jobs that may run
-        self._jobs.put((future, job))
+        self._jobs.put((future, partial(copy_context().run, job)))  # what is compiled there is kept as elsewhere
 
     def wait(self) -> None:
         """Wait until all jobs are done.

@@ -34,6 +34,7 @@ from batchnuts.autobatch.backends.jax.machine import JitMachine
 from batchnuts.autobatch.backends.jax.work_estimate import inputs_used, primitive_work
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
 from batchnuts.autobatch.language.libraries.jax import LIBRARY, with_64_bits
+from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 
@@ -196,7 +197,7 @@ class JaxBackend:
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """See Backend."""
-        return with_64_bits(function if self.mode == "eager" else jax.jit(function))
+        return with_64_bits(function if self.mode == "eager" else Jitted(function))
 
     def compile_machine(self, function: Callable[..., tuple[State, Any]], plain: bool) -> CompiledMachine:
         """See Backend."""

@@ -11,6 +11,9 @@ import jax
 
 from batchnuts.autobatch.backends.backend import Array, State
 from batchnuts.autobatch.language.libraries.jax import enable_x64
+from batchnuts.autobatch.language.libraries.jax_programs import compiled
+from batchnuts.store.entries import Entries
+from batchnuts.store.folder import current
 
 _tracing = threading.RLock()
 """Held while a machine is traced: threads that begin together would trace the same functions at once."""
@@ -20,7 +23,10 @@ _tracing = threading.RLock()
 class _Program:
     """The machine for states of one type."""
 
+    traced: Any
     lowered: Any
+    kept: Entries | None
+    """Where the run that traced it keeps programs; another thread may compile it."""
     compiling: threading.Lock = field(default_factory=threading.Lock)
     compiled: Any = None
 
@@ -28,7 +34,8 @@ class _Program:
         """Compiled, by the thread that comes first."""
         with self.compiling:
             if self.compiled is None:
-                self.compiled = self.lowered.compile()
+                self.compiled = compiled(self.traced, self.lowered, self.kept)
+                self.traced = self.lowered = None
             return self.compiled
 
 
@@ -36,7 +43,7 @@ class JitMachine:
     """The `CompiledMachine` of `jax.jit`; 64-bit dtypes are on inside. A call returns when the result is there."""
 
     def __init__(self, function: Callable[..., tuple[State, Array]]) -> None:
-        self._jitted = jax.jit(function)
+        self._jitted = jax.jit(function, keep_unused=True)
         self._programs: dict[Any, _Program] = {}
 
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
@@ -62,5 +69,6 @@ class JitMachine:
             with _tracing, enable_x64():
                 found = self._programs.get(key)
                 if found is None:
-                    found = self._programs[key] = _Program(self._jitted.trace(state, *scalars).lower())
+                    traced = self._jitted.trace(state, *scalars)
+                    found = self._programs[key] = _Program(traced, traced.lower(), current())
         return found

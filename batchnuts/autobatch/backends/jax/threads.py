@@ -31,3 +31,7 @@ def use_own_threads(shards: int) -> bool:
 def on_shard(number: int) -> AbstractContextManager[None]:
     """See `machine.Machine.on_shard`: nothing to do."""
     return nullcontext()
+
+
+def keep_programs() -> None:
+    """See `machine.keep_programs`: nothing to do."""

@@ -37,8 +37,8 @@ def use_own_threads(shards: int) -> bool:
         return len(PROCESS.devices) >= shards
     if shards < 2:
         return False
-    with _programs_kept():
-        whole = tf.config.list_physical_devices("CPU")
+    keep_programs()
+    whole = tf.config.list_physical_devices("CPU")
     if len(whole) != 1 or tf.config.list_physical_devices("GPU"):
         return False
     try:
@@ -52,10 +52,15 @@ def use_own_threads(shards: int) -> bool:
     return True
 
 
-@contextmanager
-def _programs_kept() -> Iterator[None]:
-    """TensorFlow's first search for devices, with a flag that sets where to keep programs. The flag is not set where
-    there is little room, since TensorFlow fails if it cannot store a program, or where the user's own flags set it."""
+def keep_programs() -> None:
+    """See `machine.keep_programs`: TensorFlow's first search for devices, with a flag that sets where to keep programs.
+
+    The flag is not set where there is little room, since TensorFlow fails if it cannot store a program, or where the
+    user's own flags set it. If TensorFlow has looked before, it keeps none.
+    """
+    import_tensorflow()
+    import tensorflow as tf
+
     flags = None
     try:
         if PROCESS.programs is None and shutil.disk_usage(tempfile.gettempdir()).free >= MIN_FREE_BYTES:
@@ -67,11 +72,9 @@ def _programs_kept() -> Iterator[None]:
                 directory.cleanup()
     except OSError:  # no such folder: then programs are compiled for each device
         pass
-    if flags is None:
-        yield
-        return
-    with variable_set("TF_XLA_FLAGS", flags):
-        yield
+    if flags is not None:
+        with variable_set("TF_XLA_FLAGS", flags):
+            tf.config.list_physical_devices("CPU")
 
 
 def _keep_no_programs() -> None:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from batchnuts.autobatch.backends.tensorflow.devices import own_pool, present_shard
+from batchnuts.autobatch.backends.tensorflow.kept_programs import kept_program
 
 IN_CALLER = -1
 """Instead of the number of a thread pool: the calling thread runs the graph, which is one op."""
@@ -39,7 +40,8 @@ class SessionProgram:
     def __init__(self, function: Any, specs: Sequence[tf.TensorSpec]) -> None:
         # a graph with nothing in it but the call: XLA compiles the body of the called function
         concrete = tf.function(lambda *arrays: function(*arrays), autograph=False).get_concrete_function(*specs)
-        self._graph = concrete.graph
+        self._kept = kept_program(concrete.graph)
+        self._graph = concrete.graph if self._kept is None else self._kept.graph
         self._captured = [np.asarray(tensor) for tensor in concrete.captured_inputs]
         self._callable = config_pb2.CallableOptions(
             feed=[tensor.name for tensor in concrete.inputs],
@@ -52,16 +54,22 @@ class SessionProgram:
 
     def __call__(self, *arrays: Any) -> Sequence[np.ndarray]:
         """Run it, on the shard that this thread is at."""
-        results: Sequence[np.ndarray] = self._run()(*map(np.asarray, arrays), *self._captured)
-        return results
-
-    def _run(self) -> Any:
+        given = [*map(np.asarray, arrays), *self._captured]
         shard = present_shard()
         run = self._runs.get(shard)
         if run is None:
             with self._making:
-                run = self._runs.get(shard) or self._runs.setdefault(shard, self._make())
-        return run
+                run = self._runs.get(shard)
+                if run is None:
+                    if self._kept is not None and not self._runs:
+                        return self._kept.first_run(lambda: self._begin(shard)(*given))
+                    run = self._begin(shard)
+        results: Sequence[np.ndarray] = run(*given)
+        return results
+
+    def _begin(self, shard: int) -> Any:
+        self._runs[shard] = self._make()
+        return self._runs[shard]
 
     def _make(self) -> Any:
         config = config_pb2.ConfigProto(device_count={"GPU": 0})

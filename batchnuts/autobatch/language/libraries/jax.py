@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad, batching, mlir
 
+from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.autobatch.language.libraries.library import Array, Function
 from batchnuts.autobatch.language.libraries.tensors import Formulas
 
@@ -265,7 +266,8 @@ class JaxLibrary(Formulas):
 
     def tensor(self, x: Array) -> Array:
         """See TensorLibrary."""
-        return jnp.asarray(x)
+        # what jnp.asarray does to NumPy's arrays is a program, which is compiled
+        return jax.device_put(np.array(x)) if isinstance(x, np.ndarray) else jnp.asarray(x)
 
     def call(self, function: Function, *tensors: Array) -> Any:
         """See TensorLibrary; 64-bit dtypes are on if an argument has one, whatever `jax_enable_x64` says."""
@@ -294,7 +296,7 @@ class JaxLibrary(Formulas):
 
     def compiled(self, function: Function) -> Function:
         """See TensorLibrary: each operation by itself would be compiled too, which takes longer."""
-        jitted = jax.jit(lambda *tensors: _as_users(function, *tensors)(*tensors))
+        jitted = Jitted(lambda *tensors: _as_users(function, *tensors)(*tensors))
 
         def call(*tensors: Array) -> Any:
             try:

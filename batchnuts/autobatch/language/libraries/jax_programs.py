@@ -1,0 +1,116 @@
+"""Programs that JAX compiles, or loads from the disk where they were compiled before (batchnuts/store).
+
+A program is its StableHLO text with all constants in it and without the places of the source, so what runs is always
+what was traced here; only XLA's part of the work is left out. Its key has all else that XLA's result depends on.
+
+JAX's own persistent cache is a setting of the whole process, which belongs to the user, and does not replace a damaged
+entry.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib.version
+import numpy as np
+from jax.experimental import serialize_executable
+
+from batchnuts.store.entries import Entries
+from batchnuts.store.folder import current
+from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, surroundings
+
+
+def compiled(traced: Any, lowered: Any, kept: Entries | None) -> Any:
+    """The executable of a traced and lowered program (jax.stages), which was traced with `keep_unused`."""
+    key = None
+    if kept is not None:
+        with suppress(Exception):  # interfaces of JAX that change: then its programs are not kept
+            key = _key(traced, lowered)
+    if kept is None or key is None:
+        return lowered.compile()
+    content = kept.get(key)
+    if content is not None:
+        try:
+            return _loaded(content, lowered)
+        except Exception:  # sound, but this JAX does not take it
+            kept.drop(key)
+    program = lowered.compile()
+    try:
+        content, *_ = serialize_executable.serialize(program)
+    except Exception:  # some programs cannot be kept
+        return program
+    kept.put(key, content)
+    return program
+
+
+def _loaded(content: bytes, lowered: Any) -> Any:
+    in_tree = jax.tree_util.tree_structure(lowered.args_info)
+    return serialize_executable.deserialize_and_load(content, in_tree, lowered.out_tree)
+
+
+def _key(traced: Any, lowered: Any) -> str | None:
+    """None for a program that cannot be kept: one that calls back into this process, has effects, or may have more than
+    one device; and for one with large data, which would be in its text and twice in its entry."""
+    devices = jax.devices()
+    size = sum(getattr(constant, "nbytes", 0) for constant in traced.jaxpr.consts)
+    if traced.jaxpr.effects or len(devices) > 1 or size > MOST_CONSTANT_BYTES:
+        return None
+    text = lowered.compiler_ir("stablehlo").operation.get_asm(large_elements_limit=None, enable_debug_info=False)
+    if "callback" in text:
+        return None
+    arguments = (lowered.in_tree, lowered.out_tree, traced.jaxpr.in_avals, traced.jaxpr.out_avals)
+    weak = [a.weak_type for a in (*traced.jaxpr.in_avals, *traced.jaxpr.out_avals) if hasattr(a, "weak_type")]
+    device = devices[0]
+    return digest_of(
+        "jax",
+        text,
+        *map(str, arguments),
+        str(weak),
+        jax.__version__,
+        jaxlib.version.__version__,
+        binaries(str(Path(jaxlib.__file__).parent)),
+        f"{device.platform} {device.device_kind} {device.client.platform_version}",
+        str([(name, getattr(jax.config, name, None)) for name in sorted(jax.config.values)]),
+        surroundings(),
+    )
+
+
+class Jitted:
+    """`jax.jit` of a function of arrays, whose programs are kept where a run keeps programs.
+
+    Inside a traced program, and for arguments that are no arrays, it is `jax.jit` itself.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._jitted = jax.jit(function)
+        self._all_arguments = jax.jit(function, keep_unused=True)
+        self._programs: dict[Any, Any] = {}
+        self._making = threading.RLock()
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The result of the function."""
+        kept = current()
+        if kept is None and not self._programs:
+            return self._jitted(*arguments)
+        leaves, tree = jax.tree_util.tree_flatten(arguments)
+        if any(isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves):
+            return self._jitted(*arguments)
+        key = (tree, tuple((leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves))
+        program = self._programs.get(key)
+        if program is None:
+            with self._making:
+                program = self._programs.get(key)
+                if program is None:
+                    program = self._programs[key] = self._made(arguments, kept)
+        return program(*arguments)
+
+    def _made(self, arguments: tuple[Any, ...], kept: Entries | None) -> Any:
+        if kept is None or len(jax.devices()) > 1:  # it may be called for arrays of each device
+            return self._jitted
+        traced = self._all_arguments.trace(*arguments)
+        return compiled(traced, traced.lower(), kept)

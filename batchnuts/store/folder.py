@@ -1,0 +1,73 @@
+"""Where compiled programs are kept: which folder, and whether at all, for the code that runs now.
+
+`keeping` sets it for a run. Without it nothing is kept: a program that is compiled outside of a run, by calling a
+batched function say, is compiled in each process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from batchnuts.store.entries import Entries
+
+AUTO = "auto"
+"""The setting for the user's own cache folder."""
+
+VARIABLE = "BATCHNUTS_CACHE"
+"""Environment variable: the folder that `auto` stands for; if it is empty, nothing is kept."""
+
+_current: ContextVar[Entries | None] = ContextVar("batchnuts_kept_programs", default=None)
+_opened: dict[Path, Entries] = {}
+"""One object for each folder, so that it counts all that happens in this process."""
+
+
+def entries_of(setting: str | None) -> Entries | None:
+    """The entries by the setting `execution.cache`: auto, a path, or None for none."""
+    if setting == AUTO:
+        setting = os.environ.get(VARIABLE)
+        if setting is None:
+            try:
+                from platformdirs import user_cache_path
+
+                setting = str(user_cache_path("batchnuts", appauthor=False))
+            except (OSError, RuntimeError):  # no home folder
+                return None
+    if not setting:
+        return None
+    try:
+        folder = Path(setting).expanduser().absolute() / "programs"
+    except (OSError, RuntimeError, ValueError):  # an unknown user's home, or no present folder
+        return None
+    return _opened.setdefault(folder, Entries(folder))
+
+
+def problem_with(setting: str) -> str | None:
+    """Why a text cannot be the setting, to be put after it; None where it can."""
+    if setting == AUTO:
+        return None
+    try:
+        path = Path(setting).expanduser()
+        if setting and "\0" not in setting:
+            return ", which is not a folder" if path.exists() and not path.is_dir() else None
+    except (OSError, RuntimeError, ValueError):
+        pass
+    return ", which is no path here"
+
+
+def current() -> Entries | None:
+    """Those that the present context uses; None: nothing is read or written."""
+    return _current.get()
+
+
+@contextmanager
+def keeping(setting: str | None) -> Iterator[Entries | None]:
+    """Within, compiled programs are kept as the setting says. Threads need a copy of the context."""
+    token = _current.set(entries_of(setting))
+    try:
+        yield _current.get()
+    finally:
+        _current.reset(token)
