@@ -64,6 +64,7 @@ def test_explain_prints_source_variables_and_passes(capsys: pytest.CaptureFixtur
     assert out == DEMOS["fibonacci"].function.explain("int64", backend="numpy")
 
 
+@pytest.mark.slow
 def test_the_promised_demo_runs_as_a_program(tmp_path: Path) -> None:
     """As its own process, on TensorFlow under XLA; nothing but the program's own output appears."""
     command = [sys.executable, "-W", "ignore", "-m", "batchnuts.autobatch", "demo", "fibonacci", "6", "7", "8", "9"]

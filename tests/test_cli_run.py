@@ -451,6 +451,7 @@ def test_unwritable_outputs(models: Path, run_here: Callable[..., str], path: st
     assert "Cannot write" in run_here("--config", "flat.yaml", f"output.path={path}", cwd=models, code=1)
 
 
+@pytest.mark.slow
 def test_a_stack_too_shallow(models: Path, run_here: Callable[..., str]) -> None:
     changes = ("execution.max_stack_depth=1", "output.path=deep.nc")
     shown = run_here("--config", "flat.yaml", *changes, cwd=models, code=1)

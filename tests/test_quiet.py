@@ -92,6 +92,7 @@ def test_each_way_to_import_it_filters_what_it_says(name: str, tmp_path: Path) -
         assert "I0000" in run_python(BATCHED, PYTHONPATH=str(tmp_path), TF_CPP_MIN_LOG_LEVEL="0").stderr
 
 
+@pytest.mark.slow
 def test_a_tensorflow_that_the_user_imports_is_left_alone() -> None:
     found = run_python(OF_THE_USER)
     assert found.returncode == 0

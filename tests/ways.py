@@ -100,9 +100,9 @@ def rotating(rows: Mapping[str, Any], columns: Mapping[str, Any], always: int = 
     return params
 
 
-def every_other(values: Iterable[Any]) -> Sequence[Any]:
-    """Parameters of which every other one is slow: where many run the same code."""
-    return [pytest.param(value, marks=pytest.mark.slow if i % 2 else ()) for i, value in enumerate(values)]
+def one_in(count: int, values: Iterable[Any]) -> Sequence[Any]:
+    """Parameters of which one in `count` runs by default, the others are slow: where many run the same code."""
+    return [pytest.param(value, marks=pytest.mark.slow if i % count else ()) for i, value in enumerate(values)]
 
 
 def covering_rotating(columns: Mapping[str, Any]) -> Sequence[Any]:

@@ -85,7 +85,7 @@ def ops(lines: list[str], kind: str, shape: str) -> int:
     return sum(bool(re.search(rf" = {re.escape(shape)}\S* {kind}\(", line)) for line in lines)
 
 
-@pytest.mark.parametrize("schedule", ["sweep", "drain"])
+@pytest.mark.parametrize("schedule", ["sweep", pytest.param("drain", marks=pytest.mark.slow)])
 def test_the_loop_copies_no_stack_and_no_draws(schedule: str) -> None:
     lines = true_lines() if schedule == "sweep" else within_the_loop(*make_machine(schedule))
     assert ops(lines, "scatter", STACK) >= 5, "five vectors are pushed, each by rows"
@@ -97,6 +97,7 @@ def test_the_loop_copies_no_stack_and_no_draws(schedule: str) -> None:
     assert sum(ops(lines, "select", shape) for shape in DRAWS) <= 1
 
 
+@pytest.mark.slow
 def test_a_push_by_selection_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def put_rows(self: Any, memory: Any, rows: Any, values: Any) -> Any:
         here = tf.range(memory.shape[0])[:, None] == rows[None]

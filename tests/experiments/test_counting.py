@@ -53,7 +53,7 @@ def test_plain_python_wastes_nothing(alone: Outcome) -> None:
     [
         pytest.param({"backend": "numpy", "schedule": "earliest"}, marks=pytest.mark.slow),
         {"backend": "numpy", "schedule": "drain"},
-        {"schedule": "auto", "chunk_lanes": CHAINS},
+        pytest.param({"schedule": "auto", "chunk_lanes": CHAINS}, marks=pytest.mark.slow),
         {"backend": "numpy", "schedule": "drain", "chunk_lanes": 4, "shards": 2},
         pytest.param({"executor": "stackless", "mode": "eager"}, marks=pytest.mark.slow),
         {"executor": "stackless", "backend": "numpy"},

@@ -366,6 +366,7 @@ if __name__ == "__main__":
         assert process.ask(Prepare(a_task())) == Preparation(1.0)
 
 
+@pytest.mark.slow
 def test_a_real_worker_answers_and_reports_what_went_wrong(tmp_path: Path) -> None:
     gauss = {"name": "correlated_gaussian", "dimension": 2, "covariance": "ar1", "dtype": "float64"}
     good = Task(

@@ -63,11 +63,12 @@ PICTURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
-        *(pytest.param(name, "tensorflow", marks=() if name == "figure6" else pytest.mark.slow) for name in TINY),
-        *(pytest.param(name, "jax", marks=pytest.mark.slow) for name in ("figure6", "figure7", "scaling")),
+        *((name, "tensorflow") for name in TINY),
+        *((name, "jax") for name in ("figure6", "figure7", "scaling")),
     ],
 )
 def test_quick_mode_writes_its_files_and_goes_on_where_it_stopped(

@@ -99,7 +99,13 @@ def prepared(task: Task) -> Preparation:
     return prepare(task).preparation
 
 
-@pytest.mark.parametrize(("kind", "options"), TINY)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        pytest.param(kind, options, marks=() if kind in ("linear", "lstm_gradients") else pytest.mark.slow)
+        for kind, options in TINY
+    ],
+)
 def test_all_ways_in_tensorflow_give_the_same(kind: str, options: dict[str, Any]) -> None:
     methods = [method for method in KINDS[kind].methods if method not in ("jax", "sequential")]
     if kind == "lstm_gradients":
@@ -356,6 +362,7 @@ def test_progress_counts_timings_of_groups_that_are_under_way(config: Vectorizin
     assert notes[-1][1] == wanted - 1
 
 
+@pytest.mark.slow
 def test_ways_share_a_real_process_and_one_that_fails_leaves_it_to_the_others(tmp_path: Path) -> None:
     good = a_task("linear", {"width": 2}, "by_hand", min_seconds=0.01)
     other = a_task("linear", {"width": 2}, "sequential")

@@ -106,7 +106,7 @@ def test_packaged_models_are_one_function_on_both(name: str) -> None:
         np.testing.assert_allclose(gradient, other_gradient, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+@pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.slow)])
 def test_the_same_posterior_on_both(backend: str) -> None:
     """Means and variances of a bivariate Gaussian of known scales."""
     settings = {"backend": backend, "chains": 64, "warmup": 60, "draws": 100, "seed": 4}
@@ -116,7 +116,7 @@ def test_the_same_posterior_on_both(backend: str) -> None:
     assert_expectations(np.concatenate([scaled, scaled**2], axis=-1), [0.0, 0.0, 1.0, 1.0], 0.1)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_arrays_that_a_density_makes_have_its_dtype(dtype: str) -> None:
     """JAX's own default is float32 where the position is, and float64 where that is, whatever `jax_enable_x64` says."""
 

@@ -155,7 +155,7 @@ def test_divergences_are_marked_and_counted() -> None:
     assert not (stats["diverging"] & stats["reached_max_treedepth"]).any()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_the_models_dtype_is_kept(dtype: str) -> None:
     draws = run(gaussian(3, covariance="diagonal", dtype=dtype), draws=2)
     assert draws.position.dtype == dtype
@@ -170,7 +170,7 @@ def structured_density(parts: dict[str, Any]) -> Any:
 
 def test_a_model_of_a_dict() -> None:
     model = Model.from_function(structured_density, variables={"mu": [], "theta": [2, 3]})
-    result = sample_chains(model, chains=3, warmup=30, draws=4, backend="numpy", max_tree_depth=5)
+    result = sample_chains(model, chains=3, warmup=20, draws=4, backend="numpy", max_tree_depth=4)
     posterior = result["posterior"]
     assert posterior["mu"].dims == ("chain", "draw")
     assert posterior["theta"].dims == ("chain", "draw", "theta_dim_0", "theta_dim_1")

@@ -142,6 +142,7 @@ def test_the_step_size_is_one_for_all_chains_and_draws(warmed_up) -> None:
     assert len(np.unique(warmed_up.stats["step_size"])) == 1
 
 
+@pytest.mark.slow
 def test_the_target_acceptance_is_heeded(warmed_up) -> None:
     sampler = SamplerSettings(chains=32, warmup=150, draws=20, seed=2, target_acceptance=0.95)
     careful = run_chains(wide(), sampler, ExecutionSettings())
@@ -149,6 +150,7 @@ def test_the_target_acceptance_is_heeded(warmed_up) -> None:
     assert warmed_up.stats["step_size"][0, 0] > 1.3 * careful.stats["step_size"][0, 0]
 
 
+@pytest.mark.slow
 def test_the_identity_metric_is_kept_when_asked() -> None:
     model = gaussian(4, covariance="diagonal")
     sampler = SamplerSettings(chains=6, warmup=21, draws=2, adapt_metric=False, max_tree_depth=3)

@@ -75,6 +75,7 @@ def test_met_while_drawing_it_is_named_and_no_draw_is_lost(
         assert not np.isinf(kept[group]["acceptance_rate" if group == "unfinished" else "tau"].values).any()
 
 
+@pytest.mark.slow
 def test_the_draws_made_before_are_those_of_a_run_that_meets_none() -> None:
     settings = {"chains": CHAINS, "warmup": 0, "draws": 25, "step_size": 0.5, "backend": "numpy", "seed": 5}
     with pytest.raises(UnboundedDensityError) as caught:
@@ -90,7 +91,7 @@ def test_the_draws_made_before_are_those_of_a_run_that_meets_none() -> None:
         np.testing.assert_array_equal(made["mu"].values[chain, rows], expected)
 
 
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, pytest.param(-np.inf, marks=pytest.mark.slow)])
 def test_nan_and_minus_infinity_are_divergences_and_never_drawn(value: float) -> None:
     draws = run_chains(
         model_ending_with(value),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from ways import every_other
+from ways import one_in
 
 from batchnuts.autobatch.pfor import PforError, hessian, pfor, vectorized_map
 from batchnuts.autobatch.pfor.graphs import loop_parts
@@ -278,7 +278,7 @@ def test_as_the_sequential_loop(name: str, masked: bool) -> None:
 
 
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
-@pytest.mark.parametrize("name", every_other(name for name in BODIES if name not in ("loop_until_large",)))
+@pytest.mark.parametrize("name", one_in(3, (name for name in BODIES if name not in ("loop_until_large",))))
 def test_as_the_sequential_loop_under_xla(name: str) -> None:
     at_once = tf.function(lambda: pfor(BODIES[name], N), autograph=False, jit_compile=True)
     # of one iteration alone XLA cannot compile a scatter into a list
@@ -364,7 +364,7 @@ def test_nor_by_the_row_that_it_computes_with() -> None:
 
 
 @pytest.mark.parametrize("masked", [None, True])
-@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_second_derivatives_of_branches(xla: bool, masked: bool | None) -> None:
     points = tf.constant(np.random.default_rng(0).normal(size=(5, 3)))
 

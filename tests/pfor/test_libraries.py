@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
-from ways import every_other
+from ways import one_in
 
 from batchnuts.autobatch.pfor import jacobian, vectorized_map
 from batchnuts.models import REGISTRY as MODELS
@@ -185,7 +185,7 @@ def compare(function: Callable[..., Any], rows: list[Any], rtol: float = 1e-8) -
             np.testing.assert_allclose(found, np.stack(values), rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize("name", every_other(DISTRIBUTIONS))
+@pytest.mark.parametrize("name", one_in(4, DISTRIBUTIONS))
 def test_log_densities_and_their_gradients(name: str) -> None:
     make, parameters, value = DISTRIBUTIONS[name]
 
@@ -199,7 +199,7 @@ def test_log_densities_and_their_gradients(name: str) -> None:
     compare(function, [value, *parameters])
 
 
-@pytest.mark.parametrize("name", every_other(BIJECTORS))
+@pytest.mark.parametrize("name", one_in(4, BIJECTORS))
 def test_bijectors_and_their_gradients(name: str) -> None:
     bijector = BIJECTORS[name]
 
@@ -265,7 +265,7 @@ KERAS: dict[str, Callable[[Any], tuple[list[Any], tuple[int, ...]]]] = {
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("name", KERAS)
+@pytest.mark.parametrize("name", one_in(3, KERAS))
 def test_keras_layers_and_the_gradients_of_their_weights(name: str) -> None:
     keras = pytest.importorskip("keras")
     keras.utils.set_random_seed(2)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from ways import every_other
+from ways import one_in
 
 from batchnuts.autobatch.pfor import PforError, hessian, pfor
 
@@ -171,7 +171,7 @@ def test_as_the_sequential_loop(body: Any) -> None:
 
 
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
-@pytest.mark.parametrize("body", every_other(EVERYWHERE), ids=name_of)
+@pytest.mark.parametrize("body", one_in(2, EVERYWHERE), ids=name_of)
 def test_as_the_sequential_loop_under_xla(body: Any) -> None:
     compare(body, tf.function(lambda: pfor(body, 4), jit_compile=True, autograph=False)())
 
@@ -217,7 +217,7 @@ def _of_scan(row: Any) -> Any:
     return tf.reduce_sum(tf.scan(lambda a, x: tf.sin(x) * a, row))
 
 
-@pytest.mark.parametrize("function", [_of_while, _of_map, _of_scan], ids=name_of)
+@pytest.mark.parametrize("function", one_in(3, [_of_scan, _of_while, _of_map]), ids=name_of)
 def test_second_derivatives_of_a_loop_in_the_body(function: Any) -> None:
     """Under XLA, which does not tell how much of a list is in use, they are refused, and never wrong."""
 

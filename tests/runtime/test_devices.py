@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import batchnuts
@@ -72,6 +73,7 @@ def test_too_late_it_changes_nothing() -> None:
         assert (tf.constant(1.0) + 1.0).device.endswith("CPU:0")
 
 
+@pytest.mark.slow
 def test_chains_on_devices_of_their_own_draw_the_same(tmp_path) -> None:
     file = tmp_path / "own.npy"
     environment = {name: value for name, value in os.environ.items() if name != "TF_XLA_FLAGS"}

@@ -246,7 +246,7 @@ OURS = "batchnuts.autobatch.language.libraries"
     [
         ("np.ones(2, 'float32')", {"tensorflow", "jax"}),
         # TensorFlow imports JAX by itself where it is installed (for TFLite), so of JAX only our part is looked for
-        ("__import__('tensorflow').ones(2)", {f"{OURS}.jax"}),
+        pytest.param("__import__('tensorflow').ones(2)", {f"{OURS}.jax"}, marks=pytest.mark.slow),
         pytest.param("__import__('jax').numpy.ones(2)", {"tensorflow", f"{OURS}.tensorflow"}, marks=needs_jax),
     ],
     ids=["numpy", "tensorflow", "jax"],

@@ -95,7 +95,7 @@ def test_without_patience_lanes_starve(case: Gated) -> None:
     assert max(longest_wait(case, schedule, numpy) for schedule in hostile_schedules(case, None)) > 500
 
 
-@pytest.mark.parametrize("patience", [1, 7, 50])
+@pytest.mark.parametrize("patience", [1, pytest.param(7, marks=pytest.mark.slow), 50])
 @hostile
 def test_every_live_lane_takes_a_step_within_patience(case: Gated, patience: int) -> None:
     numpy = get_backend("numpy", "")

@@ -50,7 +50,7 @@ print("bound:", PROCESS.small_loop_bytes)
     ("flags", "whole"),
     [
         pytest.param(None, True, marks=pytest.mark.slow),
-        ("--xla_cpu_multi_thread_eigen=true", True),
+        pytest.param("--xla_cpu_multi_thread_eigen=true", True, marks=pytest.mark.slow),
         ("--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1", False),
     ],
     ids=["none", "others", "the-same"],
