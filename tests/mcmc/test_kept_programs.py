@@ -57,6 +57,11 @@ def test_a_second_start_compiles_nothing_and_draws_the_same(tmp_path: Path, monk
     assert kept_in(tmp_path).summary().entries == written
     assert os.listdir(tmp_path) == ["programs"]
 
+
+@pytest.mark.slow
+def test_damaged_programs_are_compiled_again(tmp_path: Path) -> None:
+    first, tally = run(tmp_path), kept_in(tmp_path).tally
+    written = tally.written
     for number, file in enumerate(sorted(kept_in(tmp_path).folder.iterdir())):
         data = bytearray(file.read_bytes())
         if number % 2:
@@ -64,9 +69,9 @@ def test_a_second_start_compiles_nothing_and_draws_the_same(tmp_path: Path, monk
         else:
             data[len(data) // 2] ^= 16
         file.write_bytes(data)
-    third = run(tmp_path)
+    second = run(tmp_path)
     assert (tally.dropped, tally.written) == (written, 2 * written)
-    np.testing.assert_array_equal(third.position, alone.position)
+    np.testing.assert_array_equal(second.position, first.position)
 
 
 def test_what_is_compiled_in_the_threads_of_a_run_is_kept_too(tmp_path: Path) -> None:

@@ -136,13 +136,10 @@ def test_what_a_lane_does_not_use_has_no_derivative() -> None:
     np.testing.assert_allclose(slope, expected, rtol=1e-6)
 
 
-WITH_FLOATS = ("mixed_lanes", "oscillator", "power_iteration")
-
-
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=case.name, marks=() if case.name in WITH_FLOATS else pytest.mark.slow)
+        pytest.param(case, id=case.name, marks=() if case.name == "power_iteration" else pytest.mark.slow)
         for case in CASES
         if any(isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" for leaf in flatten(case.inputs)[0])
     ],
@@ -186,6 +183,7 @@ def test_both_modes_have_one_derivative(case: Case) -> None:
     np.testing.assert_allclose(of_lanes(c, forward), of_lanes(t, backward), rtol=rtol)
 
 
+@pytest.mark.slow
 def test_memory_of_a_derivative_grows_as_the_root_of_the_sweeps() -> None:
     def temporaries(max_sweeps: int) -> int:
         bounded = autobatch.jax(power, max_stack_depth=64, max_sweeps=max_sweeps, check=False)
