@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -168,3 +169,19 @@ def test_a_run_imports_the_library_that_runs_it_alone(tmp_path: Path, arguments:
     )
     assert done.stdout.splitlines()[-1].split() == ["0", *loaded], done.stderr
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("density", ["jax", "ops"])
+def test_arrays_that_a_density_reads_keep_their_dtype_for_others(density: str) -> None:
+    """JAX remembers for what it took a NumPy array as long as a program holds it, with 64 bits off or on."""
+    scale = np.array([1 / 3, 2.0])
+    sum_of = {"jax": jnp.sum, "ops": ops.sum}[density]
+    models = [model_of(lambda q: -0.5 * sum_of((q / scale) ** 2), dtype) for dtype in ("float32", "float64")]
+    for model in models:  # which keep their programs
+        run_chains(model, *split_settings({"backend": "jax", "chains": 2, "warmup": 0, "draws": 1, "step_size": 0.5}))
+        assert jnp.asarray(scale).dtype == "float32"
+        with jax.enable_x64(True):
+            np.testing.assert_array_equal(jnp.asarray(scale), scale, strict=True)
+    value, gradient = value_and_gradient(models[1], default_engine(models[1]))(np.array([0.1, 1.0]))
+    np.testing.assert_allclose(value, -0.5 * (0.09 + 0.25), rtol=1e-15)
+    np.testing.assert_allclose(gradient, [-0.9, -0.25], rtol=1e-15)

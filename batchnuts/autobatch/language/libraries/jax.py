@@ -33,11 +33,21 @@ def enable_x64(on: bool = True) -> Any:
 
 def _as_users(function: Function, *arrays: Array) -> Function:
     """A user's function with the dtypes that JAX has by itself for such arguments: without 64 bits, unless they have
-    them. So an array that it makes is float32 where the arguments are."""
+    them. So an array that it makes is float32 where the arguments are.
+
+    While JAX traces, the NumPy arrays that the function reads become constants of a trace of its own, and copies of
+    them those of ours: JAX remembers what dtype it took a NumPy array for, by the array's identity and whether or not
+    64 bits are on, as long as a program holds it (0.10 to 0.12). The user's next program would find float64 as float32.
+    """
 
     def narrow(*arguments: Any) -> Any:
         with enable_x64(any(array.dtype.itemsize == 8 for array in arrays)):
-            return function(*arguments)
+            if not any(isinstance(argument, jax.core.Tracer) for argument in arguments):
+                return function(*arguments)
+            traced, shapes = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*arguments)
+        copies = [np.array(c) if isinstance(c, np.ndarray) else c for c in traced.consts]
+        run = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(traced.jaxpr, copies))
+        return jax.tree.unflatten(jax.tree.structure(shapes), run(*jax.tree.leaves(arguments)))
 
     return narrow
 
