@@ -1,8 +1,12 @@
 """random: published vectors, one stream per key on every backend, and statistical sanity."""
 
 import itertools
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -303,3 +307,28 @@ def test_a_key_unpacks() -> None:
     left, right = random.split(KEYS[0])
     assert left.shape == right.shape == (2,)
     assert not np.array_equal(left, right)
+
+
+COMPILED = """
+import numpy as np
+from batchnuts.autobatch import batch, ops, random
+
+@batch
+def walk(key, n):
+    if n <= 0:
+        return 0.0
+    return ops.log(ops.abs(random.normal(random.fold_in(key, n)))) + walk(key, n - 1)
+
+total = walk.run(random.lane_keys(0, 256), np.arange(256) % 5, backend="jax", mode="xla")
+assert np.isfinite(total).all()
+"""
+
+
+@needs_jax
+@pytest.mark.slow
+def test_jax_compiles_random_numbers_within_minutes(tmp_path: Path) -> None:
+    """At XLA's own level of optimization, where jaxlib 0.12 never ended without the barriers (decision 33)."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    script = tmp_path / "compiled.py"
+    script.write_text(COMPILED)
+    subprocess.run([sys.executable, "-W", "ignore", str(script)], env=environment, check=True, timeout=120)
