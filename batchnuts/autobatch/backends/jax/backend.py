@@ -31,6 +31,7 @@ from batchnuts.autobatch.backends.backend import (
     sweep_on_host,
 )
 from batchnuts.autobatch.backends.jax.machine import JitMachine
+from batchnuts.autobatch.backends.jax.products import vectorized
 from batchnuts.autobatch.backends.jax.work_estimate import inputs_used, primitive_work
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
 from batchnuts.autobatch.language.libraries.jax import LIBRARY, with_64_bits
@@ -181,7 +182,7 @@ class JaxBackend:
         def one_lane(*values: Any) -> tuple[Array, ...]:
             return tuple(_as_type(result, type_) for result, type_ in zip(function(*values), outputs))
 
-        return with_64_bits(jax.vmap(one_lane))
+        return with_64_bits(vectorized(one_lane))
 
     def over_lanes(self, primitive: Primitive, outputs: tuple[TensorType, ...]) -> RowFunction:
         """See Backend."""

@@ -108,6 +108,23 @@ batching.defvectorized(_without_reverse)
 ad.deflinear2(_without_reverse, _refuse)
 
 
+def _rows_by_number(x: Any) -> Any:
+    """x [rows, ...], read through an array of its rows' numbers; a scalar as it is."""
+    if not x.shape:
+        return x
+    return x.at[lax.iota(np.int32, x.shape[0])].get(mode="promise_in_bounds")
+
+
+_once = jax.extend.core.Primitive("once")
+"""The same words. XLA for processors would compute them again in the loop of each array that depends on them; an array
+that is indexed must be there first (decisions/0016). Over lanes the first axis is theirs."""
+_once.def_impl(lambda x: x)
+_once.def_abstract_eval(lambda x: x)
+mlir.register_lowering(_once, lambda _, x: [x])
+mlir.register_lowering(_once, mlir.lower_fun(_rows_by_number, multiple_results=False), platform="cpu")
+batching.defvectorized(_once)
+
+
 class JaxLibrary(Formulas):
     """The `TensorLibrary` of JAX: arrays, and what stands for them while JAX traces.
 
@@ -268,7 +285,7 @@ class JaxLibrary(Formulas):
         def behind_barriers(*words: Array) -> tuple[Array, ...]:
             inside = lax.optimization_barrier(tuple(jnp.asarray(word, np.uint32) for word in words))
             results: tuple[Array, ...] = lax.optimization_barrier(tuple(function(*inside)))
-            return results
+            return tuple(map(_once.bind, results))
 
         return with_64_bits(jax.jit(behind_barriers))
 
