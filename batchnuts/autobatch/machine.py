@@ -304,7 +304,7 @@ def keep_programs(backend: str) -> None:
     """Have what XLA compiles kept on disk where a run asks for that (batchnuts/store).
 
     For a process that samples and does little else with the backend's library, before that makes its first array. Only
-    TensorFlow needs it: it is told once in a process where to store programs.
+    TensorFlow needs it: where programs are stored is set once in a process.
     """
     threads = _threads_of(backend)
     if threads is not None:

@@ -89,7 +89,7 @@ def test_types_come_from_the_program_where_none_are_given() -> None:
     np.testing.assert_array_equal(prepare(program, backend="numpy").run(np.array([6]))[0], [13])
 
 
-def test_the_schedule_and_the_stack_depth_are_heeded() -> None:
+def test_the_schedule_and_the_stack_depth_are_used() -> None:
     fib = prepare(parse(FIBONACCI, namespace={}), "int64", backend="numpy")
     np.testing.assert_array_equal(fib.run(np.array([6, 2]), schedule="drain")[0], [13, 2])
     with pytest.raises(StackOverflowError):

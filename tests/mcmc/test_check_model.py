@@ -283,7 +283,7 @@ def grows(q: Any) -> Any:
     [(prints, "has effects of its own", "Leave it out of the density."), (grows, "no lists that grow", "largest size")],
     ids=["prints", "grows"],
 )
-def test_what_pfor_refuses_is_told_with_its_own_reason_and_advice(density: Any, reason: str, advice: str) -> None:
+def test_what_pfor_refuses_is_reported_with_its_own_reason_and_advice(density: Any, reason: str, advice: str) -> None:
     with pytest.raises(ModelError) as caught:
         starts_of(Model.from_function(density, dimension=2), 2, execution=ExecutionSettings())
     message = str(caught.value)
@@ -352,7 +352,7 @@ def test_an_assertion_that_ends_a_run_is_reported_in_one_paragraph(when: str, ma
         assert caught.value.result["posterior"].attrs["draws_made"] > 0
 
 
-def test_a_matrix_that_is_singular_later_is_told_in_one_paragraph() -> None:
+def test_a_matrix_that_is_singular_later_is_reported_in_one_paragraph() -> None:
     with pytest.raises(
         ModelError, match=r"its log-density failed \((warmup|the search.*)\): a matrix is singular"
     ) as caught:
@@ -371,7 +371,9 @@ def test_a_matrix_that_is_singular_later_is_told_in_one_paragraph() -> None:
         ),
     ],
 )
-def test_a_distribution_in_place_of_a_density_or_a_model_is_told_how_to_wrap_it(kind: str, advice: str) -> None:
+def test_for_a_distribution_in_place_of_a_density_or_a_model_the_error_says_how_to_wrap_it(
+    kind: str, advice: str
+) -> None:
     distribution = type(kind, (), {"log_prob": lambda self, **parts: parts})()
     with pytest.raises(ModelError, match=f"expected a function. A distribution has one: .*{advice}"):
         Model.from_function(distribution, variables={"mu": []})
@@ -480,7 +482,7 @@ def marked(kinds: str) -> set[int]:
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_assertions_that_xla_leaves_out_are_told_by_line(by_hand: bool) -> None:
+def test_assertions_that_xla_leaves_out_are_reported_by_line(by_hand: bool) -> None:
     """In graph mode they are evaluated, and nothing is said."""
     model = Model(
         name="asserts",

@@ -143,7 +143,7 @@ def test_the_step_size_is_one_for_all_chains_and_draws(warmed_up) -> None:
 
 
 @pytest.mark.slow
-def test_the_target_acceptance_is_heeded(warmed_up) -> None:
+def test_the_target_acceptance_is_reached(warmed_up) -> None:
     sampler = SamplerSettings(chains=32, warmup=150, draws=20, seed=2, target_acceptance=0.95)
     careful = run_chains(wide(), sampler, ExecutionSettings())
     assert abs(careful.stats["acceptance_rate"].mean() - 0.95) < 0.03

@@ -372,7 +372,7 @@ def guarded_lanes(x):
 
 
 @pytest.mark.parametrize("helper", [guarded, guarded_lanes], ids=lambda helper: helper.__name__)
-def test_an_assertion_of_tensorflows_is_heeded_or_its_line_is_told(helper: Any) -> None:
+def test_an_assertion_of_tensorflows_is_evaluated_or_its_line_is_reported(helper: Any) -> None:
     """XLA compiles none; every other way raises what TensorFlow does."""
 
     @autobatch.batch
