@@ -31,6 +31,30 @@ def test_values_are_those_of_arviz():
     np.testing.assert_allclose(found.columns["mean"], position.mean(axis=(0, 1)), rtol=1e-4)
 
 
+def test_the_error_of_the_standard_deviation():
+    """Of independent normal draws it is sd / sqrt(2 N), and what ArviZ computes."""
+    import arviz
+    import xarray
+
+    draws = 3.0 * np.random.default_rng(0).normal(size=(4, 2000, 3))
+    found = diagnose(draws, names(3)).columns["mcse_sd"]
+    np.testing.assert_allclose(found, 3.0 / np.sqrt(2 * 8000), rtol=0.1)
+    data = xarray.Dataset({"x": (("chain", "draw", "k"), draws)})
+    try:
+        of_arviz = arviz.mcse(data, method="sd")["x"].values
+    except TypeError:  # beside Numba
+        return
+    np.testing.assert_allclose(found, of_arviz, rtol=1e-10)
+
+
+@pytest.mark.slow
+def test_beside_numba_every_column_is_there():
+    """Which comes with the samplers that experiments compare with ours, and changes what ArviZ does."""
+    pytest.importorskip("numba")
+    found = diagnose(np.random.default_rng(0).normal(size=(4, 100, 2)), names(2)).columns
+    assert all(np.isfinite(values).all() for values in found.values())
+
+
 def test_slices_of_coefficients_do_not_change_the_values(monkeypatch):
     from batchnuts.mcmc import diagnostics
 
