@@ -11,7 +11,7 @@ import numpy as np
 
 from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.passes.infer_types import Evaluator
-from batchnuts.autobatch.scheduling.dispatch import OnHost, Rule
+from batchnuts.autobatch.scheduling.dispatch import OnHost, Reductions, Rule
 
 Array = Any
 """An array of the backend's library; [lanes, ...] unless said otherwise."""
@@ -53,6 +53,13 @@ class BlockStep:
     """Whether it is due wherever some lane's pc is at it (no gate, no earlier group); a backend may skip the rule."""
 
 
+class LaneCounts(Reductions, Protocol):
+    """What a compiled sweep needs to find out which steps are due."""
+
+    def waiting(self, pc: Array, halted: int) -> Array:
+        """int64 [halted + 1]: how many lanes of the counters pc [lanes] are at each index."""
+
+
 @dataclass(frozen=True)
 class SweepPlan:
     """One sweep: the steps in order, each if it is due by the rule when the sweep comes to it.
@@ -78,6 +85,26 @@ class SweepPlan:
     def is_for_all(self, sweeps: Array) -> Array:
         """Whether the next sweep, after `sweeps` earlier ones, is one for all."""
         return sweeps % self.patience == self.patience - 1 if self.patience is not None else False
+
+    def dues(self, state: State, lanes: LaneCounts) -> Callable[[BlockStep, Array], tuple[Array, Array]]:
+        """At the start of a sweep that a compiler traces, the function (step, pc) -> (due, waiting).
+
+        It is called when the sweep comes to the step, with the counters pc [lanes] as they are then; `waiting` is how
+        many lanes are at the step's index, an int64 scalar.
+        """
+        for_all = self.is_for_all(state["sweeps"])
+        chosen = self.rule.most_active(lanes.waiting(state["pc"], self.halted), lanes) if self.one_choice else None
+
+        def due(step: BlockStep, pc: Array) -> tuple[Array, Array]:
+            block = step.index
+            if step.free or chosen is not None:
+                waiting = lanes.count(pc == block)
+                return (waiting > 0 if chosen is None else chosen == block), waiting
+            by_block = lanes.waiting(pc, self.halted)
+            waiting = by_block[block]
+            return self.rule.is_due(block, step.group_start, by_block, lanes) | (for_all & (waiting > 0)), waiting
+
+        return due
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class JaxBackend:
         """See dispatch.Reductions."""
         return jnp.max(jnp.where(mask, values, 0))
 
-    def _waiting(self, pc: Any, halted: int) -> Array:
+    def waiting(self, pc: Any, halted: int) -> Array:
         """int64 [halted + 1]: how many lanes are at each pc."""
         places = np.arange(halted + 1, dtype="int32")
         there = lax.eq(*jnp.broadcast_arrays(pc[:, None], places))
@@ -230,19 +230,12 @@ class JaxBackend:
     ) -> State:
         """The entries `touched` of the state after the next sweep, while it is traced."""
         now = {**state, **touched}
-        for_all = plan.is_for_all(now["sweeps"])
-        chosen = plan.rule.most_active(self._waiting(now["pc"], plan.halted), self) if plan.one_choice else None
+        due_at = plan.dues(now, self)
         runs: dict[int, Any] = {}
         served: dict[int, Any] = {}
         for step in plan.steps:
             block = step.index
-            if step.free or chosen is not None:
-                waiting = self.count(now["pc"] == block)
-                due = waiting > 0 if chosen is None else chosen == block
-            else:
-                by_block = self._waiting(now["pc"], plan.halted)
-                waiting = by_block[block]
-                due = plan.rule.is_due(block, step.group_start, by_block, self) | (for_all & (waiting > 0))
+            due, waiting = due_at(step, now["pc"])
             runs[block] = runs.get(block, 0) + lax.convert_element_type(due, "int64")
             served[block] = served.get(block, 0) + LIBRARY.where(due, waiting, np.int64(0))
             now = run_if_due(step, due, now)

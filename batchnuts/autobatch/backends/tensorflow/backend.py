@@ -156,7 +156,7 @@ class TensorFlowBackend:
         """See dispatch.Reductions."""
         return tf.reduce_max(tf.where(mask, values, 0))
 
-    def _waiting(self, pc: Any, halted: int) -> tf.Tensor:
+    def waiting(self, pc: Any, halted: int) -> tf.Tensor:
         """int64 [halted + 1]: how many lanes are at each pc."""
         with self._scope("rule"):
             places = tf.range(halted + 1, dtype=tf.int32)
@@ -270,19 +270,12 @@ class TensorFlowBackend:
 
         def one_sweep(touched: State, taken: Any) -> tuple[State, Any]:
             now = {**state, **touched}
-            for_all = plan.is_for_all(now["sweeps"])
-            chosen = plan.rule.most_active(self._waiting(now["pc"], plan.halted), self) if plan.one_choice else None
+            due_at = plan.dues(now, self)
             runs: dict[int, Any] = {}
             served: dict[int, Any] = {}
             for step in plan.steps:
                 block = step.index
-                if step.free or chosen is not None:
-                    waiting = self.count(now["pc"] == block)
-                    due = waiting > 0 if chosen is None else chosen == block
-                else:
-                    by_block = self._waiting(now["pc"], plan.halted)
-                    waiting = by_block[block]
-                    due = plan.rule.is_due(block, step.group_start, by_block, self) | (for_all & (waiting > 0))
+                due, waiting = due_at(step, now["pc"])
                 runs[block] = runs.get(block, 0) + tf.cast(due, tf.int64)
                 served[block] = served.get(block, 0) + tf.where(due, waiting, 0)
                 now = _run_if_due(step, due, now)
