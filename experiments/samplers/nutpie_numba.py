@@ -30,7 +30,7 @@ from batchnuts.experiments.samplers.jax_densities import missing
 from batchnuts.experiments.samplers.numba_densities import density
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.registry import NutpieOptions
-from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
+from batchnuts.experiments.samplers.task import Outcome, Prepared, Task, require_plain
 
 Array = NDArray[np.float64]
 
@@ -38,12 +38,7 @@ Array = NDArray[np.float64]
 def prepare(task: Task, problem: Problem) -> Prepared:
     """See task.Sampler. Draws are recorded, asked for or not."""
     options = NutpieOptions.model_validate(task.options)
-    if task.device != "cpu":
-        raise MissingSampler(f"Sampler nutpie runs on the CPU only; device is {task.device}, set it to cpu.")
-    if task.leapfrogs_per_leaf != 1:
-        raise MissingSampler(
-            f"Sampler nutpie takes one leapfrog per leaf; leapfrogs_per_leaf is {task.leapfrogs_per_leaf}, set it to 1."
-        )
+    require_plain("nutpie", task)
     for package in ("nutpie", "numba"):
         try:
             importlib.import_module(package)

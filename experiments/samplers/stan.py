@@ -34,7 +34,7 @@ from batchnuts.experiments.samplers.jax_densities import missing
 from batchnuts.experiments.samplers.problems import Problem
 from batchnuts.experiments.samplers.registry import StanOptions
 from batchnuts.experiments.samplers.stan_programs import program
-from batchnuts.experiments.samplers.task import MissingSampler, Outcome, Prepared, Task
+from batchnuts.experiments.samplers.task import Outcome, Prepared, Task, require_plain
 
 # Of warmup's one transition; see the module's docstring. The search is skipped above 1e7.
 WARMUP_STEP_SIZE = 1e8
@@ -45,12 +45,7 @@ T0 = 10.0
 def prepare(task: Task, problem: Problem) -> Prepared:
     """See task.Sampler. Compiles the program, or finds it in httpstan's cache; needs a C++ compiler."""
     options = StanOptions.model_validate(task.options)
-    if task.device != "cpu":
-        raise MissingSampler(f"Sampler stan runs on the CPU only; device is {task.device}, set it to cpu.")
-    if task.leapfrogs_per_leaf != 1:
-        raise MissingSampler(
-            f"Sampler stan takes one leapfrog per leaf; leapfrogs_per_leaf is {task.leapfrogs_per_leaf}, set it to 1."
-        )
+    require_plain("stan", task)
     try:
         import stan
     except ImportError as error:

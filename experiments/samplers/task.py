@@ -139,6 +139,17 @@ class Timing:
     """The machine's load average over the last minute, just before the run."""
 
 
+def require_plain(sampler: str, task: Task) -> None:
+    """Raise MissingSampler for what a sampler cannot do that runs on the CPU, with one leapfrog in each leaf."""
+    if task.device != "cpu":
+        raise MissingSampler(f"Sampler {sampler} runs on the CPU only; device is {task.device}, set it to cpu.")
+    if task.leapfrogs_per_leaf != 1:
+        raise MissingSampler(
+            f"Sampler {sampler} takes one leapfrog per leaf; leapfrogs_per_leaf is {task.leapfrogs_per_leaf}, set it "
+            "to 1."
+        )
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one run of a prepared sampler did. Everything in it is on the host."""
