@@ -47,6 +47,8 @@ def ciphers() -> float:
 
 def test_random_words_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA would compute them again for each array that depends on them."""
+    import jax
+
     from batchnuts.autobatch.language.libraries import jax as library
 
     once = ciphers()
@@ -56,7 +58,8 @@ def test_random_words_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.undo()
     random._kernel.cache_clear()
     assert once <= 4
-    assert again >= once  # more with jaxlib 0.10; that of 0.12 leaves the words alone by itself
+    if jax.__version_info__ < (0, 12):  # whose XLA sees through what is done against it, so far
+        assert again > once
 
 
 def density_of_ops(x: Any) -> Any:

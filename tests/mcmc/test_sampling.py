@@ -170,7 +170,7 @@ def structured_density(parts: dict[str, Any]) -> Any:
 
 def test_a_model_of_a_dict() -> None:
     model = Model.from_function(structured_density, variables={"mu": [], "theta": [2, 3]})
-    result = sample_chains(model, chains=3, warmup=20, draws=4, backend="numpy", max_tree_depth=4)
+    result = sample_chains(model, chains=3, warmup=30, draws=4, backend="numpy", max_tree_depth=5)
     posterior = result["posterior"]
     assert posterior["mu"].dims == ("chain", "draw")
     assert posterior["theta"].dims == ("chain", "draw", "theta_dim_0", "theta_dim_1")
