@@ -245,7 +245,8 @@ def _quiet() -> Iterator[None]:
     """Silence warnings that do not concern a user's draws.
 
     ArviZ 0.x announces its successor when imported, and both versions divide zero by zero for a coefficient that never
-    moved, which is reported here as NaN.
+    moved, which is reported here as NaN. Where Numba is installed, ArviZ compiles with it, and slices that are computed
+    at the same time may ask for the same function.
     """
     logger = logging.getLogger("arviz")
     level = logger.level
@@ -254,6 +255,7 @@ def _quiet() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
             warnings.filterwarnings("ignore", message="invalid value|divide by zero", category=RuntimeWarning)
+            warnings.filterwarnings("ignore", message="Compilation requested for previously compiled")
             yield
     finally:
         logger.setLevel(level)
