@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 
-from batchnuts.autobatch.machine import has_jax
+from batchnuts.autobatch.machine import has_jax, tensor_library
 from batchnuts.config import RunConfig, TargetOptions
 from batchnuts.quiet import import_tensorflow, without_jax
 
@@ -30,6 +30,8 @@ def import_first(config: RunConfig) -> None:
             with without_jax():
                 import_tensorflow()
         own_threads(config.sampler.chains, config.execution.model_copy(update={"backend": backend}))
+        if backend == "jax" and has_jax():
+            _ = tensor_library("jax")  # XLA's options are set before the model's first array
 
 
 def expected_libraries(config: RunConfig) -> set[str]:
