@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,10 @@ import jax
 
 from batchnuts.autobatch.backends.backend import Array, State
 from batchnuts.autobatch.language.libraries.jax import enable_x64
+
+_ALONE = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+"""XLA for processors gives products of matrices to a library, and by itself also sums, with the operations on elements
+that lead to them: what these need it then stores in arrays of their own. Compiled by XLA they are faster."""
 
 _tracing = threading.RLock()
 """Held while a machine is traced: threads that begin together would trace the same functions at once."""
@@ -28,8 +33,18 @@ class _Program:
         """Compiled, by the thread that comes first."""
         with self.compiling:
             if self.compiled is None:
-                self.compiled = self.lowered.compile()
+                self.compiled = _compiled(self.lowered)
             return self.compiled
+
+
+def _compiled(lowered: Any) -> Any:
+    """With our options where they apply: not beside the user's own for that library, nor where XLA knows no such."""
+    if jax.default_backend() == "cpu" and not any(name in os.environ.get("XLA_FLAGS", "") for name in _ALONE):
+        try:
+            return lowered.compile(compiler_options=_ALONE)
+        except RuntimeError:  # of XLA: it refuses unknown options
+            pass
+    return lowered.compile()
 
 
 class JitMachine:
