@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 
-from batchnuts.autobatch.machine import has_jax, keep_programs
+from batchnuts.autobatch.machine import has_jax, keep_programs, tensor_library
 from batchnuts.config import RunConfig, TargetOptions
 from batchnuts.quiet import import_tensorflow, without_jax
 
@@ -32,6 +32,8 @@ def import_first(config: RunConfig) -> None:
         if config.execution.cache is not None:
             keep_programs(backend)
         own_threads(config.sampler.chains, config.execution.model_copy(update={"backend": backend}))
+        if backend == "jax" and has_jax():
+            _ = tensor_library("jax")  # XLA's options are set before the model's first array
 
 
 def expected_libraries(config: RunConfig) -> set[str]:

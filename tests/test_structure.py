@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1] / "batchnuts"
 
 WITHIN_AUTOBATCH = (
-    ("errors", "lru_cache"),
+    ("errors", "lru_cache", "environment"),
     ("pfor",),
     ("language",),
     ("ir",),

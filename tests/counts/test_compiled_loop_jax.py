@@ -1,4 +1,4 @@
-"""What XLA makes of the machine's loop on JAX: random words are computed once, and lanes come first in products."""
+"""What XLA makes of the machine's loop on JAX: random words computed once, lanes first in products, sums its own."""
 
 from __future__ import annotations
 
@@ -92,6 +92,37 @@ def test_lanes_come_first_in_products(density: Callable[[Any], Any]) -> None:
     assert products
     assert set(products) == {(str(LANES), str(DIMENSION))}
     assert " transpose(" not in text
+
+
+def given_to_a_library(text: str) -> set[str]:
+    """The operations in parts of a program that XLA hands to a library."""
+    names = set(re.findall(r"kind=kCustom, calls=(%[\w.-]+)", text))
+    found: set[str] = set()
+    for computation in re.split(r"\n\n", text):
+        if computation.split(" ", 1)[0] in names:
+            found.update(re.findall(r" = \S+ ([\w-]+)\(", computation))
+    return found - {"parameter", "constant", "bitcast", "transpose"}
+
+
+def test_only_products_are_left_to_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA would leave it long sums too, and store for it what they are made of."""
+    from batchnuts.autobatch.language.libraries import jax_flags
+
+    rows = np.random.default_rng(0).normal(size=(2000, DIMENSION)).astype("float32")
+
+    @batch
+    def climbed(x, n):
+        while n > 0:
+            logits = ops.matmul(rows, x)
+            x = x + ops.sum(ops.log(1 + ops.exp(-ops.abs(logits)))) + ops.matmul(ops.tanh(logits), rows)
+            n = n - 1
+        return x
+
+    inputs = {"x": np.ones(DIMENSION, "float32"), "n": np.int64(1)}
+    assert given_to_a_library(compiled_text(climbed, **inputs)) <= {"dot"}
+    monkeypatch.setattr(jax_flags, "OPTIONS", {"no_such_option": "1"})
+    by_itself = given_to_a_library(compiled_text(climbed, **inputs))
+    assert "reduce" in by_itself or not by_itself, "a version of XLA that has no such library, or another habit"
 
 
 def test_products_keep_their_values() -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from batchnuts.autobatch.backends.tensorflow.environment import variable_set, with_flag
+from batchnuts.autobatch.environment import variable_set, with_flag
 
 
 @pytest.mark.parametrize(

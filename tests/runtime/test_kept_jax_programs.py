@@ -158,3 +158,12 @@ def test_users_settings_of_the_compiler_are_part_of_the_key(kept: Entries) -> No
     finally:
         jax.config.update("jax_optimization_level", before)
     assert counts(kept) == (0, 2, 0, 2)
+
+
+def test_options_that_xla_has_in_the_process_are_part_of_the_key(
+    kept: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waves()(X, X)
+    monkeypatch.setattr(jax_programs, "options_in_force", lambda: b"others")
+    waves()(X, X)
+    assert counts(kept) == (0, 2, 0, 2)

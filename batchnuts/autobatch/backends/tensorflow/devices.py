@@ -14,7 +14,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from batchnuts.autobatch.backends.tensorflow.environment import PROCESS, variable_set, with_flag
+from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
+from batchnuts.autobatch.environment import variable_set, with_flag
 from batchnuts.quiet import import_tensorflow
 
 _OWN_POOLS = "TF_OVERRIDE_GLOBAL_THREADPOOL"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from batchnuts.autobatch.backends.tensorflow.environment import PROCESS, variable_set, with_flag
+from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
+from batchnuts.autobatch.environment import variable_set, with_flag
 
 SMALL_LOOP_BYTES = 30_000
 """A loop that moves fewer bytes in a trip becomes one function of machine code, instead of one for each operation and a

@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import ad, batching, mlir
 
+from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.autobatch.language.libraries.library import Array, Function
 from batchnuts.autobatch.language.libraries.tensors import Formulas
@@ -361,4 +362,5 @@ class JaxLibrary(Formulas):
         return getattr(x, "_trace", None)
 
 
+compile_small_loops_whole()
 LIBRARY = JaxLibrary()

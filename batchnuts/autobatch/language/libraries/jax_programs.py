@@ -20,6 +20,7 @@ import jaxlib.version
 import numpy as np
 from jax.experimental import serialize_executable
 
+from batchnuts.autobatch.language.libraries.jax_flags import OPTIONS, compiled_with_options, options_in_force
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import current
 from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, surroundings
@@ -32,14 +33,14 @@ def compiled(traced: Any, lowered: Any, kept: Entries | None) -> Any:
         with suppress(Exception):  # interfaces of JAX that change: then its programs are not kept
             key = _key(traced, lowered)
     if kept is None or key is None:
-        return lowered.compile()
+        return compiled_with_options(lowered)
     content = kept.get(key)
     if content is not None:
         try:
             return _loaded(content, lowered)
         except Exception:  # sound, but this JAX does not take it
             kept.drop(key)
-    program = lowered.compile()
+    program = compiled_with_options(lowered)
     try:
         content, *_ = serialize_executable.serialize(program)
     except Exception:  # some programs cannot be kept
@@ -76,6 +77,8 @@ def _key(traced: Any, lowered: Any) -> str | None:
         binaries(str(Path(jaxlib.__file__).parent)),
         f"{device.platform} {device.device_kind} {device.client.platform_version}",
         str([(name, getattr(jax.config, name, None)) for name in sorted(jax.config.values)]),
+        str(sorted(OPTIONS.items())),
+        options_in_force(),
         surroundings(),
     )
 
