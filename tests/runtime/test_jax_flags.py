@@ -33,28 +33,30 @@ state = machine.start({"main.n": np.arange(100) % 5})
 text = machine.compiled_text(state)
 assert dict(os.environ) == before, "the environment has changed"
 assert np.asarray(machine.results(machine.advance(state, 100))[0])[:5].tolist() == [0, 1, 3, 6, 10]
-whole = str(SMALL_LOOP_BYTES).encode() in options_in_force()
-assert whole == ("xla_cpu_small_call" in text), "the key of kept programs has other options than the compiler"
-print("whole:", whole)
+print(str(SMALL_LOOP_BYTES).encode() in options_in_force(), "xla_cpu_small_call" in text)
 """
 
 
 @needs_jax
 @pytest.mark.parametrize(
-    ("flags", "used_before", "whole"),
+    ("flags", "used_before", "ours", "whole"),
     [
-        (None, False, True),
-        ("--xla_cpu_multi_thread_eigen=true", False, True),
-        ("--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1", False, False),
-        (None, True, False),
+        (None, False, True, True),
+        ("--xla_cpu_multi_thread_eigen=true", False, True, True),
+        ("--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1", False, False, False),
+        (None, True, False, None),  # as XLA has it by itself: jaxlib 0.12 compiles this loop whole, 0.10 does not
     ],
     ids=["none", "others", "the-same", "too-late"],
 )
-def test_small_loops_are_compiled_whole(flags: str | None, used_before: bool, whole: bool, tmp_path: Path) -> None:
+def test_small_loops_are_compiled_whole(
+    flags: str | None, used_before: bool, ours: bool, whole: bool | None, tmp_path: Path
+) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment |= {"XLA_FLAGS": flags} if flags else {}
     command = [sys.executable, str(tmp_path / "program.py"), *(["used before"] if used_before else [])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"whole: {whole}"
+    in_force, compiled_whole = done.stdout.split()[-2:]
+    assert in_force == str(ours)
+    assert whole is None or compiled_whole == str(whole)
