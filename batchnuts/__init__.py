@@ -1,7 +1,7 @@
 """batchnuts: recursive NUTS, written for one chain and compiled to run for thousands of them.
 
-Public names: `autobatch` (the compiler of single-lane Python functions), `sample_chains`, `check`, `keep_programs`,
-`use_own_threads`, `Model`, `__version__`.
+Public names: `autobatch` (the compiler of single-lane Python functions), `Model`, what its variables are declared with
+(`real`, `positive`, `simplex`, ...), `sample_chains`, `check`, `keep_programs`, `use_own_threads`, `__version__`.
 They are loaded on first use, so that `import batchnuts` (and the command line's `--help`) does not import TensorFlow.
 """
 
@@ -12,31 +12,66 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Model", "__version__", "autobatch", "check", "keep_programs", "sample_chains", "use_own_threads"]
+__all__ = [
+    "Model",
+    "__version__",
+    "autobatch",
+    "check",
+    "correlation_cholesky",
+    "covariance_cholesky",
+    "interval",
+    "keep_programs",
+    "lower",
+    "ordered",
+    "positive",
+    "positive_ordered",
+    "real",
+    "sample_chains",
+    "simplex",
+    "unit_interval",
+    "unit_vector",
+    "upper",
+    "use_own_threads",
+]
 
 if TYPE_CHECKING:
     from batchnuts import autobatch
     from batchnuts.autobatch.machine import use_own_threads
     from batchnuts.mcmc.execution.program_cache import keep_programs
     from batchnuts.mcmc.model import Model
+    from batchnuts.mcmc.parameters import (
+        correlation_cholesky,
+        covariance_cholesky,
+        interval,
+        lower,
+        ordered,
+        positive,
+        positive_ordered,
+        real,
+        simplex,
+        unit_interval,
+        unit_vector,
+        upper,
+    )
     from batchnuts.mcmc.sampling import sample_chains
     from batchnuts.mcmc.verdict import check
+
+_MODULES = {
+    "sample_chains": "mcmc.sampling",
+    "check": "mcmc.verdict",
+    "keep_programs": "mcmc.execution.program_cache",
+    "use_own_threads": "autobatch.machine",
+    "Model": "mcmc.model",
+}
+"""Where a name is; those of supports are in mcmc/parameters.py."""
 
 
 def __getattr__(name: str) -> Any:
     # importlib, not `from batchnuts import autobatch`: that statement would ask this very function again.
     if name == "autobatch":
         return importlib.import_module("batchnuts.autobatch")
-    if name == "sample_chains":
-        return importlib.import_module("batchnuts.mcmc.sampling").sample_chains
-    if name == "check":
-        return importlib.import_module("batchnuts.mcmc.verdict").check
-    if name == "keep_programs":
-        return importlib.import_module("batchnuts.mcmc.execution.program_cache").keep_programs
-    if name == "use_own_threads":
-        return importlib.import_module("batchnuts.autobatch.machine").use_own_threads
-    if name == "Model":
-        return importlib.import_module("batchnuts.mcmc.model").Model
+    if name in __all__ and name != "__version__":
+        return getattr(importlib.import_module(f"batchnuts.{_MODULES.get(name, 'mcmc.parameters')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -5,21 +5,16 @@ Neither reading nor checking a config imports TensorFlow.
 
 from __future__ import annotations
 
-import importlib
-import math
-import os
-import sys
 import textwrap
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from batchnuts.mcmc.model import DType, Model
+from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.required_memory import memory_problem
-from batchnuts.mcmc.settings import MOST_NUMBERS, ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.models import REGISTRY, ModelOptions, build
 from batchnuts.settings.schema import Settings, expected, nearest, shown
 from batchnuts.settings.yaml import (
@@ -33,6 +28,7 @@ from batchnuts.settings.yaml import (
     read_yaml,
     to_yaml,
 )
+from batchnuts.target import TargetOptions, build_target
 
 __all__ = [
     "ConfigError",
@@ -45,41 +41,6 @@ __all__ = [
 ]
 
 
-class TargetOptions(Settings):
-    """Options of a user's own model."""
-
-    target: str = Field(
-        description="your own log-density, as package.module:function (the current folder is importable)"
-    )
-    dimension: int | None = Field(
-        None, ge=1, le=MOST_NUMBERS, description="length of the flat position that the function takes"
-    )
-    variables: dict[str, list[int]] | None = Field(
-        None,
-        description="in place of dimension: names and shapes, e.g. {mu: [], theta: [8]}; the function takes a dict",
-    )
-    dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
-
-    @model_validator(mode="after")
-    def _layout(self) -> TargetOptions:
-        module, colon, function = self.target.partition(":")
-        if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-            raise ValueError(f"target is {shown(self.target)}; expected package.module:function")
-        if (self.dimension is None) == (self.variables is None):
-            raise ValueError(
-                "target needs exactly one of dimension (the function takes a vector) and variables (a dict)"
-            )
-        if self.variables is not None and not self.variables:
-            raise ValueError("variables is empty; expected at least one name and its shape")
-        for name, shape in (self.variables or {}).items():
-            if any(not 1 <= length <= MOST_NUMBERS for length in shape) or math.prod(shape) > MOST_NUMBERS:
-                raise ValueError(
-                    f"variables.{shown(name)[1:-1]}: found the shape {shown(shape)}; expected lengths of at least 1, "
-                    f"and at most {MOST_NUMBERS} numbers in all"
-                )
-        return self
-
-
 class OutputSettings(Settings):
     """Where the draws go, and how long the summary is."""
 
@@ -87,6 +48,9 @@ class OutputSettings(Settings):
         None,
         min_length=1,
         description="netCDF file to write, relative to the current folder; null: the config's name + .nc",
+    )
+    unconstrained: bool = Field(
+        False, description="also save the real numbers that the sampler moved, as the group unconstrained_posterior"
     )
     summary_rows: int = Field(
         12, ge=1, le=1_000_000, description="most rows of the summary table; worst R-hat first if some are left out"
@@ -200,47 +164,7 @@ def build_model(options: ModelOptions | TargetOptions) -> Model:
     """
     if not isinstance(options, TargetOptions):
         return build(options)
-    function = _import_target(options.target)
-    return Model.from_function(
-        function, dimension=options.dimension, variables=options.variables, name=options.target, dtype=options.dtype
-    )
-
-
-def _import_target(target: str) -> Any:
-    module_name, _, attribute = target.partition(":")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except KeyboardInterrupt:
-        raise
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if module_name == missing or module_name.startswith(f"{missing}."):
-            raise ConfigError(
-                f"model.target: found {target!r}, but there is no module {missing!r}; expected one in {os.getcwd()} "
-                f"or installed in this environment."
-            ) from error
-        raise ConfigError(f"model.target: {target!r} cannot be imported: {_failure(error)}.") from error
-    except BaseException as error:  # the user's module may raise anything, SystemExit too
-        raise ConfigError(f"model.target: {target!r} cannot be imported: {_failure(error)}.") from error
-    if not hasattr(module, attribute):
-        public = [name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name))]
-        hint = nearest(attribute, public) or (f"; its functions are {', '.join(public[:12])}" if public else "")
-        raise ConfigError(f"model.target: module {module_name!r} ({module.__file__}) has no {attribute!r}{hint}")
-    function = getattr(module, attribute)
-    if not callable(function):
-        raise ConfigError(f"model.target: {target!r} is {type(function).__name__}; expected a function of a position.")
-    return function
-
-
-def _failure(error: BaseException) -> str:
-    """The user's error with the last line of their code in its traceback."""
-    if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return build_target(options)
 
 
 def describe_keys() -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from batchnuts.config import RunConfig
-from batchnuts.mcmc.diagnostics import COLUMNS, Diagnostics, DiagnosticsError, diagnose
+from batchnuts.mcmc.diagnostics import COLUMNS, Diagnostics, DiagnosticsError
 from batchnuts.mcmc.draws import Draws
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.verdict import diagnose_groups
 from batchnuts.progress import SafeConsole, short
 
 if TYPE_CHECKING:
+    import xarray
     from rich.table import Table
 
 _NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat")
@@ -23,21 +24,17 @@ _NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat")
 _PLAIN_WIDTH = 120  # of tables that do not go to a terminal
 
 
-def print_report(draws: Draws, model: Model, config: RunConfig, target: Path, saving: float) -> None:
-    """Print it on stdout. saving: seconds that it took to write the file `target`."""
+def print_report(
+    draws: Draws, groups: Mapping[str, xarray.Dataset], config: RunConfig, target: Path, saving: float
+) -> None:
+    """Print it on stdout. groups: those of the output. saving: seconds that it took to write the file `target`."""
     console = SafeConsole()
     if not console.is_terminal:
         console = SafeConsole(width=_PLAIN_WIDTH)
     timings = {**draws.timings, "saving": saving}
     if draws.complete:
         started = time.monotonic()
-        found = diagnose(
-            draws.rectangle(draws.position),
-            model.coefficient_names(),
-            draws.rectangle(draws.stats["diverging"]),
-            draws.rectangle(draws.stats["reached_max_treedepth"]),
-            draws.rectangle(draws.stats["lp"]),
-        )
+        found = diagnose_groups(groups["posterior"], groups["sample_stats"])
         timings["diagnostics"] = time.monotonic() - started
         console.print(summary_table(found, config.output.summary_rows, narrow=console.width < 105))
         console.print(found.verdict(), highlight=False, markup=False, soft_wrap=True)

@@ -71,8 +71,7 @@ def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
     try:
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
-            sys.stdout.write(config.to_yaml())
-            return 0
+            return _dry_run(config)
         assert config.output.path is not None  # load_config fills it in
         target = check_path(config.output.path, force=arguments.force)
         return _run(config, target, stop, force=arguments.force, quiet=arguments.quiet)
@@ -109,7 +108,9 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
         "overrides", nargs="*", metavar="key.path=value", help="set a key of the config; the value is read as YAML"
     )
     parser.add_argument("--force", action="store_true", help="replace the output file if it exists")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved config as YAML and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the resolved config as YAML, check a model of your own, and stop"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress and no summary; print only the file's path")
     parser.add_argument("--version", action="version", version=f"batchnuts {__version__}")
     return parser
@@ -144,7 +145,8 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
         stop.release()
         raise KeyboardInterrupt
     started = time.monotonic()
-    _save(to_datasets(draws, model, config.resolved()), target, force)
+    groups = to_datasets(draws, model, config.resolved(), unconstrained=config.output.unconstrained)
+    _save(groups, target, force)
     saving = time.monotonic() - started
     stop.release()
     if draws.interrupted:
@@ -160,7 +162,7 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
         else:
             from batchnuts.report import print_report
 
-            print_report(draws, model, config, target, saving)
+            print_report(draws, groups, config, target, saving)
             sys.stdout.flush()
     except KeyboardInterrupt:
         say(f"the summary was {stop.name}; the draws are in {target}.")
@@ -170,6 +172,22 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
         with suppress(OSError, ValueError):  # what is left in its buffer would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return stop.exit_code if draws.interrupted else 0
+
+
+def _dry_run(config: RunConfig) -> int:
+    """Print the resolved config; check a model of the user's own, and say on stderr what was found."""
+    from batchnuts.config import TargetOptions, build_model
+
+    sys.stdout.write(config.to_yaml())
+    sys.stdout.flush()
+    if not isinstance(config.model, TargetOptions):
+        return 0
+    from batchnuts.first_imports import import_first
+
+    import_first(config)
+    found = build_model(config.model).check(config.sampler.seed)
+    say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
+    return 0 if found.ok else 1
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
     y_j ~ N(theta_j, sigma_j^2)    theta_j ~ N(mu, tau^2)    mu ~ N(0, 5^2)    tau ~ half-Cauchy(0, 5)
 
-sampled as mu, log tau, and for each school either eta_j with theta_j = mu + tau eta_j (`noncentered`) or theta_j itself
-(`centered`, which has a funnel where tau is small).
+sampled as mu, tau, and for each school either eta_j with theta_j = mu + tau eta_j (`noncentered`, theta generated) or
+theta_j itself (`centered`, which has a funnel where tau is small).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from batchnuts.autobatch import ops
-from batchnuts.mcmc.model import DType, Model, Variable
+from batchnuts.autobatch import ops, random
+from batchnuts.mcmc.model import DType, Model
+from batchnuts.mcmc.parameters import positive, real
 from batchnuts.settings.schema import Settings
 
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
@@ -24,6 +25,8 @@ ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 """Their standard errors."""
 SCALE = 5.0
 """Of both priors."""
+_TINY = 2.0**-26
+"""Added to a uniform number, which may be 0."""
 
 
 class EightSchoolsOptions(Settings):
@@ -40,27 +43,49 @@ def build_eight_schools(options: EightSchoolsOptions) -> Model:
     """Make the model."""
     y, sigma = (values.astype(options.dtype) for values in (EFFECTS, ERRORS))
     centered = options.parametrization == "centered"
-    # of y and mu; of the half-Cauchy: log 2 - log(pi scale)
-    constant = -np.sum(np.log(ERRORS)) - 0.5 * (len(EFFECTS) * 2 + 1) * math.log(2 * math.pi) - math.log(SCALE)
+    normal = 0.5 * math.log(2 * math.pi)
+    # of y, mu and eta; of the half-Cauchy: log 2 - log(pi scale)
+    constant = -np.sum(np.log(ERRORS)) - (len(EFFECTS) * 2 + 1) * normal - math.log(SCALE)
     constant += math.log(2) - math.log(math.pi * SCALE)
 
-    def log_density(position: Any) -> Any:
-        mu, log_tau, schools = position[0], position[1], position[2:]
-        tau = ops.exp(log_tau)
-        theta = schools if centered else mu + tau * schools
-        eta = (schools - mu) / tau if centered else schools
-        likelihood = -0.5 * ops.sum(((y - theta) / sigma) ** 2)
-        prior = -0.5 * ops.sum(eta**2) - 0.5 * (mu / SCALE) ** 2 - ops.log1p((tau / SCALE) ** 2)
-        jacobian = log_tau - (len(EFFECTS) * log_tau if centered else 0.0)  # of tau; of theta's density
-        return constant + likelihood + prior + jacobian
+    def effects(values: dict[str, Any]) -> Any:
+        return values["theta"] if centered else values["mu"] + values["tau"] * values["eta"]
 
-    schools = Variable("theta" if centered else "eta", (len(EFFECTS),), ("school",), {"school": list("ABCDEFGH")})
-    return Model(
+    def log_density(values: dict[str, Any]) -> Any:
+        mu, tau = values["mu"], values["tau"]
+        eta = (values["theta"] - mu) / tau if centered else values["eta"]
+        likelihood = -0.5 * ops.sum(((y - effects(values)) / sigma) ** 2)
+        prior = -0.5 * ops.sum(eta**2) - 0.5 * (mu / SCALE) ** 2 - ops.log1p((tau / SCALE) ** 2)
+        if centered:
+            prior = prior - len(EFFECTS) * ops.log(tau)
+        return constant + likelihood + prior
+
+    def log_likelihood(values: dict[str, Any]) -> Any:
+        return -0.5 * ((y - effects(values)) / sigma) ** 2 - np.log(sigma) - normal
+
+    def predictive(values: dict[str, Any], seed: Any) -> Any:
+        return effects(values) + sigma * random.normal(seed, (len(EFFECTS),), options.dtype)
+
+    def prior(seed: Any) -> dict[str, Any]:
+        of_mu, of_tau, of_eta = random.split(seed, 3)
+        mu = SCALE * random.normal(of_mu, (), options.dtype)
+        # the quantile of the half-Cauchy, at a number in (0, 1)
+        tau = SCALE * ops.tan(0.5 * math.pi * (random.uniform(of_tau, (), options.dtype) + _TINY))
+        eta = random.normal(of_eta, (len(EFFECTS),), options.dtype)
+        return {"mu": mu, "tau": tau, **({"theta": mu + tau * eta} if centered else {"eta": eta})}
+
+    schools = "theta" if centered else "eta"
+    return Model.from_function(
+        log_density,
         name="eight_schools",
-        log_density=log_density,
-        dimension=2 + len(EFFECTS),
         dtype=options.dtype,
-        variables=(Variable("mu"), Variable("log_tau"), schools),
+        variables={"mu": real(), "tau": positive(), schools: real(len(EFFECTS), dims="school")},
+        generated=None if centered else lambda values: {"theta": effects(values)},
+        log_likelihood=log_likelihood,
+        predictive=predictive,
+        prior=prior,
+        dims={"theta": ("school",)},
+        coords={"school": list("ABCDEFGH")},
         observed_data={"y": (("school",), EFFECTS)},
         constant_data={"sigma": (("school",), ERRORS)},
     )

@@ -287,7 +287,7 @@ def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
     def pressed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report, "diagnose", pressed)
+    monkeypatch.setattr(report, "diagnose_groups", pressed)
     code, _, err = cli()
     assert code == 130
     assert "the summary was interrupted; the draws are in " in err
@@ -299,6 +299,17 @@ def test_dry_run_prints_a_config_and_runs_nothing(cli):
     assert code == 0
     assert YAML(typ="safe").load(out)["sampler"]["draws"] == 9
     assert os.listdir() == ["small.yaml"]
+
+
+def test_dry_run_checks_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine_to_check.py").write_text("def density(p):\n    return -p['tau'] - p['x'] ** 2\n")
+    Path("mine.yaml").write_text("model: {target: 'mine_to_check:density', variables: {tau: positive, x: [], y: []}}\n")
+    assert sample.main(["--config", "mine.yaml", "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert YAML(typ="safe").load(out)["model"]["variables"] == {"tau": {"support": "positive"}, "x": {}, "y": {}}
+    assert "ok  Jacobian of tau: " in err
+    assert not Path("mine.nc").exists()
 
 
 def run_process(*arguments, cwd):

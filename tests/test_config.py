@@ -154,7 +154,7 @@ BAD += [
     (
         "",
         ("model={target: 'a:b', variables: {x: [10000000, 10]}}",),
-        "model: variables.x: found the shape [10000000, 10]",
+        "model.variables.x: found the shape [10000000, 10]",
     ),
     (
         "",

@@ -36,6 +36,7 @@ IN_BATCHNUTS = (
     ("settings",),
     ("mcmc", "progress"),
     ("models",),
+    ("target",),
     ("config",),
     ("report", "first_imports"),
     ("sample",),

@@ -23,8 +23,8 @@ class UnboundedDensityError(ModelError):
 
     def __init__(self, model: Model, chain: int, position: NDArray[Any], when: str) -> None:
         self.chain, self.position = chain, position
-        names = model.coefficient_names()
-        numbers = ", ".join(f"{n} = {x}" for n, x in zip(names[:SHOWN_NUMBERS], position, strict=False))
+        names, values = model.element_names(), model.elements(position)
+        numbers = ", ".join(f"{n} = {x}" for n, x in zip(names[:SHOWN_NUMBERS], values, strict=False))
         more = f" and {len(names) - SHOWN_NUMBERS} more" if len(names) > SHOWN_NUMBERS else ""
         super().__init__(
             f"Model {model.name!r}: its log-density is +inf at a position of chain {chain} ({when}): {numbers}{more}. "
@@ -70,7 +70,8 @@ def density_failure(model: Model, error: BaseException, when: str) -> ModelError
 
 def _files_of(model: Model) -> set[str]:
     """Where the density and its twin are written."""
-    codes = [getattr(f, "__code__", None) for f in (model.log_density, model.batched_value_and_gradient)]
+    names = ("log_density", "batched_value_and_gradient", "generated", "log_likelihood", "predictive", "prior")
+    codes = [getattr(getattr(model, name), "__code__", None) for name in names]
     return {code.co_filename for code in codes if code is not None}
 
 

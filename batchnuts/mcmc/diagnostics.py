@@ -34,6 +34,10 @@ _SLICE_VALUES = 2_000_000
 """Values in one slice of coefficients (16 MB in float64): ArviZ makes several copies of what it is given."""
 
 
+Blocks = NDArray[Any] | Sequence[NDArray[Any]]
+"""Draws [chains, draws, coefficients], whole or in parts of some coefficients each."""
+
+
 class DiagnosticsError(BatchnutsError):
     """The draws do not have the form that the diagnostics need."""
 
@@ -119,26 +123,34 @@ def rounding_of(log_density: NDArray[Any]) -> float:
 
 
 def diagnose(
-    position: NDArray[Any],
+    position: Blocks,
     names: Sequence[str],
     diverging: NDArray[Any] | None = None,
     reached_max_treedepth: NDArray[Any] | None = None,
     log_density: NDArray[Any] | None = None,
 ) -> Diagnostics:
-    """Diagnose draws `position` [chains, draws, coefficients]; the two flags are bool arrays [chains, draws].
+    """Diagnose draws `position`; the two flags are bool arrays [chains, draws].
 
+    position: [chains, draws, coefficients], or several such arrays, whose coefficients follow each other.
     log_density [chains, draws]: in the dtype in which it was computed.
 
     Raises DiagnosticsError for another shape, for no draws at all, and for draws that are not finite.
     """
-    if position.ndim != 3 or position.shape[2] != len(names):
+    blocks = [position] if isinstance(position, np.ndarray) else list(position)
+    shapes = [block.shape for block in blocks]
+    if (
+        any(len(shape) != 3 for shape in shapes)
+        or len({shape[:2] for shape in shapes}) != 1
+        or (sum(shape[2] for shape in shapes) != len(names))
+    ):
         raise DiagnosticsError(
-            f"Draws have shape {position.shape}; expected [chains, draws, {len(names)}], one entry for each name."
+            f"Draws have shape {', '.join(map(str, shapes))}; expected [chains, draws, {len(names)}], one entry for "
+            "each name."
         )
-    chains, draws, _ = position.shape
+    chains, draws, _ = shapes[0]
     if not chains or not draws:
         raise DiagnosticsError(f"There is nothing to diagnose: {chains} chains with {draws} draws each.")
-    columns = _in_slices(position, _columns, COLUMNS)
+    columns = _in_slices(blocks, _columns, COLUMNS)
     return Diagnostics(
         names=tuple(names),
         columns=columns,
@@ -155,25 +167,38 @@ def bulk_ess(position: NDArray[Any]) -> NDArray[np.float64]:
 
     NaN as in Diagnostics. Raises DiagnosticsError for draws that are not finite.
     """
-    return _in_slices(position, _bulk_ess, ("ess_bulk",))["ess_bulk"]
+    return _in_slices([position], _bulk_ess, ("ess_bulk",))["ess_bulk"]
 
 
 def _in_slices(
-    position: NDArray[Any],
+    blocks: Sequence[NDArray[Any]],
     statistics: Callable[[NDArray[Any]], dict[str, NDArray[np.float64]]],
     names: Sequence[str],
 ) -> dict[str, NDArray[np.float64]]:
     """`statistics` of all coefficients, in slices; NaN for a name that it leaves out."""
-    chains, draws, count = position.shape
+    chains, draws, _ = blocks[0].shape
+    count = sum(block.shape[2] for block in blocks)
     columns = {name: np.full(count, np.nan) for name in names}
     width = max(1, min(_SLICE_VALUES // (chains * draws), -(-count // (os.cpu_count() or 1))))
     slices = [slice(start, min(start + width, count)) for start in range(0, count, width)]
     # Two at a time at most: a slice takes several times its own memory, and sorting is bound by memory bandwidth.
     with _quiet(), ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        for part, result in zip(slices, pool.map(lambda part: statistics(position[:, :, part]), slices), strict=True):
+        for part, result in zip(slices, pool.map(lambda part: statistics(_taken(blocks, part)), slices), strict=True):
             for name, values in result.items():
                 columns[name][part] = values
     return columns
+
+
+def _taken(blocks: Sequence[NDArray[Any]], part: slice) -> NDArray[Any]:
+    """A slice of the coefficients of all blocks."""
+    parts, start = [], 0
+    for block in blocks:
+        width = block.shape[2]
+        low, high = max(part.start - start, 0), min(part.stop - start, width)
+        if low < high:
+            parts.append(block[:, :, low:high])
+        start += width
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
 
 
 def _bulk_ess(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:

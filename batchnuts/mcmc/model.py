@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,17 +10,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch import BatchnutsError
-from batchnuts.autobatch.machine import library_of
+from batchnuts.autobatch import ops
+from batchnuts.mcmc.findings import ModelCheck
+from batchnuts.mcmc.parameters import Parameter
+from batchnuts.mcmc.supports import SupportError
+from batchnuts.mcmc.variables import Labels, ModelError, Variable
+from batchnuts.settings.schema import nearest
+
+__all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable", "how_to_wrap"]
 
 DType = Literal["float32", "float64"]
 Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
 
 _INITIALIZER = (
-    "a function of NumPy's random generator and the number of chains that gives positions [chains, dimension]"
+    "a function of NumPy's random generator and the number of chains that gives positions [chains, dimension], or a "
+    "dict of the variables' values [chains, *shape]"
 )
-
-_RESERVED = frozenset({"chain", "draw"})
 
 
 def how_to_wrap(given: Any) -> str:
@@ -37,77 +42,35 @@ def how_to_wrap(given: Any) -> str:
             "`distribution.log_prob` for a flat position, or `lambda p: distribution.log_prob(**p)` with `variables` "
             "for one with named parts"
         )
-    return (
-        f" A distribution has one: give Model.from_function {wrapped}; parts with a support need their bijector and "
-        "its log-Jacobian."
-    )
-
-
-class ModelError(BatchnutsError):
-    """A model that contradicts itself, or that cannot be sampled as it is declared."""
-
-
-@dataclass(frozen=True)
-class Variable:
-    """One named part of the flat position.
-
-    `shape` is its shape in one chain, `dims` the names of its axes (default `<name>_dim_<i>`, ArviZ's convention), and
-    `coords` the labels along an axis, by the axis's name. Raises ModelError for a shape with no elements, for a
-    name or an axis called `chain` or `draw` (the output file needs these), and for labels of the wrong count.
-    """
-
-    name: str
-    shape: tuple[int, ...] = ()
-    dims: tuple[str, ...] | None = None
-    coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.name or self.name in _RESERVED:
-            raise ModelError(f"A variable cannot be called {self.name!r}; choose a name other than chain and draw.")
-        if any(length < 1 for length in self.shape):
-            raise ModelError(f"Variable {self.name!r} has shape {self.shape}; every axis needs at least one element.")
-        if self.dims is None:
-            object.__setattr__(self, "dims", tuple(f"{self.name}_dim_{axis}" for axis in range(len(self.shape))))
-        dims = self.axis_names
-        if len(dims) != len(self.shape) or len(set(dims)) != len(dims) or _RESERVED & set(dims):
-            raise ModelError(
-                f"Variable {self.name!r} of shape {self.shape} has dims {dims}; expected one distinct name per axis, "
-                f"none of them chain or draw."
-            )
-        for dim, labels in self.coords.items():
-            if dim not in dims or len(labels) != self.shape[dims.index(dim)]:
-                raise ModelError(
-                    f"Variable {self.name!r} has {len(labels)} coordinate labels for {dim!r}; its axes are "
-                    f"{dict(zip(dims, self.shape, strict=True))}."
-                )
-
-    @property
-    def axis_names(self) -> tuple[str, ...]:
-        """`dims`, which is never None once the variable is made."""
-        return self.dims or ()
-
-    @property
-    def size(self) -> int:
-        """Number of elements in one chain."""
-        return math.prod(self.shape)
+    return f" A distribution has one: give Model.from_function {wrapped}; declare supports, as in `positive()`."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
-    """A log-density and the layout of its position.
+    """A log-density of some variables.
 
-    `log_density`: a function of ONE chain's position, without a batch axis, to a scalar of the model's dtype, known up
-    to a constant. The position is a flat vector of shape [dimension], or, where `structured` is true, a dict from each
-    variable's name to its array. It is written with TensorFlow operations, so that it can be differentiated.
+    `variables`: their names, shapes and supports, in order (default: one real vector called `position`). The sampler's
+    position is a flat vector of `dimension` real numbers, from which their values are made (`constrain`).
 
-    `variables`: the layout of the flat position, in order (default: one vector called `position`).
+    `log_density`: a function of ONE chain's values, without a batch axis, to a scalar of the model's dtype, known up
+    to a constant. Where `structured` is true it takes a dict from each variable's name to its value, and is the density
+    of these values: the Jacobians of their supports are added here. Otherwise it takes the flat position, and all
+    variables are real. It is written with TensorFlow, JAX or `batchnuts.autobatch.ops`, so that it can be
+    differentiated.
 
     `batched_value_and_gradient`: an optional twin of the density, batched by hand for speed: positions
-    [lanes, dimension] -> (log_density [lanes], gradient [lanes, dimension]). It must agree with `log_density`.
+    [lanes, dimension] -> (log_density [lanes], gradient [lanes, dimension]). It must agree with `flat_log_density`.
 
-    `initializer`: an optional (rng, chains) -> positions [chains, dimension]; see `initial_positions`.
+    `initializer`: an optional (rng, chains) -> positions [chains, dimension], or a dict of values [chains, *shape]; see
+    `initial_positions`.
 
     `observed_data`, `constant_data`: name -> (dims, array), stored with the draws.
+
+    What is computed from draws, each by a function of one draw, batched over all (quantities.py): `generated`, of a
+    dict of values to a dict of further quantities; `log_likelihood`, to the log-density of each observation;
+    `predictive`, of values and a seed to data like those observed; `prior`, of a seed to a dict of values. The seed is
+    an array of two 32-bit integers, a key for `jax.random`, `batchnuts.autobatch.random`, and TensorFlow's stateless
+    functions. `dims` and `coords` name the axes of their results, and label them.
 
     The density is traced once, and its compiled programs are kept with the model for later runs. So values of its
     closure, arrays for example, must not change; if they have changed when a run begins, it is traced again, as far as
@@ -126,6 +89,12 @@ class Model:
     initializer: Callable[[np.random.Generator, int], Any] | None = None
     observed_data: Data = field(default_factory=dict)
     constant_data: Data = field(default_factory=dict)
+    generated: Callable[[Any], Any] | None = None
+    log_likelihood: Callable[[Any], Any] | None = None
+    predictive: Callable[[Any, Any], Any] | None = None
+    prior: Callable[[Any], Any] | None = None
+    dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    coords: Labels = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not callable(self.log_density):
@@ -138,6 +107,10 @@ class Model:
                 f"Model {self.name!r}: its initializer is a {type(self.initializer).__name__}; expected {_INITIALIZER}."
                 " One that always gives the same array is `lambda rng, chains: array`."
             )
+        for role in ("generated", "log_likelihood", "predictive", "prior"):
+            function = getattr(self, role)
+            if function is not None and not callable(function):
+                raise ModelError(f"Model {self.name!r}: {role} is {function!r}; expected a function.")
         if isinstance(self.dimension, bool) or not isinstance(self.dimension, int) or self.dimension < 1:
             raise ModelError(
                 f"Model {self.name!r}: dimension is {self.dimension!r}; expected an integer of at least 1."
@@ -149,12 +122,18 @@ class Model:
         names = [variable.name for variable in self.variables]
         if len(set(names)) != len(names):
             raise ModelError(f"Model {self.name!r}: two variables share a name; the variables are {', '.join(names)}.")
-        total = sum(variable.size for variable in self.variables)
+        total = sum(variable.free for variable in self.variables)
         if total != self.dimension:
             layout = ", ".join(f"{variable.name}{list(variable.shape)}" for variable in self.variables)
             raise ModelError(
-                f"Model {self.name!r}: its variables ({layout}) hold {total} numbers together, "
+                f"Model {self.name!r}: its variables ({layout}) are made of {total} real numbers together, "
                 f"but its dimension is {self.dimension}."
+            )
+        if not self.structured and not self.is_real:
+            named = next(variable.name for variable in self.variables if not variable.is_real)
+            raise ModelError(
+                f"Model {self.name!r}: variable {named!r} has a support, so its log_density takes a dict of values; "
+                "set structured=True."
             )
         lengths: dict[str, tuple[str, int]] = {}
         for variable in self.variables:
@@ -182,74 +161,123 @@ class Model:
         log_density: Callable[[Any], Any],
         *,
         dimension: int | None = None,
-        variables: Mapping[str, Sequence[int]] | None = None,
+        variables: Mapping[str, Parameter | Sequence[int]] | None = None,
         name: str | None = None,
         dtype: DType = "float32",
+        **fields: Any,
     ) -> Model:
         """Make a model from a user's function: of a flat vector (give `dimension`), or of a dict (give `variables`).
 
-        `variables` maps names to shapes, e.g. `{"mu": [], "theta": [8]}`. Raises ModelError unless exactly one of
-        `dimension` and `variables` is given.
+        `variables` maps names to supports or shapes, e.g. `{"mu": real(), "tau": positive(), "theta": [8]}`; a shape
+        stands for real numbers. `fields` are the others of a Model: `initializer`, `observed_data`, `generated`, ...
+        Raises ModelError unless exactly one of `dimension` and `variables` is given, and for unknown fields.
         """
         if (dimension is None) == (variables is None):
             raise ModelError(
                 "Give exactly one of dimension (for a flat position) and variables (for a dict of arrays)."
             )
         title = name or str(getattr(log_density, "__name__", "model"))
+        if unknown := sorted(fields.keys() - _FIELDS):
+            raise ModelError(
+                f"Model {title!r}: there is no field {unknown[0]!r}{nearest(unknown[0], sorted(_FIELDS))}."
+            )
         if variables is None:
             assert dimension is not None
-            return cls(name=title, log_density=log_density, dimension=dimension, dtype=dtype)
-        if not isinstance(variables, Mapping) or not all(isinstance(s, Sequence) for s in variables.values()):
-            raise ModelError(
-                f"Model {title!r}: variables is {variables!r}; expected names with their shapes, as in "
-                '{"mu": [], "theta": [8]}.'
-            )
-        if not variables:
-            raise ModelError(f"Model {title!r}: variables is empty; expected at least one name and its shape.")
-        layout = tuple(Variable(key, tuple(shape)) for key, shape in variables.items())
-        total = sum(variable.size for variable in layout)
-        return cls(name=title, log_density=log_density, dimension=total, dtype=dtype, variables=layout, structured=True)
+            return cls(name=title, log_density=log_density, dimension=dimension, dtype=dtype, **fields)
+        layout = declared_variables(title, variables)
+        total = sum(variable.free for variable in layout)
+        given = {**fields, "variables": layout, "structured": True}
+        return cls(name=title, log_density=log_density, dimension=total, dtype=dtype, **given)
 
-    def unflatten(self, position: Any) -> dict[str, Any]:
-        """Cut flat positions [..., dimension] into a dict of name -> array [..., *shape].
+    @property
+    def is_real(self) -> bool:
+        """Whether no variable has a support: then a position holds the values themselves."""
+        return all(variable.is_real for variable in self.variables)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of all values in one chain."""
+        return sum(variable.size for variable in self.variables)
+
+    def constrain(self, position: Any) -> dict[str, Any]:
+        """The values at flat positions [..., dimension]: name -> array [..., *shape].
 
         Takes arrays of NumPy, TensorFlow and JAX (inside traced code too) and gives back the same kind.
         """
-        library = library_of(position)
-        parts: dict[str, Any] = {}
-        start = 0
-        for variable in self.variables:
-            stop = start + variable.size
-            parts[variable.name] = library.split_last_axis(position[..., start:stop], variable.shape)
-            start = stop
-        return parts
+        return self._constrain(position)[0]
 
-    def flatten(self, parts: Mapping[str, Any]) -> NDArray[Any]:
-        """Inverse of `unflatten` in NumPy: name -> array [..., *shape], to positions [..., dimension].
+    def unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
+        """Inverse of `constrain` in NumPy: name -> array [..., *shape], to positions [..., dimension].
 
-        Raises ModelError for a missing or unknown name, or a shape that does not end as declared.
+        Raises ModelError for a missing or unknown name, a shape that does not end as declared, or a value outside of
+        its support.
         """
+        try:
+            return self._unconstrain(values)
+        except SupportError as error:
+            raise ModelError(f"Model {self.name!r}: {error}.") from None
+
+    def _unconstrain(self, values: Mapping[str, Any]) -> NDArray[Any]:
         names = [variable.name for variable in self.variables]
-        if set(parts) != set(names):
-            raise ModelError(f"Model {self.name!r}: got values for {sorted(parts)}; expected {sorted(names)}.")
+        if set(values) != set(names):
+            raise SupportError(f"got values for {sorted(values)}; expected {sorted(names)}")
         rows = []
         for variable in self.variables:
-            array = np.asarray(parts[variable.name], dtype=self.dtype)
+            try:
+                array = np.asarray(values[variable.name], dtype=self.dtype)
+            except (TypeError, ValueError):
+                raise SupportError(f"{variable.name!r} is no array of real numbers") from None
             lead = array.ndim - len(variable.shape)
             if lead < 0 or array.shape[lead:] != variable.shape:
-                raise ModelError(
-                    f"Model {self.name!r}: {variable.name!r} has shape {array.shape}; expected it to end with "
-                    f"{variable.shape}."
+                raise SupportError(
+                    f"{variable.name!r} has shape {array.shape}; expected it to end with {variable.shape}"
                 )
-            rows.append(array.reshape(*array.shape[:lead], variable.size))
+            try:
+                rows.append(variable.support.unconstrain(array, variable.shape).astype(self.dtype))
+            except SupportError as error:
+                raise SupportError(f"{variable.name!r} {error}") from None
+        leads = {row.shape[:-1] for row in rows}
+        if len(leads) > 1:
+            raise SupportError(f"the values have leading axes {sorted(leads)}; expected the same of all")
         return np.concatenate(rows, axis=-1)
 
+    def elements(self, position: NDArray[Any]) -> NDArray[Any]:
+        """The values at positions [..., dimension] side by side: [..., size], in the order of `element_names`."""
+        if self.is_real:
+            return position
+        with np.errstate(all="ignore"):
+            values = self.constrain(position)
+        lead = position.shape[:-1]
+        return np.concatenate([values[v.name].reshape(*lead, v.size) for v in self.variables], axis=-1)
+
     def flat_log_density(self, position: Any) -> Any:
-        """`log_density` of one chain's flat position [dimension], whichever form the user's function takes."""
-        return self.log_density(self.unflatten(position) if self.structured else position)
+        """The log-density of one chain's flat position [dimension]: that of its values, and the supports' Jacobians."""
+        if not self.structured:
+            return self.log_density(position)
+        values, log_jacobian = self._constrain(position)
+        density = self.log_density(values)
+        if log_jacobian is None or not _can_be_added(density, log_jacobian):  # the check says what it should be
+            return density
+        return density + log_jacobian
+
+    def _constrain(self, position: Any) -> tuple[dict[str, Any], Any]:
+        """Values by name, and the sum of their log-Jacobians [...]; None where all are real."""
+        values: dict[str, Any] = {}
+        total = None
+        start = 0
+        for variable in self.variables:
+            stop = start + variable.free
+            value, log_jacobian = variable.support.constrain(position[..., start:stop], variable.shape)
+            values[variable.name] = value
+            if log_jacobian is not None:
+                total = log_jacobian if total is None else total + log_jacobian
+            start = stop
+        return values, total
 
     def initial_positions(self, rng: np.random.Generator, chains: int) -> NDArray[Any]:
         """Starting points [chains, dimension] in the model's dtype: `initializer`'s, or uniform on (-2, 2) as in Stan.
+
+        An initializer may give positions, or values by name.
 
         Raises ModelError where an initializer's result has another shape or holds NaN or infinity.
         """
@@ -264,7 +292,10 @@ class Model:
                 f"Model {self.name!r}: its initializer, called with a random generator and {chains} chains, failed "
                 f"with {type(error).__name__}: {error}. Expected {_INITIALIZER}."
             ) from error
-        positions = self._as_numbers(given)
+        try:
+            positions = self._unconstrain(given) if isinstance(given, Mapping) else self._as_numbers(given)
+        except SupportError as error:
+            raise ModelError(f"Model {self.name!r}: its initializer gave values by name: {error}.") from None
         if positions.shape != (chains, self.dimension):
             raise ModelError(
                 f"Model {self.name!r}: its initializer gave positions of shape {positions.shape}; expected "
@@ -282,30 +313,99 @@ class Model:
             if array.dtype.kind not in "biuf":
                 raise TypeError
         except (TypeError, ValueError):  # of rows of different lengths
-            named = " A dict of named parts is made positions by model.flatten." if isinstance(given, Mapping) else ""
             raise ModelError(
                 f"Model {self.name!r}: its initializer gave a {type(given).__name__} that is no array of real numbers. "
-                f"Expected {_INITIALIZER}.{named}"
+                f"Expected {_INITIALIZER}."
             ) from None
         with np.errstate(over="ignore"):  # a number that is too large is reported as not finite
             return array.astype(self.dtype)
 
-    def coefficient_names(self) -> list[str]:
-        """A name for each number of the flat position, in order: `mu`, `theta[0]`, `theta[1]`, `matrix[0, 1]`, ...
+    def element_names(self) -> list[str]:
+        """A name for each element of the values, in order: `mu`, `theta[0]`, `theta[1]`, `matrix[0, 1]`, ...
 
         Where an axis has coordinate labels, they stand in place of the index: `beta[age]`.
         """
-        names: list[str] = []
-        for variable in self.variables:
-            if not variable.shape:
-                names.append(variable.name)
-                continue
-            labels = [
-                list(variable.coords.get(dim, range(length)))
-                for dim, length in zip(variable.axis_names, variable.shape, strict=True)
-            ]
-            names.extend(
-                f"{variable.name}[{', '.join(str(axis[i]) for axis, i in zip(labels, index, strict=True))}]"
-                for index in np.ndindex(*variable.shape)
-            )
-        return names
+        return [name for variable in self.variables for name in variable.element_names()]
+
+    def free_names(self) -> list[str]:
+        """A name for each number of the flat position: `mu`, `unconstrained(tau)`, `unconstrained(theta)[0]`, ..."""
+        return [name for variable in self.variables for name in variable.free_names()]
+
+    def dims_of(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Names of the axes of an array [*shape] of that name which is computed from one draw.
+
+        Those of `dims`; else of the data or variable of that name, if it has as many axes; else ArviZ's. Raises
+        ModelError where `dims` or `coords` do not fit the shape.
+        """
+        others = {**self.constant_data, **self.observed_data}
+        named = {v.name: v.axis_names for v in self.variables} | {key: tuple(d) for key, (d, _) in others.items()}
+        given = tuple(self.dims[name]) if name in self.dims else None
+        if given is not None and len(given) != len(shape):
+            raise ModelError(f"Model {self.name!r}: {name!r} has shape {shape}, but its dims are {given}.")
+        dims = given or named.get(name, ())
+        if len(dims) != len(shape):
+            dims = tuple(f"{name}_dim_{axis}" for axis in range(len(shape)))
+        labels = self.labels()
+        for dim, length in zip(dims, shape, strict=True):
+            if dim in labels and len(labels[dim]) != length:
+                raise ModelError(
+                    f"Model {self.name!r}: {name!r} has {length} elements along {dim!r}, which has {len(labels[dim])} "
+                    "labels."
+                )
+        return dims
+
+    def labels(self) -> dict[str, list[Any]]:
+        """By the name of an axis: its labels."""
+        of_variables = {dim: list(names) for v in self.variables for dim, names in v.coords.items()}
+        return of_variables | {dim: list(names) for dim, names in self.coords.items()}
+
+    def check(self, seed: int = 0) -> ModelCheck:
+        """Try the model before it is sampled; see `self_check.check`. Takes seconds, since programs are compiled."""
+        found: ModelCheck = _later("batchnuts.mcmc.self_check", "check")(self, seed)
+        return found
+
+    def varies(self) -> NDArray[np.bool_]:
+        """[size]: which elements are not the same for all positions, as zeros of a triangular matrix are."""
+        return np.concatenate([variable.varies for variable in self.variables])
+
+
+_FIELDS = frozenset(
+    {
+        "initializer", "observed_data", "constant_data", "batched_value_and_gradient",
+        "generated", "log_likelihood", "predictive", "prior", "dims", "coords",
+    }
+)  # fmt: skip
+"""Of a Model, those that `from_function` passes on."""
+
+
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function of a module that builds on this one, which is imported when a method needs it."""
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def declared_variables(title: str, variables: Any) -> tuple[Variable, ...]:
+    """The variables that a user declares by name; raises ModelError, which names the model, for anything else."""
+    expected = 'expected names with their shapes or supports, as in {"mu": real(), "tau": positive(), "theta": [8]}'
+    if not isinstance(variables, Mapping):
+        raise ModelError(f"Model {title!r}: variables is {variables!r}; {expected}.")
+    if not variables:
+        raise ModelError(f"Model {title!r}: variables is empty; expected at least one name and its shape.")
+    layout = []
+    for name, given in variables.items():
+        if isinstance(given, Parameter):
+            layout.append(given.named(name))
+        elif isinstance(given, Sequence) and not isinstance(given, str):
+            layout.append(Variable(name, tuple(given)))
+        else:
+            made = " (call it, as in `positive()`)" if callable(given) else ""
+            raise ModelError(f"Model {title!r}: variables[{name!r}] is {given!r}{made}; {expected}.")
+    return tuple(layout)
+
+
+def _can_be_added(density: Any, log_jacobian: Any) -> bool:
+    """Whether a user's density is a scalar of the Jacobian's dtype."""
+    try:
+        return ops.static_shape(density) == () and ops.dtype_of(density) == ops.dtype_of(log_jacobian)
+    except (TypeError, ValueError):
+        return False

@@ -1,7 +1,9 @@
 """A run's draws in ArviZ's schema, as they are saved (saving.py) and returned.
 
-Groups: `posterior`, `sample_stats`, `observed_data`, `constant_data`, `adaptation` (the metric), and, for a run that
-was interrupted, `unfinished` (the draws that only some chains had made). Dimensions are (chain, draw, ...).
+Groups: `posterior` (the values of the model's variables, and what it generates from them), `sample_stats`,
+`observed_data`, `constant_data`, `adaptation` (the metric, of the real numbers that the sampler moves), for a run that
+was interrupted, `unfinished` (the draws that only some chains had made), and as the model has functions for them:
+`log_likelihood`, `posterior_predictive`, `prior`, `prior_predictive`. Dimensions are (chain, draw, ...).
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from numpy.typing import NDArray
 import batchnuts
 from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draws import Draws, draw_bytes
-from batchnuts.mcmc.model import Data, Model
+from batchnuts.mcmc.model import Data, Model, ModelError
+from batchnuts.mcmc.quantities import PRIOR_DRAWS, Arrays, Quantities, has_quantities
 from batchnuts.mcmc.saving import OVERHEAD
 from batchnuts.mcmc.settings import SamplerSettings
+from batchnuts.stopping import say
 
 if TYPE_CHECKING:
     import xarray
@@ -31,22 +35,28 @@ Attributes = dict[str, Any]
 _SAMPLES = ("posterior", "sample_stats")
 
 
-def to_datasets(draws: Draws, model: Model, config: Mapping[str, Any] | None = None) -> dict[str, xarray.Dataset]:
+def to_datasets(
+    draws: Draws, model: Model, config: Mapping[str, Any] | None = None, *, unconstrained: bool = False
+) -> dict[str, xarray.Dataset]:
     """Lay out a run as xarray Datasets, by group name.
 
     `posterior` and `sample_stats` hold the rectangle of draws that every chain completed. If the run was interrupted,
     chains that had not begun are left out, and the further draws of faster chains are in `unfinished`, padded with NaN,
     with the count of each chain. `config` is kept in the attributes as JSON (default: the run's settings).
+    `unconstrained` adds the group `unconstrained_posterior`. Where a function of the model fails, its group is left
+    out, with a line on stderr.
     """
     import xarray
 
     complete = draws.complete
     attributes = _attributes(draws, model, config)
     samples = {"chain": draws.chains, "draw": np.arange(complete)}
-    labels = {dim: list(names) for variable in model.variables for dim, names in variable.coords.items()}
+    labels = model.labels()
+    position = draws.rectangle(draws.position)
+    found = _from_draws(draws, model, position)
     groups = {
-        "posterior": xarray.Dataset(
-            _named(draws.rectangle(draws.position), model), coords={**samples, **labels}, attrs=attributes
+        "posterior": _of_samples(
+            {**_named(position, model), **found.pop("posterior", {})}, samples, labels, attributes
         ),
         "sample_stats": xarray.Dataset(
             {name: (("chain", "draw"), draws.rectangle(array)) for name, array in draws.stats.items()},
@@ -57,9 +67,14 @@ def to_datasets(draws: Draws, model: Model, config: Mapping[str, Any] | None = N
     for name, data in (("observed_data", model.observed_data), ("constant_data", model.constant_data)):
         if data:
             groups[name] = _data_group(data, labels, attributes)
+    for name, arrays in found.items():
+        there = {"chain": [0], "draw": np.arange(PRIOR_DRAWS)} if name.startswith("prior") else samples
+        groups[name] = _of_samples(arrays, there, labels, attributes)
+    if unconstrained:
+        groups["unconstrained_posterior"] = _of_samples(_free(position, model), samples, {}, attributes)
     groups["adaptation"] = xarray.Dataset(
         {"inverse_mass": (("coefficient",), np.asarray(draws.inverse_mass))},
-        coords={"coefficient": model.coefficient_names()},
+        coords={"coefficient": model.free_names()},
         attrs=attributes,
     )
     if int(draws.done.max()) > complete:
@@ -69,7 +84,7 @@ def to_datasets(draws: Draws, model: Model, config: Mapping[str, Any] | None = N
 
 def file_size(model: Model, sampler: SamplerSettings) -> int:
     """Bytes that the draws of a run take on the disk, about: at least those of its arrays."""
-    return OVERHEAD + sampler.chains * sampler.draws * draw_bytes(model.dimension, model.dtype)
+    return OVERHEAD + sampler.chains * sampler.draws * draw_bytes(model.size, model.dtype)
 
 
 def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:
@@ -116,11 +131,88 @@ def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) ->
     return attributes
 
 
-def _named(position: NDArray[Any], model: Model) -> dict[str, tuple[tuple[str, ...], NDArray[Any]]]:
-    parts = model.unflatten(position)
+def _named(position: NDArray[Any], model: Model) -> dict[str, tuple[Any, ...]]:
+    """The variables' values at positions [chain, draw, dimension], as xarray takes them."""
+    with np.errstate(all="ignore"):  # of chains that have no such draw
+        values = model.constrain(position)
     return {
-        variable.name: (("chain", "draw", *variable.axis_names), parts[variable.name]) for variable in model.variables
+        variable.name: (
+            ("chain", "draw", *variable.axis_names),
+            np.asarray(values[variable.name]),
+            {} if variable.is_real else {"support": variable.support.kind},
+        )
+        for variable in model.variables
     }
+
+
+def _free(position: NDArray[Any], model: Model) -> dict[str, tuple[Any, ...]]:
+    """The real numbers that make each variable, of positions [chain, draw, dimension]."""
+    entries: dict[str, tuple[Any, ...]] = {}
+    start = 0
+    for variable in model.variables:
+        part = position[..., start : start + variable.free]
+        start += variable.free
+        if variable.is_real:
+            entries[variable.name] = (
+                ("chain", "draw", *variable.axis_names),
+                part.reshape(*part.shape[:2], *variable.shape),
+            )
+        elif not variable.shape:
+            entries[variable.name] = (("chain", "draw"), part[..., 0])
+        else:
+            entries[variable.name] = (("chain", "draw", f"{variable.name}_unconstrained"), part)
+    return entries
+
+
+def _from_draws(draws: Draws, model: Model, position: NDArray[Any]) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """By group: what the model's functions make of positions [chain, draw, dimension], as xarray takes it."""
+    found: dict[str, dict[str, tuple[Any, ...]]] = {}
+    if not has_quantities(model) or not position.size:
+        return found
+    chains, length, dimension = position.shape
+
+    def add(group: str, arrays: Arrays, shape: tuple[int, int], attributes: Attributes | None = None) -> None:
+        found[group] = {
+            name: (
+                ("chain", "draw", *model.dims_of(name, array.shape[1:])),
+                array.reshape(*shape, *array.shape[1:]),
+                attributes or {},
+            )
+            for name, array in arrays.items()
+        }
+
+    try:
+        compiled = Quantities(model, draws.execution, draws.settings.seed)
+        of_posterior = compiled.of_posterior(position.reshape(-1, dimension))
+        for role, arrays in of_posterior.items():
+            attributes = {"generated": 1} if role == "generated" else None
+            add(_GROUPS[role], arrays, (chains, length), attributes)
+        if model.prior is not None:
+            values, of_prior = compiled.of_prior(PRIOR_DRAWS)
+            add("prior", {**values, **of_prior.get("generated", {})}, (1, PRIOR_DRAWS))
+            if "predictive" in of_prior:
+                add("prior_predictive", of_prior["predictive"], (1, PRIOR_DRAWS))
+    except (ModelError, MemoryError) as error:
+        say(f"{error or 'There is not enough memory for what is computed from draws.'} The draws are kept without it.")
+    return found
+
+
+_GROUPS = {"generated": "posterior", "log_likelihood": "log_likelihood", "predictive": "posterior_predictive"}
+"""Where what a function gives is put."""
+
+
+def _of_samples(
+    entries: Mapping[str, tuple[Any, ...]],
+    samples: Mapping[str, Any],
+    labels: Mapping[str, list[Any]],
+    attributes: Attributes,
+) -> xarray.Dataset:
+    """A group of arrays [chain, draw, ...], with the labels of the axes that it has."""
+    import xarray
+
+    used = {dim for dims, *_ in entries.values() for dim in dims}
+    coords = {dim: names for dim, names in labels.items() if dim in used}
+    return xarray.Dataset(dict(entries), coords={**samples, **coords}, attrs=attributes)
 
 
 def _data_group(data: Data, labels: Mapping[str, list[Any]], attributes: Attributes) -> xarray.Dataset:

@@ -26,6 +26,7 @@ from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.metric import pooled_inverse_mass
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.quantities import check_quantities
 from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.starts import check_at_starts, find_starts, proposed_starts
@@ -40,11 +41,18 @@ ProgressCallback = Callable[[Progress], None]
 Result = TypeVar("Result")
 
 
-def sample_chains(model: Model, *, progress: ProgressCallback | bool | None = None, **settings: Any) -> Any:
+def sample_chains(
+    model: Model,
+    *,
+    progress: ProgressCallback | bool | None = None,
+    unconstrained: bool = False,
+    **settings: Any,
+) -> Any:
     """Sample a model with NUTS and give the draws as an ArviZ object, the same that the command line saves.
 
     settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: a function that is called a few
     times a second, True or False for progress on stderr or none; by default there is some in a terminal or notebook.
+    unconstrained: whether to add the group `unconstrained_posterior`, the real numbers that the sampler moved.
     `batchnuts.check` judges the result.
 
     Ctrl-C ends the run and gives the draws made so far, marked as interrupted, with a line on stderr; in a program's
@@ -77,7 +85,7 @@ def sample_chains(model: Model, *, progress: ProgressCallback | bool | None = No
         if not draws.done.any():
             raise KeyboardInterrupt
         stop.hold()
-        result = to_arviz(to_datasets(draws, model))
+        result = to_arviz(to_datasets(draws, model, unconstrained=unconstrained))
     if draws.interrupted:
         say(f"{stop.name}; {draws.what_there_is()}.")
     return result
@@ -112,6 +120,7 @@ def _run_chains(
     position = proposed_starts(model, sampler)
     engine, execution = choose_engine(model, execution, position[0])
     first = check_at_starts(model, engine, sampler, position)
+    check_quantities(model, engine, first)
     programs = borrow(model, engine, sampler, execution, first)
     keys = random.lane_keys(sampler.seed, sampler.chains)
     run = _Run(model, engine, sampler, execution, progress or (lambda _: None), stop or StopSignals(), programs, keys)

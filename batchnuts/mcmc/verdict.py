@@ -16,6 +16,7 @@ from batchnuts.mcmc.diagnostics import (
     DiagnosticsError,
     diagnose,
 )
+from batchnuts.mcmc.supports import elements_that_vary
 
 if TYPE_CHECKING:
     import xarray
@@ -68,21 +69,35 @@ def check(result: Any) -> Check:
         )
     if not posterior.sizes["draw"]:
         raise DiagnosticsError("There is no draw that every chain has; see the group 'unfinished' for those that are.")
-    stats = _group(result, "sample_stats")
+    found = diagnose_groups(posterior, _group(result, "sample_stats"))
+    return _judge(found, bool(posterior.attrs.get("interrupted", 0)))
+
+
+def diagnose_groups(posterior: xarray.Dataset, stats: xarray.Dataset | None) -> Diagnostics:
+    """Diagnose the variables of a group of draws, but for elements that never vary: zeros of triangular matrices.
+
+    Of generated quantities those are left out that are constant, and those that are not finite everywhere.
+    """
     flags = {}
     for name in ("diverging", "reached_max_treedepth"):
         if stats is not None and name in stats:
             flags[name] = stats[name].transpose("chain", "draw").values
-    parts, names = [], []
+    if stats is not None and "lp" in stats:
+        flags["log_density"] = stats["lp"].transpose("chain", "draw").values
+    blocks, names = [], []
     for variable, array in posterior.data_vars.items():
         rest = [d for d in array.dims if d not in ("chain", "draw")]
         values = array.transpose("chain", "draw", *rest).values
-        parts.append(values.reshape(*values.shape[:2], -1))
-        names += _coefficients(str(variable), [posterior[d].values for d in rest])
-    if stats is not None and "lp" in stats:
-        flags["log_density"] = stats["lp"].transpose("chain", "draw").values
-    found = diagnose(np.concatenate(parts, axis=2), names, **flags)
-    return _judge(found, bool(posterior.attrs.get("interrupted", 0)))
+        block = values.reshape(*values.shape[:2], -1)
+        found = _coefficients(str(variable), [posterior[d].values for d in rest])
+        varies = elements_that_vary(array.attrs.get("support", ""), values.shape[2:]).reshape(-1)
+        if array.attrs.get("generated"):
+            varies = np.isfinite(block).all(axis=(0, 1)) & (block != block[:1, :1]).any(axis=(0, 1))
+        if not varies.all():
+            block, found = block[:, :, varies], list(itertools.compress(found, varies))
+        blocks.append(block)
+        names += found
+    return diagnose(blocks, names, **flags)
 
 
 def _judge(found: Diagnostics, interrupted: bool) -> Check:

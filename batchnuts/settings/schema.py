@@ -6,7 +6,7 @@ import difflib
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -67,16 +67,18 @@ def explain(
     """
     lines = []
     for item in error.errors(include_url=False):
-        keys = _key_path(schema, item["loc"])
+        inner, outside, location = _innermost(schema, item["loc"])
+        keys = [*outside, *_key_path(inner, location)]
         path = ".".join([*([prefix] if prefix else []), *keys])
+        field = str(location[0]) if location else ""
         if item["type"] == "extra_forbidden":
-            known = list(schema.model_fields)
+            known = list(inner.model_fields)
             hint = nearest(keys[-1], known) or f"; expected one of {', '.join(known)}"
             if elsewhere and keys[-1] in elsewhere:
                 hint = f"; did you mean {elsewhere[keys[-1]]!r}?"
             lines.append(f"{where(path)}{path}: unknown key{hint}")
         elif item["type"] == "missing":
-            what = expected(schema, keys[0])
+            what = expected(inner, field)
             lines.append(f"{where(path)}{path}: this key is required; expected {what}")
         elif item["type"] == "value_error":
             # The message of our own validators, without pydantic's "Value error, ".
@@ -86,10 +88,25 @@ def explain(
             found = f"found {shown(item['input'])}" + _kind(item["input"])
             hint = ""
             if item["type"] == "literal_error" and isinstance(item["input"], str):
-                hint = nearest(item["input"], choices(schema, keys[0]))
-            lines.append(f"{where(path)}{path}: {found}; expected {expected(schema, keys[0])}{hint}")
+                hint = nearest(item["input"], choices(inner, field))
+            what = expected(inner, field) if field else f"a mapping with keys among {', '.join(inner.model_fields)}"
+            lines.append(f"{where(path)}{path}: {found}; expected {what}{hint}")
     # A union reports each of its branches; the texts are the same here, so each is reported once.
     return list(dict.fromkeys(lines))
+
+
+def _innermost(
+    schema: type[BaseModel], location: tuple[int | str, ...]
+) -> tuple[type[BaseModel], list[str], tuple[int | str, ...]]:
+    """Of a place in mappings of names to groups of settings: the group's schema, the keys to it, the place in it."""
+    field = schema.model_fields.get(str(location[0])) if len(location) > 1 else None
+    for mapping in (field.annotation, *get_args(field.annotation)) if field is not None else ():
+        if get_origin(mapping) is dict:
+            entry = get_args(mapping)[1]
+            entry = get_args(entry)[0] if get_origin(entry) is Annotated else entry
+            if isinstance(entry, type) and issubclass(entry, BaseModel):
+                return entry, [str(part) for part in location[:2]], location[2:]
+    return schema, [], location
 
 
 def _key_path(schema: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
@@ -135,7 +152,9 @@ def _type_words(annotation: Any) -> str:
         return plain[annotation]
     origin = getattr(annotation, "__origin__", None)
     if origin is dict:
-        return "a mapping of names to shapes (lists of integers)"
+        return f"a mapping of names to {_type_words(get_args(annotation)[1])}"
+    if get_origin(annotation) is Annotated or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return "settings of their own"
     if origin is list:
         return f"a list (each item {_type_words(get_args(annotation)[0])})"
     arguments = get_args(annotation)

@@ -243,7 +243,10 @@ def test_a_matrix_that_is_singular_at_all_starts_blames_rounding() -> None:
         (lambda rng, chains: None, r"gave a NoneType that is no array of real numbers"),
         (lambda rng, chains: [[0.0, 1.0], [2.0]], r"gave a list that is no array of real numbers"),
         (lambda rng, chains: np.zeros((4, 2), complex), r"gave a ndarray that is no array of real numbers"),
-        (lambda rng, chains: {"mu": np.zeros((4, 2))}, r"gave a dict that .* made positions by model.flatten"),
+        (
+            lambda rng, chains: {"mu": np.zeros((4, 2))},
+            r"gave values by name: got values for \[.mu.\]; expected \[.position.\]",
+        ),
         (lambda rng, chains: np.full((chains, 2), 1e39), r"gave chain 0 a position that is not finite"),
         (lambda rng, chains: np.zeros((5, 2)), r"gave positions of shape \(5, 2\); expected \(4, 2\)"),
     ],

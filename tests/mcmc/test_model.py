@@ -11,10 +11,10 @@ def structured():
 def test_unflatten_and_flatten_are_inverse():
     model = structured()
     position = np.arange(4 * 5 * 7, dtype=np.float32).reshape(4, 5, 7)
-    parts = model.unflatten(position)
+    parts = model.constrain(position)
     assert {name: part.shape for name, part in parts.items()} == {"mu": (4, 5), "theta": (4, 5, 2, 3)}
-    np.testing.assert_array_equal(model.flatten(parts), position)
-    assert model.coefficient_names()[:3] == ["mu", "theta[0, 0]", "theta[0, 1]"]
+    np.testing.assert_array_equal(model.unconstrain(parts), position)
+    assert model.element_names()[:3] == ["mu", "theta[0, 0]", "theta[0, 1]"]
 
 
 def test_unflatten_takes_tensors_eagerly_and_traced_with_free_axes():
@@ -22,12 +22,12 @@ def test_unflatten_takes_tensors_eagerly_and_traced_with_free_axes():
 
     model = structured()
     position = np.arange(3 * 7, dtype=np.float32).reshape(3, 7)
-    want = model.unflatten(position)
-    traced = tf.function(model.unflatten, input_signature=[tf.TensorSpec([None, 7], tf.float32)])
-    for parts in (model.unflatten(tf.constant(position)), traced(position)):
+    want = model.constrain(position)
+    traced = tf.function(model.constrain, input_signature=[tf.TensorSpec([None, 7], tf.float32)])
+    for parts in (model.constrain(tf.constant(position)), traced(position)):
         for name, array in want.items():
             np.testing.assert_array_equal(parts[name].numpy(), array)
-    one = model.unflatten(tf.constant(position[0]))
+    one = model.constrain(tf.constant(position[0]))
     assert one["mu"].shape == []
     assert one["theta"].shape == [2, 3]
 
@@ -63,7 +63,7 @@ def test_initial_positions_default_and_own():
         ({"dimension": 0}, "dimension is 0; expected an integer of at least 1"),
         ({"dimension": 3, "dtype": "float16"}, "dtype is 'float16'"),
         ({"dimension": 3, "log_density": 1}, "expected a function"),
-        ({"dimension": 3, "variables": (Variable("a", (2,)),)}, r"\(a\[2\]\) hold 2 numbers together"),
+        ({"dimension": 3, "variables": (Variable("a", (2,)),)}, r"\(a\[2\]\) are made of 2 real numbers together"),
         ({"dimension": 2, "variables": (Variable("a"), Variable("a"))}, "two variables share a name"),
         (
             {"dimension": 5, "variables": (Variable("a", (2,), ("d",)), Variable("b", (3,), ("d",)))},

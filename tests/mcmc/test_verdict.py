@@ -42,7 +42,7 @@ def with_stats(**stats: Any) -> Draws:
 
 def test_good_draws_are_ok_and_the_numbers_are_those_of_the_summary() -> None:
     found = batchnuts.check(result_of(GOOD))
-    expected = diagnose(GOOD.position, MODEL.coefficient_names())
+    expected = diagnose(GOOD.position, MODEL.element_names())
     assert found.diagnostics.names == expected.names
     for name, values in expected.columns.items():
         np.testing.assert_allclose(found.diagnostics.columns[name], values, rtol=1e-12, err_msg=name)

@@ -69,7 +69,7 @@ def test_synthetic_data_follow_their_seed():
 
 def test_intercept_is_a_named_column_of_ones():
     model = make(OPTIONS[1])
-    assert model.coefficient_names()[:2] == ["beta[intercept]", "beta[0]"]
+    assert model.element_names()[:2] == ["beta[intercept]", "beta[0]"]
     assert (model.constant_data["x"][1][:, 0] == 1).all()
 
 

@@ -89,8 +89,11 @@ def _cipher(library: Library, k0: Any, k1: Any, c0: Any, c1: Any, *, rounds: int
 def _key_words(key: Array) -> tuple[Any, Any]:
     """The two words of a key, each of shape [..., 1] to broadcast against a row of counters."""
     shape = getattr(key, "shape", None)
-    if shape is None or len(shape) == 0 or shape[-1] != 2 or ops.dtype_of(key) != np.uint32:
+    dtype = None if shape is None else ops.dtype_of(key)
+    if shape is None or len(shape) == 0 or shape[-1] != 2 or dtype not in (np.uint32, np.int32):
         raise ValueError(f"a key is a uint32 array of shape [2] made by random.key or random.split, not {key!r}")
+    if dtype == np.int32:  # as TensorFlow's functions take their seeds
+        key = ops.bitcast(key, "uint32")
     if len(shape) == 1:
         return key[0:1], key[1:2]
     return key[..., 0:1], key[..., 1:2]

@@ -334,6 +334,12 @@ class JaxLibrary(Formulas):
 
         return with_64_bits(call)
 
+    def result_shapes(self, function: Function, *tensors: Array) -> Any:
+        """See TensorLibrary."""
+        with enable_x64():
+            found = jax.eval_shape(lambda *given: self.call(function, *given), *tensors)
+        return jax.tree.map(lambda leaf: tuple(leaf.shape), found)
+
     def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
         """See TensorLibrary. Where the function cannot be traced or gives no array, it runs as it stands."""
         jitted = self.compiled(functools.partial(self.value_and_gradient, function))

@@ -187,6 +187,9 @@ class TensorLibrary(Library, Protocol):
         It may be compiled when it is first called, if it can be traced, and has then the constants of that time.
         """
 
+    def result_shapes(self, function: Function, *tensors: Array) -> Any:
+        """The shapes of a user's function's arrays, in the structure (of dicts) of its result; it is traced only."""
+
     def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
         """`value_and_gradient` of a function in the same way; for arrays whose values are known."""
 

@@ -222,6 +222,11 @@ class TensorFlowLibrary(Formulas):
 
     compiled = staticmethod(lambda function: function)
 
+    def result_shapes(self, function: Function, *tensors: Array) -> Any:
+        """See TensorLibrary."""
+        traced = tf.function(function, autograph=False).get_concrete_function(*tensors)
+        return tf.nest.map_structure(lambda leaf: tuple(leaf.shape), traced.structured_outputs)
+
     def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
         """See TensorLibrary: eagerly."""
         return functools.partial(self.value_and_gradient, function)

@@ -1,0 +1,238 @@
+"""What is computed from draws: generated quantities, pointwise log-likelihoods, predictions.
+
+A model's functions are written for one draw (`Model.generated`, `log_likelihood`, `predictive`, `prior`). Here they are
+batched over all draws, some hundred at a time, by the compiler and backend that ran the chains:
+
+    of draws of the posterior, or of the prior:    values, seed -> generated, log_likelihood, predictive
+    before them, for draws of the prior:           seed -> values
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import BatchedFunction, batch, ops, primitive, random
+from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
+from batchnuts.mcmc.check_model import place_of
+from batchnuts.mcmc.engine import LIBRARIES, Engine, default_engine
+from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.store.folder import keeping
+
+ROWS = 1024
+"""Most draws that are computed at once."""
+
+MOST_NUMBERS = 1 << 22
+"""Of results that are computed at once; fewer draws then."""
+
+PRIOR_DRAWS = 1000
+
+OF_DRAWS = ("generated", "log_likelihood", "predictive")
+"""Functions of a draw's values."""
+
+_STREAMS = {"posterior": 1, "prior": 2, "prior_predictive": 3}
+"""What is folded into the seed's key for their random numbers, which are not those of the chains."""
+
+Arrays = dict[str, NDArray[Any]]
+"""By name, [n, ...] for n draws."""
+
+
+def has_quantities(model: Model) -> bool:
+    """Whether a model has any such function."""
+    return any(getattr(model, role) is not None for role in (*OF_DRAWS, "prior"))
+
+
+def check_quantities(model: Model, engine: Engine, position: NDArray[Any]) -> None:
+    """Trace each function for one draw, so that a mistake is found before a run and not after it.
+
+    position [dimension]: a start. Raises ModelError for a function that fails, and for a result that does not fit.
+    """
+    if not has_quantities(model):
+        return
+    of_draws = _shapes(model, engine, _of_draw(model), position, random.key(0))
+    for found in of_draws.values():
+        for name, shape in found.items():
+            model.dims_of(name, shape)
+    if taken := of_draws.get("generated", {}).keys() & {variable.name for variable in model.variables}:
+        raise ModelError(
+            f"Model {model.name!r}: its function generated gives {sorted(taken)}, which are its variables; choose "
+            "other names."
+        )
+    if model.prior is not None:
+        found = _shapes(model, engine, _of_prior(model), random.key(0))
+        expected = {variable.name: variable.shape for variable in model.variables}
+        if found != expected:
+            raise ModelError(
+                f"Model {model.name!r}: its function prior gives arrays of shapes {found}; expected {expected}."
+            )
+
+
+class Quantities:
+    """A model's functions, compiled for many draws at once. Result i depends on row i, i and the seed only."""
+
+    def __init__(self, model: Model, execution: ExecutionSettings, seed: int) -> None:
+        self._model = model
+        if execution.backend in LIBRARIES:
+            self._engine = Engine(execution.backend, "")
+        else:  # NumPy's
+            self._engine = default_engine(model)
+            execution = execution.model_copy(update={"backend": self._engine.backend})
+        if execution.backend == "tensorflow":  # XLA lacks random numbers of many distributions, and takes longer
+            execution = execution.model_copy(update={"mode": "graph"})
+        self._execution = execution
+        self._seed = seed
+        of_draw, of_prior = (primitive(make(model), costly=True) for make in (_of_draw, _of_prior))
+
+        @batch
+        def draw(position: Any, key: Any) -> Any:
+            result = of_draw(position, key)
+            return result
+
+        @batch
+        def prior(key: Any) -> Any:
+            result = of_prior(key)
+            return result
+
+        self._draw, self._prior = draw, prior
+
+    def of_posterior(self, rows: NDArray[Any]) -> dict[str, Arrays]:
+        """Of positions [n, dimension], by role. Raises ModelError where a function fails."""
+        return self._of_draws(rows, "posterior")
+
+    def of_prior(self, count: int = PRIOR_DRAWS) -> tuple[Arrays, dict[str, Arrays]]:
+        """Values drawn from the prior, and what is computed of them. Raises ModelError where a function fails."""
+        values: Arrays = self._run(self._prior, [random.lane_keys(self._stream("prior"), count)], ROWS)
+        of_draws = [role for role in OF_DRAWS if getattr(self._model, role) is not None]
+        return values, self._of_draws(self._model.unconstrain(values), "prior_predictive") if of_draws else {}
+
+    def _of_draws(self, rows: NDArray[Any], stream: str) -> dict[str, Arrays]:
+        keys = random.lane_keys(self._stream(stream), len(rows))
+        shapes = _shapes(self._model, self._engine, _of_draw(self._model), rows[0], keys[0])
+        numbers = sum(math.prod(shape) for found in shapes.values() for shape in found.values())
+        width = max(1, min(ROWS, MOST_NUMBERS // max(1, numbers)))
+        found: dict[str, Arrays] = self._run(self._draw, [rows, keys], width)
+        return found
+
+    def _run(self, program: BatchedFunction, inputs: list[NDArray[Any]], width: int) -> Any:
+        """In parts of `width` rows each, the last one padded: one compiled program serves all."""
+        count, execution = len(inputs[0]), self._execution
+        parts = []
+        for start in range(0, count, width):
+            rows = np.minimum(np.arange(start, start + width), count - 1)
+            try:
+                with keeping(execution.cache):
+                    part = program.run(
+                        *(array[rows] for array in inputs),
+                        executor="stackless",  # without recursion it is one compiled block
+                        backend=execution.backend,
+                        mode=execution.mode,
+                    )
+            except Exception as error:
+                raise _failed(self._model, error.__cause__ or error) from error
+            parts.append(part)
+        return _joined(parts, count)
+
+    def _stream(self, name: str) -> int:
+        """A seed for some random numbers."""
+        low, high = random.fold_in(random.key(self._seed), _STREAMS[name])
+        return int(low) | int(high) << 32
+
+
+def _joined(parts: list[Any], count: int) -> Any:
+    if isinstance(parts[0], dict):
+        return {name: _joined([part[name] for part in parts], count) for name in parts[0]}
+    return np.concatenate(parts)[:count]
+
+
+def _of_draw(model: Model) -> Callable[..., Any]:
+    """A function of a position and a key to a dict of results by role, which are arrays of their library."""
+
+    def of_values(position: Any, key: Any, library: TensorLibrary | None) -> dict[str, Any]:
+        values = model.constrain(position)
+        inputs: dict[str, tuple[Any, ...]] = dict.fromkeys(OF_DRAWS, (values,))
+        inputs["predictive"] = (values, _as_seed(key, library))
+        has = [role for role in OF_DRAWS if getattr(model, role) is not None]
+        return {role: _called(model, role, inputs[role], library) for role in has}
+
+    def of_draw(position: Any, key: Any) -> Any:
+        library = tensor_library_of(position, key)
+        if library is None:
+            return of_values(position, key, None)
+        return library.call(lambda position, key: of_values(position, key, library), position, key)
+
+    return of_draw
+
+
+def _of_prior(model: Model) -> Callable[..., Any]:
+    """A function of a key to a dict of values."""
+
+    def of_prior(key: Any) -> Any:
+        library = tensor_library_of(key)
+        if library is None:
+            return _called(model, "prior", (key,), None)
+        return library.call(lambda key: _called(model, "prior", (_as_seed(key, library),), library), key)
+
+    return of_prior
+
+
+def _as_seed(key: Any, library: TensorLibrary | None) -> Any:
+    """A key as the library's own functions take it: TensorFlow's `stateless` ones want signed integers."""
+    return ops.bitcast(key, "int32") if library is not None and library.name == "TensorFlow" else key
+
+
+def _called(model: Model, role: str, inputs: tuple[Any, ...], library: TensorLibrary | None) -> dict[str, Any]:
+    try:
+        result = getattr(model, role)(*inputs)
+    except Exception as error:
+        raise ModelError(
+            f"Model {model.name!r}: its function {role}, given one draw, failed with {type(error).__name__}: {error}"
+            f"{place_of(error, model)}"
+        ) from error
+    return _by_name(model, role, result, library)
+
+
+def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None) -> dict[str, Any]:
+    """A function's result as a dict of arrays: an array alone is that of the model's only observed variable."""
+    if isinstance(result, Mapping):
+        if not result or not all(isinstance(name, str) for name in result):
+            raise ModelError(
+                f"Model {model.name!r}: its function {role} gives a dict of {list(result)}; expected names and arrays."
+            )
+        named = dict(sorted(result.items()))  # as JAX has dicts
+    elif role in ("log_likelihood", "predictive") and len(model.observed_data) == 1:
+        named = {next(iter(model.observed_data)): result}
+    else:
+        alone = "" if role in ("prior", "generated") else "; an array alone is for models with one observed variable"
+        raise ModelError(
+            f"Model {model.name!r}: its function {role} gives a {type(result).__name__}; expected a dict of names and "
+            f"arrays{alone}."
+        )
+    if library is None:
+        return {name: np.asarray(value) for name, value in named.items()}
+    own = library
+    return {name: v if tensor_library_of(v) is own else own.tensor(np.asarray(v)) for name, v in named.items()}
+
+
+def _shapes(model: Model, engine: Engine, function: Callable[..., Any], *inputs: NDArray[Any]) -> Any:
+    """The structure of a function's result, with the shapes of its arrays."""
+    library = engine.library
+    try:
+        return library.result_shapes(library.untransformed(function), *map(library.tensor, inputs))
+    except Exception as error:
+        raise _failed(model, error) from error
+
+
+def _failed(model: Model, error: BaseException) -> ModelError:
+    """Where it is not the function alone that fails: in tracing it, or for many draws."""
+    if isinstance(error, ModelError):
+        return error
+    has = [role for role in (*OF_DRAWS, "prior") if getattr(model, role) is not None]
+    return ModelError(
+        f"Model {model.name!r}: what is computed from draws ({', '.join(has)}) failed with {type(error).__name__}: "
+        f"{error}{place_of(error, model)}"
+    )

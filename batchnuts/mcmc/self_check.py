@@ -1,0 +1,165 @@
+"""`Model.check`: what can be wrong in a model and still be sampled, tried at some positions before a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import ops
+from batchnuts.mcmc.check_model import check_density
+from batchnuts.mcmc.engine import Engine, default_engine
+from batchnuts.mcmc.findings import Finding, ModelCheck
+from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.quantities import check_quantities, has_quantities
+from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.starts import evaluate_at, make_evaluate, not_finite
+from batchnuts.mcmc.supports import UnitVector
+from batchnuts.mcmc.variables import Variable
+
+STARTS = 64
+"""Initial positions that are tried."""
+
+TRIED = 4
+"""Positions at which derivatives are compared."""
+
+MOST_ELEMENTS = 400
+"""Of a variable whose Jacobian matrix is computed."""
+
+ROUNDINGS = 1000
+"""Of sums in another order, in units of rounding of the largest number."""
+
+
+def check(model: Model, seed: int = 0) -> ModelCheck:
+    """Compare what must agree, at initial positions of this seed, on the library that a run would take.
+
+    - starts: the log-density and its gradient are finite at initial positions.
+    - Jacobian: of each support, with the determinant that automatic differentiation gives.
+    - batch: values and gradients of many chains together (by a twin, if there is one) with those of each alone.
+    - gradient: with finite differences of the log-density.
+    - functions of draws: that they can be traced, and fit.
+
+    Raises ModelError for a model that cannot be sampled at all.
+    """
+    rng = np.random.default_rng(seed)
+    positions = model.initial_positions(rng, STARTS)
+    engine = default_engine(model, positions[0])
+    check_density(model, positions, engine)
+    execution = ExecutionSettings.model_validate({"backend": engine.backend})
+    log_density, gradient = evaluate_at(model, make_evaluate(value_and_gradient(model, engine)), positions, execution)
+    finite = ~not_finite(log_density, gradient)
+    findings = [_starts(finite)]
+    findings += [_jacobian(model, variable, engine, rng) for variable in model.variables if not variable.is_real]
+    if finite.any():
+        chosen = np.flatnonzero(finite)[:TRIED]
+        at, values, gradients = positions[chosen], log_density[chosen], gradient[chosen]
+        findings.append(_batch(model, engine, at, values, gradients))
+        findings.append(_gradient(model, engine, at, gradients, rng))
+    if has_quantities(model):
+        findings.append(_quantities(model, engine, positions[0]))
+    return ModelCheck(tuple(findings))
+
+
+def _starts(finite: NDArray[np.bool_]) -> Finding:
+    count = int(finite.sum())
+    said = f"{count} of {len(finite)} initial positions have a finite log-density and gradient"
+    return Finding("starts", count == len(finite), said)
+
+
+def _jacobian(model: Model, variable: Variable, engine: Engine, rng: np.random.Generator) -> Finding:
+    """At one position, in double precision: log |det| of the derivatives of as many elements as there are numbers."""
+    name = f"Jacobian of {variable.name}"
+    if isinstance(variable.support, UnitVector):
+        return Finding(name, True, "none to compare: a direction has one number less than it is made of")
+    if variable.size > MOST_ELEMENTS:
+        return Finding(name, True, f"not compared: more than {MOST_ELEMENTS} elements")
+    library = engine.library
+    x = library.tensor(rng.uniform(-1, 1, variable.free))
+
+    def row(x: Any, weights: Any) -> Any:
+        return library.value_and_gradient(lambda y: ops.sum(_elements(variable, y) * weights), x)[1]
+
+    rows = library.compiled(row)
+    matrix = np.stack([np.asarray(rows(x, library.tensor(unit))) for unit in np.eye(variable.size)])
+    # the volume of the image: of matrices that determine each other, as those of a simplex, by the first rows
+    found = _log_volume(matrix[_independent(variable)])
+    said = float(np.asarray(library.compiled(lambda x: variable.support.constrain(x, variable.shape)[1])(x)))
+    ok = math.isclose(found, said, rel_tol=1e-6, abs_tol=1e-6)
+    return Finding(name, ok, f"log |det| is {said:.6g}, by automatic differentiation {found:.6g}")
+
+
+def _elements(variable: Variable, x: Any) -> Any:
+    return ops.reshape(variable.support.constrain(x, variable.shape)[0], variable.size)
+
+
+def _independent(variable: Variable) -> NDArray[np.bool_]:
+    """[size]: which elements determine the others; as many as there are real numbers."""
+    return variable.support.coordinates(variable.shape).reshape(-1)
+
+
+def _log_volume(matrix: NDArray[Any]) -> float:
+    return float(np.linalg.slogdet(matrix)[1])
+
+
+def _batch(model: Model, engine: Engine, at: NDArray[Any], values: NDArray[Any], gradients: NDArray[Any]) -> Finding:
+    library = engine.library
+    alone = library.differentiated(model.flat_log_density)
+    found = [alone(library.tensor(x)) for x in at]
+    one_by_one = (np.array([np.asarray(v) for v, _ in found]), np.stack([np.asarray(g) for _, g in found]))
+    worst = max(_distance(a, b) for a, b in zip((values, gradients), one_by_one, strict=True))
+    by_hand = " (by hand)" if model.batched_value_and_gradient is not None else ""
+    said = f"many chains together{by_hand} and one alone differ by {worst:.1g} at most, relative to the largest"
+    return Finding("batch", worst <= ROUNDINGS * float(np.finfo(model.dtype).eps), said)
+
+
+def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:
+    return float(np.abs(one - other).max() / max(np.abs(other).max(), 1e-30))
+
+
+def _gradient(
+    model: Model, engine: Engine, at: NDArray[Any], gradients: NDArray[Any], rng: np.random.Generator
+) -> Finding:
+    """Along random directions: central differences with two steps, whose difference shows how good they are."""
+    library = engine.library
+    density = library.compiled(model.flat_log_density)
+
+    def value(x: NDArray[Any]) -> float:
+        return float(np.asarray(density(library.tensor(x.astype(model.dtype)))))
+
+    worst, bad = 0.0, 0
+    for x, gradient in zip(at.astype("float64"), gradients.astype("float64"), strict=True):
+        direction = rng.normal(size=len(x))
+        direction /= np.linalg.norm(direction)
+        expected = float(gradient @ direction)
+        step = float(np.finfo(model.dtype).eps) ** (1 / 3) * max(1.0, float(np.abs(x).max()))
+        coarse, fine = (_slope(value, x, direction, h) for h in (2 * step, step))
+        rounding = 4 * float(np.finfo(model.dtype).eps) * abs(value(x)) / step
+        # 4/3 of the fine one and -1/3 of the coarse one: what is left is of the fourth order
+        found = (4 * fine - coarse) / 3
+        uncertain = abs(fine - coarse) + rounding + 1e-3 * float(np.linalg.norm(gradient))
+        deviation = abs(found - expected)
+        bad += deviation > 2 * uncertain
+        worst = max(worst, deviation / max(float(np.linalg.norm(gradient)), rounding, 1e-30))
+    said = f"differs from finite differences by {worst:.1g} of its length at most"
+    if bad:
+        said += (
+            f"; more than their error at {bad} of {len(at)} positions: is the log-density smooth, and is its gradient "
+            "defined by hand?"
+        )
+    return Finding("gradient", not bad, said)
+
+
+def _slope(value: Callable[[NDArray[Any]], float], x: NDArray[Any], direction: NDArray[Any], step: float) -> float:
+    return (value(x + step * direction) - value(x - step * direction)) / (2 * step)
+
+
+def _quantities(model: Model, engine: Engine, position: NDArray[Any]) -> Finding:
+    try:
+        check_quantities(model, engine, position)
+    except ModelError as error:
+        return Finding("functions of draws", False, str(error))
+    return Finding("functions of draws", True, "traced, and their results fit")

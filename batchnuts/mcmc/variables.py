@@ -1,0 +1,107 @@
+"""The named parts of a position: shapes, names of axes and elements, and where values lie."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.supports import REAL, Real, Support, SupportError
+
+Labels = Mapping[str, Sequence[Any]]
+"""By the name of an axis: a label for each of its elements."""
+
+_RESERVED = frozenset({"chain", "draw"})
+
+
+class ModelError(BatchnutsError):
+    """A model that contradicts itself, or that cannot be sampled as it is declared."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One named part of the position.
+
+    `shape` is its shape in one chain, `dims` the names of its axes (default `<name>_dim_<i>`, ArviZ's convention),
+    `coords` the labels along an axis, by the axis's name, and `support` where its values lie. Raises ModelError for a
+    shape with no elements or one that the support cannot have, for a name or an axis called `chain` or `draw` (the
+    output file needs these), and for labels of the wrong count.
+    """
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dims: tuple[str, ...] | None = None
+    coords: Labels = field(default_factory=dict)
+    support: Support = REAL
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name in _RESERVED:
+            raise ModelError(f"A variable cannot be called {self.name!r}; choose a name other than chain and draw.")
+        if any(isinstance(length, bool) or not isinstance(length, int) or length < 1 for length in self.shape):
+            raise ModelError(f"Variable {self.name!r} has shape {self.shape}; every axis needs at least one element.")
+        if self.dims is None:
+            object.__setattr__(self, "dims", tuple(f"{self.name}_dim_{axis}" for axis in range(len(self.shape))))
+        dims = self.axis_names
+        if len(dims) != len(self.shape) or len(set(dims)) != len(dims) or _RESERVED & set(dims):
+            raise ModelError(
+                f"Variable {self.name!r} of shape {self.shape} has dims {dims}; expected one distinct name per axis, "
+                f"none of them chain or draw."
+            )
+        for dim, labels in self.coords.items():
+            if dim not in dims or len(labels) != self.shape[dims.index(dim)]:
+                raise ModelError(
+                    f"Variable {self.name!r} has {len(labels)} coordinate labels for {dim!r}; its axes are "
+                    f"{dict(zip(dims, self.shape, strict=True))}."
+                )
+        try:
+            self.support.free(self.shape)
+        except SupportError as error:
+            raise ModelError(f"Variable {self.name!r} {error}.") from None
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """`dims`, which is never None once the variable is made."""
+        return self.dims or ()
+
+    @property
+    def size(self) -> int:
+        """Number of elements in one chain."""
+        return math.prod(self.shape)
+
+    @property
+    def free(self) -> int:
+        """Number of unconstrained real numbers that make its value in one chain."""
+        return self.support.free(self.shape)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether its values are the unconstrained numbers themselves."""
+        return isinstance(self.support, Real)
+
+    @property
+    def varies(self) -> NDArray[np.bool_]:
+        """[size]: which of its elements are not the same for all values."""
+        return self.support.varies(self.shape).reshape(-1)
+
+    def element_names(self) -> list[str]:
+        """A name for each element, in order: `mu`, `theta[0]`, `matrix[0, 1]`; labels stand in place of indices."""
+        if not self.shape:
+            return [self.name]
+        labels = [
+            list(self.coords.get(dim, range(length))) for dim, length in zip(self.axis_names, self.shape, strict=True)
+        ]
+        return [f"{self.name}[{', '.join(map(str, place))}]" for place in itertools.product(*labels)]
+
+    def free_names(self) -> list[str]:
+        """A name for each unconstrained number: that of an element if real, else `unconstrained(theta)[0]`."""
+        if self.is_real:
+            return self.element_names()
+        if not self.shape:
+            return [f"unconstrained({self.name})"]
+        return [f"unconstrained({self.name})[{i}]" for i in range(self.free)]

@@ -1,0 +1,179 @@
+"""What is computed from draws: as one draw at a time gives it, in ArviZ's groups, reproducibly; and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from array_libraries import needs_jax
+from fake_run import make_draws
+
+import batchnuts
+from batchnuts import Model, positive, real
+from batchnuts.autobatch import ops, random
+from batchnuts.mcmc import quantities
+from batchnuts.mcmc.model import ModelError
+from batchnuts.mcmc.output import to_arviz, to_datasets
+from batchnuts.mcmc.settings import split_settings
+
+Y = np.array([0.5, -1.0, 2.0, 0.0], "float32")
+SETTINGS: dict[str, Any] = {"chains": 6, "warmup": 50, "draws": 20, "seed": 3}
+
+
+def density(p: dict[str, Any]) -> Any:
+    return ops.sum(pointwise(p)) - 0.5 * p["mu"] ** 2 - p["tau"]
+
+
+def pointwise(p: dict[str, Any]) -> Any:
+    return -0.5 * ((Y - p["mu"]) / p["tau"]) ** 2 - ops.log(p["tau"])
+
+
+def model(**fields: Any) -> Model:
+    given: dict[str, Any] = {
+        "variables": {"mu": real(), "tau": positive()},
+        "observed_data": {"y": (("row",), Y)},
+        "generated": lambda p: {"ratio": p["mu"] / p["tau"], "both": ops.stack([p["mu"], p["tau"]])},
+        "log_likelihood": pointwise,
+        "predictive": lambda p, seed: p["mu"] + p["tau"] * random.normal(seed, (4,)),
+        "prior": lambda seed: {"mu": random.normal(seed), "tau": ops.exp(random.normal(random.fold_in(seed, 1)))},
+        "coords": {"row": list("abcd")},
+    }
+    return Model.from_function(density, **(given | fields))
+
+
+def drawn_from(model: Model, backend: str = "auto") -> Any:
+    """The result of a run, whose positions are random numbers."""
+    sampler, execution = split_settings({**SETTINGS, "backend": backend})
+    return to_arviz(to_datasets(make_draws(model, sampler, execution), model))
+
+
+BACKENDS = ["tensorflow", pytest.param("jax", marks=needs_jax)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_group_has_what_one_draw_alone_gives(backend: str) -> None:
+    drawn = drawn_from(model(), backend)
+    posterior = drawn["posterior"]
+    mu, tau = posterior["mu"].values, posterior["tau"].values
+    np.testing.assert_allclose(posterior["ratio"], mu / tau, rtol=1e-5)
+    np.testing.assert_allclose(posterior["both"].values, np.stack([mu, tau], axis=-1), rtol=1e-6)
+    assert posterior["ratio"].attrs["generated"] == 1
+    expected = -0.5 * ((Y - mu[..., None]) / tau[..., None]) ** 2 - np.log(tau)[..., None]
+    np.testing.assert_allclose(drawn["log_likelihood"]["y"], expected, rtol=1e-4, atol=1e-5)
+    assert drawn["log_likelihood"]["y"].dims == ("chain", "draw", "row")
+    assert list(drawn["log_likelihood"]["row"].values) == list("abcd")
+    seed = quantities.Quantities(model(), split_settings({})[1], 3)._stream("posterior")
+    noise = np.stack([random.normal(key, (4,)) for key in random.lane_keys(seed, 6 * 20)]).reshape(6, 20, 4)
+    predicted = drawn["posterior_predictive"]["y"]
+    np.testing.assert_allclose(predicted, mu[..., None] + tau[..., None] * noise, rtol=1e-3, atol=1e-4)
+    assert drawn["prior"]["tau"].shape == drawn["prior"]["ratio"].shape == (1, quantities.PRIOR_DRAWS)
+    assert drawn["prior_predictive"]["y"].shape == (1, quantities.PRIOR_DRAWS, 4)
+    assert (drawn["prior"]["tau"].values > 0).all()
+    assert batchnuts.check(drawn).diagnostics.names == ("mu", "tau", "both[0]", "both[1]", "ratio")
+
+
+def test_parts_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = drawn_from(model())
+    monkeypatch.setattr(quantities, "ROWS", 7)
+    parts = drawn_from(model())
+    for group in ("posterior", "log_likelihood", "posterior_predictive", "prior", "prior_predictive"):
+        for name, array in whole[group].data_vars.items():
+            np.testing.assert_allclose(parts[group][name], array, rtol=1e-5, atol=1e-6, err_msg=f"{group} {name}")
+
+
+def test_functions_of_tensorflow_with_its_own_random_numbers() -> None:
+    import tensorflow as tf
+
+    def predictive(p: Any, seed: Any) -> Any:
+        return {"counts": tf.random.stateless_poisson([3], seed, lam=tf.exp(p["mu"]), dtype=tf.int32)}
+
+    given = model(log_likelihood=None, generated=None, prior=None, predictive=predictive)
+    one, other = (drawn_from(given, "tensorflow") for _ in range(2))
+    counts = one["posterior_predictive"]["counts"]
+    assert counts.dtype == np.int32
+    assert counts.dims == ("chain", "draw", "counts_dim_0")
+    assert len(np.unique(counts.values[..., 0])) > 2
+    np.testing.assert_array_equal(counts, other["posterior_predictive"]["counts"])
+    with pytest.raises((KeyError, AttributeError)):
+        one["log_likelihood"]
+
+
+@needs_jax
+def test_functions_of_jax_with_its_own_random_numbers() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def predictive(p: Any, seed: Any) -> Any:
+        return {"y": p["mu"] + p["tau"] * jax.random.normal(seed, (4,)), "n": jnp.int32(3)}
+
+    drawn = drawn_from(model(log_likelihood=None, prior=None, predictive=predictive))
+    predicted = drawn["posterior_predictive"]["y"].values
+    z = (predicted - drawn["posterior"]["mu"].values[..., None]) / drawn["posterior"]["tau"].values[..., None]
+    assert abs(z.mean()) < 5 / np.sqrt(z.size)
+    assert abs(z.std() - 1) < 5 / np.sqrt(2 * z.size)
+    assert (drawn["posterior_predictive"]["n"] == 3).all()
+
+
+def fails(p: Any) -> Any:
+    raise RuntimeError("no such thing")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"generated": fails},
+            r"its function generated, given one draw, failed with RuntimeError: no such thing at .*:\d",
+        ),
+        ({"generated": lambda p: p["mu"]}, "its function generated gives a .*; expected a dict of names and arrays"),
+        ({"generated": lambda p: {"mu": p["mu"]}}, r"its function generated gives \['mu'\], which are its variables"),
+        ({"generated": lambda p: {}}, r"gives a dict of \[\]; expected names and arrays"),
+        ({"log_likelihood": lambda p: p["sigma"]}, "its function log_likelihood, given one draw, failed with KeyError"),
+        (
+            {"observed_data": {}},
+            "log_likelihood gives a .* an array alone is for models with one observed",
+        ),
+        (
+            {"prior": lambda seed: {"mu": random.normal(seed)}},
+            r"prior gives arrays of shapes \{'mu': \(\)\}",
+        ),
+        ({"dims": {"ratio": ("row",)}}, r"'ratio' has shape \(\), but its dims are \('row',\)"),
+        ({"dims": {"both": ("row",)}}, "'both' has 2 elements along 'row', which has 4 labels"),
+        ({"generate": fails}, "there is no field 'generate'; did you mean 'generated'"),
+        ({"generated": 3}, "generated is 3; expected a function"),
+    ],
+)
+def test_mistakes_are_found_before_a_run(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        batchnuts.sample_chains(model(**fields), progress=False, **SETTINGS)
+
+
+def test_draws_are_kept_where_a_function_fails_later(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[Callable[..., Any]] = []
+
+    def later(*_: Any) -> Any:
+        calls.append(later)
+        raise ModelError("Model 'm': a function failed.")
+
+    monkeypatch.setattr(quantities.Quantities, "of_posterior", later)
+    drawn = drawn_from(model())
+    assert calls
+    assert drawn["posterior"]["mu"].shape == (6, 20)
+    assert "a function failed. The draws are kept without it." in capsys.readouterr().err
+
+
+def test_generated_quantities_that_are_constant_or_not_finite_are_not_judged() -> None:
+    def generated(p: Any) -> Any:
+        return {"one": p["mu"] * 0 + 1, "log": ops.log(p["mu"]), "square": p["mu"] ** 2}
+
+    found = batchnuts.check(drawn_from(model(generated=generated)))
+    assert found.diagnostics.names == ("mu", "tau", "square")
+
+
+def test_a_copy_of_a_model_has_its_functions() -> None:
+    assert replace(model(), name="other").generated is not None

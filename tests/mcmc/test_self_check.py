@@ -1,0 +1,106 @@
+"""`Model.check` finds what it looks for, and nothing in models that are right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from array_libraries import needs_jax
+
+from batchnuts import Model, covariance_cholesky, positive, real, simplex
+from batchnuts.autobatch import ops
+from batchnuts.mcmc.parameters import Parameter
+from batchnuts.mcmc.supports import Array, Lower, Shape
+
+
+def said(model: Model) -> dict[str, tuple[bool, str]]:
+    return {finding.name: (finding.ok, finding.said) for finding in model.check().findings}
+
+
+def sound(p: dict[str, Any]) -> Any:
+    return -0.5 * ops.sum(p["mu"] ** 2) - p["tau"] + ops.sum(ops.log(p["theta"])) - ops.sum(p["L"] ** 2)
+
+
+VARIABLES = {"mu": real(2), "tau": positive(), "theta": simplex(3), "L": covariance_cholesky(2)}
+
+
+def test_a_sound_model_is_found_to_be_so() -> None:
+    found = Model.from_function(sound, variables=VARIABLES, generated=lambda p: {"log_tau": ops.log(p["tau"])}).check()
+    assert found.ok, found
+    names = [
+        "starts",
+        "Jacobian of tau",
+        "Jacobian of theta",
+        "Jacobian of L",
+        "batch",
+        "gradient",
+        "functions of draws",
+    ]
+    assert [finding.name for finding in found.findings] == names
+    assert str(found).splitlines()[0] == "ok  starts: 64 of 64 initial positions have a finite log-density and gradient"
+
+
+@dataclass(frozen=True, eq=False)
+class WithoutSlope(Lower):
+    """A support that forgets a half of its Jacobian."""
+
+    def constrain(self, x: Array, shape: Shape) -> tuple[Array, Array | None]:
+        value, log_jacobian = super().constrain(x, shape)
+        return value, 0.5 * log_jacobian
+
+
+def test_a_wrong_jacobian_is_found() -> None:
+    model = Model.from_function(lambda p: -p["tau"], variables={"tau": Parameter(WithoutSlope())})
+    ok, text = said(model)["Jacobian of tau"]
+    assert not ok
+    assert "by automatic differentiation" in text
+
+
+def test_starts_outside_of_the_support_are_counted() -> None:
+    model = Model.from_function(lambda p: ops.log(p["x"]) - p["x"], variables={"x": real()})
+    ok, text = said(model)["starts"]
+    assert not ok
+    count = int(text.split()[0])
+    assert 20 < count < 44
+
+
+@needs_jax
+def test_a_gradient_by_hand_that_is_wrong_is_found() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def square(x: Any) -> Any:
+        return jnp.sum(x**2)
+
+    square.defvjp(lambda x: (jnp.sum(x**2), x), lambda x, cotangent: (3 * x * cotangent,))
+    findings = said(Model.from_function(lambda x: -square(x), dimension=3))
+    assert not findings["gradient"][0]
+    assert "more than their error at 4 of 4 positions" in findings["gradient"][1]
+    assert findings["batch"][0]
+
+
+def test_a_twin_that_disagrees_is_found() -> None:
+    model = Model(
+        name="m",
+        log_density=lambda x: -0.5 * ops.sum(x**2),
+        dimension=2,
+        batched_value_and_gradient=lambda x: (-0.51 * ops.sum(x**2, axis=-1), -x),
+    )
+    assert not said(model)["batch"][0]
+
+
+def test_a_function_of_draws_that_fails_is_found() -> None:
+    model = Model.from_function(lambda p: -(p["x"] ** 2), variables={"x": []}, generated=lambda p: {"y": p["z"]})
+    ok, text = said(model)["functions of draws"]
+    assert not ok
+    assert "failed with KeyError: 'z'" in text
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e4])
+def test_scales_do_not_matter(scale: float) -> None:
+    centre = np.float32(scale)
+    found = Model.from_function(lambda x: -0.5 * ops.sum(((x - centre) / centre) ** 2), dimension=3).check()
+    assert found.ok, found
