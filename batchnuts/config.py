@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
+from batchnuts.bridges.registry import BRIDGES, Bridge
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
@@ -69,7 +70,8 @@ _ELSEWHERE = {name: f"{section}.{name}" for section, schema in _SECTIONS.items()
 class RunConfig:
     """A config that passed every check."""
 
-    model: ModelOptions | TargetOptions
+    model: Any
+    """ModelOptions of a packaged model, TargetOptions, or the options of a bridge."""
     sampler: SamplerSettings
     execution: ExecutionSettings
     output: OutputSettings
@@ -129,15 +131,19 @@ def _check_model(content: Any, origin: Origin, problems: list[str]) -> Settings 
             f"{origin('model')}model: found {shown(content)}; expected a mapping with name (one of {names}) or target"
         )
         return None
-    if ("name" in content) == ("target" in content):
-        found = "both name and target" if "name" in content else "neither name nor target"
+    keys = [key for key in ("name", "target", *BRIDGES) if key in content]
+    if len(keys) != 1:
+        found = f"both {' and '.join(keys)}" if keys else "neither name nor target"
+        bridges = f", or that of a bridge ({', '.join(BRIDGES)})" if BRIDGES else ""
         problems.append(
             f"{origin('model')}model: found {found}; expected one of them: name (one of {names}), or target "
-            f"(package.module:function)"
+            f"(package.module:function){bridges}"
         )
         return None
     if "target" in content:
         return check_section("model", content, TargetOptions, origin, problems, _ELSEWHERE)
+    if keys[0] in BRIDGES:
+        return check_section("model", content, BRIDGES[keys[0]].options, origin, problems, _ELSEWHERE)
     return check_packaged_model("model", content, origin, problems, _ELSEWHERE)
 
 
@@ -157,14 +163,25 @@ def check_packaged_model(
     return check_section(path, content, REGISTRY[name].options, origin, problems, elsewhere)
 
 
-def build_model(options: ModelOptions | TargetOptions) -> Model:
-    """Make the model that a config asks for.
+def bridge_of(options: Settings) -> Bridge | None:
+    """The bridge to the library that a section `model` names, if it names one."""
+    return next((bridge for bridge in BRIDGES.values() if isinstance(options, bridge.options)), None)
+
+
+def is_users_own(options: Settings) -> bool:
+    """Whether a section `model` names code of the user's, or of another library."""
+    return isinstance(options, TargetOptions) or bridge_of(options) is not None
+
+
+def build_model(options: Any) -> Model:
+    """Make the model that a config's section `model` asks for.
 
     Raises ConfigError where a user's function cannot be imported, and the errors of packaged models (e.g. DataError).
     """
-    if not isinstance(options, TargetOptions):
-        return build(options)
-    return build_target(options)
+    bridge = bridge_of(options)
+    if bridge is not None:
+        return bridge.build(options)
+    return build_target(options) if isinstance(options, TargetOptions) else build(options)
 
 
 def describe_keys() -> str:
@@ -173,6 +190,7 @@ def describe_keys() -> str:
     for model, packaged in REGISTRY.items():
         groups.append((f"model (name: {model})", packaged.options))
     groups.append(("model (your own)", TargetOptions))
+    groups += [(f"model ({key})", bridge.options) for key, bridge in BRIDGES.items()]
     groups += list(_SECTIONS.items())
     lines: list[str] = []
     for title, schema in groups:

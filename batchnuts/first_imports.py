@@ -11,7 +11,7 @@ import os
 import sys
 
 from batchnuts.autobatch.machine import has_jax, keep_programs, tensor_library
-from batchnuts.config import RunConfig, TargetOptions
+from batchnuts.config import RunConfig, TargetOptions, bridge_of
 from batchnuts.quiet import import_tensorflow, without_jax
 
 _PACKAGES = {
@@ -39,6 +39,8 @@ def import_first(config: RunConfig) -> None:
 def expected_libraries(config: RunConfig) -> set[str]:
     """Backends whose libraries the run will need, as far as the config and the text of the user's module tell."""
     asked, model = config.execution.backend, config.model
+    if (bridge := bridge_of(model)) is not None:
+        return {bridge.backend}
     expected = imported_by(model.target.partition(":")[0]) if isinstance(model, TargetOptions) else set()
     if asked in _PACKAGES:
         expected = expected | {asked}

@@ -176,11 +176,11 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
 
 def _dry_run(config: RunConfig) -> int:
     """Print the resolved config; check a model of the user's own, and say on stderr what was found."""
-    from batchnuts.config import TargetOptions, build_model
+    from batchnuts.config import build_model, is_users_own
 
     sys.stdout.write(config.to_yaml())
     sys.stdout.flush()
-    if not isinstance(config.model, TargetOptions):
+    if not is_users_own(config.model):
         return 0
     from batchnuts.first_imports import import_first
 

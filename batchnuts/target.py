@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-import sys
-import traceback
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
@@ -26,8 +22,9 @@ from batchnuts.mcmc.supports import (
     UnitVector,
     Upper,
 )
-from batchnuts.settings.schema import Settings, nearest, shown
+from batchnuts.settings.schema import Settings, shown
 from batchnuts.settings.yaml import ConfigError
+from batchnuts.users_code import imported, refuse_other_than_place
 
 SupportName = Literal[
     "real",
@@ -136,10 +133,10 @@ class TargetOptions(Settings):
 
     @model_validator(mode="after")
     def _layout(self) -> TargetOptions:
-        _refuse_other_than_function("target", self.target)
+        refuse_other_than_place("target", self.target)
         for key in FUNCTIONS:
             if (name := getattr(self, key)) is not None and not name.isidentifier():
-                _refuse_other_than_function(key, name)
+                refuse_other_than_place(key, name)
         if (self.dimension is None) == (self.variables is None):
             raise ValueError(
                 "target needs exactly one of dimension (the function takes a vector) and variables (a dict)"
@@ -156,18 +153,12 @@ class TargetOptions(Settings):
         return {name: options.model_dump(exclude_defaults=True) for name, options in variables.items()}
 
 
-def _refuse_other_than_function(key: str, name: str) -> None:
-    module, colon, function = name.partition(":")
-    if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ValueError(f"{key} is {shown(name)}; expected package.module:function")
-
-
 def build_target(options: TargetOptions) -> Model:
     """Make the model; raises ConfigError where a function cannot be imported."""
-    density = _imported("target", options.target)
+    density = imported("target", options.target)
     module = options.target.partition(":")[0]
     named = {key: getattr(options, key) for key in FUNCTIONS if getattr(options, key) is not None}
-    functions = {key: _imported(key, name if ":" in name else f"{module}:{name}") for key, name in named.items()}
+    functions = {key: imported(key, name if ":" in name else f"{module}:{name}") for key, name in named.items()}
     try:
         return Model.from_function(
             density,
@@ -179,40 +170,3 @@ def build_target(options: TargetOptions) -> Model:
         )
     except ModelError as error:
         raise ConfigError(f"model.variables: {error}") from error
-
-
-def _imported(key: str, target: str) -> Any:
-    module_name, _, attribute = target.partition(":")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except KeyboardInterrupt:
-        raise
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if module_name == missing or module_name.startswith(f"{missing}."):
-            raise ConfigError(
-                f"model.{key}: found {target!r}, but there is no module {missing!r}; expected one in {os.getcwd()} "
-                f"or installed in this environment."
-            ) from error
-        raise ConfigError(f"model.{key}: {target!r} cannot be imported: {_failure(error)}.") from error
-    except BaseException as error:  # the user's module may raise anything, SystemExit too
-        raise ConfigError(f"model.{key}: {target!r} cannot be imported: {_failure(error)}.") from error
-    if not hasattr(module, attribute):
-        public = [name for name in vars(module) if not name.startswith("_") and callable(getattr(module, name))]
-        hint = nearest(attribute, public) or (f"; its functions are {', '.join(public[:12])}" if public else "")
-        raise ConfigError(f"model.{key}: module {module_name!r} ({module.__file__}) has no {attribute!r}{hint}")
-    function = getattr(module, attribute)
-    if not callable(function):
-        raise ConfigError(f"model.{key}: {target!r} is {type(function).__name__}; expected a function.")
-    return function
-
-
-def _failure(error: BaseException) -> str:
-    """The user's error with the last line of their code in its traceback."""
-    if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
-    return f"{type(error).__name__}: {error}{place}"

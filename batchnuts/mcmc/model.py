@@ -58,6 +58,10 @@ class Model:
     variables are real. It is written with TensorFlow, JAX or `batchnuts.autobatch.ops`, so that it can be
     differentiated.
 
+    `reports_variables`: whether the variables are reported. False for models of other libraries, which make parameters
+    of unconstrained variables themselves: then `generated` gives all parameters, and the log-density is that of the
+    variables, with all Jacobians.
+
     `batched_value_and_gradient`: an optional twin of the density, batched by hand for speed: positions
     [lanes, dimension] -> (log_density [lanes], gradient [lanes, dimension]). It must agree with `flat_log_density`.
 
@@ -85,6 +89,7 @@ class Model:
     dtype: DType = "float32"
     variables: tuple[Variable, ...] = ()
     structured: bool = False
+    reports_variables: bool = True
     batched_value_and_gradient: Callable[[Any], tuple[Any, Any]] | None = None
     initializer: Callable[[np.random.Generator, int], Any] | None = None
     observed_data: Data = field(default_factory=dict)
@@ -150,6 +155,11 @@ class Model:
                     raise ModelError(
                         f"Model {self.name!r}: {group}[{key!r}] has shape {np.shape(array)} but dims {tuple(dims)}."
                     )
+
+        if not self.reports_variables and (self.generated is None or not self.is_real):
+            raise ModelError(
+                f"Model {self.name!r}: variables that are not reported are real, and `generated` gives the parameters."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         # compiled programs (mcmc/execution/program_cache.py) are not part of a model: a copy has none

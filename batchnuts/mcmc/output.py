@@ -54,10 +54,9 @@ def to_datasets(
     labels = model.labels()
     position = draws.rectangle(draws.position)
     found = _from_draws(draws, model, position)
+    own = _named(position, model) if model.reports_variables or "posterior" not in found else {}
     groups = {
-        "posterior": _of_samples(
-            {**_named(position, model), **found.pop("posterior", {})}, samples, labels, attributes
-        ),
+        "posterior": _of_samples({**own, **found.pop("posterior", {})}, samples, labels, attributes),
         "sample_stats": xarray.Dataset(
             {name: (("chain", "draw"), draws.rectangle(array)) for name, array in draws.stats.items()},
             coords=samples,

@@ -58,7 +58,8 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any]) -> No
     for found in of_draws.values():
         for name, shape in found.items():
             model.dims_of(name, shape)
-    if taken := of_draws.get("generated", {}).keys() & {variable.name for variable in model.variables}:
+    variables = {variable.name for variable in model.variables if model.reports_variables}
+    if taken := of_draws.get("generated", {}).keys() & variables:
         raise ModelError(
             f"Model {model.name!r}: its function generated gives {sorted(taken)}, which are its variables; choose "
             "other names."

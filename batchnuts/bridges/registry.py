@@ -1,0 +1,25 @@
+"""Bridges by the key that a config has for them in `model`: `model: {numpyro: package.module:model, ...}`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from batchnuts.mcmc.model import Model
+from batchnuts.settings.schema import Settings
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """How a config's section `model` becomes a Model of another library."""
+
+    options: type[Settings]
+    """Its schema, with the bridge's key among its fields. Importing it imports none of the libraries."""
+    build: Callable[[Any], Model]
+    """Of the options; raises ConfigError and ModelError."""
+    backend: str
+    """"jax" or "tensorflow": the library of arrays that has to be there before."""
+
+
+BRIDGES: dict[str, Bridge] = {}
