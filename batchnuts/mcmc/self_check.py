@@ -30,8 +30,9 @@ TRIED = 4
 MOST_ELEMENTS = 400
 """Of a variable whose Jacobian matrix is computed."""
 
-ROUNDINGS = 1000
-"""Of sums in another order, in units of rounding of the largest number."""
+AGREEMENT = 10.0
+"""How far values and gradients may differ, relative to the largest, in square roots of the unit of rounding: sums are
+made in another order, and a decomposition of a matrix may multiply that by its condition."""
 
 
 def check(model: Model, seed: int = 0) -> ModelCheck:
@@ -113,7 +114,7 @@ def _batch(model: Model, engine: Engine, at: NDArray[Any], values: NDArray[Any],
     worst = max(_distance(a, b) for a, b in zip((values, gradients), one_by_one, strict=True))
     by_hand = " (by hand)" if model.batched_value_and_gradient is not None else ""
     said = f"many chains together{by_hand} and one alone differ by {worst:.1g} at most, relative to the largest"
-    return Finding("batch", worst <= ROUNDINGS * float(np.finfo(model.dtype).eps), said)
+    return Finding("batch", worst <= AGREEMENT * math.sqrt(np.finfo(model.dtype).eps), said)
 
 
 def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:

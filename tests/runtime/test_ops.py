@@ -34,6 +34,7 @@ SHIFTS = rng.integers(0, 32, (4, 3), dtype=np.uint32)
 BOOLS = np.array([[True, False, True], [False, False, False], [True, True, True], [False, True, False]])
 MATRIX = rng.normal(size=(4, 2, 3)).astype(np.float32)
 SQUARE = rng.normal(size=(4, 3, 3)).astype(np.float32)
+COVARIANCE = np.matmul(SQUARE, np.swapaxes(SQUARE, 1, 2)) + np.eye(3, dtype=np.float32)
 SHARED = rng.normal(size=(5, 3)).astype(np.float32)
 SCALARS = np.array([-2.5, 0.0, 1.5, 2.5], np.float32)
 FLAGS = np.array([True, False, True, False])
@@ -52,6 +53,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "softplus": (ops.softplus, (SPECIAL,)),
     "erf": (ops.erf, (SPECIAL,)),
     "erfinv": (ops.erfinv, (UNIT,)),
+    "gammaln": (ops.gammaln, (POSITIVE,)),
     "exp of integers": (ops.exp, (INTEGERS,)),
     "isfinite": (ops.isfinite, (SPECIAL,)),
     "isfinite of integers": (ops.isfinite, (INTEGERS,)),
@@ -118,6 +120,26 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "norm": (ops.norm, (REAL,)),
     "norm over an axis": (lambda x: ops.norm(x, axis=1), (MATRIX,)),
     "norm of integers": (ops.norm, (INTEGERS,)),
+    "cumsum": (ops.cumsum, (REAL,)),
+    "cumsum along an axis": (lambda x: ops.cumsum(x, axis=0), (MATRIX,)),
+    "logsumexp": (ops.logsumexp, (REAL * 100,)),
+    "logsumexp over an axis": (lambda x: ops.logsumexp(x, axis=-1, keepdims=True), (MATRIX,)),
+    "logsumexp of infinities": (lambda x: ops.logsumexp(ops.where(x > -3, -INF, x), axis=0), (MATRIX,)),
+    "transpose": (ops.transpose, (MATRIX,)),
+    "cholesky": (ops.cholesky, (COVARIANCE,)),
+    "solve_triangular vector": (ops.solve_triangular, (COVARIANCE, REAL)),
+    "solve_triangular matrix": (lambda a, b: ops.solve_triangular(a, b, lower=False), (COVARIANCE, SQUARE)),
+    "solve_triangular transposed": (lambda a, b: ops.solve_triangular(a, b, transposed=True), (COVARIANCE, REAL)),
+    "take": (lambda x: ops.take(x, [2, 0, 2, 1]), (REAL,)),
+    "take a table along an axis": (lambda x: ops.take(x, [[2, 0], [1, 1]], axis=1), (MATRIX,)),
+    "scan": (lambda x: ops.scan(lambda carry, row: (carry * 0.5 + row, carry - row), 1.0, x)[1], (REAL,)),
+    "scan of structures": (
+        lambda x: ops.scan(lambda c, r: ({"a": c["a"] + r[0], "n": c["n"] + 1}, None), {"a": 0.0, "n": 1}, (x,))[0][
+            "a"
+        ],
+        (REAL,),
+    ),
+    "scan without rows": (lambda x: ops.scan(lambda carry, _: (carry * x, carry), x, length=3)[1], (REAL,)),
     "where": (ops.where, (BOOLS, REAL, POSITIVE)),
     "where per lane": (ops.where, (FLAGS, REAL, POSITIVE)),
     "where of literals": (lambda c: ops.where(c, 1.0, 0.0), (BOOLS,)),
@@ -428,6 +450,19 @@ def jax_gradients(function: Callable[..., Any], *values: float) -> list[float]:
     "gradients",
     [pytest.param(tensorflow_gradients, id="tensorflow"), pytest.param(jax_gradients, id="jax", marks=needs_jax)],
 )
+def test_gradients_through_a_loop(gradients: Callable[..., list[float]]) -> None:
+    def grown(x: Any, rate: Any) -> Any:
+        return ops.scan(lambda carry, row: (carry * rate + row, None), x, np.array([1, 2, 3], "float32"))[0]
+
+    x, rate = 0.7, 1.5
+    found = gradients(grown, x, rate)
+    np.testing.assert_allclose(found, [rate**3, 3 * rate**2 * x + 2 * rate + 2], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [pytest.param(tensorflow_gradients, id="tensorflow"), pytest.param(jax_gradients, id="jax", marks=needs_jax)],
+)
 def test_gradients_at_the_edges(gradients: Callable[..., list[float]]) -> None:
     assert gradients(ops.logaddexp, 1.0, 1.0) == [0.5, 0.5]
     assert gradients(ops.logaddexp, -INF, 2.0) == [0.0, 1.0]
@@ -469,3 +504,25 @@ def test_unknown_shapes_are_traced() -> None:
         tf.function(
             lane_builtins.python_len, input_signature=[tf.TensorSpec([None], tf.float32)]
         ).get_concrete_function()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: ops.scan(lambda c, r: (c, None), 0.0),
+            r"found the lengths \[\]; expected one for all rows, or length=",
+        ),
+        (lambda: ops.scan(lambda c, r: (c, None), 0.0, (REAL, REAL[:2])), r"found the lengths \['2', '4'\]"),
+        (lambda: ops.scan(lambda c, r: ((c, c), None), 0.0, REAL), "the carry is array and becomes tuple"),
+    ],
+)
+def test_loops_that_cannot_be(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+def test_a_matrix_that_is_not_positive_definite_gives_nan() -> None:
+    found = ops.cholesky(np.stack([np.eye(2), -np.eye(2)]))
+    assert np.isfinite(found[0]).all()
+    assert np.isnan(found[1]).all()

@@ -33,6 +33,8 @@ from batchnuts.autobatch.language.arrays import library_of as _library_of
 from batchnuts.autobatch.language.arrays import require_fits as _require_fits
 from batchnuts.autobatch.language.arrays import static_shape as static_shape
 from batchnuts.autobatch.language.arrays import tensor_library_of as _tensor_library_of
+from batchnuts.autobatch.language.pytree import flatten as _flatten
+from batchnuts.autobatch.language.pytree import unflatten as _unflatten
 
 _Function = Callable[..., Any]
 
@@ -108,6 +110,7 @@ sigmoid = _elementwise("sigmoid", _REAL, "1 / (1 + exp(-x)).")
 softplus = _elementwise("softplus", _REAL, "log(1 + exp(x)), without overflow.")
 erf = _elementwise("erf", _REAL, "Error function.")
 erfinv = _elementwise("erfinv", _REAL, "Inverse of the error function.")
+gammaln = _elementwise("gammaln", _REAL, "Logarithm of the absolute value of the gamma function.")
 isfinite = _elementwise("isfinite", _REAL, "Neither NaN nor infinite; bool.")
 isnan = _elementwise("isnan", _REAL, "Not a number; bool.")
 
@@ -161,6 +164,60 @@ _product = _pairwise("multiply", _ANY, "x * y.")
 
 
 # Functions with arguments of their own
+
+
+def take(x: Array, indices: Any, axis: int = 0) -> Array:
+    """The elements of `x` along an axis at constant integer indices, an array of NumPy's of any shape, all inside."""
+    places = np.asarray(indices)
+    shape, library = static_shape(x), _tensor_library_of(x)
+    if library is None or shape is None:
+        return np.take(x, places, axis=axis)
+    axis = axis % len(shape)
+    taken = library.gather(x, places.reshape(-1), axis)
+    whole: list[Any] = [*shape[:axis], *places.shape, *shape[axis + 1 :]]
+    return taken if places.ndim == 1 else reshape(taken, whole)
+
+
+def cumsum(x: Array, axis: int = -1) -> Array:
+    """Sums along an axis up to each element, of floats."""
+    return _call("cumsum", (_as_real(x),), _common_dtype((_as_real(x),)), axis=axis)
+
+
+def logsumexp(x: Array, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Array:
+    """log(sum(exp(x))) over `axis` (None: over all), without overflow; -inf where all are."""
+    x = _as_real(x)
+    largest = max(x, axis, True)
+    largest = where(isfinite(largest), largest, 0)
+    total = log(sum(exp(x - largest), axis, keepdims))
+    return total + (largest if keepdims else sum(largest, axis, False) if axis is not None else reshape(largest, ()))
+
+
+def transpose(x: Array) -> Array:
+    """Matrices [..., n, k] with the last two axes exchanged."""
+    return _call("transpose", (x,), _common_dtype((x,)))
+
+
+def cholesky(x: Array) -> Array:
+    """The lower triangular factor L with `L @ L.T == x`, of symmetric positive definite matrices [..., n, n].
+
+    NaN for another matrix; TensorFlow raises an error instead where it does not compile with XLA.
+    """
+    return _call("cholesky", (_as_real(x),), _common_dtype((_as_real(x),)))
+
+
+def solve_triangular(matrix: Array, b: Array, lower: bool = True, transposed: bool = False) -> Array:
+    """The solution of `matrix @ x == b` for a triangular matrix [n, n], b a vector [n] or a matrix [n, k].
+
+    Of the other triangle nothing is read. transposed: of `matrix.T @ x == b`.
+    """
+    dtype = _common_dtype((_as_real(matrix), _as_real(b)))
+    vector = len(static_shape(b) or ()) == 1
+    library = _library_of(matrix, b)
+    right = _convert(b, dtype, library)
+    if vector:
+        right = right[..., None]
+    solution = _call("solve_triangular", (matrix, right), dtype, lower=lower, transposed=transposed)
+    return solution[..., 0] if vector else solution
 
 
 def nonzero(x: Array) -> Array:
@@ -262,3 +319,42 @@ def reshape(x: Array, shape: int | Sequence[int]) -> Array:
     extents = [shape] if isinstance(shape, (int, np.integer)) else list(shape)
     library = _library_of(x)
     return library.reshape(_convert(x, dtype_of(x), library), extents)
+
+
+def scan(step: _Function, carry: Any, rows: Any = None, length: int | None = None) -> tuple[Any, Any]:
+    """A loop with a known number of trips, for densities and primitives: differentiable, and not unrolled.
+
+    `step(carry, row)` gives the next carry and what is stacked, as a tuple; `row` is the trip's element of `rows` along
+    their first axes (None without any: give `length`). carry, rows and results are arrays, or structures of arrays; the
+    carry keeps its dtypes and shapes. Returns the last carry and the stacked results [length, ...], or None of None.
+
+    Raises ValueError without rows and length, for rows of other lengths, and where the carry changes its structure.
+    """
+    (carried, of_carry), (given, of_rows) = _flatten(carry), ([], None) if rows is None else _flatten(rows)
+    lengths = {(static_shape(row) or (None,))[0] for row in given} | ({length} if length is not None else set())
+    if len(lengths) != 1 or None in lengths:
+        raise ValueError(f"scan: found the lengths {sorted(map(str, lengths))}; expected one for all rows, or length=")
+    trips = int(next(iter(lengths)) or 0)
+    trees: list[Any] = []
+
+    def on_leaves(carried: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        after, result = step(_unflatten(of_carry, carried), None if of_rows is None else _unflatten(of_rows, given))
+        leaves, tree = _flatten(after)
+        if tree != of_carry:
+            raise ValueError(f"scan: the carry is {of_carry} and becomes {tree}; expected the same structure")
+        stacked, of_result = ([], None) if result is None else _flatten(result)
+        trees.append(of_result)
+        return leaves, stacked
+
+    first, results = on_leaves(carried, [row[0] for row in given])
+    library = _library_of(*carried, *given, *first, *results)  # of what step finds around it too
+    dtypes = [_common_dtype((before, after)) for before, after in zip(carried, first, strict=True)]
+
+    def converted(carried: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        after, stacked = on_leaves(carried, given)
+        after = [_convert(value, dtype, library) for value, dtype in zip(after, dtypes, strict=True)]
+        return after, [_convert(value, dtype_of(value), library) for value in stacked]
+
+    start = [_convert(value, dtype, library) for value, dtype in zip(carried, dtypes, strict=True)]
+    last, stacked = library.scan(converted, start, list(given), trips)
+    return _unflatten(of_carry, last), None if trees[0] is None else _unflatten(trees[0], stacked)

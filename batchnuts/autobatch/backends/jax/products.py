@@ -13,15 +13,18 @@ from typing import Any
 import jax
 from jax.extend.core import Literal, jaxpr_as_fun
 
+from batchnuts.autobatch.backends.jax.lapack import one_after_another
+
 
 def vectorized(function: Callable[..., Sequence[Any]]) -> Callable[..., tuple[Any, ...]]:
-    """A function of one lane's arrays over all lanes: `jax.vmap`, with the lanes first in products too."""
+    """A function of one lane's arrays over all lanes: `jax.vmap`, with the lanes first in products too, and calls of
+    LAPACK for one lane after another."""
 
     def all_lanes(*values: Any) -> tuple[Any, ...]:
         specs = [jax.ShapeDtypeStruct(value.shape[1:], value.dtype) for value in values]
         traced = jax.make_jaxpr(function)(*specs)
         turned = traced.replace(jaxpr=_lanes_first(traced.jaxpr, [True] * len(values))[0])
-        return tuple(jax.vmap(jaxpr_as_fun(turned))(*values))
+        return tuple(one_after_another(jax.vmap(jaxpr_as_fun(turned)), values)(*values))
 
     return all_lanes
 

@@ -167,6 +167,7 @@ class JaxLibrary(Formulas):
     softplus = staticmethod(jax.nn.softplus)
     erf = staticmethod(lax.erf)
     erfinv = staticmethod(lax.erf_inv)
+    gammaln = staticmethod(lax.lgamma)
     isfinite = staticmethod(lax.is_finite)
     isnan = staticmethod(lambda x: lax.ne(x, x))
     positive = staticmethod(lambda x: x)
@@ -253,6 +254,25 @@ class JaxLibrary(Formulas):
 
     def _total(self, arrays: Sequence[Array]) -> Array:
         return functools.reduce(lax.add, arrays)
+
+    # Along an axis, and matrices
+
+    cumsum = staticmethod(jnp.cumsum)
+    transpose = staticmethod(lambda x: jnp.swapaxes(x, -1, -2))
+    cholesky = staticmethod(jnp.linalg.cholesky)
+
+    def solve_triangular(self, matrix: Array, b: Array, lower: bool, transposed: bool) -> Array:
+        """See Library."""
+        return lax.linalg.triangular_solve(
+            jnp.asarray(matrix), jnp.asarray(b), left_side=True, lower=lower, transpose_a=transposed
+        )
+
+    def scan(
+        self, step: Function, carry: list[Array], rows: list[Array], length: int
+    ) -> tuple[list[Array], list[Array]]:
+        """See Library."""
+        after, stacked = lax.scan(lambda carry, rows: step(carry, rows), carry, rows, length)
+        return after, stacked
 
     # Arrays
 

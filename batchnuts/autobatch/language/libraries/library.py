@@ -54,6 +54,7 @@ class Library(Protocol):
     softplus: Function
     erf: Function
     erfinv: Function
+    gammaln: Function
     isfinite: Function
     isnan: Function
     positive: Function
@@ -95,6 +96,25 @@ class Library(Protocol):
     mean: Function
     min: Function
     max: Function
+
+    # Along an axis of floats, and matrices in the last two axes
+
+    cumsum: Function
+    """(x, axis): sums up to each element."""
+
+    transpose: Function
+    """Matrices [..., n, k] with the last two axes exchanged."""
+
+    def cholesky(self, x: Array) -> Array:
+        """The lower triangular factor of symmetric matrices [..., n, n]."""
+
+    def solve_triangular(self, matrix: Array, b: Array, lower: bool, transposed: bool) -> Array:
+        """The solution x [..., n, k] of `matrix @ x = b`; of its transpose where `transposed`."""
+
+    def scan(
+        self, step: Function, carry: list[Array], rows: list[Array], length: int
+    ) -> tuple[list[Array], list[Array]]:
+        """`step(carry, rows of one trip)` gives lists of the next carry and of what is stacked; `length` trips."""
 
     # Arrays
 

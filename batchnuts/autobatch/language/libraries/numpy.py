@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -46,6 +47,7 @@ class NumPyLibrary(Library):
     softplus = staticmethod(functools.partial(np.logaddexp, 0))
     erf = staticmethod(scipy.special.erf)
     erfinv = staticmethod(scipy.special.erfinv)
+    gammaln = staticmethod(scipy.special.gammaln)
     isfinite = staticmethod(np.isfinite)
     isnan = staticmethod(np.isnan)
     positive = staticmethod(np.positive)
@@ -79,6 +81,35 @@ class NumPyLibrary(Library):
     def sum(self, x: Array, axis: Any, keepdims: bool) -> Array:
         """See Library; NumPy alone would widen small integers."""
         return np.sum(x, axis=axis, dtype=x.dtype, keepdims=keepdims)
+
+    cumsum = staticmethod(np.cumsum)
+    transpose = staticmethod(lambda x: np.swapaxes(x, -1, -2))
+
+    def cholesky(self, x: Array) -> Array:
+        """See Library."""
+        try:
+            return np.linalg.cholesky(x)
+        except np.linalg.LinAlgError:  # of one of several matrices, say
+            factors = np.full(x.shape, np.nan, x.dtype)
+            for place in np.ndindex(x.shape[:-2]):
+                with contextlib.suppress(np.linalg.LinAlgError):
+                    factors[place] = np.linalg.cholesky(x[place])
+            return factors
+
+    def solve_triangular(self, matrix: Array, b: Array, lower: bool, transposed: bool) -> Array:
+        """See Library."""
+        triangle = np.tril(matrix) if lower else np.triu(matrix)
+        return np.linalg.solve(np.swapaxes(triangle, -1, -2) if transposed else triangle, b)
+
+    def scan(
+        self, step: Function, carry: list[Array], rows: list[Array], length: int
+    ) -> tuple[list[Array], list[Array]]:
+        """See Library: a loop of Python's."""
+        stacked = []
+        for trip in range(length):
+            carry, given = step(carry, [row[trip] for row in rows])
+            stacked.append(given)
+        return carry, [np.stack(parts) for parts in zip(*stacked, strict=True)]
 
     matmul = staticmethod(np.matmul)
     stack = staticmethod(np.stack)

@@ -55,6 +55,7 @@ class TensorFlowLibrary(Formulas):
     softplus = staticmethod(tf.nn.softplus)
     erf = staticmethod(tf.math.erf)
     erfinv = staticmethod(tf.math.erfinv)
+    gammaln = staticmethod(tf.math.lgamma)
     isfinite = staticmethod(tf.math.is_finite)
     isnan = staticmethod(tf.math.is_nan)
     positive = staticmethod(tf.identity)
@@ -158,6 +159,34 @@ class TensorFlowLibrary(Formulas):
         return tf.matmul(x, y)
 
     _total = staticmethod(tf.add_n)
+
+    # Along an axis, and matrices
+
+    cumsum = staticmethod(tf.cumsum)
+    transpose = staticmethod(tf.linalg.matrix_transpose)
+    cholesky = staticmethod(tf.linalg.cholesky)
+
+    def solve_triangular(self, matrix: Array, b: Array, lower: bool, transposed: bool) -> Array:
+        """See Library."""
+        return tf.linalg.triangular_solve(matrix, b, lower=lower, adjoint=transposed)
+
+    def scan(
+        self, step: Function, carry: list[Array], rows: list[Array], length: int
+    ) -> tuple[list[Array], list[Array]]:
+        """See Library: a loop of TensorFlow's, whose number of trips XLA knows."""
+        if not length:
+            return carry, []
+        tensors = [tf.convert_to_tensor(row) for row in rows]
+        first = step(carry, [row[0] for row in tensors])[1]  # for dtypes and shapes; not evaluated
+        arrays = [tf.TensorArray(x.dtype, length, element_shape=x.shape) for x in map(tf.convert_to_tensor, first)]
+
+        def body(trip: Array, carry: list[Array], arrays: list[Any]) -> tuple[Array, list[Array], list[Any]]:
+            after, given = step(carry, [tf.gather(row, trip) for row in tensors])
+            return trip + 1, after, [array.write(trip, x) for array, x in zip(arrays, given, strict=True)]
+
+        start = (tf.constant(0), [tf.convert_to_tensor(x) for x in carry], arrays)
+        _, after, filled = tf.while_loop(lambda trip, *_: trip < length, body, start, maximum_iterations=length)
+        return after, [array.stack() for array in filled]
 
     # Arrays
 
