@@ -1,8 +1,8 @@
 """Decompositions and transforms of many arrays, one array after another.
 
 On processors JAX leaves them to LAPACK and to a library for FFTs. A call for many arrays divides them among the threads
-of JAX's one pool, and waits for these on a thread of the same pool. Where as many such calls run at once as the pool has
-threads (two programs on two cores: two shards of chains), each waits for the others, forever. A call for one array
+of JAX's one pool, and waits for these on a thread of the same pool. Where as many such calls run at once as the pool
+has threads (two programs on two cores: two shards of chains), each waits for the others, forever. A call for one array
 divides nothing. (Seen with jaxlib 0.10.2: `ParallelBatchMap` under `lapack_spotrf_ffi`, in all threads of the pool.)
 """
 
