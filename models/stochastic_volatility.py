@@ -4,9 +4,10 @@ ARCH Models"): returns whose log-variance is an autoregression.
     y_t ~ N(0, exp(h_t))    h_1 ~ N(mu, sigma^2 / (1 - phi^2))    h_t ~ N(mu + phi (h_{t-1} - mu), sigma^2)
     mu ~ N(0, 5^2)    (phi + 1) / 2 ~ beta(20, 1.5)    sigma ~ half-normal(0, 0.5)
 
-sampled by the innovations z_t ~ N(0, 1), of which h is made in log2(T) steps on whole vectors: x_t = phi x_{t-1} + e_t
-is the sum of phi^k e_{t-k}, and after n steps each element has the terms with k < 2^n (a scan by doubling: Hillis,
-Steele 1986). The data are synthetic, from a seed.
+sampled as h_1, which the data determine even where phi is nearly 1 and mu is hardly determined, and the innovations
+z_t ~ N(0, 1) of the others. h is made of them in log2(T) steps on whole vectors: x_t = phi x_{t-1} + e_t is the sum of
+phi^k e_{t-k}, and after n steps each element has the terms with k < 2^n (a scan by doubling: Hillis, Steele 1986). The
+data are synthetic, from a seed.
 """
 
 from __future__ import annotations
@@ -43,11 +44,10 @@ def build_stochastic_volatility(options: StochasticVolatilityOptions) -> Model:
         truth[t] = TRUE["mu"] + TRUE["phi"] * (truth[t - 1] - TRUE["mu"]) + TRUE["sigma"] * rng.normal()
     returns = np.exp(truth / 2) * rng.normal(size=options.length)
     y = returns.astype(options.dtype)
-    first = np.arange(options.length) == 0
 
     def log_variance(p: dict[str, Any]) -> Any:
         phi = p["phi"]
-        h = p["sigma"] * p["z"] * ops.where(first, 1 / ops.sqrt((1 - phi) * (1 + phi)), 1.0)
+        h = ops.concatenate([(p["h_1"] - p["mu"])[None], p["sigma"] * p["z"]])
         shift, power = 1, phi
         while shift < options.length:
             h = h + power * ops.concatenate([ops.zeros_like(h[:shift]), h[:-shift]])
@@ -59,7 +59,9 @@ def build_stochastic_volatility(options: StochasticVolatilityOptions) -> Model:
 
     def log_density(p: dict[str, Any]) -> Any:
         prior = normal(p["mu"], 0.0, 5.0) + beta(0.5 * (p["phi"] + 1), 20.0, 1.5) + half_normal(p["sigma"], 0.5)
-        return prior + ops.sum(normal(p["z"])) + ops.sum(log_likelihood(p))
+        stationary = p["sigma"] / ops.sqrt((1 - p["phi"]) * (1 + p["phi"]))
+        prior = prior + normal(p["h_1"], p["mu"], stationary) + ops.sum(normal(p["z"]))
+        return prior + ops.sum(log_likelihood(p))
 
     return Model.from_function(
         log_density,
@@ -69,7 +71,8 @@ def build_stochastic_volatility(options: StochasticVolatilityOptions) -> Model:
             "mu": real(),
             "phi": interval(-1, 1),
             "sigma": positive(),
-            "z": real(options.length, dims="time"),
+            "h_1": real(),
+            "z": real(options.length - 1, dims="later"),
         },
         generated=lambda p: {"h": log_variance(p)},
         dims={"h": ("time",)},

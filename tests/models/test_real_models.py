@@ -56,10 +56,11 @@ def stochastic_volatility(model: Model, p: Values) -> float:
     y = model.observed_data["y"][1]
     total = stats.norm.logpdf(p["mu"], 0, 5) + stats.beta.logpdf((p["phi"] + 1) / 2, 20, 1.5)
     total += stats.halfnorm.logpdf(p["sigma"], scale=0.5) + stats.norm.logpdf(p["z"]).sum()
-    h = p["mu"] + p["sigma"] / math.sqrt(1 - p["phi"] ** 2) * p["z"][0]
+    h = p["h_1"]
+    total += stats.norm.logpdf(h, p["mu"], p["sigma"] / math.sqrt(1 - p["phi"] ** 2))
     for t in range(len(y)):
         if t:
-            h = p["mu"] + p["phi"] * (h - p["mu"]) + p["sigma"] * p["z"][t]
+            h = p["mu"] + p["phi"] * (h - p["mu"]) + p["sigma"] * p["z"][t - 1]
         total += stats.norm.logpdf(y[t], 0, math.exp(h / 2))
     return float(total)
 
