@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
+from batchnuts.data import Column, Columns, Kind, read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.mcmc.parameters import Parameter
 from batchnuts.mcmc.settings import MOST_NUMBERS
@@ -22,7 +26,7 @@ from batchnuts.mcmc.supports import (
     UnitVector,
     Upper,
 )
-from batchnuts.settings.schema import Settings, shown
+from batchnuts.settings.schema import Settings, nearest, shown
 from batchnuts.settings.yaml import ConfigError
 from batchnuts.users_code import imported, refuse_other_than_place
 
@@ -64,7 +68,10 @@ class VariableOptions(Settings):
     """One entry of `model.variables`."""
 
     support: SupportName = Field("real", description="where its values lie")
-    shape: list[int] = Field(default_factory=list, description="in one chain; a matrix for a Cholesky factor")
+    shape: list[int | str] = Field(
+        default_factory=list,
+        description="in one chain; a matrix for a Cholesky factor; the name of a category of the data for their number",
+    )
     dims: list[str] | None = Field(None, description="names of its axes")
     coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by the name of an axis")
     bound: float | None = Field(None, description="of the supports lower and upper")
@@ -73,11 +80,11 @@ class VariableOptions(Settings):
 
     @model_validator(mode="after")
     def _sizes(self) -> VariableOptions:
-        lengths = self.shape
+        lengths = [length for length in self.shape if isinstance(length, int)]
         if any(not 1 <= length <= MOST_NUMBERS for length in lengths) or math.prod(lengths) > MOST_NUMBERS:
             raise ValueError(
-                f"found the shape {shown(lengths)}; expected lengths of at least 1, and at most {MOST_NUMBERS} numbers "
-                "in all"
+                f"found the shape {shown(self.shape)}; expected lengths of at least 1, and at most {MOST_NUMBERS} "
+                "numbers in all"
             )
         needed = _BOUNDS.get(self.support, ())
         for key in ("bound", "low", "high"):
@@ -86,10 +93,24 @@ class VariableOptions(Settings):
                 raise ValueError(f"the support {self.support} {expected}")
         return self
 
-    def parameter(self) -> Parameter:
-        """As it is declared in Python."""
-        support = self._support()
-        return Parameter(support, tuple(self.shape), None if self.dims is None else tuple(self.dims), self.coords)
+    def parameter(self, name: str, labels: Mapping[str, list[str]]) -> Parameter:
+        """As it is declared in Python; labels: of the data's categories, which name axes.
+
+        Raises ConfigError for a category that the data do not have.
+        """
+        shape, dims, coords = [], [], dict(self.coords)
+        for axis, length in enumerate(self.shape):
+            if isinstance(length, int):
+                shape.append(length)
+                dims.append(f"{name}_dim_{axis}")
+                continue
+            if length not in labels:
+                known = f"the data have {', '.join(labels)}" if labels else "the data have no category"
+                raise ConfigError(f"model.variables.{name}.shape: found {length!r}, but {known}.")
+            shape.append(len(labels[length]))
+            dims.append(length)
+            coords[length] = labels[length]
+        return Parameter(self._support(), tuple(shape), tuple(dims if self.dims is None else self.dims), coords)
 
     def _support(self) -> Support:
         match self.support:
@@ -110,6 +131,40 @@ def _in_full(given: Any) -> Any:
     return {"shape": given} if isinstance(given, list) else given
 
 
+class DataOptions(Settings):
+    """The section `model.data`."""
+
+    path: str = Field(description="a .csv, .parquet, .feather, .arrow or .npz file, relative to the current folder")
+    columns: list[str] | dict[str, str | dict[str, str]] | None = Field(
+        None,
+        description="which columns the functions get, in the dict `data`: names, or by new names a column or "
+        "{column: name, as: number | integer | category}; default: all",
+    )
+    observed: list[str] = Field(default_factory=list, description="those that are saved as observed data")
+
+    @model_validator(mode="after")
+    def _columns(self) -> DataOptions:
+        _ = self.asked()
+        return self
+
+    def asked(self) -> dict[str, Column] | None:
+        """By the name that the functions use; raises ValueError for keys that are not known."""
+        if self.columns is None:
+            return None
+        if isinstance(self.columns, list):
+            return {name: Column(name) for name in self.columns}
+        found = {}
+        for name, given in self.columns.items():
+            options = {"column": given} if isinstance(given, str) else given
+            if unknown := sorted(options.keys() - {"column", "as"}):
+                raise ValueError(f"columns.{name}: unknown key {unknown[0]!r}; expected column and as")
+            kind = options.get("as", "auto")
+            if kind not in get_args(Kind):
+                raise ValueError(f"columns.{name}.as: found {kind!r}; expected one of {', '.join(get_args(Kind))}")
+            found[name] = Column(options.get("column", name), cast(Kind, kind))
+        return found
+
+
 class TargetOptions(Settings):
     """Options of a user's own model."""
 
@@ -125,6 +180,9 @@ class TargetOptions(Settings):
         "{mu: [], tau: positive, theta: {support: simplex, shape: [8], dims: [school]}}; the function takes a dict",
     )
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
+    data: DataOptions | None = Field(
+        None, description="a file whose columns the functions get as their argument `data`: {path, columns, observed}"
+    )
     initializer: str | None = Field(None, description="function of a NumPy generator and the number of chains: starts")
     generated: str | None = Field(None, description="function of a draw's values: further quantities, in a dict")
     log_likelihood: str | None = Field(None, description="function of a draw's values: of each observation")
@@ -159,14 +217,57 @@ def build_target(options: TargetOptions) -> Model:
     module = options.target.partition(":")[0]
     named = {key: getattr(options, key) for key in FUNCTIONS if getattr(options, key) is not None}
     functions = {key: imported(key, name if ":" in name else f"{module}:{name}") for key, name in named.items()}
+    groups: dict[str, Any] = {}
+    labels: dict[str, list[str]] = {}
+    if options.data is not None:
+        found = read_columns(options.data.path, options.data.asked(), options.dtype)
+        labels, groups = found.labels, _groups(options.data, found)
+        density = _with_data("target", density, found)
+        functions = {key: f if key == "initializer" else _with_data(key, f, found) for key, f in functions.items()}
+    variables = None
+    if options.variables is not None:
+        variables = {name: entry.parameter(name, labels) for name, entry in options.variables.items()}
     try:
         return Model.from_function(
             density,
             dimension=options.dimension,
-            variables=None if options.variables is None else {k: v.parameter() for k, v in options.variables.items()},
+            variables=variables,
             name=options.target,
             dtype=options.dtype,
+            coords=labels,
+            **groups,
             **functions,
         )
     except ModelError as error:
         raise ConfigError(f"model.variables: {error}") from error
+
+
+def _with_data(key: str, function: Callable[..., Any], found: Columns) -> Callable[..., Any]:
+    """The function with its argument `data`; raises ConfigError where it has none."""
+    try:
+        takes = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # of some builtins
+        takes = ["data"]
+    if "data" not in takes:
+        raise ConfigError(
+            f"model.{key}: {function.__name__} takes ({', '.join(takes)}); expected an argument `data`, since the "
+            "config has model.data."
+        )
+    return functools.partial(function, data=found.arrays)
+
+
+def _groups(options: DataOptions, found: Columns) -> dict[str, Any]:
+    """What is saved of the data: each array with axes named by its rows, or after itself."""
+    for name in options.observed:
+        if name not in found.arrays:
+            hint = nearest(name, found.arrays) or f"; expected one of {', '.join(found.arrays)}"
+            raise ConfigError(f"model.data.observed: found {name!r}, which is no column{hint}.")
+    lengths = {len(array) for array in found.arrays.values()}
+    groups: dict[str, Any] = {"observed_data": {}, "constant_data": {}}
+    for name, array in found.arrays.items():
+        dims = (
+            ("row",) if array.ndim == 1 and len(lengths) == 1 else tuple(f"{name}_dim_{i}" for i in range(array.ndim))
+        )
+        group = "observed_data" if name in options.observed else "constant_data"
+        groups[group][name] = (dims, array)
+    return groups

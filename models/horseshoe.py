@@ -21,7 +21,7 @@ from batchnuts.autobatch import ops, random
 from batchnuts.mcmc.model import DType, Model
 from batchnuts.mcmc.parameters import positive, real
 from batchnuts.models.densities import bernoulli_logit, half_cauchy, inverse_gamma, normal
-from batchnuts.settings.schema import Settings
+from batchnuts.settings.schema import Settings, shown
 
 
 class HorseshoeOptions(Settings):
@@ -30,14 +30,14 @@ class HorseshoeOptions(Settings):
     name: Literal["horseshoe"] = Field("horseshoe", description="this model")
     rows: int = Field(200, ge=2, le=10_000_000, description="number of observations")
     columns: int = Field(50, ge=2, le=100_000, description="number of features")
-    relevant: int = Field(4, ge=1, description="how many features matter, in the data and in the prior")
+    relevant: int = Field(4, ge=1, le=100_000, description="how many features matter, in the data and in the prior")
     data_seed: int = Field(0, ge=0, lt=2**63, description="seed of the synthetic data")
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
 
     @model_validator(mode="after")
     def _some_do_not_matter(self) -> HorseshoeOptions:
         if self.relevant >= self.columns:
-            raise ValueError(f"relevant: found {self.relevant}; expected fewer than the columns, {self.columns}")
+            raise ValueError(f"relevant: found {shown(self.relevant)}; expected fewer than the columns, {self.columns}")
         return self
 
 

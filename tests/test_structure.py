@@ -36,7 +36,7 @@ IN_BATCHNUTS = (
     ("settings",),
     ("mcmc", "progress"),
     ("models",),
-    ("users_code",),
+    ("users_code", "data"),
     ("target", "bridges"),
     ("config",),
     ("report", "first_imports"),

@@ -71,7 +71,8 @@ def density_failure(model: Model, error: BaseException, when: str) -> ModelError
 def _files_of(model: Model) -> set[str]:
     """Where the density and its twin are written."""
     names = ("log_density", "batched_value_and_gradient", "generated", "log_likelihood", "predictive", "prior")
-    codes = [getattr(getattr(model, name), "__code__", None) for name in names]
+    functions = [getattr(model, name) for name in names]
+    codes = [getattr(getattr(f, "func", f), "__code__", None) for f in functions]  # of functools.partial too
     return {code.co_filename for code in codes if code is not None}
 
 

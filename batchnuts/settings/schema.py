@@ -98,9 +98,12 @@ def explain(
 def _innermost(
     schema: type[BaseModel], location: tuple[int | str, ...]
 ) -> tuple[type[BaseModel], list[str], tuple[int | str, ...]]:
-    """Of a place in mappings of names to groups of settings: the group's schema, the keys to it, the place in it."""
+    """Of a place in a group of settings within others, or in a mapping of names to such groups: the group's schema, the
+    keys to it, the place in it."""
     field = schema.model_fields.get(str(location[0])) if len(location) > 1 else None
     for mapping in (field.annotation, *get_args(field.annotation)) if field is not None else ():
+        if isinstance(mapping, type) and issubclass(mapping, BaseModel):
+            return mapping, [str(location[0])], location[1:]
         if get_origin(mapping) is dict:
             entry = get_args(mapping)[1]
             entry = get_args(entry)[0] if get_origin(entry) is Annotated else entry

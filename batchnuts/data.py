@@ -1,0 +1,231 @@
+"""Columns of a user's file as arrays for a density: numbers, integers, and categories with their labels.
+
+CSV is read by pandas, which xarray needs anyway; Parquet and Arrow files by pyarrow (the extra `data`), npz by NumPy.
+Every fault names the file, the column and the row.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.models.tables import DataError
+from batchnuts.settings.schema import nearest
+
+if TYPE_CHECKING:
+    import pandas
+
+Kind = Literal["auto", "number", "integer", "category"]
+
+_MISSING = ("", "NA", "N/A", "na", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is asked of one column: its name in the file, and what it is made."""
+
+    name: str
+    kind: Kind = "auto"
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Arrays by the names that the density uses, each [rows] (of an npz file as it is there), and the labels of the
+    categories by the same names, sorted; a category's array has their indices, int32."""
+
+    arrays: dict[str, NDArray[Any]]
+    labels: dict[str, list[str]]
+
+
+def read_columns(path: str, columns: Mapping[str, Column] | None, dtype: str = "float32") -> Columns:
+    """Read a file by its ending: .csv, .parquet, .feather or .arrow, .npz. Raises DataError for every fault.
+
+    columns: by the names of the arrays; None: all, under their own names. `auto` makes numbers of `dtype`, and
+    categories of columns in which no value is a number; a column with both must be named a category.
+    """
+    file = Path(path).expanduser()
+    reader = _READERS.get(file.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path}: the ending {file.suffix!r} is not known; expected one of {', '.join(_READERS)}.")
+    if not file.is_file():
+        raise DataError(f"{path}: there is no such file (looked for {file.absolute()}).")
+    table = reader(file)
+    wanted = {str(name): Column(str(name)) for name in table} if columns is None else dict(columns)
+    arrays: dict[str, NDArray[Any]] = {}
+    labels: dict[str, list[str]] = {}
+    for name, column in wanted.items():
+        if column.name not in table:
+            known = [str(each) for each in table]
+            hint = nearest(column.name, known) or f"; its columns are {', '.join(known[:12])}"
+            raise DataError(f"{file}: there is no column {column.name!r}{hint}.")
+        arrays[name], found = _made(file, column, table[column.name], dtype)
+        if found is not None:
+            labels[name] = found
+    if not arrays or not all(array.size for array in arrays.values()):
+        raise DataError(f"{file}: there are column names but no rows.")
+    return Columns(arrays, labels)
+
+
+# From a file to columns, each an array of NumPy's: numbers, or objects (text, None where missing)
+
+
+def _read_csv(file: Path) -> dict[str, NDArray[Any]]:
+    import pandas
+
+    return _of_pandas(
+        _read(
+            file,
+            lambda: pandas.read_csv(
+                file, keep_default_na=False, na_values=_MISSING, skipinitialspace=True, encoding="utf-8-sig", dtype=None
+            ),
+        )
+    )
+
+
+def _read_parquet(file: Path) -> dict[str, NDArray[Any]]:
+    import pandas
+
+    _require_pyarrow(file)
+    return _of_pandas(_read(file, lambda: pandas.read_parquet(file)))
+
+
+def _read_arrow(file: Path) -> dict[str, NDArray[Any]]:
+    import pandas
+
+    _require_pyarrow(file)
+    return _of_pandas(_read(file, lambda: pandas.read_feather(file)))
+
+
+def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
+    def load() -> dict[str, NDArray[Any]]:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as loaded:  # no file may run code
+            return {name: loaded[name] for name in loaded.files}
+
+    found: dict[str, NDArray[Any]] = _read(file, load)
+    return found
+
+
+_READERS: dict[str, Callable[[Path], dict[str, NDArray[Any]]]] = {
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+    ".feather": _read_arrow,
+    ".arrow": _read_arrow,
+    ".npz": _read_npz,
+}
+
+
+def _read(file: Path, reader: Callable[[], Any]) -> Any:
+    try:
+        return reader()
+    except Exception as error:  # damaged files make parsers raise whatever they raise
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"{file}: cannot be read as {file.suffix}: {said[0]}.") from error
+
+
+def _require_pyarrow(file: Path) -> None:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise DataError(f"{file}: {file.suffix} files are read by pyarrow; install it: pip install 'batchnuts[data]'.")
+
+
+def _of_pandas(frame: pandas.DataFrame) -> dict[str, NDArray[Any]]:
+    columns: dict[str, NDArray[Any]] = {}
+    for name, column in frame.items():
+        missing = column.isna().to_numpy()
+        if column.dtype.kind in "biuf":
+            columns[str(name)] = column.to_numpy()
+        else:
+            values = np.array([None if gone else value for value, gone in zip(column, missing, strict=True)], object)
+            columns[str(name)] = values
+    return columns
+
+
+# From a column to an array
+
+
+def _made(file: Path, column: Column, values: NDArray[Any], dtype: str) -> tuple[NDArray[Any], list[str] | None]:
+    place = f"{file}: column {column.name!r}"
+    is_text = values.dtype.kind in "OUS"
+    _refuse_missing(place, values, is_text)
+    kind = column.kind
+    if kind == "auto":
+        numeric = [i for i, value in enumerate(values.reshape(-1)) if _is_number(value)] if is_text else [0]
+        if is_text and numeric:
+            other = next(i for i, value in enumerate(values.reshape(-1)) if not _is_number(value))
+            raise DataError(
+                f"{place}: {_row(other)} is {values.reshape(-1)[other]!r}, which is no number, beside numbers. Correct "
+                "it, or name the column a category."
+            )
+        kind = "category" if is_text else "number"
+    if kind == "category":
+        if values.dtype.kind == "f" and (values == np.round(values)).all():
+            values = values.astype("int64")  # 3.0 is labelled 3
+        labels, codes = np.unique(values, return_inverse=True) if not is_text else _text_categories(values)
+        return codes.reshape(values.shape).astype("int32"), [str(label) for label in labels]
+    if is_text:
+        first = next(i for i, value in enumerate(values.reshape(-1)) if not _is_number(value))
+        raise DataError(f"{place}: {_row(first)} is {values.reshape(-1)[first]!r}; expected a number.")
+    return (_integers(place, values) if kind == "integer" else _numbers(place, values, dtype)), None
+
+
+def _text_categories(values: NDArray[Any]) -> tuple[Sequence[str], NDArray[Any]]:
+    labels = sorted({str(value) for value in values.reshape(-1)})
+    index = {label: i for i, label in enumerate(labels)}
+    return labels, np.array([index[str(value)] for value in values.reshape(-1)])
+
+
+def _refuse_missing(place: str, values: NDArray[Any], is_text: bool) -> None:
+    flat = values.reshape(-1)
+    if is_text:
+        missing = np.array([value is None for value in flat], bool)
+    elif values.dtype.kind == "f":
+        missing = np.isnan(flat)
+    elif values.dtype.kind in "biu":
+        return
+    else:
+        raise DataError(f"{place}: it holds {values.dtype}; expected numbers or text.")
+    if missing.any():
+        first = int(np.argmax(missing))
+        raise DataError(
+            f"{place}: {_row(first)} has no value ({int(missing.sum())} in all). Remove such rows or fill them in; "
+            "none is dropped silently."
+        )
+
+
+def _numbers(place: str, values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    largest = np.finfo(dtype).max
+    wrong = ~(np.abs(values.reshape(-1).astype("float64")) <= largest)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise DataError(
+            f"{place}: {_row(first)} is {values.reshape(-1)[first]}; expected finite numbers of at most {largest:.2g} "
+            f"({dtype})."
+        )
+    return values.astype(dtype)
+
+
+def _integers(place: str, values: NDArray[Any]) -> NDArray[np.int32]:
+    flat = values.reshape(-1)
+    wrong = ~((flat == np.round(flat)) & (np.abs(flat.astype("float64")) < 2**31))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise DataError(f"{place}: {_row(first)} is {flat[first]}; expected an integer of 32 bits.")
+    return values.astype("int32")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _row(index: int) -> str:
+    """Counted without the line of names."""
+    return f"row {index + 1}"

@@ -1,0 +1,160 @@
+"""A user's files as arrays for a density, and their faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchnuts.config import ConfigError, build_model, load_config
+from batchnuts.data import Column, read_columns
+from batchnuts.models.tables import DataError
+
+CSV = "y,floor,county,visits\n1.5,0,AITKIN,3\n2.5,1,ANOKA,4\n0.5,0,AITKIN,5\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def written(name: str, content: str = CSV) -> str:
+    Path(name).write_text(content)
+    return name
+
+
+def as_other_file(name: str) -> str:
+    """CSV's table in another format."""
+    import pandas
+
+    frame = pandas.read_csv(written("table.csv"))
+    if name.endswith(".parquet"):
+        frame.to_parquet(name)
+    elif name.endswith(".npz"):
+        np.savez(name, **{c: frame[c].to_numpy().astype(str if c == "county" else None) for c in frame})
+    else:
+        frame.to_feather(name)
+    return name
+
+
+@pytest.mark.parametrize("name", ["table.csv", "t.parquet", "t.feather", "t.arrow", "t.npz"])
+def test_every_format_gives_the_same_columns(folder: Path, name: str) -> None:
+    found = read_columns(written(name) if name.endswith(".csv") else as_other_file(name), None)
+    assert list(found.arrays) == ["y", "floor", "county", "visits"]
+    assert {k: a.dtype.name for k, a in found.arrays.items()} == {
+        "y": "float32", "floor": "float32", "county": "int32", "visits": "float32"
+    }  # fmt: skip
+    assert found.arrays["county"].tolist() == [0, 1, 0]
+    assert found.labels == {"county": ["AITKIN", "ANOKA"]}
+    assert found.arrays["y"].tolist() == [1.5, 2.5, 0.5]
+
+
+def test_columns_are_renamed_and_made_what_is_asked(folder: Path) -> None:
+    columns = {"n": Column("visits", "integer"), "floor": Column("floor", "category"), "y": Column("y")}
+    found = read_columns(written("table.csv"), columns, "float64")
+    assert [found.arrays[name].dtype.name for name in columns] == ["int32", "int32", "float64"]
+    assert found.labels == {"floor": ["0", "1"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "said"),
+    [
+        (CSV.replace("2.5", ""), None, r"column 'y': row 2 has no value \(1 in all\)"),
+        (CSV.replace("2.5", "?"), None, "column 'y': row 2 has no value"),
+        (CSV.replace("ANOKA", ""), None, "column 'county': row 2 has no value"),
+        (CSV.replace("2.5", "2,5"), None, "cannot be read as .csv"),
+        (CSV.replace("2.5", "two"), None, "column 'y': row 2 is 'two', which is no number, beside numbers"),
+        (CSV.replace("2.5", "1e39"), None, r"column 'y': row 2 is 1e\+39; expected finite numbers of at most 3.4e\+38"),
+        (CSV.replace("2.5", "inf"), None, "column 'y': row 2 is inf; expected finite numbers"),
+        (CSV, {"n": Column("y", "integer")}, "column 'y': row 1 is 1.5; expected an integer"),
+        (CSV, {"n": Column("county", "number")}, "column 'county': row 1 is 'AITKIN'; expected a number"),
+        (CSV, {"n": Column("count")}, "there is no column 'count'; did you mean 'county'"),
+        ("y,x\n", None, "there are column names but no rows"),
+        ("", None, "cannot be read as .csv: No columns"),
+    ],
+)
+def test_faults_name_column_and_row(folder: Path, content: str, columns: Any, said: str) -> None:
+    with pytest.raises(DataError, match=rf"table.csv: .*{said}"):
+        read_columns(written("table.csv", content), columns)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("no.csv", "there is no such file"), ("t.xls", "the ending '.xls' is not known; expected one of .csv, .parquet")],
+)
+def test_files_that_cannot_be_read(folder: Path, name: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        read_columns(name, None)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.feather", "t.npz"])
+def test_damaged_files(folder: Path, name: str) -> None:
+    with pytest.raises(DataError, match=rf"{name}: cannot be read as"):
+        read_columns(written(name, "no such thing"), None)
+
+
+MODULE = """
+from batchnuts.autobatch import ops
+
+def density(p, data):
+    mean = ops.take(p["a"], data["county"]) + p["b"] * data["floor"]
+    return ops.sum(-0.5 * (data["y"] - mean) ** 2) - 0.5 * ops.sum(p["a"] ** 2) - p["b"] ** 2
+
+def generated(p, data):
+    return {"mean": ops.take(p["a"], data["county"])}
+
+def without(p):
+    return -p["b"] ** 2
+"""
+CONFIG = """
+model:
+  target: TARGET:density
+  variables: {a: {shape: [county]}, b: []}
+  generated: generated
+  data: {path: table.csv, columns: {y: y, floor: floor, county: {column: county, as: category}}, observed: [y]}
+"""
+
+
+def config(module: str, text: str = CONFIG) -> Any:
+    written("table.csv")
+    Path(f"{module}.py").write_text(MODULE)
+    Path("c.yaml").write_text(text.replace("TARGET", module))
+    return load_config("c.yaml")
+
+
+def test_a_config_gives_the_columns_to_the_functions(folder: Path) -> None:
+    loaded = config("with_columns")
+    model = build_model(loaded.model)
+    assert model.dimension == 3
+    assert model.element_names() == ["a[AITKIN]", "a[ANOKA]", "b"]
+    p = {"a": np.array([1.0, 2.0], "float32"), "b": np.float32(0.5)}
+    expected = -0.5 * ((1.5 - 1) ** 2 + 0 + (0.5 - 1) ** 2) - 0.5 * 5 - 0.25
+    np.testing.assert_allclose(model.log_density(p), expected, rtol=1e-6)
+    assert model.generated is not None
+    assert model.generated(p)["mean"].tolist() == [1.0, 2.0, 1.0]
+    assert list(model.observed_data) == ["y"]
+    assert set(model.constant_data) == {"floor", "county"}
+    Path("again.yaml").write_text(loaded.to_yaml())
+    assert load_config("again.yaml").model == loaded.model
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("density\n", "without\n"), r"model.target: without takes \(p\); expected an argument `data`"),
+        (("shape: [county]", "shape: [state]"), "model.variables.a.shape: found 'state', but the data have county"),
+        (("observed: [y]", "observed: [z]"), "model.data.observed: found 'z', which is no column"),
+        (("as: category", "as: factor"), "columns.county.as: found 'factor'; expected one of auto, number, integer"),
+        (("as: category", "like: category"), "columns.county: unknown key 'like'; expected column and as"),
+        (("path: table.csv, ", ""), "model.data.path: this key is required"),
+        (("observed:", "observe:"), "model.data.observe: unknown key; did you mean 'observed'"),
+    ],
+)
+def test_mistakes_in_a_config_are_named(folder: Path, change: tuple[str, str], said: str) -> None:
+    assert change[0] in CONFIG
+    with pytest.raises(ConfigError, match=said):
+        build_model(config("with_mistakes", CONFIG.replace(*change)).model)
