@@ -33,7 +33,7 @@ from batchnuts.experiments.harness.config import (
 )
 from batchnuts.experiments.harness.processes import Device
 from batchnuts.experiments.samplers.measurements import Measurement
-from batchnuts.experiments.samplers.problems import Start
+from batchnuts.experiments.samplers.problems import TARGETS, Start, is_target
 from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.task import Task
 from batchnuts.mcmc.diagnostics import MINIMUM_DRAWS
@@ -304,6 +304,10 @@ def _check_problems(
         model = check_packaged_model(f"{path}.model", item.get("model"), origin, problems)
         rest = {key: value for key, value in item.items() if key != "model"}
         target = check_section(path, rest, ProblemSettings, origin, problems)
+        if model is not None and not is_target(model):
+            place = f"{path}.model.name"
+            problems.append(f"{origin(place)}{place}: found {model.name!r}; expected one of {', '.join(TARGETS)}")
+            model = None
         if model is not None and target is not None:
             models[name], targets[name] = model, target
     return models, targets

@@ -21,6 +21,7 @@ from batchnuts.models.correlated_gaussian import CorrelatedGaussianOptions, cova
 from batchnuts.models.eight_schools import EFFECTS, ERRORS, EightSchoolsOptions
 from batchnuts.models.logistic_regression import LogisticRegressionOptions, synthetic
 from batchnuts.models.neal_funnel import NealFunnelOptions
+from batchnuts.settings.schema import Settings
 
 Start = Literal["typical", "wide"]
 """Where chains begin: draws of the target itself (or near it, see `Facts`), or N(0, 10**2) as in [D]."""
@@ -105,6 +106,11 @@ def is_centered(problem: Problem) -> bool:
     return isinstance(problem.options, EightSchoolsOptions) and problem.options.parametrization == "centered"
 
 
+def is_target(options: Any) -> bool:
+    """Whether every sampler has the target: the peers' densities are written for some of the packaged models."""
+    return type(options) in _FACTS
+
+
 def _gaussian(options: CorrelatedGaussianOptions) -> Facts:
     """Its precision [dimension, dimension], of independent coordinates [dimension]; draws of it."""
     if options.covariance == "diagonal":
@@ -157,9 +163,12 @@ def _schools(options: EightSchoolsOptions) -> Facts:
     return Facts(2 + len(EFFECTS), typical, {"y": EFFECTS, "sigma": ERRORS})
 
 
-_FACTS: dict[type, Callable[[Any], Facts]] = {
+_FACTS: dict[type[Settings], Callable[[Any], Facts]] = {
     CorrelatedGaussianOptions: _gaussian,
     LogisticRegressionOptions: _regression,
     NealFunnelOptions: _funnel,
     EightSchoolsOptions: _schools,
 }
+
+TARGETS = tuple(options.model_fields["name"].default for options in _FACTS)
+"""Names of the packaged models that are targets."""

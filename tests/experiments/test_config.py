@@ -52,6 +52,10 @@ BAD = [
     ("problems: {}\n", "problems: found {}; expected a mapping of names to mappings"),
     ("problems: {a: {label: a, step_size: 1.0}}\n", "problems.a.model: found None"),
     ("problems: {a: {label: a, step_size: 1.0, model: {name: gauss}}}\n", "problems.a.model.name: found 'gauss'"),
+    (
+        "problems: {a: {label: a, step_size: 1.0, model: {name: radon}}}\n",
+        "found 'radon'; expected one of correlated_g",
+    ),
     ("curves: {a: {label: a, sampler: stann}}\n", "sampler: found 'stann'; did you mean 'stan'?"),
     ("curves: {a: {label: a, sampler: stan, options: {process: 2}}}\n", "curves.a.options.process: unknown key"),
     ("curves: {a: {label: a, sampler: stan, problems: [gaus]}}\n", "curves.a.problems.0: found 'gaus'"),

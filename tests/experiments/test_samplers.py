@@ -24,7 +24,7 @@ from sampler_tasks import (
 )
 
 from batchnuts.experiments.samplers import leapfrog_limit, ours, tf_densities, tfp_unrolled
-from batchnuts.experiments.samplers.problems import Problem
+from batchnuts.experiments.samplers.problems import TARGETS, Problem
 from batchnuts.experiments.samplers.sharding import chunks
 from batchnuts.experiments.samplers.task import MissingSampler
 from batchnuts.mcmc.execution.chunk_plan import divide
@@ -240,7 +240,7 @@ def test_chains_that_do_not_divide_are_refused() -> None:
         chunks("blackjax", 5, 2, 2)
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", TARGETS)
 def test_any_target_goes_to_the_processes_of_a_sharded_sampler(name: str) -> None:
     """As its options: what is made from them may hold functions, which do not go."""
     problem = Problem(MODELS[name].options.model_validate({"name": name}))
