@@ -17,6 +17,7 @@ from batchnuts.autobatch.pfor.converters import (
     random,
     reductions,
     shapes,
+    slices,
     state,
 )
 from batchnuts.autobatch.pfor.site import Loop
@@ -25,6 +26,7 @@ OPS = "pfor/test_ops.py::test_as_the_sequential_loop"
 CONTROL = "pfor/test_control.py"
 LENGTHS = "pfor/test_lengths.py"
 LOOP = "pfor/test_loop.py"
+EFFECTS = "pfor/test_loop_effects.py"
 OWN_GRADIENT = "pfor/test_applications.py::test_a_gradient_of_its_own_holds_for_a_tape_around_the_loop"
 
 
@@ -63,7 +65,7 @@ def a_cast_index_counts(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, elementwise.passed_on, "value.counts and exact", "value.counts")
 
 
-@killed_by("pfor indexing", f"{LOOP}::test_checks_in_the_body_are_those_of_all_iterations", cheap=True)
+@killed_by("pfor indexing", f"{EFFECTS}::test_checks_in_the_body_are_those_of_all_iterations", cheap=True)
 def the_index_takes_all(patch: pytest.MonkeyPatch) -> None:
     """taking by the loop's index takes all that is there, though there are fewer iterations"""
     rewrite(patch, indexing.first_rows, "return tensor[:known]", "return tensor")
@@ -72,7 +74,7 @@ def the_index_takes_all(patch: pytest.MonkeyPatch) -> None:
 @killed_by("pfor indexing", "pfor/test_slices.py::test_as_the_sequential_loop[from the end]", cheap=True)
 def no_places_from_the_end(patch: pytest.MonkeyPatch) -> None:
     """a slice that begins at a negative place of the row's own is not counted from the end"""
-    rewrite(patch, indexing._index_rows, "tf.where(index < 0, index + extent, index)", "index")
+    rewrite(patch, slices._index_rows, "tf.where(index < 0, index + extent, index)", "index")
 
 
 @killed_by("pfor reductions", f"{LOOP}::test_a_segment_id_that_is_too_large_stays_out_of_other_rows")
@@ -127,7 +129,7 @@ def gradient_of_the_spare_row(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, branches.safe, "tf.stop_gradient(tf.gather(tensor, first[None]))", "tf.gather(tensor, first[None])")
 
 
-@killed_by("pfor site", f"{LOOP}::test_updates_in_a_branch_of_a_branch[True]")
+@killed_by("pfor site", f"{EFFECTS}::test_updates_in_a_branch_of_a_branch[True]")
 def the_inner_mask_alone(patch: pytest.MonkeyPatch) -> None:
     """in a branch of a branch, rows count that the outer one leaves out"""
     rewrite(patch, Loop.masked, "mask if self.mask is None else mask & self.mask", "mask")
@@ -205,13 +207,13 @@ def padding_is_what_was_there(patch: pytest.MonkeyPatch) -> None:
 # ---- effects and gradients of their own -----------------------------------------------------------------------------
 
 
-@killed_by("pfor state", f"{LOOP}::test_updates_are_added_up_first[False]")
+@killed_by("pfor state", f"{EFFECTS}::test_updates_are_added_up_first[False]")
 def updated_once(patch: pytest.MonkeyPatch) -> None:
     """an update that is the same for all iterations is made once"""
     rewrite(patch, state._sum_of_rows, "value * tf.cast(times, value.dtype)", "value")
 
 
-@killed_by("pfor state", f"{LOOP}::test_what_has_no_right_result_is_refused_at_its_line")
+@killed_by("pfor state", f"{EFFECTS}::test_what_has_no_right_result_is_refused_at_its_line")
 def read_while_updated(patch: pytest.MonkeyPatch) -> None:
     """a variable may be read and updated by one body"""
     rewrite(patch, state.touch, "if before != how:", "if False:")

@@ -14,6 +14,7 @@ from batchnuts.autobatch.pfor.converters import (
     random,
     reductions,
     shapes,
+    slices,
     state,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "random",
     "reductions",
     "shapes",
+    "slices",
     "state",
 ]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor.converters import elementwise, indexing, reductions
+from batchnuts.autobatch.pfor.converters import elementwise, reductions, slices
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
 from batchnuts.autobatch.pfor.padding import cut_to, filled, origin_of, real
 from batchnuts.autobatch.pfor.registry import REGISTRY, converts, on_lengths
@@ -340,4 +340,4 @@ def slice_gradient(site: Site) -> list[Value]:
     rest = begin, strides, shape
     if not all(isinstance(value, Invariant) for value in rest):
         raise Refused("the gradient of this slice, whose length depends on the iteration, is not known")
-    return indexing.slice_gradient_to_end(site, filled(above))
+    return slices.slice_gradient_to_end(site, filled(above))

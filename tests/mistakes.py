@@ -1,0 +1,246 @@
+"""All mistakes that are told at a line: `MISTAKES`."""
+
+from __future__ import annotations
+
+from mistake import Mistake, statement
+from mistakes_of_functions import FUNCTIONS
+
+from batchnuts.autobatch import CompileError, UndefinedVariableError
+
+UNSUPPORTED = (
+    statement("try", "try:  # error\n    x = 1\nfinally:\n    x = 2", "a `try` .* Instead, test for the condition"),
+    statement("with", "with open('a'):  # error\n    x = 1", "a `with` .* Instead, do the set-up outside"),
+    statement("yield", "yield x  # error", "`.*yield x.*` cannot be batched .* Instead, write each value"),
+    statement("yield value", "x = yield n  # error", "`.*yield n.*` cannot be batched .* Instead, write each value"),
+    statement("global", "global y  # error\ny = 1", "a `global` .* Instead, pass the value in and return it"),
+    statement("class", "class C:  # error\n    pass", "Instead, define the class outside"),
+    statement("an assertion's text", "assert n > 0, f'{n}'  # error", "an assertion's text .* write a constant text"),
+    statement("raise", "raise ValueError  # error", "a `raise` .* Instead, assert what must hold"),
+    statement("del", "del x  # error\nx = 1", "Instead, let the variable go out of use"),
+    statement("import", "import math  # error", "Instead, import at the top of the module"),
+    statement("match", "match n:  # error\n    case 1:\n        x = 2", "a `match` .* Instead, use if/elif/else"),
+    statement(
+        "walrus in a comprehension",
+        "x = sum([(y := k) for k in range(2)])  # error",
+        r"`\(y := k\)` within .* Instead, use a for",
+    ),
+    statement(
+        "walrus in a lambda",
+        "x = (lambda k: (y := k))(n)  # error",
+        r"`\(y := k\)` within a lambda .* Instead, use a for",
+    ),
+    statement(
+        "walrus twice", "x = (y := n) * 2 + (y := 3)  # error", "needs an earlier value of 'y'.* a statement of its own"
+    ),
+    statement("field", "n.real = 1  # error", r"assignment to a field .* Instead, x = x._replace"),
+    statement("starred target", "x, *y = n, n, n  # error", r"assignment to `\*y` .* Instead, assign to plain names"),
+    statement("bare expression", "print(x)  # error", r"the statement `print\(x\)`, whose value .* drop or assign it"),
+    statement("range of nothing", "for y in range():  # error\n    x += y", "Instead, write range"),
+    statement("loop target", "for x, y in range(3):  # error\n    pass", "Instead, take it apart in the loop's body"),
+    statement("bare return", "if n > 1:\n    return  # error", "Instead, return what the caller needs"),
+    Mistake("star parameters", "@batch\ndef f(*n):  # error\n    return n\n", "Instead, name each parameter"),
+    Mistake("lambda", "f = batch(lambda n: n + 1)  # error\n", "is not a plain function: .* Write it with `def`"),
+    Mistake(
+        "keywords of a primitive",
+        "@primitive(batched=True)\ndef p(n):\n    return n + 1\n@batch\ndef f(n):\n    return p(n=n)  # error\n",
+        "keyword arguments of a declared primitive .* Instead, pass them by position",
+    ),
+)
+
+ELEMENTS = (
+    statement(
+        "element of a list",
+        "y = [n, n]\ny[0] = 1  # error",
+        r"an element of an array can be assigned, not one of a list",
+    ),
+    statement("element of a number", "x[0] = 1  # error", "a number has no elements to assign"),
+    statement(
+        "element of a global",
+        "TABLE[0] = 1  # error",
+        r"no variable of the function, .* copy it into one first: x = TABLE",
+    ),
+    statement("element of a field", "n.real[0] = 1  # error", r"Instead, write x = x._replace\(real=autobatch.write\("),
+    statement("element of a call", "abs(n)[0] = 1  # error", r"Instead, give the array a name first"),
+    statement("slice", "y = np.zeros(3)\ny[0:2] = 1.0  # error", "whose index is no integer, .* one element at a time"),
+    statement("augmented slice", "y = np.zeros(3)\ny[:] += 1.0  # error", "whose index is no integer, .* one element"),
+    statement("key", "y = {'a': n}\ny['a'] = 1  # error", r"a new dict of the same keys: y = \{\*\*y, 'a': value\}"),
+    statement("mask", "y = np.zeros(3)\ny[y > 0.0] = 1.0  # error", "the index of an assigned element is an integer"),
+    statement(
+        "star among elements", "y = np.zeros(3)\ny[0], *x = n, n  # error", r"assignment to `\*x` .* Instead, assign"
+    ),
+)
+
+LOOPS = (
+    statement(
+        "for over a number", "for y in n:  # error\n    x += y", r"`n`: one number has no elements; .* over range\(n\)"
+    ),
+    statement("for over a constant", "for y in 3:  # error\n    x += y", r"a loop cannot run over int"),
+    statement(
+        "for over a dict",
+        "for y in {'a': n}:  # error\n    x += y",
+        r"the elements of a dict are texts, .* its values\(\)",
+    ),
+    statement("for over what has no end", "for y in ENDLESS:  # error\n    x += y", "has no end"),
+    statement(
+        "strict zip", "for y, z in zip((n, n), (1, 2, 3), strict=True):  # error\n    x += y", "of the lengths 2, 3"
+    ),
+    statement(
+        "strict zip of a range", "for y in zip(range(n), (1, 2), strict=True):  # error\n    x += 1", "drop `strict`"
+    ),
+    statement(
+        "zip with a range from n",
+        "for y in zip(range(n, 9), (1, 2)):  # error\n    x += 1",
+        "add the start in the body",
+    ),
+    statement(
+        "zip with steps", "for y in zip(range(0, n, 2), (1, 2)):  # error\n    x += 1", "compute the number in the body"
+    ),
+    statement("zip of what", "for y in zip((1, 2), (1, 2), strictly=True):  # error\n    x += 1", "Instead, write zip"),
+    statement(
+        "enumerate of what", "for y in enumerate((1, 2), begin=2):  # error\n    x += 1", "Instead, write enumerate"
+    ),
+    statement(
+        "reversed zip", "for y in reversed(zip((n, 1), (1, 2))):  # error\n    x += 1", "reverse each sequence inside"
+    ),
+    statement(
+        "reversed steps",
+        "for y in reversed(range(0, n, 2)):  # error\n    x += 1",
+        "Instead, write range.last, first - 1, -1",
+    ),
+    statement(
+        "too few targets",
+        "for y, z in ((n, 1, 2), (n, 3, 4)):  # error\n    x += y",
+        "cannot unpack 3 values into 2 names",
+    ),
+    statement(
+        "element as a loop's target",
+        "y = np.zeros(3)\nfor y[0] in (1.0, 2.0):  # error\n    x += 1",
+        "assign to plain names",
+    ),
+    statement(
+        "too many copies",
+        "for y in ((n, 0.5),) * 40 + ((1, 2, 3),) * 40:  # error\n    x += 1",
+        "written out for each of 80 elements",
+    ),
+    statement(
+        "a text after its loop",
+        "for y in ('a', 'b'):  # error\n    x += 1\nx = y",
+        "holds str and is read after the loop",
+    ),
+)
+
+NAMES = (
+    statement("undefined name", "x = nowhere + 1  # error", "name 'nowhere' is not defined"),
+    statement("undefined function", "x = max(n, nowhere(n))  # error", "name 'nowhere' is not defined"),
+    statement("on one path", "if n > 1:\n    y = 1\nx = y  # error", "'y' of 'f' may be read here .* every path"),
+    statement("after a loop", "for i in range(n):\n    x = i\nx = i  # error", "'i' of 'f' may be read here"),
+    statement("before its loop", "while n > 1:\n    n = n - y  # error\n    y = 1", "'y' of 'f' may be read here"),
+    statement("in a condition", "if n > 1:\n    y = True\nif y:  # error\n    x = 1", "'y' of 'f' may be read here"),
+    statement("augmented", "y += 1  # error", "'y' of 'f' may be read here"),
+    statement(
+        "not the safe reader",
+        "if n > 1:\n    y = 1\n    while n > 3:\n        n = n - y\nx = y  # error",
+        "'y' of 'f' may be read here",
+    ),
+    statement(
+        "argument of a call", "if n > 1:\n    y = 1\nwhile n > 0:\n    n = f(y)  # error", "'y' of 'f' may be read here"
+    ),
+)
+
+TYPES = (
+    statement("two dtypes", "if n > 1:\n    x = 0.5  # error", "(?s)'x' is float64.* here but int64.* at .*Cast"),
+    statement("two shapes", "if n > 1:\n    x = np.zeros(3)  # error", r"(?s)'x' is float64\[3\] here but .*Cast"),
+    statement("two structures", "if n > 1:\n    x = (n, n)  # error", r"(?s)'x' is tuple\(.*\) here but int64"),
+    statement("a vector's condition", "if np.zeros(3) > n:  # error\n    x = n", "scalar boolean, found bool.*ops.any"),
+    statement("a vector's truth", "y = np.zeros(3) + float(n)\nwhile y:  # error\n    x = n", "takes a scalar, not sh"),
+    statement("write: row", "y = np.zeros((3, 2))\ny = write(y, n, 1.0)  # error", "write: a row of .* cannot hold"),
+    statement("write: dtype", "y = np.zeros(3)\ny = write(y, n, n)  # error", "must have the buffer's dtype"),
+    statement("write: index", "y = np.zeros(3)\ny = write(y, 0.5, 1.0)  # error", "index must be an integer scalar"),
+    statement("write: fields", "y = np.zeros(3)\ny = write(y, 0, (1.0, n))  # error", "structures must be equal"),
+    statement("no array", "x = object()  # error", "failed while it was traced for one lane"),
+    Mistake(
+        "results that differ",
+        "@batch\ndef f(n):\n    if n > 1:\n        return n\n    return 0.5  # error\n",
+        "the result of 'f' is float64.* here but int64",
+    ),
+    Mistake(
+        "arguments that differ",
+        "@batch\ndef g(a):\n    return a\n"
+        "@batch\ndef f(n):\n    x = g(n)\n    y = g(np.zeros(2))  # error\n    return x, y\n",
+        r"variable 'a' is float64\[2\] here but int64",
+    ),
+    Mistake(
+        "unpacking too few",
+        "@batch\ndef g(a):\n    return a, a, a\n@batch\ndef f(n):\n    x, y = g(n)  # error\n    return x\n",
+        "cannot unpack 3 values into 2 names",
+    ),
+)
+
+CALLS = (
+    ("too many", "g(n, n, n)", r"call of 'g' does not fit its parameters \(a, b\): too many positional"),
+    ("too few", "g(n)", r"call of 'g' does not fit its parameters \(a, b\): missing a required argument: 'b'"),
+    ("unknown keyword", "g(n, n, c=n)", r"call of .g. does not fit its parameters .a, b.: got an unexpected keyword"),
+    ("twice", "g(n, a=n)", r"call of 'g' does not fit its parameters \(a, b\): multiple values for argument 'a'"),
+)
+
+
+def of_kind(kind: type[CompileError], mistakes: tuple[Mistake, ...]) -> list[Mistake]:
+    return [Mistake(m.name, m.text, m.message, kind, m.inputs, m.backends) for m in mistakes]
+
+
+RETURNS = (
+    Mistake(
+        "never returns",
+        "@batch\ndef f(n):  # error\n    while True:\n        n = n + 1\n",
+        "function 'f' never returns: every path through it ends in a loop",
+    ),
+    Mistake(
+        "a callee that never returns",
+        "@batch\ndef g(n):  # error\n    while True:\n        n = n + 1\n@batch\ndef f(n):\n    return g(n)\n",
+        "function 'g' never returns",
+    ),
+    Mistake(
+        "an unreachable base case",
+        "@batch\ndef f(n):\n    if False:\n        return 0\n    return f(n - 1) + 1  # error\n    return 1\n",
+        "the recursion through 'f' has no base case",
+    ),
+    Mistake(
+        "no return on a path",
+        "@batch\ndef f(n):  # error\n    if n > 1:\n        return n\n",
+        "'f' can reach its end without returning a value. Add a return",
+    ),
+    Mistake(
+        "no return after a loop",
+        "@batch\ndef f(n):  # error\n    while n > 1:\n        return n\n",
+        "'f' can reach its end without returning a value. Add a return",
+    ),
+    Mistake(
+        "no base case",
+        "@batch\ndef f(n):\n    return f(n - 1) + 1  # error\n",
+        "the recursion through 'f' has no base case.*Add a path that returns without recursing",
+    ),
+    Mistake(
+        "no base case in a mutual recursion",
+        "@batch\ndef g(n):\n    return f(n)\n@batch\ndef f(n):\n    return g(n - 1) * 2  # error\n",
+        "the recursion through 'g' has no base case",
+    ),
+)
+
+MISTAKES = (
+    *UNSUPPORTED,
+    *of_kind(CompileError, ELEMENTS),
+    *of_kind(CompileError, LOOPS),
+    *of_kind(CompileError, FUNCTIONS),
+    *of_kind(UndefinedVariableError, NAMES),
+    *of_kind(CompileError, TYPES),
+    *of_kind(CompileError, RETURNS),
+    *(
+        Mistake(
+            f"call with {name}",
+            f"@batch\ndef g(a, b):\n    return a + b\n@batch\ndef f(n):\n    return {call}  # error\n",
+            message,
+            CompileError,
+        )
+        for name, call, message in CALLS
+    ),
+)
