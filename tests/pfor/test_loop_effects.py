@@ -201,7 +201,7 @@ def test_checks_in_the_body_are_those_of_all_iterations() -> None:
         return i
 
     pfor(body, 3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"assertion failed.*\(at .*test_loop.py:\d+\)"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"assertion failed.*\(at .*test_loop_effects.py:\d+\)"):
         pfor(body, 4)
 
 
