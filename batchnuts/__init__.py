@@ -16,6 +16,7 @@ __all__ = [
     "Model",
     "__version__",
     "autobatch",
+    "bijector",
     "check",
     "correlation_cholesky",
     "covariance_cholesky",
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.execution.program_cache import keep_programs
     from batchnuts.mcmc.model import Model
     from batchnuts.mcmc.parameters import (
+        bijector,
         correlation_cholesky,
         covariance_cholesky,
         interval,

@@ -97,9 +97,13 @@ _TITLES = {"jax": "JAX", "tensorflow": "TensorFlow"}
 
 
 def _found_out(model: Model, position: NDArray[Any]) -> str | None:
-    """By what it makes of NumPy's numbers: an array of its library. If it refuses them, by the library it accepts."""
+    """That of a support, if one has a library. Else by what it makes of NumPy's numbers: an array of its library; if it
+    refuses them, by the library it accepts."""
     lanes = np.resize(position, (3, model.dimension))
     twin = model.batched_value_and_gradient
+    needed = [variable.support.library for variable in model.variables if variable.support.library is not None]
+    if needed:
+        return needed[0]
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings(), quiet_imports():
             warnings.simplefilter("ignore")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import ops
+from batchnuts.mcmc.bijectors import Bijector, is_bijector
 from batchnuts.mcmc.findings import ModelCheck
 from batchnuts.mcmc.parameters import Parameter
 from batchnuts.mcmc.supports import SupportError
@@ -405,6 +406,8 @@ def declared_variables(title: str, variables: Any) -> tuple[Variable, ...]:
     for name, given in variables.items():
         if isinstance(given, Parameter):
             layout.append(given.named(name))
+        elif is_bijector(given):
+            layout.append(Variable(name, support=Bijector(given)))
         elif isinstance(given, Sequence) and not isinstance(given, str):
             layout.append(Variable(name, tuple(given)))
         else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from numpy.typing import ArrayLike
 
+from batchnuts.mcmc.bijectors import Bijector
 from batchnuts.mcmc.supports import (
     CorrelationCholesky,
     CovarianceCholesky,
@@ -121,3 +123,8 @@ def covariance_cholesky(
     batch: axes before those of the matrix. The density is that of the factor, not of the covariances.
     """
     return _declared(CovarianceCholesky(), (*batch, n, n), dims, coords)
+
+
+def bijector(transformation: Any, *shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
+    """What a bijector of TensorFlow Probability makes of real numbers; `shape` is that of the values."""
+    return _declared(Bijector(transformation), shape, dims, coords)

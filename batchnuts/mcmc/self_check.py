@@ -76,6 +76,8 @@ def _jacobian(model: Model, variable: Variable, engine: Engine, rng: np.random.G
     name = f"Jacobian of {variable.name}"
     if isinstance(variable.support, UnitVector):
         return Finding(name, True, "none to compare: a direction has one number less than it is made of")
+    if int(_independent(variable).sum()) != variable.free:
+        return Finding(name, True, "not compared: which elements determine the others is not known")
     if variable.size > MOST_ELEMENTS:
         return Finding(name, True, f"not compared: more than {MOST_ELEMENTS} elements")
     library = engine.library

@@ -41,6 +41,11 @@ class Support(ABC):
     kind: ClassVar[str]
     """Its name in configs and in files of draws."""
 
+    @property
+    def library(self) -> str | None:
+        """The backend without which it cannot be computed; None if there is no such."""
+        return None
+
     @abstractmethod
     def free(self, shape: Shape) -> int:
         """How many real numbers make such a value; raises SupportError for a shape that it cannot have."""

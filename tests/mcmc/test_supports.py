@@ -16,6 +16,7 @@ from moments import assert_expectations
 import batchnuts
 from batchnuts import (
     Model,
+    bijector,
     correlation_cholesky,
     covariance_cholesky,
     interval,
@@ -30,6 +31,7 @@ from batchnuts import (
     upper,
 )
 from batchnuts.autobatch import ops
+from batchnuts.mcmc.engine import default_engine
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.parameters import Parameter
@@ -336,3 +338,36 @@ def test_sampled_values_have_the_expectations_of_their_density() -> None:
     columns = [np.reshape(array, (*draws.done.shape, sampler.draws, -1)) for array, _ in expected.values()]
     wanted = np.concatenate([np.atleast_1d(mean) for _, mean in expected.values()])
     assert_expectations(np.concatenate(columns, axis=-1).astype("float64"), wanted, largest_error=0.05)
+
+
+def test_bijectors_of_tensorflow_probability_are_supports() -> None:
+    import tensorflow_probability as tfp
+
+    tfb = tfp.bijectors
+    model = Model.from_function(
+        lambda p: -ops.sum(p["x"]) - ops.sum(p["L"] ** 2),
+        variables={"x": tfb.Softplus(), "L": bijector(tfb.CorrelationCholesky(), 3, 3), "y": positive()},
+    )
+    assert model.dimension == 1 + 3 + 1
+    assert default_engine(model).backend == "tensorflow"
+    positions = np.random.default_rng(0).normal(size=(4, 5)).astype("float32")
+    values = model.constrain(positions)
+    assert values["L"].shape == (4, 3, 3)
+    np.testing.assert_allclose((values["L"] ** 2).sum(axis=-1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(values["x"], np.log1p(np.exp(positions[:, 0])), rtol=1e-5)
+    np.testing.assert_allclose(model.unconstrain(values), positions, rtol=1e-3, atol=1e-4)
+    findings = {finding.name: finding for finding in model.check().findings}
+    assert all(finding.ok for finding in findings.values()), findings
+    assert "by automatic differentiation" in findings["Jacobian of x"].said
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [((3, 2), "but its bijector makes arrays of shape (2, 2)"), ((), "has shape (), which its bijector refuses")],
+)
+def test_a_shape_that_a_bijector_cannot_make(shape: tuple[int, ...], said: str) -> None:
+    import tensorflow_probability as tfp
+
+    with pytest.raises(ModelError) as caught:
+        Model.from_function(lambda p: p["L"], variables={"L": bijector(tfp.bijectors.CorrelationCholesky(), *shape)})
+    assert said in str(caught.value)

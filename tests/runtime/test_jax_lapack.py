@@ -28,7 +28,9 @@ def one_lane(x: Any, b: Any) -> tuple[Any, ...]:
     branch = jax.lax.cond(b[0] > 0, lambda: jnp.linalg.slogdet(matrix)[1], lambda: jnp.linalg.eigvalsh(matrix).sum())
     _, solved = jax.lax.scan(lambda carry, _: (carry, jnp.linalg.solve(matrix, b)), 0.0, None, length=2)
     several = jnp.linalg.cholesky(jnp.stack([matrix, matrix + 1])).sum()
-    others = jnp.linalg.svd(matrix, compute_uv=False).sum() + jnp.abs(jnp.fft.fft(b)).sum() + jnp.linalg.qr(matrix)[1].sum()
+    others = (
+        jnp.linalg.svd(matrix, compute_uv=False).sum() + jnp.abs(jnp.fft.fft(b)).sum() + jnp.linalg.qr(matrix)[1].sum()
+    )
     return (jnp.sum(white**2) + branch + solved.sum() + several + others,)
 
 
