@@ -67,11 +67,11 @@ def build_eight_schools(options: EightSchoolsOptions) -> Model:
         return effects(values) + sigma * random.normal(seed, (len(EFFECTS),), options.dtype)
 
     def prior(seed: Any) -> dict[str, Any]:
-        of_mu, of_tau, of_eta = random.split(seed, 3)
-        mu = SCALE * random.normal(of_mu, (), options.dtype)
+        keys = random.split(seed, 3)  # by index: TensorFlow does not iterate over what it traces
+        mu = SCALE * random.normal(keys[0], (), options.dtype)
         # the quantile of the half-Cauchy, at a number in (0, 1)
-        tau = SCALE * ops.tan(0.5 * math.pi * (random.uniform(of_tau, (), options.dtype) + _TINY))
-        eta = random.normal(of_eta, (len(EFFECTS),), options.dtype)
+        tau = SCALE * ops.tan(0.5 * math.pi * (random.uniform(keys[1], (), options.dtype) + _TINY))
+        eta = random.normal(keys[2], (len(EFFECTS),), options.dtype)
         return {"mu": mu, "tau": tau, **({"theta": mu + tau * eta} if centered else {"eta": eta})}
 
     schools = "theta" if centered else "eta"

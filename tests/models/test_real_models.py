@@ -190,3 +190,17 @@ def test_predictions_of_a_gaussian_process_follow_the_data() -> None:
 def test_fewer_features_matter_than_there_are() -> None:
     with pytest.raises(ValueError, match="relevant: found 5; expected fewer than the columns, 5"):
         make("horseshoe", columns=5, relevant=5)
+
+
+@needs_jax
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+@pytest.mark.parametrize(
+    "name", [name for name in REGISTRY if name not in ("logistic_regression", "correlated_gaussian")]
+)
+def test_functions_of_draws_are_traced_by_either_library(name: str, backend: str) -> None:
+    """With shapes that fit, in the dtype of the model: what a run checks before it begins."""
+    from batchnuts.mcmc.engine import Engine
+    from batchnuts.mcmc.quantities import check_quantities
+
+    model = make(name, "float32", **CASES.get(name, (None, {}))[1])
+    check_quantities(model, Engine(backend, ""), model.initial_positions(np.random.default_rng(0), 1)[0])
