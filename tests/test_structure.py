@@ -53,7 +53,8 @@ WITHIN_EXPERIMENTS = (
     ("harness",),
     ("samplers",),
     ("vectorizers",),
-    ("benchmark", "figure6", "figure7", "fsm", "kernels", "pfor_benchmark", "scaling"),
+    ("posterior_checks",),
+    ("benchmark", "figure6", "figure7", "fsm", "kernels", "pfor_benchmark", "posteriors", "scaling"),
 )
 
 

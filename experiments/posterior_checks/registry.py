@@ -1,0 +1,46 @@
+"""The samplers whose posteriors are checked, and those they are checked against; with their options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from batchnuts.mcmc.diagnostics import MINIMUM_DRAWS
+from batchnuts.settings.schema import Settings
+
+
+class BatchnutsOptions(Settings):
+    """Options of `sampler: batchnuts`. All else is as the problem's config has it."""
+
+    backend: Literal["jax", "tensorflow"] = Field("jax", description="as execution.backend")
+
+
+class NumpyroOptions(Settings):
+    """Options of `sampler: numpyro`: its NUTS with a diagonal metric, all chains under one vmap."""
+
+    chains: int = Field(16, ge=2, description="number of chains")
+    warmup: int = Field(1000, ge=1, description="transitions that adapt each chain; not kept")
+    draws: int = Field(2500, ge=MINIMUM_DRAWS, description="kept, per chain")
+    target_acceptance: float = Field(0.9, gt=0.0, lt=1.0, description="of each chain's adaptation")
+    max_tree_depth: int = Field(10, ge=1, le=20, description="a trajectory doubles at most this many times")
+    dtype: Literal["float32", "float64"] = Field("float64", description="precision of all arithmetic")
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A sampler's options, and its module."""
+
+    options: type[Settings]
+    module: str
+    """Has `prepare(task, config, model) -> Sampling`; imports its library only there."""
+    ours: bool
+    """It is judged; the others are references, or shown beside it."""
+
+
+REGISTRY: Mapping[str, Registered] = {
+    "batchnuts": Registered(BatchnutsOptions, "ours", ours=True),
+    "numpyro": Registered(NumpyroOptions, "numpyro_nuts", ours=False),
+}

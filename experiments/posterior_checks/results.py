@@ -1,0 +1,149 @@
+"""What the measurements say of each posterior: comparisons with its reference, and a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from scipy import stats
+
+from batchnuts.config import build_model
+from batchnuts.experiments.harness.results import PointResults
+from batchnuts.experiments.posterior_checks.config import KNOWN, PosteriorsConfig
+from batchnuts.experiments.posterior_checks.measurements import Measurement
+from batchnuts.experiments.posterior_checks.moments import Comparison, Moments, MomentsError, compare
+from batchnuts.experiments.posterior_checks.truths import known_moments
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A run beside its reference, or why it is not."""
+
+    curve: str
+    problem: str
+    comparisons: tuple[Comparison, ...]
+    trouble: str = ""
+    """Why there are none."""
+
+    @property
+    def worst(self) -> Comparison | None:
+        """The one with the largest |z|."""
+        return max(self.comparisons, key=lambda one: abs(one.z), default=None)
+
+    @property
+    def rms(self) -> float:
+        """Root of the mean square of z: 1 where both posteriors are the same and their errors are right."""
+        return math.sqrt(sum(one.z**2 for one in self.comparisons) / len(self.comparisons))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """On one run of ours."""
+
+    compared: Compared
+    reasons: tuple[str, ...]
+    """What is wrong; empty if it is right."""
+
+    @property
+    def right(self) -> bool:
+        """Nothing is wrong."""
+        return not self.reasons
+
+
+@dataclass(frozen=True)
+class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
+    """Of the check of posteriors."""
+
+    def run_of(self, curve: str, problem: str) -> Measurement | None:
+        """The run of a curve on a problem, if there is one."""
+        if curve not in self.config.curves_of(problem):
+            return None
+        rows = self.rows_of(curve, problem, self.config.size(curve, problem))
+        return next((row for row in rows if row.ok), None)
+
+    @cached_property
+    def truths(self) -> Mapping[str, Moments | None]:
+        """What is known without a sampler, of the problems that are compared with it."""
+        configs = self.config.configs
+        return {
+            name: known_moments(configs[name].model, build_model(configs[name].model))
+            for name, problem in self.config.problems.items()
+            if problem.reference == KNOWN
+        }
+
+    def reference_of(self, problem: str) -> Moments | str:
+        """The moments that a problem's posterior should have; or why there are none."""
+        reference = self.config.problems[problem].reference
+        if reference == KNOWN:
+            truth = self.truths[problem]
+            return truth if truth is not None else "no reference: nothing is known of this model (truths.py)"
+        row = self.run_of(reference, problem)
+        if row is None:
+            return f"no reference: {self.config.curves[reference].label} has no run"
+        if not (row.rhat is not None and row.rhat < self.config.verdict.rhat):
+            return f"no reference: R-hat of {self.config.curves[reference].label} is {shown_rhat(row)} ({row.rhat_of})"
+        return row.decoded
+
+    @cached_property
+    def compared(self) -> list[Compared]:
+        """Every run but the references' own beside its reference, in the order of the config."""
+        found = []
+        for curve, problem, _ in self.config.points():
+            if curve == self.config.problems[problem].reference:
+                continue
+            row, reference = self.run_of(curve, problem), self.reference_of(problem)
+            if row is None:
+                found.append(Compared(curve, problem, (), "not measured"))
+            elif isinstance(reference, str):
+                found.append(Compared(curve, problem, (), reference))
+            else:
+                try:
+                    found.append(Compared(curve, problem, tuple(compare(row.decoded, reference))))
+                except MomentsError as error:
+                    found.append(Compared(curve, problem, (), str(error)))
+        return found
+
+    @property
+    def judged(self) -> list[Compared]:
+        """Those of our sampler."""
+        return [one for one in self.compared if self.config.curves[one.curve].ours]
+
+    @cached_property
+    def bound(self) -> float:
+        """On |z|: all comparisons of our sampler together pass it by chance with the probability `verdict.alpha`."""
+        count = sum(len(one.comparisons) for one in self.judged)
+        return float(stats.norm.isf(self.config.verdict.alpha / 2 / max(count, 1)))
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """On every run of ours."""
+        return [Verdict(one, tuple(self._reasons(one))) for one in self.judged]
+
+    @property
+    def failures(self) -> list[Verdict]:
+        """The posteriors that are not right."""
+        return [verdict for verdict in self.verdicts if not verdict.right]
+
+    def _reasons(self, one: Compared) -> list[str]:
+        limits, row = self.config.verdict, self.run_of(one.curve, one.problem)
+        reasons = [one.trouble] if one.trouble else []
+        beyond = [each for each in one.comparisons if not abs(each.z) <= self.bound]
+        if beyond:
+            worst = max(beyond, key=lambda each: abs(each.z))
+            reasons.append(
+                f"{len(beyond)} of {len(one.comparisons)} |z| above {self.bound:.2f}, the largest {worst.statistic} of "
+                f"{worst.element}: {worst.found:.4g}, expected {worst.expected:.4g}, z = {worst.z:.1f}"
+            )
+        if row is not None and not (row.rhat is not None and row.rhat < limits.rhat):
+            reasons.append(f"R-hat {shown_rhat(row)} ({row.rhat_of}), expected below {limits.rhat:g}")
+        if row is not None and (row.divergences or 0) > limits.divergences * row.chains * row.draws:
+            share = 100 * (row.divergences or 0) / (row.chains * row.draws)
+            reasons.append(f"{share:.3g}% of the draws diverged, expected {100 * limits.divergences:g}% at most")
+        return reasons
+
+
+def shown_rhat(row: Measurement) -> str:
+    """A run's largest R-hat, in words where there is none."""
+    return "not defined" if row.rhat is None or math.isnan(row.rhat) else f"{row.rhat:.4f}"

@@ -1,0 +1,60 @@
+"""A sampler made ready and run in its own process; what comes back is moments and diagnostics, not draws."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from batchnuts.config import build_model, load_config
+from batchnuts.experiments.harness.task import Figures as RowFigures
+from batchnuts.experiments.harness.task import Preparation
+from batchnuts.experiments.posterior_checks.moments import encode, summarize, transformed
+from batchnuts.experiments.posterior_checks.registry import REGISTRY
+from batchnuts.experiments.posterior_checks.task import Figures, Sampling, Task
+from batchnuts.first_imports import import_first
+
+
+@dataclass(frozen=True)
+class ReadySampling:
+    """See harness.task.Runnable."""
+
+    task: Task
+    sampling: Sampling
+    preparation: Preparation
+
+    def run(self, seed: int) -> RowFigures:
+        """Figures."""
+        load = os.getloadavg()[0]
+        run = self.sampling.run(seed)
+        moments, found = summarize(transformed(run.draws, self.task.transforms))
+        worst = int(found.worst_first()[0])
+        least = int(np.nanargmin(found.columns["ess_bulk"]))
+        return asdict(
+            Figures(
+                seconds=run.seconds,
+                compile_seconds=run.compile_seconds,
+                divergences=run.divergences,
+                rhat=float(found.rhat[worst]),
+                rhat_of=found.names[worst],
+                ess=float(found.columns["ess_bulk"][least]),
+                ess_of=found.names[least],
+                lines=self.sampling.lines,
+                moments=encode(moments),
+                load=load,
+            )
+        )
+
+
+def prepare(task: Task) -> ReadySampling:
+    """Build the model, and what the sampler makes of it."""
+    began = time.perf_counter()
+    config = load_config(task.config, task.overrides)
+    module = importlib.import_module(f"batchnuts.experiments.posterior_checks.{REGISTRY[task.sampler].module}")
+    if REGISTRY[task.sampler].ours:
+        import_first(config)
+    sampling: Sampling = module.prepare(task, config, build_model(config.model))
+    return ReadySampling(task, sampling, Preparation(time.perf_counter() - began))

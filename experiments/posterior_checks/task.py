@@ -1,0 +1,141 @@
+"""One sampler on one problem: plain data that crosses to its process, and the figures that come back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from textwrap import shorten
+from typing import Any
+
+from numpy.typing import NDArray
+
+from batchnuts.experiments.harness.processes import Unavailable, environment_for
+from batchnuts.experiments.harness.task import Attempt, fingerprint
+from batchnuts.experiments.posterior_checks.measurements import Measurement
+
+_LONGEST_NOTE = 300
+"""Characters; some libraries' messages have thousands."""
+
+
+class MissingLibrary(Unavailable):
+    """A sampler's library is not installed; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """See the head of this file."""
+
+    sampler: str
+    """A name of `registry.REGISTRY`."""
+    options: dict[str, Any]
+    problem: dict[str, Any]
+    """The config that it was resolved to: if a packaged config or its defaults change, this is another task."""
+    transforms: dict[str, str]
+    """See moments.py."""
+    chains: int
+    warmup: int
+    draws: int
+    config: str = field(compare=False)
+    """The file of `problem`, for its process."""
+    overrides: tuple[str, ...] = field(compare=False)
+
+    @property
+    def module(self) -> str:
+        """See harness.task, here and below."""
+        return "batchnuts.experiments.posterior_checks.sampling"
+
+    @property
+    def process(self) -> str:
+        """Its own."""
+        return self.fingerprint()
+
+    @property
+    def heading(self) -> str:
+        """Sampler and model."""
+        return f"{self.sampler} {json.dumps(self.options)} on {json.dumps(self.problem['model'])}"
+
+    @property
+    def line(self) -> str:
+        """Its own: no size of it is larger than another."""
+        return self.fingerprint()
+
+    def process_environment(self) -> Mapping[str, str]:
+        """On the processor."""
+        return environment_for("cpu", {})
+
+    def fingerprint(self) -> str:
+        """Of all that makes it what it is."""
+        return fingerprint(self)
+
+    def may_be_here(self) -> bool:
+        """Only its process knows."""
+        return True
+
+    def failed(self, reason: str) -> str:
+        """As it is."""
+        return f"failed: {reason}"
+
+    def slow(self, seconds: float, limit: float) -> str:
+        """As it is."""
+        return f"took {seconds:.0f} s, more than {limit:g} s"
+
+    def row(self, attempt: Attempt) -> Measurement:
+        """The request, and the results of a run."""
+        figures = attempt.figures
+        return Measurement(
+            task=self.fingerprint(),
+            sampler=self.sampler,
+            options=json.dumps(self.options, sort_keys=True),
+            problem=json.dumps(self.problem, sort_keys=True),
+            chains=self.chains,
+            warmup=self.warmup,
+            draws=self.draws,
+            status=attempt.status,
+            repetition=attempt.repetition,
+            seed=attempt.seed,
+            environment=attempt.environment,
+            started=attempt.started,
+            note=shorten(attempt.note, _LONGEST_NOTE, placeholder=" ... (all of it in workers.log)"),
+            **(dict(figures) or asdict(NOTHING)),
+        )
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The columns of a Measurement that only a run can tell."""
+
+    seconds: float | None
+    compile_seconds: float | None
+    divergences: int | None
+    rhat: float | None
+    rhat_of: str
+    ess: float | None
+    ess_of: str
+    lines: int | None
+    moments: str
+    load: float | None
+
+
+NOTHING = Figures(None, None, None, None, "", None, "", None, "", None)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What one run of a sampler gave."""
+
+    draws: Mapping[str, NDArray[Any]]
+    """By parameter: [chains, draws, *shape]."""
+    divergences: int
+    seconds: float
+    compile_seconds: float
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """A sampler made ready."""
+
+    run: Callable[[int], Run]
+    """Of a seed."""
+    lines: int
+    """Of code that a user writes for the model."""

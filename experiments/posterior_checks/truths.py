@@ -1,0 +1,50 @@
+"""Posteriors whose moments are known: by mathematics, or as published with a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from batchnuts.experiments.posterior_checks.moments import Moment, Moments
+from batchnuts.mcmc.model import Model
+
+
+def known_moments(options: Any, model: Model) -> Moments | None:
+    """What is known of a model of a config's section `model`, by label (see moments.py); None if nothing is."""
+    for truth in TRUTHS:
+        moments = truth(options, model)
+        if moments is not None:
+            return moments
+    return None
+
+
+def _of_gaussian(options: Any, model: Model) -> Moments | None:
+    if model.name != "correlated_gaussian":
+        return None
+    known = {name: np.asarray(array) for name, (_, array) in model.constant_data.items()}
+    variance = known["true_variance"] if "true_variance" in known else np.diag(known["true_covariance"])
+    return {"x": Moment.exact(known["true_mean"], np.sqrt(variance))}
+
+
+def _of_funnel(options: Any, model: Model) -> Moments | None:
+    """Of v, and of log |x| = v / 2 + log |z|: x itself has moments too, but kurtosis 3 exp(scale^2), and no sample has
+    enough of its tails."""
+    if model.name != "neal_funnel":
+        return None
+    # log z^2 of a normal z is that of a gamma number with shape 1/2, times 2
+    mean, variance = 0.5 * (special.digamma(0.5) + math.log(2)), 0.25 * special.polygamma(1, 0.5)
+    each = np.ones(options.dimension - 1)
+    return {
+        "v": Moment.exact(0.0, options.scale),
+        "log(x)": Moment.exact(mean * each, np.sqrt(options.scale**2 / 4 + variance) * each),
+    }
+
+
+Truth = Callable[[Any, Model], Moments | None]
+
+TRUTHS: tuple[Truth, ...] = (_of_gaussian, _of_funnel)
+"""Each looks whether a model is one that it knows."""

@@ -1,0 +1,108 @@
+"""Posteriors of all packaged models against known truths, or long runs of an independent sampler.
+
+    python -m batchnuts.experiments.posteriors --config posteriors.yaml
+
+The exit code is 1 if a posterior is not right; summary.md says which, and why.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from batchnuts.autobatch import BatchnutsError
+from batchnuts.experiments.harness import plots
+from batchnuts.experiments.harness.command import run_command
+from batchnuts.experiments.harness.experiment import Experiment, run
+from batchnuts.experiments.posterior_checks.config import PosteriorsConfig
+from batchnuts.experiments.posterior_checks.moments import STATISTICS
+from batchnuts.experiments.posterior_checks.results import PosteriorResults
+from batchnuts.experiments.posterior_checks.subject import POSTERIORS
+from batchnuts.experiments.posterior_checks.summary import comparisons_csv, runs_table
+
+QUESTION = """\
+Are the posteriors right that batchnuts draws with its defaults? Every packaged model is sampled as its config says. The
+mean and the standard deviation of every element of every parameter are compared with the truth where it is known, else
+with a long run of NumPyro's NUTS on the same model, written in NumPyro, in a process of its own."""
+
+_SHOWN = 12.0
+"""|z| beyond this are drawn at the edge."""
+
+
+class NotRight(BatchnutsError):
+    """Some posterior is not what it should be, or could not be compared."""
+
+
+def pictures(results: PosteriorResults) -> Mapping[str, Any]:
+    """All z of means and of standard deviations, a line of points for each run of ours, and the bound."""
+    judged = [one for one in results.judged if one.comparisons]
+    if not judged:
+        return {}
+    return {"posteriors": _picture(results)}
+
+
+@plots.styled
+def _picture(results: PosteriorResults) -> Any:
+    config = results.config
+    problems = [name for name in config.problems if any(one.problem == name for one in results.judged)]
+    curves = list(dict.fromkeys(one.curve for one in results.judged))
+    figure, axes = plots.new_figure(
+        len(STATISTICS), "z of every parameter against its reference", 1.2 + 0.3 * len(problems)
+    )
+    for statistic, place in zip(STATISTICS, axes, strict=True):
+        for number, curve in enumerate(curves):
+            x, y = [], []
+            for one in results.judged:
+                if one.curve == curve:
+                    found = [each.z for each in one.comparisons if each.statistic == statistic]
+                    x += [max(-_SHOWN, min(_SHOWN, z)) for z in found]
+                    y += [problems.index(one.problem) + 0.4 * (number / len(curves) - 0.25)] * len(found)
+            label = config.curves[curve].label
+            place.plot(x, y, "|", color=f"C{number}", markersize=5, alpha=0.6, label=label)
+        for side in (-1, 1):
+            place.axvline(side * results.bound, color="0.4", linewidth=0.8, linestyle="--")
+        place.set_xlim(-_SHOWN - 0.5, _SHOWN + 0.5)
+        place.set_yticks(range(len(problems)), [config.problems[name].label for name in problems])
+        place.set_ylim(len(problems) - 0.5, -0.5)
+        place.set_xlabel(f"z; dashed: the bound, {results.bound:.2f}")
+        place.set_ylabel("posterior")
+        place.set_title({"mean": "means", "sd": "standard deviations"}[statistic], loc="left")
+        if place is not axes[0]:
+            place.tick_params(labelleft=False)
+    axes[0].legend(loc="upper left", bbox_to_anchor=(0.0, -0.1), borderaxespad=0.0)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    POSTERIORS,
+    "posteriors",
+    "Posteriors against truths and references",
+    QUESTION,
+    pictures,
+    runs_table,
+    {"comparisons.csv": comparisons_csv},
+)
+
+
+def run_and_judge(config: PosteriorsConfig, folder: Path, fresh: bool = False, again: Sequence[str] = ()) -> None:
+    """Measure what is missing and write everything; raises NotRight if a posterior is not right."""
+    results = run(EXPERIMENT, config, folder, fresh, again)
+    if results.failures:
+        lines = [
+            f"  {config.problems[verdict.compared.problem].label}, {config.curves[verdict.compared.curve].label}: "
+            f"{'; '.join(verdict.reasons)}"
+            for verdict in results.failures
+        ]
+        count = f"{len(lines)} of {len(results.verdicts)} posteriors are not right"
+        raise NotRight("\n".join([f"{count}; all of it is in {folder / 'summary.md'}:", *lines]))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and give back the exit code."""
+    return run_command(EXPERIMENT.name, EXPERIMENT.title, POSTERIORS.load, run_and_judge, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
