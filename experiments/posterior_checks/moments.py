@@ -105,8 +105,8 @@ def summarize(draws: Mapping[str, NDArray[Any]]) -> tuple[Moments, Diagnostics]:
 def compare(found: Moments, expected: Moments) -> list[Comparison]:
     """Both statistics of every element of the parameters that are expected, beside those found.
 
-    An element that is the same constant in both has no z and is left out. Raises MomentsError for a parameter that was
-    not found, or has another shape.
+    What is expected to be NaN is not known, and left out; so is an element that is the same constant in both, which has
+    no z. Raises MomentsError for a parameter that was not found, or has another shape.
     """
     comparisons = []
     for name, reference in expected.items():
@@ -120,6 +120,8 @@ def compare(found: Moments, expected: Moments) -> list[Comparison]:
                 continue
             for statistic in STATISTICS:
                 one, other = (float(getattr(moment, statistic)[index]) for moment in (ours, reference))
+                if math.isnan(other):
+                    continue
                 errors = [float(getattr(moment, f"mcse_{statistic}")[index]) for moment in (ours, reference)]
                 comparisons.append(Comparison(element, statistic, one, other, z_score(one - other, *errors)))
     return comparisons

@@ -61,8 +61,9 @@ class Task:
         return self.fingerprint()
 
     def process_environment(self) -> Mapping[str, str]:
-        """On the processor."""
-        return environment_for("cpu", {})
+        """On the processor. JAX factors matrices with SciPy's OpenBLAS, whose threads wait for each other busily: on a
+        machine that does other work too, the gradient of a Gaussian process took 300 times as long with two of them."""
+        return environment_for("cpu", {"OPENBLAS_NUM_THREADS": "1"})
 
     def fingerprint(self) -> str:
         """Of all that makes it what it is."""

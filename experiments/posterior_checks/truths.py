@@ -15,11 +15,8 @@ from batchnuts.mcmc.model import Model
 
 def known_moments(options: Any, model: Model) -> Moments | None:
     """What is known of a model of a config's section `model`, by label (see moments.py); None if nothing is."""
-    for truth in TRUTHS:
-        moments = truth(options, model)
-        if moments is not None:
-            return moments
-    return None
+    found = (truth(options, model) for truth in TRUTHS)
+    return next((moments for moments in found if moments is not None), None)
 
 
 def _of_gaussian(options: Any, model: Model) -> Moments | None:

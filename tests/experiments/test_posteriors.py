@@ -1,0 +1,391 @@
+"""The check of posteriors: its config, its z, what it calls right, and the NumPyro models it compares with."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from tiny_posteriors import CONFIG
+
+from batchnuts.experiments import posteriors
+from batchnuts.experiments.harness.rows import RowsFile
+from batchnuts.experiments.harness.task import Attempt, Preparation
+from batchnuts.experiments.posterior_checks.config import PosteriorsConfig, load_posteriors
+from batchnuts.experiments.posterior_checks.lines import lines_of_function, lines_of_model
+from batchnuts.experiments.posterior_checks.measurements import Measurement
+from batchnuts.experiments.posterior_checks.moments import (
+    Moment,
+    Moments,
+    MomentsError,
+    compare,
+    decode,
+    encode,
+    summarize,
+    transformed,
+)
+from batchnuts.experiments.posterior_checks.registry import NumpyroOptions
+from batchnuts.experiments.posterior_checks.results import PosteriorResults
+from batchnuts.experiments.posterior_checks.task import Task
+from batchnuts.experiments.posterior_checks.truths import known_moments
+from batchnuts.models import REGISTRY, build
+from batchnuts.settings.yaml import ConfigError
+
+needs_numpyro = pytest.mark.skipif(importlib.util.find_spec("numpyro") is None, reason="NumPyro is not installed")
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def load(text: str = CONFIG, *overrides: str, quick: bool = False) -> PosteriorsConfig:
+        Path("my.yaml").write_text(text)
+        return load_posteriors("my.yaml", overrides, quick=quick)
+
+    return load
+
+
+# --- its config
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_packaged_config_is_valid_and_can_be_read_again(quick: bool, load: Any) -> None:
+    config = load_posteriors("posteriors.yaml", quick=quick)
+    assert load(config.to_yaml()).to_yaml() == config.to_yaml()
+    assert config.output.folder == "results/posteriors" + ("-quick" if quick else "")
+    assert {config.configs[name].model.name for name in config.problems} == set(REGISTRY) or quick
+
+
+def test_settings_reach_the_sampler_they_are_for(load: Any) -> None:
+    config = load()
+    ours = config.task("ours", "gauss", 4)
+    assert (ours.chains, ours.warmup, ours.draws) == (4, 50, 20)
+    assert ours.problem["model"]["dimension"] == 2
+    assert "execution.backend=jax" in ours.overrides
+    theirs = config.task("numpyro", "schools", 3)
+    assert (theirs.chains, theirs.warmup, theirs.draws) == (3, 40, 30)
+    assert [point[:2] for point in config.points()] == [
+        ("ours", "gauss"), ("numpyro", "gauss"), ("ours", "schools"), ("numpyro", "schools")
+    ]  # fmt: skip
+
+
+def test_what_our_sampler_is_told_does_not_make_another_task_of_the_reference(load: Any) -> None:
+    config, more = load(), load(CONFIG, "run.settings.sampler.draws=25")
+    assert config.task("numpyro", "schools", 3) == more.task("numpyro", "schools", 3)
+    assert config.task("ours", "schools", 4) != more.task("ours", "schools", 4)
+    other = load(CONFIG, "problems.schools.settings={model: {parametrization: centered}}")
+    assert config.task("numpyro", "schools", 3) != other.task("numpyro", "schools", 3)
+
+
+BAD = [
+    ("problems.gauss.reference=known_", "problems.gauss.reference: found 'known_'; did you mean 'known'?"),
+    ("problems.gauss.reference=their", "problems.gauss.reference: found 'their'; expected one of ours, numpyro, known"),
+    (
+        "problems.gauss.config=gauss.yaml",
+        "problems.gauss.config: gauss.yaml with its settings: --config gauss.yaml: ",
+    ),
+    ("problems.gauss.settings.sampler.draw=3", "sampler.draw: unknown key; did you mean 'draws'?"),
+    ("problems.gauss.transforms.x=exp", "problems.gauss.transforms.x: found 'exp'"),
+    ("problems.gauss.curves=[ours, other]", "problems.gauss.curves.1: found 'other'"),
+    ("problems.schools.curves=[ours]", "problems.schools.curves: found ['ours']; expected 'numpyro' among them"),
+    ("problems.schools.options.numpyro.draw=3", "problems.schools.options.numpyro.draw: unknown key; did you mean"),
+    ("problems.schools.options.stan={}", "problems.schools.options.stan: found 'stan'"),
+    ("curves.ours.sampler=stan", "sampler: found 'stan'; expected one of batchnuts, numpyro"),
+    ("curves.numpyro.options.chains=1", "curves.numpyro.options.chains: found 1"),
+    ("verdict.alpha=0", "verdict.alpha: found 0"),
+    ("verdicts={}", "verdicts: unknown section; did you mean 'verdict'?"),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), BAD)
+def test_mistakes_are_named_with_their_place(override: str, message: str, load: Any) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(CONFIG, override)
+    assert message in str(error.value)
+
+
+# --- z
+
+
+def test_z_of_right_draws_is_a_standard_normal_number() -> None:
+    rng = np.random.default_rng(0)
+    expected = {"x": Moment.exact(np.full(200, 1.0), np.full(200, 2.0))}
+    found, _ = summarize({"x": rng.normal(1.0, 2.0, (4, 400, 200))})
+    z = np.array([one.z for one in compare(found, expected)])
+    assert len(z) == 400
+    assert stats.kstest(z, "norm").pvalue > 0.01
+    # and of two runs with errors of their own
+    other, _ = summarize({"x": rng.normal(1.0, 2.0, (4, 100, 200))})
+    assert stats.kstest([one.z for one in compare(found, other)], "norm").pvalue > 0.01
+
+
+@pytest.mark.parametrize(("statistic", "mean", "sd"), [("mean", 5.0, 0.0), ("sd", 0.0, 5.0)])
+def test_a_moment_that_is_off_by_five_errors_is_found(statistic: str, mean: float, sd: float) -> None:
+    found, _ = summarize({"x": np.random.default_rng(1).normal(size=(8, 500))})
+    off = {"x": Moment.exact(found["x"].mean - mean * found["x"].mcse_mean, found["x"].sd - sd * found["x"].mcse_sd)}
+    beyond = [one for one in compare(found, off) if abs(one.z) > 4.5]
+    assert [(one.element, one.statistic) for one in beyond] == [("x", statistic)]
+    assert beyond[0].z == pytest.approx(5.0, abs=1e-6)
+
+
+def test_moments_survive_the_file() -> None:
+    found, _ = summarize({"x": np.random.default_rng(2).normal(3.0, 1.0, (4, 50, 2, 3)), "mu": np.ones((4, 50))})
+    again = decode(encode(found))
+    assert again["x"].mean.shape == (2, 3)
+    for one, other in zip(compare(found, again), compare(again, again), strict=True):
+        assert abs(one.z) < 0.01
+        assert other.z == 0
+    assert np.isnan(again["mu"].mcse_mean)  # it never moved
+    with pytest.raises(MomentsError, match="no JSON of moments"):
+        decode("[1]")
+
+
+def test_constants_have_no_z_unless_they_differ() -> None:
+    one, other = (summarize({"c": np.full((4, 20), value)})[0] for value in (1.0, 2.0))
+    assert compare(one, one) == []
+    assert [abs(each.z) for each in compare(one, other)] == [np.inf, 0.0]
+    assert compare(one, {"c": Moment.exact(np.nan, np.nan)}) == []  # not known
+
+
+def test_parameters_must_be_the_same() -> None:
+    found, _ = summarize({"x": np.random.default_rng(0).normal(size=(2, 10, 3))})
+    with pytest.raises(MomentsError, match="the reference has the parameter 'y'; found only x"):
+        compare(found, {"y": Moment.exact(0, 1)})
+    with pytest.raises(MomentsError, match=r"x: found the shape \(3,\); the reference's is \(\)"):
+        compare(found, {"x": Moment.exact(0, 1)})
+    with pytest.raises(MomentsError, match="transforms: there is no parameter 'z'; expected one of x"):
+        transformed({"x": np.ones((2, 4))}, {"z": "log"})
+
+
+def test_logarithms_are_named_as_such() -> None:
+    found = transformed({"x": -np.full((2, 4), np.e), "y": np.ones((2, 4))}, {"x": "log"})
+    np.testing.assert_allclose(found["log(x)"], 1.0)
+    assert set(found) == {"log(x)", "y"}
+
+
+# --- known truths
+
+
+def test_the_known_moments_of_the_gaussian_and_the_funnel() -> None:
+    rng = np.random.default_rng(3)
+    for name, draw in (("correlated_gaussian", gaussian_draws), ("neal_funnel", funnel_draws)):
+        options = REGISTRY[name].options(name=name, dimension=3)
+        model = build(options)
+        truth = known_moments(options, model)
+        assert truth is not None
+        found, _ = summarize(transformed(draw(rng, model), {"x": "log"} if name == "neal_funnel" else {}))
+        assert max(abs(one.z) for one in compare(found, truth)) < 4
+    of_radon = REGISTRY["radon"].options(name="radon")
+    assert known_moments(of_radon, build(of_radon)) is None
+
+
+def gaussian_draws(rng: np.random.Generator, model: Any) -> dict[str, Any]:
+    return {"x": rng.multivariate_normal(np.zeros(3), model.constant_data["true_covariance"][1], (4, 2000))}
+
+
+def funnel_draws(rng: np.random.Generator, model: Any) -> dict[str, Any]:
+    v = rng.normal(0, 3, (4, 2000))
+    return {"v": v, "x": np.exp(v / 2)[..., None] * rng.normal(size=(4, 2000, 2))}
+
+
+# --- verdicts
+
+
+def row(task: Task, moments: Moments, **changes: Any) -> Measurement:
+    figures = {
+        "seconds": 2.0, "compile_seconds": 1.0, "divergences": 0, "rhat": 1.001, "rhat_of": "x[0]", "ess": 900.0,
+        "ess_of": "x[1]", "lines": 3, "moments": encode(moments), "load": 0.5,
+    }  # fmt: skip
+    attempt = Attempt("ok", 0, 0, "here", "2026-01-01T00:00:00", Preparation(0.1), {**figures, **changes})
+    return task.row(attempt)
+
+
+def right(shape: tuple[int, ...] = (), mean: float = 0.0, error: float = 0.01) -> Moment:
+    return Moment(*(np.full(shape, value) for value in (mean, 1.0, error, error)))
+
+
+def results(config: PosteriorsConfig, schools: Moments, **changes: Any) -> PosteriorResults:
+    """Of runs in which all is right, but for what is given for the schools."""
+    truth = known_moments(config.configs["gauss"].model, build(config.configs["gauss"].model))
+    assert truth is not None
+    gauss = {"x": replace(truth["x"], mcse_mean=np.full(2, 0.01), mcse_sd=np.full(2, 0.01))}
+    rows = [
+        row(config.task("ours", "gauss", 4), gauss),
+        row(config.task("numpyro", "gauss", 3), gauss),
+        row(config.task("ours", "schools", 4), schools, **changes),
+        row(config.task("numpyro", "schools", 3), {"mu": right(), "theta": right((8,))}),
+    ]
+    return PosteriorResults(config, rows)
+
+
+def test_a_posterior_that_is_right(load: Any) -> None:
+    found = results(load(), {"mu": right(), "theta": right((8,))})
+    assert found.failures == []
+    assert found.bound == pytest.approx(stats.norm.isf(0.005 / (2 * 2 + 2 * 9)))
+    assert "All posteriors are right" in posteriors.POSTERIORS.claims(found)
+
+
+@pytest.mark.parametrize(
+    ("schools", "changes", "reason"),
+    [
+        # 5 standard errors of both together
+        (
+            {"mu": right(mean=0.0708), "theta": right((8,))},
+            {},
+            r"1 of 18 \|z\| above 3.51, the largest mean of mu.* 5.0",
+        ),
+        ({"mu": right(), "theta": right((8,), 1.0)}, {}, r"8 of 18 \|z\| above 3.51, the largest mean of theta\[0\]"),
+        ({"mu": right(mean=np.nan), "theta": right((8,))}, {}, r"1 of 18 \|z\| above"),
+        ({"mu": right()}, {}, "the reference has the parameter 'theta'"),
+        ({"mu": right(), "theta": right((8,))}, {"rhat": 1.01}, r"R-hat 1.0100 \(x\[0\]\), expected below 1.01"),
+        ({"mu": right(), "theta": right((8,))}, {"rhat": float("nan")}, "R-hat not defined"),
+        ({"mu": right(), "theta": right((8,))}, {"divergences": 1}, "1.25% of the draws diverged, expected 0.1% at"),
+    ],
+)
+def test_a_posterior_that_is_not(schools: Moments, changes: dict[str, Any], reason: str, load: Any) -> None:
+    found = results(load(), schools, **changes)
+    (failure,) = found.failures
+    assert (failure.compared.curve, failure.compared.problem) == ("ours", "schools")
+    assert re.search(reason, "; ".join(failure.reasons)), failure.reasons
+    assert "1 of 2 posteriors are **not right**" in posteriors.POSTERIORS.claims(found)
+
+
+def test_without_a_reference_nothing_is_right(load: Any) -> None:
+    config = load()
+    found = results(config, {"mu": right(), "theta": right((8,))})
+    lost = PosteriorResults(config, found.rows[:3])
+    assert [verdict.reasons for verdict in lost.failures] == [("no reference: theirs has no run",)]
+    unsettled = PosteriorResults(config, [*found.rows[:3], replace(found.rows[3], rhat=1.02)])
+    assert [verdict.reasons for verdict in unsettled.failures] == [("no reference: R-hat of theirs is 1.0200 (x[0])",)]
+    assert len(PosteriorResults(config, []).failures) == 2
+
+
+def test_a_failure_is_an_exit_code_and_a_row_is_not_measured_again(
+    load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load()
+    Path("out").mkdir()
+    found = results(config, {"mu": right(mean=1.0), "theta": right((8,))})
+    file = RowsFile(Path("out/measurements.csv"), Measurement)
+    for each in found.rows:
+        file.append(each)
+    assert file.read() == list(found.rows)
+    # all rows are there: no process is started
+    monkeypatch.setattr("batchnuts.experiments.harness.measuring.Worker", None)
+    assert posteriors.main(["--config", "my.yaml"]) == 1
+    message = capsys.readouterr().err
+    assert "1 of 2 posteriors are not right" in message
+    assert "schools, ours: 1 of 18 |z| above" in message
+    assert {path.name for path in Path("out").iterdir()} >= {"summary.md", "posteriors.png", "comparisons.csv"}
+    lines = Path("out/comparisons.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * 2 * 2 + 18
+    assert posteriors.main(["--config", "my.yaml", "problems.schools=null"]) == 0
+
+
+# --- lines, NumPyro's models
+
+
+def test_lines_are_those_of_code() -> None:
+    def counted(x: int) -> int:
+        """Not this.
+
+        Nor this.
+        """
+        # nor this
+        y = [
+            x,
+            x + 1,  # but these
+        ]
+
+        return sum(y)
+
+    assert lines_of_function(counted) == 6
+    radon = build(REGISTRY["radon"].options(name="radon"))
+    # density 3, means 2, intercepts 2, log_likelihood 2, generated 1, five variables
+    assert lines_of_model(radon) == 15
+
+
+def test_without_numpyro_its_absence_is_named(monkeypatch: pytest.MonkeyPatch, load: Any) -> None:
+    from batchnuts.experiments.posterior_checks import numpyro_nuts
+    from batchnuts.experiments.posterior_checks.task import MissingLibrary
+
+    config = load()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    task = config.task("numpyro", "gauss", 3)
+    NumpyroOptions.model_validate(task.options)
+    with pytest.raises(MissingLibrary, match=re.escape("pip install 'batchnuts[peers]'")):
+        numpyro_nuts.prepare(task, config.configs["gauss"], build(config.configs["gauss"].model))
+
+
+SMALL: list[dict[str, Any]] = [
+    {"name": "logistic_regression", "rows": 30, "columns": 4},
+    {"name": "correlated_gaussian", "dimension": 5},
+    {"name": "neal_funnel", "dimension": 5},
+    {"name": "eight_schools"},
+    {"name": "radon", "counties": 5, "houses": 30},
+    {"name": "item_response", "persons": 6, "items": 4},
+    {"name": "item_response", "persons": 6, "items": 4, "parametrization": "1PL"},
+    {"name": "stochastic_volatility", "length": 20},
+    {"name": "gaussian_process", "points": 9},
+    {"name": "hidden_markov", "length": 20},
+    {"name": "horseshoe", "rows": 20, "columns": 6, "relevant": 2},
+    {"name": "lotka_volterra"},
+]
+
+
+@needs_numpyro
+@pytest.mark.slow
+@pytest.mark.parametrize("options", SMALL, ids=json.dumps)
+def test_numpyros_model_has_our_density(options: dict[str, Any]) -> None:
+    """Up to a constant: of the parameters, and of the unconstrained numbers where both have the same."""
+    import jax
+    from numpyro.infer.util import log_density, potential_energy, unconstrain_fn
+
+    from batchnuts.experiments.posterior_checks.numpyro_models import MODELS, arguments
+
+    with jax.enable_x64(True):
+        settings = REGISTRY[options["name"]].options(**options, dtype="float64")
+        model, function = build(settings), MODELS[options["name"]]
+        data = arguments(function, settings, model)
+        natural, unconstrained = [], []
+        for seed in range(5):
+            position = model.initial_positions(np.random.default_rng(seed), 1)[0]
+            values = {name: np.asarray(value) for name, value in model.constrain(position).items()}
+            ours = float(model.log_density(values if model.structured else position))
+            natural.append(ours - float(log_density(function, (), data, values)[0]))
+            if options["name"] != "hidden_markov":  # of simplexes there are many parametrizations
+                free = unconstrain_fn(function, (), data, values)
+                theirs = -float(potential_energy(function, (), data, free))
+                unconstrained.append(float(model.flat_log_density(position)) - theirs)
+        assert np.ptp(natural) < 1e-8, natural
+        if unconstrained:
+            assert np.ptp(unconstrained) < 1e-8, unconstrained
+
+
+def test_every_packaged_model_is_compared() -> None:
+    assert {options["name"] for options in SMALL} == set(REGISTRY)
+
+
+@needs_numpyro
+@pytest.mark.slow
+def test_both_samplers_run_and_agree(load: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    load()
+    enough = [
+        "run.settings.sampler={chains: 32, warmup: 200, draws: 200}",
+        "curves.numpyro.options={chains: 16, warmup: 300, draws: 400, target_acceptance: 0.95}",
+        "problems.schools.options=null", "verdict.divergences=0.01",
+    ]  # fmt: skip
+    command = ["--config", "my.yaml", "output.folder=out", *(key for key in enough if "options=null" not in key)]
+    assert posteriors.main([*command, "problems.schools.options={}"]) == 0, capfd.readouterr().err
+    rows = RowsFile(Path("out/measurements.csv"), Measurement).read()
+    assert [each.status for each in rows] == ["ok"] * 4
+    assert {each.sampler: each.lines for each in rows} == {"batchnuts": rows[2].lines, "numpyro": 7}
+    before = Path("out/measurements.csv").read_text()
+    assert posteriors.main([*command, "problems.schools.options={}"]) == 0
+    assert Path("out/measurements.csv").read_text() == before
