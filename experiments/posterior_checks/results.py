@@ -63,6 +63,11 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
         rows = self.rows_of(curve, problem, self.config.size(curve, problem))
         return next((row for row in rows if row.ok), None)
 
+    def why_no_run(self, curve: str, problem: str) -> str:
+        """The reason in words."""
+        rows = self.rows_of(curve, problem, self.config.size(curve, problem))
+        return next((f"{row.status}: {row.note}" for row in rows), "not measured yet")
+
     @cached_property
     def truths(self) -> Mapping[str, Moments | None]:
         """What is known without a sampler, of the problems that are compared with it."""
@@ -81,7 +86,8 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
             return truth if truth is not None else "no reference: nothing is known of this model (truths.py)"
         row = self.run_of(reference, problem)
         if row is None:
-            return f"no reference: {self.config.curves[reference].label} has no run"
+            why = self.why_no_run(reference, problem)
+            return f"no reference: {self.config.curves[reference].label} has no run ({why})"
         if not (row.rhat is not None and row.rhat < self.config.verdict.rhat):
             return f"no reference: R-hat of {self.config.curves[reference].label} is {shown_rhat(row)} ({row.rhat_of})"
         return row.decoded
@@ -95,7 +101,7 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
                 continue
             row, reference = self.run_of(curve, problem), self.reference_of(problem)
             if row is None:
-                found.append(Compared(curve, problem, (), "not measured"))
+                found.append(Compared(curve, problem, (), self.why_no_run(curve, problem)))
             elif isinstance(reference, str):
                 found.append(Compared(curve, problem, (), reference))
             else:

@@ -83,6 +83,13 @@ def test_what_our_sampler_is_told_does_not_make_another_task_of_the_reference(lo
     assert config.task("numpyro", "schools", 3) != other.task("numpyro", "schools", 3)
 
 
+def test_the_config_of_the_page_is_valid(load: Any) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "posteriors.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    config = load(text.replace("mine.yaml", "radon.yaml"))
+    assert [point[:2] for point in config.points()] == [("jax", "mine"), ("tensorflow", "mine")]
+
+
 BAD = [
     ("problems.gauss.reference=known_", "problems.gauss.reference: found 'known_'; did you mean 'known'?"),
     ("problems.gauss.reference=their", "problems.gauss.reference: found 'their'; expected one of ours, numpyro, known"),
@@ -115,13 +122,13 @@ def test_mistakes_are_named_with_their_place(override: str, message: str, load: 
 
 def test_z_of_right_draws_is_a_standard_normal_number() -> None:
     rng = np.random.default_rng(0)
-    expected = {"x": Moment.exact(np.full(200, 1.0), np.full(200, 2.0))}
-    found, _ = summarize({"x": rng.normal(1.0, 2.0, (4, 400, 200))})
+    expected = {"x": Moment.exact(np.full(60, 1.0), np.full(60, 2.0))}
+    found, _ = summarize({"x": rng.normal(1.0, 2.0, (4, 200, 60))})
     z = np.array([one.z for one in compare(found, expected)])
-    assert len(z) == 400
+    assert len(z) == 120
     assert stats.kstest(z, "norm").pvalue > 0.01
     # and of two runs with errors of their own
-    other, _ = summarize({"x": rng.normal(1.0, 2.0, (4, 100, 200))})
+    other, _ = summarize({"x": rng.normal(1.0, 2.0, (4, 100, 60))})
     assert stats.kstest([one.z for one in compare(found, other)], "norm").pvalue > 0.01
 
 
@@ -260,7 +267,13 @@ def test_without_a_reference_nothing_is_right(load: Any) -> None:
     config = load()
     found = results(config, {"mu": right(), "theta": right((8,))})
     lost = PosteriorResults(config, found.rows[:3])
-    assert [verdict.reasons for verdict in lost.failures] == [("no reference: theirs has no run",)]
+    assert [verdict.reasons for verdict in lost.failures] == [("no reference: theirs has no run (not measured yet)",)]
+    message = "Install it with pip install 'batchnuts[peers]'."
+    absent = config.task("numpyro", "schools", 3).row(Attempt("missing", 0, 0, "here", "2026", note=message))
+    without = PosteriorResults(config, [*found.rows[:3], absent])
+    assert [verdict.reasons for verdict in without.failures] == [
+        (f"no reference: theirs has no run (missing: {message})",)
+    ]
     unsettled = PosteriorResults(config, [*found.rows[:3], replace(found.rows[3], rhat=1.02)])
     assert [verdict.reasons for verdict in unsettled.failures] == [("no reference: R-hat of theirs is 1.0200 (x[0])",)]
     assert len(PosteriorResults(config, []).failures) == 2
