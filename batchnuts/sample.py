@@ -25,6 +25,11 @@ FEWER_COLLECTIONS = (50_000, 20, 100)
 """Thresholds of Python's garbage collector. Imports and traces make a million objects that stay; by its own thresholds
 it goes through them again and again, which takes a tenth of a short run (decisions/0034-programs-on-disk.md)."""
 
+OWN_THREADS = {"OPENBLAS_NUM_THREADS": "1"}
+"""Environment variables, unless the user has set them. JAX factors matrices with SciPy's OpenBLAS, which gives each of
+many small ones to all cores and waits for them busily, while our threads have the cores: ten times the time for the
+packaged Gaussian process. OpenBLAS reads it when it is loaded, with NumPy."""
+
 if TYPE_CHECKING:
     import xarray
 
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
 def program() -> None:
     """The process's command line: `main`, and then its end."""
     gc.set_threshold(*FEWER_COLLECTIONS)
+    for name, value in OWN_THREADS.items():
+        os.environ.setdefault(name, value)
     stop = StopSignals("saving the draws")
     with stop:
         code = main(stop=stop)

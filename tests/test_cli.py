@@ -347,3 +347,17 @@ def test_module_as_a_command(tmp_path):
     assert done.returncode == 2
     assert "Packaged configs: correlated_gaussian.yaml, eight_schools.yaml, gaussian_process.yaml, " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_openblas_gets_one_thread_unless_the_user_says_otherwise(monkeypatch):
+    """Before NumPy loads it: what `python -m batchnuts.sample` imports first has not imported NumPy."""
+    code = "import sys, batchnuts.sample; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    monkeypatch.setattr(sample, "main", lambda stop: 0)
+    monkeypatch.setattr(sample, "gc", SimpleNamespace(set_threshold=lambda *sizes: None))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")
+    for expected in ("4", "1"):
+        with pytest.raises(SystemExit):
+            sample.program()
+        assert os.environ["OPENBLAS_NUM_THREADS"] == expected
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS")
