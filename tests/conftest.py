@@ -27,8 +27,11 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # likewise; never the user's own ca
 import examples  # noqa: F401  (hypothesis's profiles)
 import pytest
 from hypothesis import settings
+from slow_tests import SLOW_TESTS
 
 GOLDEN = Path(__file__).parent / "golden"
+
+gc.disable()  # while tests are imported and collected, nothing becomes garbage
 
 settings.load_profile("default")  # --hypothesis-profile comes after this
 
@@ -39,7 +42,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mutant", help="run the tests on this mutant of the library (mutants_table.py)")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named = set()
+    for item in items:
+        if found := SLOW_TESTS.lines_of(item.nodeid):
+            item.add_marker(pytest.mark.slow)
+            named.update(found)
+    if not config.option.file_or_dir and (unknown := SLOW_TESTS.lines - named):
+        raise pytest.UsageError(f"tests/slow_tests.txt has what is no test: {', '.join(sorted(unknown))}")
     tenth = config.getoption("--tenth")
     if tenth is not None:
         left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % 10 != tenth]
@@ -51,6 +62,7 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: no collection of garbage need walk through it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 import mutants_of_chunks  # noqa: F401  # these fill the lists
 import mutants_of_language  # noqa: F401
+import mutants_of_machine  # noqa: F401
 import mutants_of_passes  # noqa: F401
 import mutants_of_pfor  # noqa: F401
 import mutants_of_scheduling  # noqa: F401

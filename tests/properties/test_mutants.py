@@ -18,6 +18,7 @@ from typing import Any
 
 import mutants
 import mutants_of_language
+import mutants_of_machine
 import mutants_of_passes
 import numpy as np
 import pytest
@@ -214,7 +215,7 @@ def how_killed(mutant: Mutant, subject: Subject, true: dict[str, Any]) -> str | 
                 return f"costs {found} instead of {true}"
     except Exception as error:
         innermost = traceback.extract_tb(error.__traceback__)[-1]
-        own = (mutants.__file__, mutants_of_language.__file__, mutants_of_passes.__file__)
+        own = tuple(m.__file__ for m in (mutants, mutants_of_language, mutants_of_machine, mutants_of_passes))
         if innermost.filename in own:  # the mutant itself is broken
             raise
         return f"{type(error).__name__}: {' '.join(str(error).split())[:60]}"

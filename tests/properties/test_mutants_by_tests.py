@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from mutants import KILLED_BY_TESTS, Mutant
 from mutants_table import BY_OPTION, TESTS, killed_by_a_test
+from slow_tests import SLOW_TESTS
 
 CHEAP = [mutant for mutant in KILLED_BY_TESTS if mutant.cheap]
 
@@ -52,6 +53,16 @@ def test_a_mutant_is_killed(mutant: Mutant, tests_of: Any, monkeypatch: pytest.M
         except Exception:
             return
     pytest.fail(f"no test notices the mutant of {mutant.where}: {mutant.name}")
+
+
+def test_killers_are_not_left_out_of_the_default_suite() -> None:
+    killers = {f"tests/{name}" for mutant in KILLED_BY_TESTS for name in mutant.killed_by}
+    left_out = {
+        name
+        for name in killers
+        if any(pattern.fullmatch(name) for pattern in SLOW_TESTS.get(name.partition("[")[0], ()))
+    }
+    assert not left_out
 
 
 def test_there_are_enough_mutants() -> None:

@@ -95,32 +95,32 @@ def check_numbers(random: Random, *ways: Way) -> str:
     return "refused" if refused else "ran"
 
 
-@examples(25)
+@examples(14)
 @given(randoms)
 def test_numpy_agrees_with_plain_python(random: Random) -> None:
     """Each program in some of the ways, which it draws."""
     check(random, *random.sample(ON_NUMPY, 3))
 
 
-@examples(36)
+@examples(20)
 @given(randoms)
 def test_numpy_agrees_with_plain_python_at_the_edges_of_dtypes(random: Random) -> None:
     check_numbers(random, *random.sample(ON_NUMPY, 2))
 
 
-@examples(9)
+@examples(5)
 @given(randoms)
 def test_tensorflow_agrees_with_plain_python_at_the_edges_of_dtypes(random: Random) -> None:
     check_numbers(random, random.choice(EAGER))
 
 
-@examples(3)
+@examples(2)
 @given(randoms)
 def test_tensorflow_agrees_with_plain_python(random: Random) -> None:
     check(random, *random.sample(EAGER, 2))
 
 
-@examples(5)
+@examples(3)
 @given(randoms)
 def test_jax_agrees_with_plain_python(random: Random) -> None:
     """Also at the edges of dtypes."""
@@ -128,7 +128,7 @@ def test_jax_agrees_with_plain_python(random: Random) -> None:
     check_numbers(random, random.choice(JAX_EAGER))
 
 
-@examples(9)
+@examples(5)
 @given(randoms)
 def test_every_program_has_a_schedule_by_every_policy(random: Random) -> None:
     """With any block costly, and any costs."""

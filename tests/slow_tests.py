@@ -1,0 +1,37 @@
+"""Which tests slow_tests.txt leaves out of the default suite."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class SlowTests:
+    """Lines of slow_tests.txt."""
+
+    by_test: dict[str, dict[str, re.Pattern[str]]]
+    """test without parameters -> line -> the ids that it means, from the folder of tests."""
+
+    @property
+    def lines(self) -> set[str]:
+        return {line for patterns in self.by_test.values() for line in patterns}
+
+    def lines_of(self, node_id: str) -> set[str]:
+        """Those that mean this test, named as pytest does or from the folder of tests."""
+        name = node_id.removeprefix("tests/")
+        patterns = self.by_test.get(name.partition("[")[0], {})
+        return {line for line, pattern in patterns.items() if pattern.fullmatch(name)}
+
+
+def read_slow_tests(text: str) -> SlowTests:
+    found: dict[str, dict[str, re.Pattern[str]]] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            ids = re.escape(line).replace(r"\*", ".*") + ("" if "[" in line else r"(\[.*\])?")
+            found.setdefault(line.partition("[")[0], {})[line] = re.compile(ids)
+    return SlowTests(found)
+
+
+SLOW_TESTS = read_slow_tests((Path(__file__).parent / "slow_tests.txt").read_text())
