@@ -124,7 +124,7 @@ class VariableOptions(Settings):
                 return _WITHOUT_BOUNDS[self.support]
 
 
-def _in_full(given: Any) -> Any:
+def in_full(given: Any) -> Any:
     """A support or a shape alone, as options."""
     if isinstance(given, str):
         return {"support": given}
@@ -174,7 +174,7 @@ class TargetOptions(Settings):
     dimension: int | None = Field(
         None, ge=1, le=MOST_NUMBERS, description="length of the flat position that the function takes"
     )
-    variables: dict[str, Annotated[VariableOptions, BeforeValidator(_in_full)]] | None = Field(
+    variables: dict[str, Annotated[VariableOptions, BeforeValidator(in_full)]] | None = Field(
         None,
         description="in place of dimension, by name: a shape, a support, or both with dims and coords, e.g. "
         "{mu: [], tau: positive, theta: {support: simplex, shape: [8], dims: [school]}}; the function takes a dict",
@@ -221,7 +221,7 @@ def build_target(options: TargetOptions) -> Model:
     labels: dict[str, list[str]] = {}
     if options.data is not None:
         found = read_columns(options.data.path, options.data.asked(), options.dtype)
-        labels, groups = found.labels, _groups(options.data, found)
+        labels, groups = found.labels, data_groups(options.data, found)
         density = _with_data("target", density, found)
         functions = {key: f if key == "initializer" else _with_data(key, f, found) for key, f in functions.items()}
     variables = None
@@ -256,7 +256,7 @@ def _with_data(key: str, function: Callable[..., Any], found: Columns) -> Callab
     return functools.partial(function, data=found.arrays)
 
 
-def _groups(options: DataOptions, found: Columns) -> dict[str, Any]:
+def data_groups(options: DataOptions, found: Columns) -> dict[str, Any]:
     """What is saved of the data: each array with axes named by its rows, or after itself."""
     for name in options.observed:
         if name not in found.arrays:

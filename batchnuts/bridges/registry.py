@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from batchnuts.bridges.sections import JaxOptions, build_jax
 from batchnuts.mcmc.model import Model
 from batchnuts.settings.schema import Settings
 
@@ -22,4 +23,6 @@ class Bridge:
     """"jax" or "tensorflow": the library of arrays that has to be there before."""
 
 
-BRIDGES: dict[str, Bridge] = {}
+BRIDGES: dict[str, Bridge] = {
+    "jax": Bridge(JaxOptions, build_jax, "jax"),
+}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import traceback
 from collections.abc import Iterable
+from pathlib import Path
+from types import CodeType
 from typing import Any, get_args
 
 import numpy as np
@@ -71,9 +74,18 @@ def density_failure(model: Model, error: BaseException, when: str) -> ModelError
 def _files_of(model: Model) -> set[str]:
     """Where the density and its twin are written."""
     names = ("log_density", "batched_value_and_gradient", "generated", "log_likelihood", "predictive", "prior")
-    functions = [getattr(model, name) for name in names]
-    codes = [getattr(getattr(f, "func", f), "__code__", None) for f in functions]  # of functools.partial too
-    return {code.co_filename for code in codes if code is not None}
+    codes = [code for name in names for code in _codes_of(getattr(model, name))]
+    return {code.co_filename for code in codes if not Path(code.co_filename).is_relative_to(_BRIDGES)}
+
+
+def _codes_of(function: Any) -> list[CodeType]:
+    """Of a function; of functools.partial too, with those among what it binds, as bridges bind the user's function."""
+    bound = getattr(function, "args", ()) if isinstance(function, functools.partial) else ()
+    found = [getattr(f, "__code__", None) for f in (getattr(function, "func", function), *bound)]
+    return [code for code in found if code is not None]
+
+
+_BRIDGES = Path(__file__).resolve().parents[1] / "bridges"
 
 
 def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engine) -> NDArray[Any]:

@@ -99,6 +99,8 @@ _TITLES = {"jax": "JAX", "tensorflow": "TensorFlow"}
 def _found_out(model: Model, position: NDArray[Any]) -> str | None:
     """That of a support, if one has a library. Else by what it makes of NumPy's numbers: an array of its library; if it
     refuses them, by the library it accepts."""
+    if model.library is not None:
+        return model.library
     lanes = np.resize(position, (3, model.dimension))
     twin = model.batched_value_and_gradient
     needed = [variable.support.library for variable in model.variables if variable.support.library is not None]

@@ -75,7 +75,9 @@ class Model:
     dict of values to a dict of further quantities; `log_likelihood`, to the log-density of each observation;
     `predictive`, of values and a seed to data like those observed; `prior`, of a seed to a dict of values. The seed is
     an array of two 32-bit integers, a key for `jax.random`, `batchnuts.autobatch.random`, and TensorFlow's stateless
-    functions. `dims` and `coords` name the axes of their results, and label them.
+    functions. `dims` and `coords` name the axes of their results, and label them; results come in the order of `dims`.
+
+    `library`: what `log_density` is written in, "jax" or "tensorflow", where that is known; None: it is found out.
 
     The density is traced once, and its compiled programs are kept with the model for later runs. So values of its
     closure, arrays for example, must not change; if they have changed when a run begins, it is traced again, as far as
@@ -101,6 +103,7 @@ class Model:
     prior: Callable[[Any], Any] | None = None
     dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     coords: Labels = field(default_factory=dict)
+    library: Literal["jax", "tensorflow"] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.log_density):
@@ -199,6 +202,12 @@ class Model:
         total = sum(variable.free for variable in layout)
         given = {**fields, "variables": layout, "structured": True}
         return cls(name=title, log_density=log_density, dimension=total, dtype=dtype, **given)
+
+    @classmethod
+    def from_jax(cls, log_density: Callable[[Any], Any], example: Any, **options: Any) -> Model:
+        """Make a model of a JAX function of any tree of arrays, like `example`; see `bridges.jax.from_jax`."""
+        made: Model = _later("batchnuts.bridges.jax", "from_jax")(log_density, example, **options)
+        return made
 
     @property
     def is_real(self) -> bool:

@@ -169,6 +169,7 @@ def _from_draws(draws: Draws, model: Model, position: NDArray[Any]) -> dict[str,
     if not has_quantities(model) or not position.size:
         return found
     chains, length, dimension = position.shape
+    order = {name: place for place, name in enumerate(model.dims)}
 
     def add(group: str, arrays: Arrays, shape: tuple[int, int], attributes: Attributes | None = None) -> None:
         found[group] = {
@@ -177,7 +178,7 @@ def _from_draws(draws: Draws, model: Model, position: NDArray[Any]) -> dict[str,
                 array.reshape(*shape, *array.shape[1:]),
                 attributes or {},
             )
-            for name, array in arrays.items()
+            for name, array in sorted(arrays.items(), key=lambda item: order.get(item[0], len(order)))
         }
 
     try:
@@ -188,7 +189,8 @@ def _from_draws(draws: Draws, model: Model, position: NDArray[Any]) -> dict[str,
             add(_GROUPS[role], arrays, (chains, length), attributes)
         if model.prior is not None:
             values, of_prior = compiled.of_prior(PRIOR_DRAWS)
-            add("prior", {**values, **of_prior.get("generated", {})}, (1, PRIOR_DRAWS))
+            own = values if model.reports_variables else {}
+            add("prior", {**own, **of_prior.get("generated", {})}, (1, PRIOR_DRAWS))
             if "predictive" in of_prior:
                 add("prior_predictive", of_prior["predictive"], (1, PRIOR_DRAWS))
     except (ModelError, MemoryError) as error:

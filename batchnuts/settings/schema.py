@@ -150,7 +150,14 @@ def expected(schema: type[BaseModel], name: str) -> str:
 
 
 def _type_words(annotation: Any) -> str:
-    plain = {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+    plain = {
+        int: "an integer",
+        float: "a number",
+        bool: "true or false",
+        str: "a text",
+        type(None): "null",
+        Any: "any value",
+    }
     if annotation in plain:
         return plain[annotation]
     origin = getattr(annotation, "__origin__", None)

@@ -1,0 +1,139 @@
+"""The section `model` of configs for models of JAX libraries: schemas, and the models that they ask for.
+
+Importing this module imports none of the libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator, Field, field_serializer, model_validator
+
+from batchnuts.mcmc.model import DType, Model, ModelError
+from batchnuts.settings.schema import Settings, shown
+from batchnuts.settings.yaml import ConfigError
+from batchnuts.target import VariableOptions, in_full
+from batchnuts.users_code import imported, refuse_other_than_place
+
+Tree = Any
+
+_OF_DRAWS = ("initializer", "generated", "log_likelihood", "predictive", "prior")
+_OF_JAX = ("transform", "inverse", "log_jacobian", *_OF_DRAWS)
+"""Keys that name a further function of a JAX density's module."""
+
+
+class JaxOptions(Settings):
+    """A log-density in JAX, of any tree of arrays."""
+
+    jax: str = Field(description="your log-density of a tree of arrays, as package.module:function")
+    example: Any = Field(
+        description="such a tree: numbers, lists of numbers (arrays), mappings and lists of these; or the "
+        "package.module:name of one, or of a function that makes one"
+    )
+    supports: dict[str, Annotated[VariableOptions, BeforeValidator(in_full)]] = Field(
+        default_factory=dict,
+        description="where parts lie, by their names, as in {tau: positive, group.scale: positive}",
+    )
+    transform: str | None = Field(None, description="function of a tree of real numbers: the tree of values")
+    inverse: str | None = Field(None, description="the transform's way back")
+    log_jacobian: str | None = Field(None, description="function of a tree of real numbers: log |det| of the transform")
+    dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
+    dims: dict[str, list[str]] = Field(default_factory=dict, description="names of axes, by the name of a part")
+    coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by the name of an axis")
+    initializer: str | None = Field(None, description="function of a NumPy generator and the number of chains: starts")
+    generated: str | None = Field(None, description="function of a draw's tree: further quantities, in a dict")
+    log_likelihood: str | None = Field(None, description="function of a draw's tree: of each observation, in a dict")
+    predictive: str | None = Field(None, description="function of a draw's tree and a seed: data like those observed")
+    prior: str | None = Field(None, description="function of a seed: a tree drawn from the prior")
+
+    @model_validator(mode="after")
+    def _places(self) -> JaxOptions:
+        refuse_other_than_place("jax", self.jax)
+        for key in _OF_JAX:
+            if (name := getattr(self, key)) is not None and not name.isidentifier():
+                refuse_other_than_place(key, name)
+        if isinstance(self.example, str):
+            refuse_other_than_place("example", self.example)
+        return self
+
+    @field_serializer("supports")
+    def _short(self, supports: dict[str, VariableOptions]) -> dict[str, Any]:
+        """Without what is the default."""
+        return {name: options.model_dump(exclude_defaults=True) for name, options in supports.items()}
+
+
+def build_jax(options: JaxOptions) -> Model:
+    """Make the model; raises ConfigError for what cannot be imported or does not fit."""
+    from batchnuts.bridges.jax import from_jax
+
+    density = imported("jax", options.jax)
+    module = options.jax.partition(":")[0]
+    named = {key: getattr(options, key) for key in _OF_JAX if getattr(options, key) is not None}
+    functions = {key: imported(key, name if ":" in name else f"{module}:{name}") for key, name in named.items()}
+    example = options.example
+    if isinstance(example, str):
+        example = imported("example", example, function=False)
+        example = called("example", options.example, example) if callable(example) else example
+    else:
+        example = arrays_of(example, options.dtype, options.dtype)
+    supports = {name: entry.parameter(name, {}) for name, entry in options.supports.items()}
+    return built(
+        "example",
+        lambda: from_jax(
+            density,
+            example,
+            supports=supports,
+            name=options.jax,
+            dtype=options.dtype,
+            dims=options.dims,
+            coords=options.coords,
+            **functions,
+        ),
+    )
+
+
+def built(key: str, make: Callable[[], Model]) -> Model:
+    """What `make` gives; its ModelError becomes a ConfigError of the key `model.<key>`."""
+    try:
+        return make()
+    except ModelError as error:
+        raise ConfigError(f"model.{key}: {error}") from error
+
+
+def called(key: str, place: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a user's function gives; raises ConfigError where it fails."""
+    from batchnuts.bridges.users import place_in_users_code, text_of
+
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        raise ConfigError(f"model.{key}: {place!r} failed with {text_of(error)}{place_in_users_code(error)}") from error
+
+
+def arrays_of(given: Any, dtype: str, integers: str) -> Tree:
+    """A value of a config in which lists of numbers are arrays of a dtype; of `integers` where all are integers.
+
+    Lists of other things and mappings stay as they are, with the same done within.
+    """
+    if isinstance(given, Mapping):
+        return {key: arrays_of(value, dtype, integers) for key, value in given.items()}
+    if not isinstance(given, list):
+        return given
+    kinds = set(_kinds(given))
+    if not kinds <= {int, float} or not kinds:
+        return [arrays_of(value, dtype, integers) for value in given]
+    try:
+        array = np.array(given, integers if kinds == {int} else dtype)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"model: found {shown(given)}; expected rows of one length, and integers below 2**31."
+        ) from None
+    return array
+
+
+def _kinds(given: Any) -> list[type]:
+    if isinstance(given, list):
+        return [kind for value in given for kind in _kinds(value)]
+    return [type(given)]
