@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from batchnuts.bridges import inference_gym, joint_distribution
 from batchnuts.mcmc.model import Model
 from batchnuts.settings.schema import Settings
 
@@ -22,4 +23,7 @@ class Bridge:
     """"jax" or "tensorflow": the library of arrays that has to be there before."""
 
 
-BRIDGES: dict[str, Bridge] = {}
+BRIDGES: dict[str, Bridge] = {
+    "joint_distribution": Bridge(joint_distribution.JointDistributionOptions, joint_distribution.build, "tensorflow"),
+    "inference_gym": Bridge(inference_gym.GymOptions, inference_gym.build, "tensorflow"),
+}
