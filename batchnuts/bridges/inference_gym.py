@@ -168,7 +168,11 @@ class _Gym:
         self.parts = [leaf.name or "identity" for leaf in dtypes]
         self.dtype = one_dtype(title, dict(zip(self.parts, (leaf.value for leaf in dtypes), strict=True)))
         self.bijectors = self._bijectors()
-        self.reported, self.same = self._reported()
+        self.same: dict[str, str] = {}
+        """By part that a transformation gives as it is: the reported name."""
+        tried = self._try_transformations()
+        self.arrays = {key: list(found) for key, found in tried.items()}
+        self.reported = {name: value for found in tried.values() for name, value in found.items()}
 
     def _bijectors(self) -> list[Any]:
         found = [leaf.value for leaf in leaves(self.target.default_event_space_bijector)]
@@ -186,29 +190,32 @@ class _Gym:
         flat = [values[part] for part in self.parts]
         return tf.nest.pack_sequence_as(self.target.dtype, flat) if _nested(self.target.dtype) else flat[0]
 
-    def transformed(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What all sample transformations give of one draw, by the names that are reported."""
+    def transformed(self, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """By transformation: what it gives of one draw, by the names that are reported."""
         structure = self.packed(values)
-        found: dict[str, Any] = {}
-        for key, transformation in self.target.sample_transformations.items():
-            for leaf in leaves(transformation(structure)):
-                found[_reported_name(key, leaf.path)] = leaf.value
-        return found
+        return {
+            key: {_reported_name(key, leaf.path): leaf.value for leaf in leaves(transformation(structure))}
+            for key, transformation in self.target.sample_transformations.items()
+        }
 
-    def _reported(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """What is given of a position, and which of it are the parts themselves: by part, the reported name."""
+    def _try_transformations(self) -> dict[str, dict[str, Any]]:
+        """`transformed` of some values; raises ModelError where a transformation fails."""
         import tensorflow as tf
 
         values = {}
         for part, shape, bijector in zip(self.parts, self.shapes, self.bijectors, strict=True):
             before = bijector.inverse_event_shape(shape)
-            values[part] = bijector.forward(tf.zeros(before, self.dtype))
+            # of its own each, so that a part that is reported as it is can be told
+            values[part] = tf.identity(bijector.forward(tf.zeros(before, self.dtype)))
         try:
             given = self.transformed(values)
         except Exception as error:
             raise failed(self.title, "one of its sample transformations", error) from error
-        same = {part: next((n for n, v in given.items() if v is values[part]), None) for part in self.parts}
-        return given, {part: n for part, n in same.items() if n is not None}
+        for part in self.parts:
+            name = next((n for found in given.values() for n, v in found.items() if v is values[part]), None)
+            if name is not None:
+                self.same[part] = name
+        return given
 
     def model(self) -> Model:
         """See from_inference_gym."""
@@ -227,8 +234,8 @@ class _Gym:
             return self.target.unnormalized_log_prob(self.packed(by_part(values)))
 
         def generated(values: Mapping[str, Any]) -> dict[str, Any]:
-            found = self.transformed(by_part(values))
-            return {n: found[n] for n in further}
+            by_transformation = self.transformed(by_part(values))
+            return {n: v for found in by_transformation.values() for n, v in found.items() if n in further}
 
         truths, labels = self.ground_truth()
         return Model(
@@ -247,22 +254,37 @@ class _Gym:
 
     def ground_truth(self) -> tuple[dict[str, Any], dict[str, list[str]]]:
         """By reported name: axes, and an array [statistic, *shape] in which what is not known is NaN."""
-        found: dict[str, Any] = {}
+        tables: dict[str, Any] = {}
         for key, transformation in self.target.sample_transformations.items():
-            known = [getattr(transformation, f"ground_truth_{statistic}") for statistic in STATISTICS]
-            by_name = [
-                {} if given is None else {_reported_name(key, leaf.path): leaf.value for leaf in leaves(given)}
-                for given in known
-            ]
-            for n in {n: None for given in by_name for n in given}:
-                shape = tuple(int(extent) for extent in self.reported[n].shape)
-                table = np.full((len(STATISTICS), *shape), np.nan)
-                for row, given in enumerate(by_name):
-                    if n in given:
-                        table[row] = np.asarray(given[n])
-                axes = self.dims.get(n, tuple(f"{n}_dim_{axis}" for axis in range(len(shape))))
-                found[n] = (("statistic", *((axes,) if isinstance(axes, str) else axes)), table)
+            for row, statistic in enumerate(STATISTICS):
+                for name, value in self._truths(key, getattr(transformation, f"ground_truth_{statistic}")).items():
+                    shape = tuple(self.reported[name].shape)
+                    table = tables.setdefault(name, np.full((len(STATISTICS), *shape), np.nan))
+                    table[row] = value
+        found = {}
+        for name, table in tables.items():
+            axes = self.dims.get(name, tuple(f"{name}_dim_{axis}" for axis in range(table.ndim - 1)))
+            found[name] = (("statistic", *((axes,) if isinstance(axes, str) else axes)), table)
         return found, {"statistic": list(STATISTICS)} if found else {}
+
+    def _truths(self, transformation: str, given: Any) -> dict[str, Any]:
+        """Of a transformation: what is known, by reported name. Raises ModelError where it has another shape."""
+        if given is None:
+            return {}
+        found = {_reported_name(transformation, leaf.path): np.asarray(leaf.value) for leaf in leaves(given)}
+        there = self.arrays[transformation]
+        if (
+            list(found) == [transformation] != there
+        ):  # of parts that the truth has in one array (ConvectionLorenzBridge)
+            found = dict(zip(there, found[transformation], strict=True))
+        for name, value in found.items():
+            shape = tuple(self.reported[name].shape) if name in there else None
+            if value.shape != shape:
+                raise ModelError(
+                    f"Model {self.title!r}: the ground truth of {name!r} has shape {value.shape}; its transformation "
+                    f"{transformation!r} gives {', '.join(there)}, of shape {shape}."
+                )
+        return found
 
 
 def _reported_name(transformation: str, path: tuple[str, ...]) -> str:
