@@ -112,7 +112,7 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
     if not problems:
         # the dimension of a position is known exactly only once the model is made; the run checks again
         numbers = getattr(parts["model"], "dimension", None) or 1
-        too_large = memory_problem(parts["sampler"], numbers, parts["model"].dtype)
+        too_large = memory_problem(parts["sampler"], numbers, getattr(parts["model"], "dtype", "float32"))
         if too_large:
             problems.append(f"{origin('sampler.draws')}{too_large}")
     if problems:

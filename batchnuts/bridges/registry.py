@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from batchnuts.bridges import inference_gym, joint_distribution
 from batchnuts.bridges.sections import JaxOptions, build_jax
 from batchnuts.mcmc.model import Model
 from batchnuts.settings.schema import Settings
@@ -25,4 +26,6 @@ class Bridge:
 
 BRIDGES: dict[str, Bridge] = {
     "jax": Bridge(JaxOptions, build_jax, "jax"),
+    "joint_distribution": Bridge(joint_distribution.JointDistributionOptions, joint_distribution.build, "tensorflow"),
+    "inference_gym": Bridge(inference_gym.GymOptions, inference_gym.build, "tensorflow"),
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
+import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -186,8 +188,29 @@ def _check_twin(model: Model, start: NDArray[Any], library: TensorLibrary) -> No
 
 def place_of(error: BaseException, model: Model) -> str:
     """Where in the user's file an error came up, as ` at file:line`; empty if it did not pass through that file."""
+    if str(getattr(model.log_density, "__module__", "")).startswith("batchnuts.bridges."):
+        return users_place(error)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _files_of(model)]
     return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def users_place(error: BaseException) -> str:
+    """The same, where the user's file is not known: the last place that is neither batchnuts' own nor installed."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users_file(f.filename)]
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def is_users_file(filename: str) -> bool:
+    """Whether a file is neither of batchnuts, but for its models, nor installed."""
+    path = str(Path(filename).resolve())
+    return os.path.exists(path) and not path.startswith(_NOT_USERS)
+
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_NOT_USERS = (
+    f"{_PACKAGE}{os.sep}",
+    *(f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
+)
 
 
 def first_line(error: BaseException) -> str:

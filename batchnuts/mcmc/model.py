@@ -23,6 +23,9 @@ __all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable", "how
 DType = Literal["float32", "float64"]
 Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
 
+DATA_GROUPS = ("observed_data", "constant_data", "ground_truth")
+"""Fields of a Model that are stored with the draws, as groups of the same names."""
+
 _INITIALIZER = (
     "a function of NumPy's random generator and the number of chains that gives positions [chains, dimension], or a "
     "dict of the variables' values [chains, *shape]"
@@ -60,8 +63,7 @@ class Model:
     differentiated.
 
     `reports_variables`: whether the variables are reported. False for models of other libraries, which make parameters
-    of unconstrained variables themselves: then `generated` gives all parameters, and the log-density is that of the
-    variables, with all Jacobians.
+    of the variables themselves: then `generated` gives all parameters.
 
     `batched_value_and_gradient`: an optional twin of the density, batched by hand for speed: positions
     [lanes, dimension] -> (log_density [lanes], gradient [lanes, dimension]). It must agree with `flat_log_density`.
@@ -69,7 +71,8 @@ class Model:
     `initializer`: an optional (rng, chains) -> positions [chains, dimension], or a dict of values [chains, *shape]; see
     `initial_positions`.
 
-    `observed_data`, `constant_data`: name -> (dims, array), stored with the draws.
+    `observed_data`, `constant_data`: name -> (dims, array), stored with the draws. So is `ground_truth`, what is known
+    of a quantity of the posterior: arrays whose first axis is `statistic`.
 
     What is computed from draws, each by a function of one draw, batched over all (quantities.py): `generated`, of a
     dict of values to a dict of further quantities; `log_likelihood`, to the log-density of each observation;
@@ -97,6 +100,7 @@ class Model:
     initializer: Callable[[np.random.Generator, int], Any] | None = None
     observed_data: Data = field(default_factory=dict)
     constant_data: Data = field(default_factory=dict)
+    ground_truth: Data = field(default_factory=dict)
     generated: Callable[[Any], Any] | None = None
     log_likelihood: Callable[[Any], Any] | None = None
     predictive: Callable[[Any, Any], Any] | None = None
@@ -153,17 +157,15 @@ class Model:
                         f"Model {self.name!r}: axis {dim!r} has length {known} in {owner!r} and {length} in "
                         f"{variable.name!r}."
                     )
-        for group in ("observed_data", "constant_data"):
+        for group in DATA_GROUPS:
             for key, (dims, array) in getattr(self, group).items():
                 if np.ndim(array) != len(dims):
                     raise ModelError(
                         f"Model {self.name!r}: {group}[{key!r}] has shape {np.shape(array)} but dims {tuple(dims)}."
                     )
 
-        if not self.reports_variables and (self.generated is None or not self.is_real):
-            raise ModelError(
-                f"Model {self.name!r}: variables that are not reported are real, and `generated` gives the parameters."
-            )
+        if not self.reports_variables and self.generated is None:
+            raise ModelError(f"Model {self.name!r}: its variables are not reported, so it needs `generated`.")
 
     def __getstate__(self) -> dict[str, Any]:
         # compiled programs (mcmc/execution/program_cache.py) are not part of a model: a copy has none
@@ -207,6 +209,35 @@ class Model:
     def from_jax(cls, log_density: Callable[[Any], Any], example: Any, **options: Any) -> Model:
         """Make a model of a JAX function of any tree of arrays, like `example`; see `bridges.jax.from_jax`."""
         made: Model = _later("batchnuts.bridges.jax", "from_jax")(log_density, example, **options)
+        return made
+
+    @classmethod
+    def from_joint_distribution(cls, distribution: Any, pinned: Mapping[str, Any] | None = None, **named: Any) -> Model:
+        """Make a model of a joint distribution of TensorFlow Probability, given values of some of its parts.
+
+        distribution: any `tfd.JointDistribution*`, or one that is pinned already. The values of parts by name are
+        keywords, or the mapping `pinned` (for parts with the name of another argument, or `inner.x` within a nested
+        one). Further keywords: `name`, `dims`, `coords`, `initializer` of the model. Free parts are reported by name;
+        their supports are those of the distributions' default bijectors. The model has the functions `prior`,
+        `predictive` and `log_likelihood` where the distributions have what they need.
+
+        Raises ModelError for names, shapes and dtypes that do not fit, for free parts that are discrete or have no
+        bijector, and for a model that fails.
+        """
+        made: Model = _later("batchnuts.bridges.joint_distribution", "from_joint_distribution")(
+            distribution, pinned, **named
+        )
+        return made
+
+    @classmethod
+    def from_inference_gym(cls, target: Any, **named: Any) -> Model:
+        """Make a model of a target of the Inference Gym: an object, or the name of one that needs no arguments.
+
+        Reported are its sample transformations, by name; the group `ground_truth` of the output has what the target
+        knows of them: mean, standard deviation and their standard errors. Keywords: `name`, `dims`, `coords` of the
+        model. Raises ModelError for other objects, unknown names, and targets that need a download.
+        """
+        made: Model = _later("batchnuts.bridges.inference_gym", "from_inference_gym")(target, **named)
         return made
 
     @property
@@ -391,7 +422,7 @@ class Model:
 
 _FIELDS = frozenset(
     {
-        "initializer", "observed_data", "constant_data", "batched_value_and_gradient",
+        "initializer", "observed_data", "constant_data", "ground_truth", "batched_value_and_gradient",
         "generated", "log_likelihood", "predictive", "prior", "dims", "coords",
     }
 )  # fmt: skip

@@ -1,9 +1,9 @@
 """A run's draws in ArviZ's schema, as they are saved (saving.py) and returned.
 
 Groups: `posterior` (the values of the model's variables, and what it generates from them), `sample_stats`,
-`observed_data`, `constant_data`, `adaptation` (the metric, of the real numbers that the sampler moves), for a run that
-was interrupted, `unfinished` (the draws that only some chains had made), and as the model has functions for them:
-`log_likelihood`, `posterior_predictive`, `prior`, `prior_predictive`. Dimensions are (chain, draw, ...).
+`observed_data`, `constant_data`, `ground_truth`, `adaptation` (the metric, of the real numbers that the sampler moves),
+for a run that was interrupted, `unfinished` (the draws that only some chains had made), and as the model has functions
+for them: `log_likelihood`, `posterior_predictive`, `prior`, `prior_predictive`. Dimensions are (chain, draw, ...).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import batchnuts
 from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draws import Draws, draw_bytes
-from batchnuts.mcmc.model import Data, Model, ModelError
+from batchnuts.mcmc.model import DATA_GROUPS, Data, Model, ModelError
 from batchnuts.mcmc.quantities import PRIOR_DRAWS, Arrays, Quantities, has_quantities
 from batchnuts.mcmc.saving import OVERHEAD
 from batchnuts.mcmc.settings import SamplerSettings
@@ -63,8 +63,8 @@ def to_datasets(
             attrs={**attributes, "useful_gradients": draws.useful_gradients, "utilization": float(draws.utilization)},
         ),
     }
-    for name, data in (("observed_data", model.observed_data), ("constant_data", model.constant_data)):
-        if data:
+    for name in DATA_GROUPS:
+        if data := getattr(model, name):
             groups[name] = _data_group(data, labels, attributes)
     for name, arrays in found.items():
         there = {"chain": [0], "draw": np.arange(PRIOR_DRAWS)} if name.startswith("prior") else samples
