@@ -6,7 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from batchnuts.bridges.sections import JaxOptions, build_jax
+from batchnuts.bridges.sections import (
+    JaxOptions,
+    NumpyroOptions,
+    PymcOptions,
+    build_jax,
+    build_numpyro,
+    build_pymc,
+)
 from batchnuts.mcmc.model import Model
 from batchnuts.settings.schema import Settings
 
@@ -25,4 +32,6 @@ class Bridge:
 
 BRIDGES: dict[str, Bridge] = {
     "jax": Bridge(JaxOptions, build_jax, "jax"),
+    "numpyro": Bridge(NumpyroOptions, build_numpyro, "jax"),
+    "pymc": Bridge(PymcOptions, build_pymc, "jax"),
 }
