@@ -94,6 +94,8 @@ def from_jax(
         raise ModelError(f"Model {title!r}: log_density is {shown(log_density)}; expected a function.{swapped}")
     if unknown := sorted(fields.keys() - set(_FIELDS)):
         raise ModelError(f"Model {title!r}: there is no field {unknown[0]!r}{nearest(unknown[0], _FIELDS)}.")
+    from batchnuts.bridges.tracing import around
+
     values = layout_of(title, example, dtype)
     for role in _FUNCTIONS:
         if fields.get(role) is not None and not callable(fields[role]):
@@ -129,7 +131,7 @@ def from_jax(
     )
     if model.initializer is None:
         numbers = {name: np.asarray(leaf, dtype) for name, leaf in values.by_name(example).items()}
-        object.__setattr__(model, "initializer", functools.partial(_around, model.unconstrain(numbers)))
+        object.__setattr__(model, "initializer", functools.partial(around, model.unconstrain(numbers), RADIUS))
     return model
 
 
@@ -137,11 +139,6 @@ def require_jax(title: str) -> None:
     """Raise ModelError where JAX is not installed."""
     if not has_jax():
         raise ModelError(f"Model {title!r} needs JAX, which is not installed: pip install 'batchnuts[jax]'.")
-
-
-def _around(center: NDArray[Any], rng: np.random.Generator, chains: int) -> NDArray[Any]:
-    """Starts [chains, dimension] near a position [dimension]."""
-    return center + rng.uniform(-RADIUS, RADIUS, size=(chains, center.size))
 
 
 def _of_tree(function: Callable[..., Any], layout: Layout, values: Mapping[str, Any], *more: Any) -> Any:
@@ -408,11 +405,13 @@ def _transformed(
     title: str, log_density: Callable[[Tree], Any], change: _Change, dtype: DType, fields: dict[str, Any]
 ) -> Model:
     """A Model whose variables are the unconstrained leaves, and which reports the values."""
+    from batchnuts.bridges.tracing import around
+
     prior = fields.pop("prior", None)
     if prior is not None and change.inverse is None:
         raise ModelError(f"Model {title!r}: its prior gives values, so the transform needs its inverse.")
     generated = fields.pop("generated", None)
-    fields.setdefault("initializer", functools.partial(_around, change.start))
+    fields.setdefault("initializer", functools.partial(around, change.start, RADIUS))
     dims = {name: _axes(name, shape) for name, shape in change.values.shapes.items()} | dict(
         fields.pop("dims", None) or {}
     )

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchnuts.bridges import inference_gym, joint_distribution
-from batchnuts.bridges.sections import JaxOptions, build_jax
+from batchnuts.bridges.sections import (
+    JaxOptions,
+    NumpyroOptions,
+    PymcOptions,
+    build_jax,
+    build_numpyro,
+    build_pymc,
+)
 from batchnuts.mcmc.model import Model
 from batchnuts.settings.schema import Settings
 
@@ -28,4 +35,6 @@ BRIDGES: dict[str, Bridge] = {
     "jax": Bridge(JaxOptions, build_jax, "jax"),
     "joint_distribution": Bridge(joint_distribution.JointDistributionOptions, joint_distribution.build, "tensorflow"),
     "inference_gym": Bridge(inference_gym.GymOptions, inference_gym.build, "tensorflow"),
+    "numpyro": Bridge(NumpyroOptions, build_numpyro, "jax"),
+    "pymc": Bridge(PymcOptions, build_pymc, "jax"),
 }

@@ -5,16 +5,19 @@ Importing this module imports none of the libraries.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
+from batchnuts.data import read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
-from batchnuts.settings.schema import Settings, shown
+from batchnuts.settings.schema import Settings, nearest, shown
 from batchnuts.settings.yaml import ConfigError
-from batchnuts.target import VariableOptions, in_full
+from batchnuts.target import DataOptions, VariableOptions, in_full
 from batchnuts.users_code import imported, refuse_other_than_place
 
 Tree = Any
@@ -92,6 +95,107 @@ def build_jax(options: JaxOptions) -> Model:
             **functions,
         ),
     )
+
+
+class NumpyroOptions(Settings):
+    """A NumPyro model, with its arguments."""
+
+    numpyro: str = Field(description="your NumPyro model, as package.module:function")
+    args: list[Any] = Field(default_factory=list, description="its positional arguments; a list of numbers is an array")
+    kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="its keyword arguments; lists of numbers are arrays"
+    )
+    data: DataOptions | None = Field(
+        None,
+        description="a file whose columns are its arguments of their names, or its argument `data`, in a dict: "
+        "{path, columns}",
+    )
+    dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
+    dims: dict[str, list[str]] = Field(default_factory=dict, description="names of axes, by the name of a site")
+    coords: dict[str, list[Any]] = Field(
+        default_factory=dict, description="labels by the name of an axis, which is that of a plate"
+    )
+
+    @model_validator(mode="after")
+    def _place(self) -> NumpyroOptions:
+        refuse_other_than_place("numpyro", self.numpyro)
+        return self
+
+
+def build_numpyro(options: NumpyroOptions) -> Model:
+    """Make the model; raises ConfigError for what cannot be imported or does not fit."""
+    model = imported("numpyro", options.numpyro)
+    args, kwargs, labels = _arguments("numpyro", model, options)
+    named = {"name": options.numpyro, "dims": options.dims, "coords": {**labels, **options.coords}}
+    return built("numpyro", lambda: Model.from_numpyro(model, *args, dtype=options.dtype, **named, **kwargs))
+
+
+class PymcOptions(Settings):
+    """A PyMC model, or a function that makes one, with its arguments."""
+
+    pymc: str = Field(description="your pymc.Model, or a function that makes one, as package.module:name")
+    args: list[Any] = Field(default_factory=list, description="the function's arguments; a list of numbers is an array")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="its keyword arguments")
+    data: DataOptions | None = Field(
+        None,
+        description="a file whose columns are its arguments of their names, or its argument `data`, in a dict: "
+        "{path, columns}",
+    )
+    dtype: DType | None = Field(None, description="precision of the sampler's arithmetic; null: that of the model")
+
+    @model_validator(mode="after")
+    def _place(self) -> PymcOptions:
+        refuse_other_than_place("pymc", self.pymc)
+        return self
+
+
+def build_pymc(options: PymcOptions) -> Model:
+    """Make the model; raises ConfigError for what cannot be imported or does not fit."""
+    model = imported("pymc", options.pymc, function=False)
+    is_function = inspect.isroutine(model) or isinstance(model, functools.partial)
+    if is_function:
+        args, kwargs, _ = _arguments("pymc", model, options)
+        model = called("pymc", options.pymc, model, *args, **kwargs)
+        if model is None:
+            raise ConfigError(f"model.pymc: the function {options.pymc!r} gives None; expected it to return the model.")
+    elif options.args or options.kwargs or options.data is not None:
+        raise ConfigError(
+            f"model.pymc: {options.pymc!r} is a {type(model).__name__}, so args, kwargs and data have no effect; name "
+            "a function that makes the model of them."
+        )
+    return built("pymc", lambda: Model.from_pymc(model, name=options.pymc, dtype=options.dtype))
+
+
+def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[str, Any], dict[str, list[str]]]:
+    """Positional and keyword arguments of a config, with the columns of its data; labels of categories by name.
+
+    Raises ConfigError for data that the function does not take, and arguments that are given twice.
+    """
+    dtype = options.dtype or "float64"
+    args = [arrays_of(value, dtype, "int32") for value in options.args]
+    kwargs = {name: arrays_of(value, dtype, "int32") for name, value in options.kwargs.items()}
+    if options.data is None:
+        return args, kwargs, {}
+    if options.data.observed:
+        raise ConfigError(f"model.data.observed: which data are observed is said by the model ({key}); leave it out.")
+    found = read_columns(options.data.path, options.data.asked(), dtype)
+    try:
+        takes = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        takes = list(found.arrays)
+    columns: dict[str, Any] = {"data": found.arrays} if "data" in takes else dict(found.arrays)
+    for name in columns:
+        if name in kwargs:
+            raise ConfigError(
+                f"model.kwargs.{name}: this argument is a column of model.data too; leave one of them out."
+            )
+        if name not in takes and "kwargs" not in takes:
+            hint = nearest(name, takes) or f"; it takes ({', '.join(takes)})"
+            raise ConfigError(
+                f"model.data: the column {name!r} is no argument of the model{hint}. Choose columns by "
+                "model.data.columns, by new names if need be: {argument: column}."
+            )
+    return args, {**kwargs, **columns}, found.labels
 
 
 def built(key: str, make: Callable[[], Model]) -> Model:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
+import re
 import sys
 import sysconfig
 import traceback
@@ -23,15 +26,45 @@ def place_in_users_code(error: BaseException) -> str:
     """The last line outside of libraries that an error passed through, as ` at file:line`; empty if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith((*_LIBRARIES, sys.prefix, "<frozen"))]
+    own = [f for f in own if f.filename.endswith((".py", ">"))]  # not what PyTensor writes into files of its own
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
 def text_of(error: BaseException) -> str:
     """An error's kind and text in one line, shortened where it is long."""
-    text = " ".join(str(error).split())
+    text = " ".join(re.split(_OF_TRACING, str(error))[0].split())
     return f"{type(error).__name__}: {text[:_MOST_CHARACTERS]}{'...' if len(text) > _MOST_CHARACTERS else ''}"
+
+
+_OF_TRACING = "The error occurred while tracing|This concrete value was not available|See https://docs.jax.dev"
+"""What JAX adds to its errors; it is about our functions."""
 
 
 def failed(title: str, what: str, error: BaseException) -> ModelError:
     """The error where a user's function fails: `what` says when."""
-    return ModelError(f"Model {title!r}: {what} failed with {text_of(error)}{place_in_users_code(error)}")
+    advice = ""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if kinds & {"ConcretizationTypeError", "TracerArrayConversionError"}:
+        advice = (
+            ". JAX traces it: write branches on values with jax.numpy.where or jax.lax.cond, and use jax.numpy "
+            "for what depends on them, in place of numpy"
+        )
+    return ModelError(f"Model {title!r}: {what} failed with {text_of(error)}{place_in_users_code(error)}{advice}.")
+
+
+def require(title: str, module: str, oldest: tuple[int, ...], extra: str) -> None:
+    """Import a library. Raises ModelError where it is not installed, cannot be imported, or is too old."""
+    install = f"pip install 'batchnuts[{extra}]'"
+    try:
+        version = importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:
+        raise ModelError(f"A model of {title} needs {title}, which is not installed: {install}.") from None
+    if tuple(int(part) for part in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
+        needed = ".".join(map(str, oldest))
+        raise ModelError(f"{title} {version} is too old; batchnuts works with {needed} and later: {install}.")
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise ModelError(
+            f"{title} {version} cannot be imported: {text_of(error)}. A newer one may do: {install}."
+        ) from error

@@ -7,7 +7,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType
 from typing import Any, get_args
@@ -81,10 +81,22 @@ def _files_of(model: Model) -> set[str]:
 
 
 def _codes_of(function: Any) -> list[CodeType]:
-    """Of a function; of functools.partial too, with those among what it binds, as bridges bind the user's function."""
-    bound = getattr(function, "args", ()) if isinstance(function, functools.partial) else ()
-    found = [getattr(f, "__code__", None) for f in (getattr(function, "func", function), *bound)]
+    """Of a function; of functools.partial too, with those of functions that it binds, as bridges bind the user's."""
+    bound = function.args if isinstance(function, functools.partial) else ()
+    found = [getattr(f, "__code__", None) for given in (function, *bound) for f in _unwrapped(given)]
     return [code for code in found if code is not None]
+
+
+def _unwrapped(function: Any) -> Iterator[Any]:
+    """It, and the functions in partials, decorators and NumPyro's handlers around them."""
+    for _ in range(20):
+        yield function
+        inner = next(
+            (f for name in ("func", "__wrapped__", "fn") if callable(f := getattr(function, name, None))), None
+        )
+        if inner is None:
+            return
+        function = inner
 
 
 _BRIDGES = Path(__file__).resolve().parents[1] / "bridges"

@@ -240,6 +240,18 @@ class Model:
         made: Model = _later("batchnuts.bridges.inference_gym", "from_inference_gym")(target, **named)
         return made
 
+    @classmethod
+    def from_numpyro(cls, model: Any, *args: Any, **kwargs: Any) -> Model:
+        """Make a model of a NumPyro model and its arguments; see `bridges.numpyro.from_numpyro`."""
+        made: Model = _later("batchnuts.bridges.numpyro", "from_numpyro")(model, *args, **kwargs)
+        return made
+
+    @classmethod
+    def from_pymc(cls, model: Any, **options: Any) -> Model:
+        """Make a model of a PyMC model; see `bridges.pymc.from_pymc`."""
+        made: Model = _later("batchnuts.bridges.pymc", "from_pymc")(model, **options)
+        return made
+
     @property
     def is_real(self) -> bool:
         """Whether no variable has a support: then a position holds the values themselves."""

@@ -1,0 +1,533 @@
+"""`Model.from_numpyro`: a NumPyro model as a Model, whose variables are the unconstrained values of its latent sites.
+
+NumPyro's own functions give the log-density and the values of sites (`numpyro.infer.util`), and run the user's function
+each time that they are traced. What is known of sites beforehand (shapes, plates, observations) comes from one trace of
+abstract values, in which nothing is computed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype
+from batchnuts.bridges.users import failed, require
+from batchnuts.mcmc.model import Data, DType, Model
+from batchnuts.mcmc.variables import ModelError, Variable
+from batchnuts.settings.schema import nearest, shown
+from batchnuts.stopping import say
+
+require("NumPyro", "numpyro", (0, 19), "numpyro")
+
+import jax  # noqa: E402
+import numpyro  # noqa: E402
+from numpyro import distributions  # noqa: E402
+from numpyro import handlers as effects  # noqa: E402
+from numpyro.infer import init_to_uniform  # noqa: E402
+from numpyro.infer import util as infer  # noqa: E402
+
+Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""A model and its arguments."""
+
+OPTIONS = ("name", "dtype", "dims", "coords", "init_strategy")
+"""Keywords that are not the model's."""
+
+_RESERVED = frozenset({"chain", "draw"})
+_HANDLERS = threading.RLock()
+"""NumPyro keeps the handlers in force in one list for all threads."""
+
+
+def from_numpyro(
+    model: Any,
+    *args: Any,
+    name: str | None = None,
+    dtype: DType = "float32",
+    dims: Mapping[str, Sequence[str]] | None = None,
+    coords: Mapping[str, Sequence[Any]] | None = None,
+    init_strategy: Callable[..., Any] | None = None,
+    **kwargs: Any,
+) -> Model:
+    """Make a model of a NumPyro model and the arguments with which it is called.
+
+    Reported are its latent sites and its deterministic ones, under their names. Axes have the names of plates; `dims`
+    names others, by the name of a site, and `coords` labels axes (of a plate, by its name). Observed sites give the
+    observed data, pointwise log-likelihoods and posterior predictions; draws of the prior are made by running the
+    model, unless it has factors or a prior that cannot be drawn.
+
+    dtype: NumPyro computes in it, whatever `jax_enable_x64` says. init_strategy: one of `numpyro.infer.init_to_*`;
+    default: uniform on (-2, 2) in unconstrained space, as NumPyro does. A model's own argument with the name of such an
+    option is bound beforehand, by functools.partial.
+
+    Raises ModelError for models that cannot be sampled: discrete latent sites, subsamples, `numpyro.param`, no latent
+    site, wrong arguments, data that do not fit, and what the model itself raises.
+    """
+    title = name or _name_of(model)
+    _refuse_others(model)
+    _check_arguments(title, model, args, kwargs)
+    _check_data(title, args, kwargs, dtype)
+    bound: Bound = (model, args, kwargs)
+    found = _found_sites(title, bound, dtype)
+    names = _AxisNames(title, found, dict(dims or {}))
+    seed = np.zeros(2, "uint32")
+    zeros = {_free_name(name): np.zeros(shape, dtype) for name, shape in found.free.items()}
+    functions: dict[str, Any] = {}
+    if any(site.kind == "observed" for site in found.sites):
+        functions["log_likelihood"] = functools.partial(_log_likelihood, *bound)
+        predictive = functools.partial(_predictive, *bound)
+
+        def predict(seed: Any, *values: Any) -> Any:
+            return predictive(dict(zip(zeros, values, strict=True)), seed)
+
+        if can_be_traced(title, "posterior predictive draws", predict, seed, *zeros.values()):
+            functions["predictive"] = predictive
+    improper = [site.name for site in found.sites if site.improper]
+    if improper:
+        say(f"Model {title!r}: there will be no draws of the prior, since that of {improper[0]!r} is improper.")
+    elif not any(site.kind == "factor" for site in found.sites):
+        prior = functools.partial(_prior, *bound)
+        if can_be_traced(title, "draws of the prior", lambda seed, _: prior(seed), seed, np.zeros((), dtype)):
+            functions["prior"] = functools.partial(in_dtype, prior, dtype)
+    reported = [site.name for site in found.sites if site.kind in ("latent", "deterministic")]
+    return Model(
+        name=title,
+        log_density=functools.partial(_log_density, *bound),
+        dimension=sum(array.size for array in zeros.values()),
+        dtype=dtype,
+        variables=tuple(Variable(name, array.shape) for name, array in zeros.items()),
+        structured=True,
+        reports_variables=False,
+        library="jax",
+        initializer=None if init_strategy is None else _initializer(title, bound, init_strategy, dtype),
+        observed_data=_observed_data(title, bound, found, names, dtype),
+        generated=functools.partial(_values, *bound),
+        dims={name: names.of(name) for name in reported},
+        coords=dict(coords or {}),
+        **functions,
+    )
+
+
+def _name_of(model: Any) -> str:
+    inner = _users_function(model)
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _users_function(model: Any) -> Any:
+    """The user's function in handlers and partials around it."""
+    while True:
+        inner = getattr(model, "fn", None) or getattr(model, "func", None) or getattr(model, "__wrapped__", None)
+        if not callable(inner):
+            return model
+        model = inner
+
+
+# What is not a model
+
+
+def _refuse_others(model: Any) -> None:
+    if isinstance(model, str):
+        raise ModelError(
+            f"The NumPyro model is the text {model!r}; expected the function itself. (A config names one, as "
+            "`model: {numpyro: package.module:function}`.)"
+        )
+    if isinstance(model, (numpyro.infer.MCMC, numpyro.infer.mcmc.MCMCKernel)):
+        raise ModelError(
+            f"The NumPyro model is a {type(model).__name__}, which is a sampler; expected the function that it samples."
+        )
+    if isinstance(model, distributions.Distribution):
+        raise ModelError(
+            f"The NumPyro model is the distribution {type(model).__name__}; expected a function, as "
+            f"`lambda: numpyro.sample('x', distribution)`."
+        )
+    if not callable(model):
+        called = " (give the function, without calling it)" if model is None else ""
+        raise ModelError(
+            f"The NumPyro model is {shown(model)}{called}; expected a function with `numpyro.sample` statements."
+        )
+
+
+def _check_arguments(title: str, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    function = _users_function(model)
+    given = model if isinstance(model, functools.partial) else function
+    try:
+        signature = inspect.signature(given)
+    except (TypeError, ValueError):
+        return
+    taken = [option for option in OPTIONS if option in signature.parameters]
+    if isinstance(model, functools.partial):
+        taken = [option for option in taken if option not in model.keywords]
+    if taken:
+        raise ModelError(
+            f"Model {title!r}: its argument {taken[0]!r} has the name of an option of from_numpyro; bind it "
+            f"beforehand: functools.partial({title}, {taken[0]}=...)."
+        )
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        unknown = next((key for key in kwargs if key not in signature.parameters), "")
+        hint = nearest(unknown, (*signature.parameters, *OPTIONS)) if unknown else ""
+        raise ModelError(
+            f"Model {title!r} takes {signature}, but the arguments given do not fit: {error}{hint}."
+        ) from None
+
+
+def _check_data(title: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], dtype: DType) -> None:
+    """Raise ModelError for numbers that JAX without 64 bits would silently wrap or turn into infinity."""
+    if dtype == "float64":
+        return
+    for path, leaf in jax.tree_util.tree_flatten_with_path((args, dict(kwargs)))[0]:
+        kind = getattr(getattr(leaf, "dtype", None), "kind", "")
+        if not isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or kind not in "iuf":
+            continue
+        array = np.asarray(leaf)
+        if array.dtype.itemsize < 8 and array.dtype != np.uint32:
+            continue
+        with np.errstate(over="ignore"):
+            narrow = array.astype("float32" if kind == "f" else "int32")
+        changed = (narrow != array) if kind != "f" else np.isinf(narrow) & np.isfinite(array)
+        if changed.any():
+            key = path[1]
+            where = repr(getattr(key, "key", getattr(key, "idx", key)))
+            raise ModelError(
+                f"Model {title!r}: the argument {where} ({array.dtype}) has {array[changed].flat[0]}, which does not "
+                f"fit into {narrow.dtype}; rescale it, or set dtype='float64'."
+            )
+
+
+# Its sites
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is known of a site before any value is."""
+
+    name: str
+    kind: str
+    """"latent", "observed", "factor" or "deterministic"."""
+    plates: tuple[tuple[str, int], ...] = ()
+    """Names and dimensions (-1 the last) of the plates around it."""
+    event_dims: int = 0
+    event_names: tuple[str, ...] = ()
+    """Of `infer={"event_dims": ...}`."""
+    improper: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one trace of a model tells."""
+
+    sites: list[Site]
+    """In the model's order."""
+    shapes: dict[str, tuple[int, ...]]
+    """Of their values, but for factors."""
+    free: dict[str, tuple[int, ...]]
+    """Of the unconstrained values of latent sites."""
+    values: dict[str, Any]
+    """Of observed sites: arrays, or JAX's tracers of what the model computes."""
+
+
+def _key(seed: int) -> NDArray[Any]:
+    return np.array([0, seed], "uint32")
+
+
+def _first_trace(bound: Bound, key: Any, strategy: Any = init_to_uniform) -> Any:
+    """A trace at values that a strategy gives."""
+    model, args, kwargs = bound
+    with _HANDLERS:
+        seeded = effects.substitute(effects.seed(model, key), substitute_fn=strategy)
+        return effects.trace(seeded).get_trace(*args, **kwargs)
+
+
+def _found_sites(title: str, bound: Bound, dtype: DType) -> Found:
+    """The model's sites; raises ModelError where it cannot be sampled."""
+    sites: list[Site] = []
+    observed: dict[str, Any] = {}
+
+    def run(key: Any, _: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        with _WholePlates(title):
+            trace = _first_trace(bound, key)
+        sites[:] = [site for name, found in trace.items() if (site := _site(title, name, found)) is not None]
+        observed.update({site.name: trace[site.name]["value"] for site in sites if site.kind == "observed"})
+        free = {site.name: _unconstrained(trace[site.name]) for site in sites if site.kind == "latent"}
+        return {site.name: trace[site.name]["value"] for site in sites if site.kind != "factor"}, free
+
+    try:
+        shapes, free = LIBRARY.result_shapes(run, _key(0), np.zeros((), dtype))
+    except ModelError:
+        raise
+    except Exception as error:
+        raise failed(title, "running it to find its sites", error) from error
+    if not free:
+        known = ", ".join(f"{site.name} ({site.kind})" for site in sites)
+        raise ModelError(
+            f"Model {title!r} has no latent site, so there is nothing to sample; "
+            + (f"its sites are {known}." if known else "it has no `numpyro.sample` statement.")
+        )
+    if reserved := sorted(_RESERVED & {site.name for site in sites}):
+        raise ModelError(f"Model {title!r}: a site cannot be called {reserved[0]!r}, an axis of the output; rename it.")
+    in_order = {site.name: free[site.name] for site in sites if site.kind == "latent"}
+    return Found(sites, shapes, in_order, observed)
+
+
+def _site(title: str, name: str, site: Mapping[str, Any]) -> Site | None:
+    """One site of a trace, None where it is none to report; raises ModelError for one that cannot be sampled."""
+    here = f"Model {title!r}: its site {name!r}"
+    plates = tuple((frame.name, frame.dim) for frame in site.get("cond_indep_stack", ()))
+    match site["type"]:
+        case "param":
+            raise ModelError(
+                f"{here} is a `numpyro.param`, which is to be optimized; give it a prior by `numpyro.sample`, or make "
+                "it a constant."
+            )
+        case "mutable":
+            raise ModelError(f"{here} is a `numpyro.mutable`, whose value changes from call to call; leave it out.")
+        case "deterministic":
+            return Site(name, "deterministic", plates)
+        case "sample":
+            pass
+        case _:
+            return None
+    distribution = site["fn"]
+    if _is_factor(distribution):
+        return Site(name, "factor")
+    known = (plates, distribution.event_dim, tuple(site["infer"].get("event_dims", ())))
+    if site["is_observed"]:
+        _check_observed(here, site)
+        return Site(name, "observed", *known)
+    kind = type(_innermost(distribution)).__name__
+    if distribution.support.is_discrete:
+        raise ModelError(
+            f"{here} is a discrete latent variable ({kind}), which NUTS cannot sample; sum it out (a mixture is "
+            "`dist.MixtureSameFamily`, a hidden Markov chain a `jax.lax.scan` of its forward algorithm in "
+            "`numpyro.factor`), or observe it. NumPyro's enumeration is not taken over."
+        )
+    if isinstance(_innermost(distribution), distributions.Delta):
+        raise ModelError(f"{here} has a delta distribution; use `numpyro.deterministic` for a value without noise.")
+    return Site(name, "latent", *known, isinstance(_innermost(distribution), distributions.ImproperUniform))
+
+
+def _check_observed(here: str, site: Mapping[str, Any]) -> None:
+    """Raise ModelError where value and distribution blow each other up, as [8, 1] and [8] do to [8, 8]."""
+    value, expected = np.shape(site["value"]), tuple(site["fn"].shape())
+    try:
+        both = np.broadcast_shapes(value, expected)
+    except ValueError:
+        both = None
+    if both not in (value, expected):
+        raise ModelError(
+            f"{here} has observations of shape {value}, but its distribution has shape {expected} (batch "
+            f"{tuple(site['fn'].batch_shape)}, event {tuple(site['fn'].event_shape)}); give data of that shape."
+        )
+
+
+def _innermost(distribution: Any) -> Any:
+    """Without masks, expansions and reinterpreted axes around it."""
+    wrappers = (
+        distributions.Independent,
+        distributions.ExpandedDistribution,
+        distributions.MaskedDistribution,
+    )
+    while isinstance(distribution, wrappers):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def _is_factor(distribution: Any) -> bool:
+    return isinstance(_innermost(distribution), distributions.Unit)
+
+
+def _unconstrained(site: Mapping[str, Any]) -> Any:
+    with infer.helpful_support_errors(site):
+        return distributions.biject_to(site["fn"].support).inv(site["value"])
+
+
+class _AxisNames:
+    """Names of axes: a plate's where it runs along one, else those that the user gives, else ArviZ's."""
+
+    def __init__(self, title: str, found: Found, given: dict[str, Sequence[str]]) -> None:
+        reported = {site.name: site for site in found.sites if site.kind != "factor"}
+        for name, axes in given.items():
+            if name not in reported:
+                hint = nearest(name, reported) or f"; its sites are {', '.join(reported)}"
+                raise ModelError(f"Model {title!r}: dims has {name!r}, which is no site of it{hint}.")
+            if len(axes) != len(found.shapes[name]):
+                raise ModelError(
+                    f"Model {title!r}: dims names {len(axes)} axes of {name!r}, which has shape {found.shapes[name]}."
+                )
+        lengths: dict[str, int] = {}
+        self._names: dict[str, tuple[str, ...]] = {}
+        for name, site in reported.items():
+            shape = found.shapes[name]
+            axes = list(given.get(name) or _axes_of(site, shape))
+            for axis, length in enumerate(shape):
+                if lengths.setdefault(axes[axis], length) != length or axes[axis] in _RESERVED:
+                    axes[axis] = f"{name}_dim_{axis}"
+            self._names[name] = tuple(axes)
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """Of a site's axes."""
+        return self._names[name]
+
+
+def _axes_of(site: Site, shape: tuple[int, ...]) -> list[str]:
+    """By plates, whose dimensions count from the last axis of a batch; of a deterministic site from the first axis."""
+    axes = [f"{site.name}_dim_{axis}" for axis in range(len(shape))]
+    events = site.event_dims
+    if site.kind == "deterministic" and site.plates:
+        events = len(shape) + min(dim for _, dim in site.plates)
+    for name, dim in site.plates:
+        if 0 <= (axis := len(shape) - events + dim) < len(shape):
+            axes[axis] = name
+    named = site.event_names[: site.event_dims]
+    for place, name in enumerate(named):
+        axes[len(shape) - site.event_dims + place] = name
+    return axes
+
+
+# Functions of a draw. Each begins with the user's function and its arguments.
+
+
+class _DefaultKey(numpyro.primitives.Messenger):  # type: ignore[misc]
+    """A key for `numpyro.prng_key` statements, as NumPyro's samplers give them."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Of NumPyro's interface."""
+        if msg["type"] == "prng_key" and msg["value"] is None:
+            msg["value"] = jax.random.key(0)
+
+
+class _WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
+    """Refuses plates that take a subsample of their rows."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Of NumPyro's interface; raises ModelError."""
+        if msg["type"] == "plate" and msg["args"][1] is not None and msg["args"][1] < msg["args"][0]:
+            raise ModelError(
+                f"Model {self._title!r}: its plate {msg['name']!r} takes a random subsample of {msg['args'][1]} of "
+                f"{msg['args'][0]} rows, and the posterior given all of them cannot be sampled so; leave out "
+                "subsample_size."
+            )
+
+
+class _Unobserved(numpyro.primitives.Messenger):  # type: ignore[misc]
+    """Draws observed sites anew, in place of their data."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Of NumPyro's interface."""
+        if msg["type"] == "sample" and msg["is_observed"] and not _is_factor(msg["fn"]):
+            msg["is_observed"] = False
+            msg["value"] = None
+
+
+def _free_name(name: str) -> str:
+    return f"unconstrained({name})"
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Unconstrained values by the names of sites."""
+    return {name[len("unconstrained(") : -1]: value for name, value in values.items()}
+
+
+def _log_density(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> Any:
+    with _HANDLERS:
+        return -infer.potential_energy(_DefaultKey(model), args, kwargs, _plain(values))
+
+
+def _values(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of latent and deterministic sites."""
+    with _HANDLERS:
+        found: dict[str, Any] = infer.constrain_fn(
+            _DefaultKey(model), args, kwargs, _plain(values), return_deterministic=True
+        )
+    return found
+
+
+def _trace_at(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any = None
+) -> Any:
+    """The trace at a draw's values; with a seed, observed sites are drawn anew."""
+    latent = _values(model, args, kwargs, values)
+    inner = _DefaultKey(model) if seed is None else effects.seed(_Unobserved(model), seed)
+    return effects.trace(effects.substitute(inner, data=latent)).get_trace(*args, **kwargs)
+
+
+def _log_likelihood(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    with _HANDLERS:
+        trace = _trace_at(model, args, kwargs, values)
+        return {name: site["fn"].log_prob(site["value"]) for name, site in trace.items() if _is_observed(site)}
+
+
+def _predictive(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any
+) -> dict[str, Any]:
+    with _HANDLERS:
+        names = [name for name, site in _trace_at(model, args, kwargs, values).items() if _is_observed(site)]
+        trace = _trace_at(model, args, kwargs, values, seed)
+        return {name: trace[name]["value"] for name in names}
+
+
+def _prior(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any) -> dict[str, Any]:
+    with _HANDLERS:
+        plain = effects.trace(effects.seed(model, seed)).get_trace(*args, **kwargs)
+        trace = effects.trace(effects.seed(_Unobserved(model), seed)).get_trace(*args, **kwargs)
+        latent = [name for name, site in plain.items() if site["type"] == "sample" and not site["is_observed"]]
+        return {_free_name(name): _unconstrained(trace[name]) for name in latent}
+
+
+def _is_observed(site: Mapping[str, Any]) -> bool:
+    return site["type"] == "sample" and site["is_observed"] and not _is_factor(site["fn"])
+
+
+# What is computed beforehand
+
+
+def _observed_data(title: str, bound: Bound, found: Found, names: _AxisNames, dtype: DType) -> Data:
+    """The observations by name, with the names of their axes; without those that depend on latent sites."""
+    values = {site.name: found.values[site.name] for site in found.sites if site.kind == "observed"}
+    computed = sorted(name for name, value in values.items() if isinstance(value, jax.core.Tracer))
+    if computed:  # within the model, of data
+        compiled = LIBRARY.compiled(lambda key, _: [_first_trace(bound, key)[name]["value"] for name in computed])
+        first, other = (compiled(_key(seed), np.zeros((), dtype)) for seed in (0, 1))
+        for name, one, two in zip(computed, first, other, strict=True):
+            values[name] = one
+            if not np.array_equal(one, two, equal_nan=True):
+                del values[name]
+    return {name: (names.of(name), np.asarray(value)) for name, value in values.items()}
+
+
+def _initializer(title: str, bound: Bound, strategy: Any, dtype: DType) -> Callable[[np.random.Generator, int], Any]:
+    """Starts by one of NumPyro's strategies: unconstrained values by name [chains, ...]."""
+    if not callable(strategy):
+        raise ModelError(
+            f"Model {title!r}: init_strategy is {shown(strategy)}; expected one of numpyro.infer.init_to_*."
+        )
+
+    def one(key: Any, _: Any) -> dict[str, Any]:
+        with _HANDLERS:
+            trace = _first_trace(bound, key, strategy)
+            latent = [name for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]]
+            return {_free_name(name): _unconstrained(trace[name]) for name in latent}
+
+    many = LIBRARY.compiled(jax.vmap(one, in_axes=(0, None)))
+
+    def starts(rng: np.random.Generator, chains: int) -> dict[str, NDArray[Any]]:
+        keys = rng.integers(0, 2**32, size=(chains, 2), dtype="uint32")
+        try:
+            found = many(keys, np.zeros((), dtype))
+        except Exception as error:
+            raise failed(title, "its init_strategy", error) from error
+        return {name: np.asarray(value) for name, value in found.items()}
+
+    return starts

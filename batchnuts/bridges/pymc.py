@@ -1,0 +1,298 @@
+"""`Model.from_pymc`: a PyMC model as a Model, whose variables are PyMC's value variables (`tau_log__`).
+
+PyTensor translates the graphs of the log-density and of the values to JAX; PyMC has the functions for that.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype
+from batchnuts.bridges.users import place_in_users_code, require, text_of
+from batchnuts.mcmc.model import Data, DType, Model
+from batchnuts.mcmc.variables import ModelError, Variable
+from batchnuts.settings.schema import shown
+from batchnuts.stopping import say
+
+OLDEST = (5, 20)
+require("PyMC", "pymc", OLDEST, "pymc")
+
+import jax  # noqa: E402
+import pymc  # noqa: E402
+
+
+@contextmanager
+def _users_settings() -> Iterator[None]:
+    """Restores what imports of PyMC and PyTensor change for the whole process: JAX's 64 bits, and XLA's options, which
+    they ask for a hundred processors."""
+    flags = os.environ.get("XLA_FLAGS")
+    with ThreadPoolExecutor(1) as another:  # where no `with jax.enable_x64(...)` of this thread is in force
+        wide = another.submit(lambda: jax.config.jax_enable_x64).result()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", wide)
+        if flags is None:
+            os.environ.pop("XLA_FLAGS", None)
+        else:
+            os.environ["XLA_FLAGS"] = flags
+
+
+with _users_settings():
+    from pymc.backends.arviz import find_constants, find_observations
+    from pymc.logprob.utils import replace_rvs_by_values
+    from pymc.sampling.jax import get_jaxified_graph
+    from pymc.util import get_default_varnames
+    from pytensor.compile import SharedVariable
+    from pytensor.graph.replace import clone_replace
+    from pytensor.graph.traversal import graph_inputs
+    from pytensor.tensor.random.type import RandomType
+
+JITTER = 1.0
+"""Chains start within this distance of PyMC's initial point, in each unconstrained number, as its own do."""
+
+_RESERVED = frozenset({"chain", "draw"})
+
+
+@dataclass(frozen=True, eq=False)
+class Translated:
+    """A graph as a function of JAX: of value variables, and of keys for the random variables in it."""
+
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    keys: int = 0
+
+    def __call__(self, values: Mapping[str, Any], seed: Any = None) -> dict[str, Any]:
+        """Its outputs by name."""
+        given = [jax.numpy.asarray(values[name]) for name in self.inputs]
+        keys = [{"jax_state": key} for key in jax.random.split(seed, self.keys)] if self.keys else []
+        with warnings.catch_warnings():  # JAX warns of float64 in graphs where the model is to be of float32
+            warnings.filterwarnings("ignore", message="Explicitly requested dtype", category=UserWarning)
+            results = self.function(*given, *keys)
+        return dict(zip(self.outputs, results, strict=True))
+
+
+def from_pymc(
+    model: Any,
+    *,
+    name: str | None = None,
+    dtype: DType | None = None,
+    dims: Mapping[str, Sequence[str]] | None = None,
+    coords: Mapping[str, Sequence[Any]] | None = None,
+) -> Model:
+    """Make a model of a PyMC model (5 or 6).
+
+    Reported are its free random variables and deterministics, under their names, with the model's dims and coords;
+    `dims` and `coords` add to these. Observed variables give the observed data, pointwise log-likelihoods and posterior
+    predictions; the prior is drawn unless there are potentials. Random variables that PyTensor cannot draw with JAX
+    have no predictions, and a line says so. Chains start within 1 of PyMC's initial point. Data are taken as they are
+    now: after `pm.set_data` make another model.
+
+    dtype: default is that of the model's variables, PyTensor's floatX. Raises ModelError for models that cannot be
+    sampled: discrete variables, no free variable, operations that PyTensor cannot translate.
+    """
+    title = name or str(getattr(model, "name", "") or "pymc")
+    _refuse_others(model)
+    values = list(model.value_vars)
+    _check(title, model)
+    dtype = _dtype_of(title, values, dtype)
+    point = _initial_point(title, model)
+    names = tuple(value.name for value in values)
+    shapes = {name: np.shape(point[name]) for name in names}
+    reported = list(get_default_varnames(model.unobserved_value_vars, include_transformed=False))
+    if reserved := sorted(_RESERVED & {variable.name for variable in reported}):
+        raise ModelError(f"Model {title!r}: a variable cannot be called {reserved[0]!r}, an axis of the output.")
+    density = _translated(title, "log-density", values, [model.logp()], ("log_density",), dtype)
+    generated = _translated(title, "variables", values, reported, tuple(v.name for v in reported), dtype)
+    functions: dict[str, Any] = {"generated": generated}
+    zeros = [np.asarray(point[name], dtype) for name in names]
+    seed = np.zeros(2, "uint32")
+    if model.observed_RVs:
+        observed = tuple(variable.name for variable in model.observed_RVs)
+        pointwise = model.logp(vars=model.observed_RVs, sum=False)
+        functions["log_likelihood"] = _translated(title, "log-likelihood", values, pointwise, observed, dtype)
+        predictive = _drawn(title, "posterior predictive draws", values, lambda: _replaced(model), observed, dtype)
+
+        def predict(seed: Any, *arrays: Any) -> Any:
+            assert predictive is not None
+            return predictive(dict(zip(names, arrays, strict=True)), seed)
+
+        if predictive is not None and can_be_traced(title, "posterior predictive draws", predict, seed, *zeros):
+            functions["predictive"] = predictive
+    if not model.potentials:
+        prior = _drawn(title, "draws of the prior", [], lambda: _unconstrained(model), names, dtype)
+        if prior is not None and can_be_traced(
+            title, "draws of the prior", lambda seed, _: prior({}, seed), seed, np.zeros((), dtype)
+        ):
+            functions["prior"] = functools.partial(in_dtype, functools.partial(prior, {}), dtype)
+    given_dims = {n: tuple(axes) for n, axes in model.named_vars_to_dims.items()} | dict(dims or {})
+    labels = {dim: list(given) for dim, given in model.coords.items() if given is not None} | dict(coords or {})
+    return Model(
+        name=title,
+        log_density=functools.partial(_scalar, density),
+        dimension=sum(array.size for array in zeros),
+        dtype=dtype,
+        variables=tuple(Variable(name, shapes[name]) for name in names),
+        structured=True,
+        reports_variables=False,
+        library="jax",
+        initializer=functools.partial(around, np.concatenate([array.reshape(-1) for array in zeros]), JITTER),
+        observed_data=_data(find_observations(model), given_dims),
+        constant_data=_data(find_constants(model), given_dims),
+        dims={v.name: given_dims.get(v.name, _axes(v.name, v.ndim)) for v in reported},
+        coords=labels,
+        **functions,
+    )
+
+
+def _scalar(density: Translated, values: Mapping[str, Any]) -> Any:
+    return density(values)["log_density"]
+
+
+def _axes(name: str, ndim: int) -> tuple[str, ...]:
+    return tuple(f"{name}_dim_{axis}" for axis in range(ndim))
+
+
+def _data(found: Mapping[str, Any], dims: Mapping[str, Sequence[str]]) -> Data:
+    arrays = {name: np.asarray(value) for name, value in found.items()}
+    return {
+        name: (tuple(dims[name]) if len(dims.get(name, ())) == array.ndim > 0 else _axes(name, array.ndim), array)
+        for name, array in arrays.items()
+    }
+
+
+# What is not a model, or cannot be sampled
+
+
+def _refuse_others(model: Any) -> None:
+    if isinstance(model, pymc.Model):
+        return
+    if isinstance(model, str):
+        raise ModelError(
+            f"The PyMC model is the text {model!r}; expected a pymc.Model. (A config names one, or a function that "
+            "makes one, as `model: {pymc: package.module:name}`.)"
+        )
+    if isinstance(model, type) or not callable(model):
+        raise ModelError(
+            f"The PyMC model is {shown(model)}; expected a pymc.Model, as `with pymc.Model() as model:` has."
+        )
+    made = getattr(model, "__name__", type(model).__name__)
+    raise ModelError(f"The PyMC model is the function {made}; expected a pymc.Model: call it, as in `{made}()`.")
+
+
+def _check(title: str, model: Any) -> None:
+    if discrete := [value for value in model.value_vars if value in set(model.discrete_value_vars)]:
+        names = ", ".join(repr(model.values_to_rvs[value].name) for value in discrete)
+        raise ModelError(
+            f"Model {title!r}: its variable {names} is discrete, which NUTS cannot sample; sum it out "
+            "(`pm.Mixture`, or `pymc_extras.marginalize`), or observe it."
+        )
+    if not model.free_RVs:
+        found = ", ".join(v.name for v in model.observed_RVs) or "none"
+        raise ModelError(
+            f"Model {title!r} has no free random variable, so there is nothing to sample; its observed variables: "
+            f"{found}."
+        )
+
+
+def _dtype_of(title: str, values: list[Any], asked: DType | None) -> DType:
+    dtypes = sorted({str(value.dtype) for value in values})
+    own: DType = "float64" if "float64" in dtypes else "float32"
+    if asked == "float64" and own == "float32":
+        raise ModelError(
+            f"Model {title!r} was made with PyTensor's floatX = float32, so it cannot be computed in float64; make it "
+            "with floatX = float64, or leave dtype out."
+        )
+    return asked or own
+
+
+def _initial_point(title: str, model: Any) -> dict[str, NDArray[Any]]:
+    try:
+        point: dict[str, NDArray[Any]] = model.initial_point()
+    except Exception as error:
+        raise ModelError(f"Model {title!r}: PyMC finds no initial point: {text_of(error)}.") from error
+    for name, array in point.items():
+        if not np.isfinite(array).all():
+            raise ModelError(f"Model {title!r}: PyMC's initial point is not finite at {name!r}; give it an `initval`.")
+    return point
+
+
+# Graphs
+
+
+def _as_function(inputs: list[Any], outputs: list[Any], dtype: DType) -> Callable[..., Any]:
+    """A graph as a function of JAX. PyTensor makes its constants arrays of JAX at once: of the model's dtype."""
+
+    def make(_: Any) -> Callable[..., Any]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Explicitly requested dtype", category=UserWarning)
+            function: Callable[..., Any] = get_jaxified_graph(inputs=inputs, outputs=outputs)
+        return function
+
+    function: Callable[..., Any] = LIBRARY.call(make, LIBRARY.tensor(np.zeros((), dtype)))
+    return function
+
+
+def _translated(
+    title: str, what: str, inputs: list[Any], outputs: list[Any], names: tuple[str, ...], dtype: DType
+) -> Translated:
+    """A graph without random variables; raises ModelError for one that PyTensor cannot translate."""
+    try:
+        function = _as_function(inputs, outputs, dtype)
+    except Exception as error:
+        remedy = ""
+        if isinstance(error, NotImplementedError):
+            remedy = " Write it with PyTensor's operations, or register a translation (pytensor.link.jax.jax_funcify)."
+        if "RandomType" in str(error):
+            remedy = " It depends on random numbers (pm.Minibatch, say): NUTS needs a density that stays the same."
+        raise ModelError(
+            f"Model {title!r}: PyTensor cannot translate its {what} to JAX: {text_of(error)}"
+            f"{place_in_users_code(error)}.{remedy}"
+        ) from error
+    return Translated(function, tuple(value.name for value in inputs), names)
+
+
+def _drawn(
+    title: str, what: str, inputs: list[Any], make: Callable[[], list[Any]], names: tuple[str, ...], dtype: DType
+) -> Translated | None:
+    """A graph with random variables, each with a key of its own; None, with a line, for one that has no translation."""
+    try:
+        outputs = make()
+        shared = [v for v in graph_inputs(outputs) if isinstance(v, SharedVariable)]
+        generators = list(dict.fromkeys(v for v in shared if isinstance(v.type, RandomType)))
+        fresh = [generator.type() for generator in generators]
+        graphs = clone_replace(outputs, replace=dict(zip(generators, fresh, strict=True)))
+        function = _as_function([*inputs, *fresh], graphs, dtype)
+    except Exception as error:
+        say(f"Model {title!r}: there will be no {what}, since {text_of(error)}")
+        return None
+    return Translated(function, tuple(value.name for value in inputs), names, len(fresh))
+
+
+def _replaced(model: Any) -> list[Any]:
+    """Observed random variables, given the value variables of the free ones."""
+    free = {rv: model.rvs_to_values[rv] for rv in model.free_RVs}
+    transforms = {rv: model.rvs_to_transforms[rv] for rv in model.free_RVs}
+    found: list[Any] = replace_rvs_by_values(model.observed_RVs, rvs_to_values=free, rvs_to_transforms=transforms)
+    return found
+
+
+def _unconstrained(model: Any) -> list[Any]:
+    """Free random variables, transformed as their value variables are, in the order of these."""
+    found = []
+    for value in model.value_vars:
+        rv = model.values_to_rvs[value]
+        transform = model.rvs_to_transforms[rv]
+        found.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
+    return found

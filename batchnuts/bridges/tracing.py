@@ -1,0 +1,37 @@
+"""What the bridges to libraries on JAX share: whether a function can be traced, and the dtype of what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import tensor_library
+from batchnuts.bridges.users import place_in_users_code, text_of
+from batchnuts.mcmc.model import DType
+from batchnuts.stopping import say
+
+LIBRARY: Any = tensor_library("jax")
+"""Imported before a library makes an array, so that XLA's options are set first."""
+
+
+def can_be_traced(title: str, what: str, function: Callable[..., Any], *inputs: NDArray[Any]) -> bool:
+    """Whether a function of arrays can be; where it cannot, a line says that there is no `what`, and why."""
+    try:
+        LIBRARY.result_shapes(function, *inputs)
+    except Exception as error:
+        say(f"Model {title!r}: there will be no {what}, since {text_of(error)}{place_in_users_code(error)}")
+        return False
+    return True
+
+
+def in_dtype(function: Callable[[Any], Any], dtype: DType, seed: Any) -> Any:
+    """A function of a seed, which has 32 bits, computed with the dtypes of a model: 64 bits if `dtype` is float64."""
+    return LIBRARY.call(lambda seed, _: function(seed), seed, LIBRARY.tensor(np.zeros((), dtype)))
+
+
+def around(center: NDArray[Any], radius: float, rng: np.random.Generator, chains: int) -> NDArray[Any]:
+    """Starts [chains, dimension] within a distance of a position [dimension], in each number."""
+    return center + rng.uniform(-radius, radius, size=(chains, center.size))

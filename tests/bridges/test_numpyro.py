@@ -1,0 +1,375 @@
+"""`Model.from_numpyro`: densities and values are NumPyro's own, and what cannot be sampled is refused by name."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchnuts import Model
+from batchnuts.config import build_model, load_config
+from batchnuts.mcmc.engine import default_engine
+from batchnuts.mcmc.model import ModelError
+from batchnuts.settings.yaml import ConfigError
+
+numpyro = pytest.importorskip("numpyro", reason="the extra numpyro is not installed")
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpyro.distributions as dist  # noqa: E402
+from numpyro.contrib.control_flow import scan  # noqa: E402
+from numpyro.infer import init_to_median, util  # noqa: E402
+from numpyro.infer.reparam import LocScaleReparam  # noqa: E402
+
+EFFECTS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+ERRORS = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+Y = np.random.default_rng(0).normal(size=12)
+
+
+def schools(errors: Any, y: Any = None) -> None:
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    with numpyro.plate("school", len(errors)):
+        with numpyro.handlers.reparam(config={"theta": LocScaleReparam(0)}):
+            theta = numpyro.sample("theta", dist.Normal(mu, tau))
+        numpyro.sample("y", dist.Normal(theta, errors), obs=y)
+
+
+def volatility(y: Any) -> None:
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+
+    def step(level: Any, value: Any) -> Any:
+        level = numpyro.sample("level", dist.Normal(level, scale))
+        numpyro.sample("y", dist.Normal(level, 1.0), obs=value)
+        return level, None
+
+    scan(step, 0.0, y)
+
+
+def matrices() -> None:
+    numpyro.sample("weights", dist.Dirichlet(np.ones(4)))
+    numpyro.sample("factor", dist.LKJCholesky(3, 2.0))
+    numpyro.sample("low", dist.Uniform(0, 2))
+    ordered = dist.transforms.OrderedTransform()
+    numpyro.sample("cuts", dist.TransformedDistribution(dist.Normal(0, 1).expand([3]).to_event(1), ordered))
+
+
+def depends() -> None:
+    """A support that another site gives."""
+    low = numpyro.sample("low", dist.Uniform(0, 2))
+    high = numpyro.sample("high", dist.Uniform(low, 5.0))
+    numpyro.deterministic("width", high - low)
+
+
+def masked(y: Any) -> None:
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    with numpyro.plate("row", len(y)), numpyro.handlers.mask(mask=y > 0), numpyro.handlers.scale(scale=0.5):
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
+def factor() -> None:
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    numpyro.factor("more", -(x**2))
+
+
+def keyed() -> None:
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    numpyro.deterministic("noisy", x + jax.random.normal(numpyro.prng_key()))
+
+
+MODELS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "schools": (schools, (ERRORS, EFFECTS)),
+    "scan": (volatility, (Y,)),
+    "matrices": (matrices, ()),
+    "dynamic support": (depends, ()),
+    "mask and scale": (masked, (Y,)),
+    "factor": (factor, ()),
+    "prng_key": (keyed, ()),
+}
+
+
+def on_jax(model: Model, function: Any, *inputs: Any) -> Any:
+    library: Any = default_engine(model).library
+    return jax.tree.map(np.asarray, library.compiled(function)(*map(library.tensor, inputs)))
+
+
+def by_site(model: Model, position: Any) -> dict[str, Any]:
+    return {name.removeprefix("unconstrained(")[:-1]: v for name, v in model.constrain(position).items()}
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["user's 32 bits", "user's 64 bits"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_density_is_numpyros_and_the_jacobian(dtype: Any, wide: bool) -> None:
+    """tau = exp(x) adds x to the density of values that `numpyro.infer.util.log_density` gives."""
+    x = np.random.default_rng(1).normal(size=10).astype(dtype)
+    values = {"mu": x[0], "tau": np.exp(x[1]), "theta_decentered": x[2:]}
+    with jax.enable_x64(True):
+        wider = {n: np.asarray(v, "float64") for n, v in values.items()}
+        expected = jax.jit(lambda v: util.log_density(schools, (ERRORS, EFFECTS), {}, v)[0])(wider) + float(x[1])
+    with jax.enable_x64(wide):
+        model = Model.from_numpyro(schools, ERRORS, EFFECTS, dtype=dtype)
+        value = on_jax(model, model.flat_log_density, x)
+        assert jax.config.jax_enable_x64 == wide
+    assert value.dtype == dtype
+    np.testing.assert_allclose(value, expected, rtol=1e-5 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wide", [False, True], ids=["user's 32 bits", "user's 64 bits"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MODELS)
+def test_density_gradient_and_values_are_numpyros(name: str, dtype: Any, wide: bool) -> None:
+    """Against `potential_fn` and `postprocess_fn` of `initialize_model`, in the same precision."""
+    function, args = MODELS[name]
+    with jax.enable_x64(wide):
+        model = Model.from_numpyro(function, *args, dtype=dtype)
+        x = np.random.default_rng(1).normal(size=model.dimension).astype(dtype)
+        library: Any = default_engine(model).library
+        value, gradient = library.differentiated(model.flat_log_density)(library.tensor(x))
+        assert model.generated is not None
+        values = on_jax(model, lambda q: model.generated(model.constrain(q)), x)
+        assert jax.config.jax_enable_x64 == wide
+    with jax.enable_x64(dtype == "float64"):
+        info = util.initialize_model(jax.random.key(0), function, model_args=args)
+        sites = {n: jnp.asarray(v) for n, v in by_site(model, x).items()}
+        expected, slopes = jax.jit(jax.value_and_grad(info.potential_fn))(sites)
+        theirs = jax.jit(info.postprocess_fn)(sites)
+    tolerance = 1e-5 if dtype == "float32" else 1e-10
+    assert value.dtype == gradient.dtype == dtype
+    np.testing.assert_allclose(value, -expected, rtol=tolerance)
+    flat = np.concatenate([-np.asarray(slopes[n]).reshape(-1) for n in sites])
+    np.testing.assert_allclose(gradient, flat, rtol=tolerance, atol=tolerance * np.abs(flat).max())
+    assert values.keys() == theirs.keys()
+    for site in theirs:
+        np.testing.assert_allclose(values[site], theirs[site], rtol=10 * tolerance, atol=10 * tolerance)
+
+
+def test_names_dims_and_functions_of_draws() -> None:
+    model = Model.from_numpyro(schools, ERRORS, y=EFFECTS, coords={"school": list("ABCDEFGH")})
+    assert model.free_names()[:3] == ["unconstrained(mu)", "unconstrained(tau)", "unconstrained(theta_decentered)[0]"]
+    assert model.dims == {"mu": (), "tau": (), "theta_decentered": ("school",), "theta": ("school",)}
+    dims, observed = model.observed_data["y"]
+    assert dims == ("school",)
+    np.testing.assert_array_equal(observed, EFFECTS)
+    zeros = np.zeros(10, "float32")
+    assert model.log_likelihood is not None
+    assert model.predictive is not None
+    assert model.prior is not None
+    pointwise = on_jax(model, lambda q: model.log_likelihood(model.constrain(q)), zeros)["y"]
+    with jax.enable_x64(True):
+        expected = dist.Normal(0.0, ERRORS).log_prob(EFFECTS)
+    np.testing.assert_allclose(pointwise, expected, rtol=1e-5)
+    keys = np.arange(4000, dtype="uint32").reshape(2000, 2)
+
+    def drawn(keys: Any) -> Any:
+        return jax.vmap(lambda key: (model.predictive(model.constrain(zeros), key), model.prior(key)))(keys)
+
+    predicted, prior = on_jax(model, drawn, keys)
+    z = predicted["y"].mean(0) / (ERRORS / np.sqrt(2000))
+    assert np.abs(z).max() < 4
+    assert predicted["y"].std(0) == pytest.approx(ERRORS, rel=0.1)
+    assert float(np.std(prior["unconstrained(mu)"])) == pytest.approx(5, rel=0.1)
+    assert float(np.median(np.exp(prior["unconstrained(tau)"]))) == pytest.approx(5, rel=0.15)
+
+
+def test_axes_of_events_and_nested_plates() -> None:
+    def model() -> None:
+        with numpyro.plate("site", 3, dim=-2), numpyro.plate("year", 2, dim=-1):
+            x = numpyro.sample("x", dist.Normal(0, 1).expand([4]).to_event(1), infer={"event_dims": ["species"]})
+            numpyro.deterministic("twice", 2 * x)
+        numpyro.sample("weights", dist.Dirichlet(np.ones(3)))
+
+    made = Model.from_numpyro(model, dims={"weights": ["part"]}, coords={"part": ["a", "b", "c"]})
+    assert made.dims == {
+        "x": ("site", "year", "species"),
+        "twice": ("site", "year", "twice_dim_2"),
+        "weights": ("part",),
+    }
+
+
+def test_starts_by_numpyros_strategies() -> None:
+    def model() -> None:
+        numpyro.sample("x", dist.Normal(100.0, 1.0))
+        numpyro.sample("scale", dist.LogNormal(3.0, 0.1))
+
+    made = Model.from_numpyro(model, init_strategy=init_to_median)
+    starts = made.initial_positions(np.random.default_rng(0), 50)
+    assert np.abs(starts - [100, 3]).max() < 3
+    assert starts.std(0).min() > 0
+
+
+def test_data_that_the_model_computes_are_reported_unless_they_depend_on_parameters() -> None:
+    def model(y: Any) -> None:
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        numpyro.sample("log_y", dist.Normal(mu, 1), obs=jnp.log(y))
+        numpyro.sample("residual", dist.Normal(0, 1), obs=y - mu)
+
+    made = Model.from_numpyro(model, np.array([1.0, 2.0]))
+    assert list(made.observed_data) == ["log_y"]
+    np.testing.assert_allclose(made.observed_data["log_y"][1], np.log([1.0, 2.0]), rtol=1e-6)
+
+
+def test_no_prior_draws_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    def improper(y: Any) -> None:
+        x = numpyro.sample("x", dist.ImproperUniform(dist.constraints.positive, (), ()))
+        numpyro.sample("y", dist.Normal(0, x), obs=y)
+
+    assert Model.from_numpyro(factor).prior is None
+    assert capsys.readouterr().err == ""
+    made = Model.from_numpyro(improper, Y)
+    assert (made.prior, made.predictive is None) == (None, False)
+    assert "there will be no draws of the prior, since that of 'x' is improper" in capsys.readouterr().err
+
+
+# Mistakes
+
+
+def subsampled(y: Any) -> None:
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    with numpyro.plate("row", 12, subsample_size=5) as rows:
+        numpyro.sample("y", dist.Normal(x, 1), obs=y[rows])
+
+
+def discrete(y: Any) -> None:
+    z = numpyro.sample("z", dist.Bernoulli(0.5))
+    numpyro.sample("y", dist.Normal(z, 1), obs=y)
+
+
+def branching(y: Any) -> None:
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    if x > 0:
+        numpyro.sample("y", dist.Normal(x, 1), obs=y)
+
+
+def raising(y: Any) -> None:
+    numpyro.sample("x", dist.Normal(0, 1))
+    raise ValueError(f"no such thing as {len(y)}")
+
+
+def of_shape(y: Any, rows: int = 12) -> None:
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    with numpyro.plate("row", rows):
+        numpyro.sample("y", dist.Normal(x, 1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "kwargs", "words"),
+    [
+        (discrete, (Y,), {}, r"its site 'z' is a discrete latent variable \(BernoulliProbs\)"),
+        (subsampled, (Y,), {}, "its plate 'row' takes a random subsample of 5 of 12 rows"),
+        (lambda: numpyro.sample("v", dist.ProjectedNormal(jnp.ones(3))), (), {}, "spherical sample site 'v'"),
+        (lambda: numpyro.sample("v", dist.Normal(numpyro.param("p", 1.0), 1)), (), {}, "'p' is a `numpyro.param`"),
+        (lambda: numpyro.sample("v", dist.Delta(1.0)), (), {}, "'v' has a delta distribution"),
+        (lambda: numpyro.sample("draw", dist.Normal(0, 1)), (), {}, "cannot be called 'draw'"),
+        (lambda: numpyro.sample("v", dist.Normal(0, 1), obs=1.0), (), {}, r"its sites are v \(observed\)"),
+        (lambda: 3, (), {}, "it has no `numpyro.sample` statement"),
+        (of_shape, (Y[:, None],), {}, r"observations of shape \(12, 1\), but its distribution has shape \(12,\)"),
+        (of_shape, (Y,), {"rows": 7}, r"'y' has observations of shape \(12,\)|Incompatible shapes"),
+        (branching, (Y,), {}, r"TracerBoolConversionError.* at .*test_numpyro.py:\d+. JAX traces it: write branches"),
+        (raising, (Y,), {}, r"failed with ValueError: no such thing as 12 at .*test_numpyro.py:\d+"),
+        (raising, (), {}, r"takes \(y: 'Any'\) -> 'None', but .* missing a required argument: 'y'"),
+        (schools, (ERRORS,), {"Y": 3}, "unexpected keyword argument 'Y'; did you mean 'y'"),
+        (schools, (ERRORS,), {"y": EFFECTS, "coord": {}}, "did you mean 'coords'"),
+        (of_shape, (np.full(12, 1e39),), {}, "the argument 0 .* has 1e[+]39, which does not fit into float32"),
+        (of_shape, (np.full(12, 2**40),), {}, "has 1099511627776, which does not fit into int32"),
+        (of_shape, (Y,), {"dims": {"z": ["a"]}}, "dims has 'z', which is no site of it"),
+        (of_shape, (Y,), {"dims": {"x": ["a"]}}, r"dims names 1 axes of 'x', which has shape \(\)"),
+        (of_shape, (Y,), {"init_strategy": 3}, "init_strategy is 3; expected one of numpyro.infer.init_to_"),
+        (lambda dtype: None, (), {"dtype": "float32"}, "'dtype' has the name of an option of from_numpyro"),
+        ("schools", (), {}, "is the text 'schools'; expected the function itself"),
+        (None, (), {}, "give the function, without calling it"),
+        (dist.Normal(0, 1), (), {}, "is the distribution Normal; expected a function"),
+        (numpyro.infer.NUTS(schools), (), {}, "is a NUTS, which is a sampler"),
+    ],
+)  # fmt: skip
+def test_mistakes(model: Any, args: Any, kwargs: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        Model.from_numpyro(model, *args, **kwargs)
+
+
+def test_an_argument_with_the_name_of_an_option_is_bound_beforehand() -> None:
+    def model(name: str) -> None:
+        numpyro.sample(name, dist.Normal(0, 1))
+
+    assert Model.from_numpyro(functools.partial(model, name="x")).dims == {"x": ()}
+
+
+@pytest.mark.parametrize(
+    ("version", "words"), [(None, "needs NumPyro, which is not installed"), ("0.12.1", "0.12.1 is too old.*0.19")]
+)
+def test_library_missing_or_too_old(version: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.metadata
+
+    from batchnuts.bridges.users import require
+
+    def found(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return str(version)
+
+    monkeypatch.setattr(importlib.metadata, "version", found)
+    with pytest.raises(ModelError, match=words):
+        require("NumPyro", "numpyro", (0, 19), "numpyro")
+
+
+# Configs
+
+MODULE = """
+import numpyro
+import numpyro.distributions as dist
+
+def rates(n, count=None, data=None):
+    with numpyro.plate("site", 3):
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+        numpyro.sample("count", dist.Poisson(n * rate), obs=count)
+
+def table(data):
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(slope * data["x"], 1), obs=data["y"])
+
+def columns(x, y):
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+"""
+
+
+def config_of(folder: Any, monkeypatch: pytest.MonkeyPatch, section: str) -> Any:
+    (folder / "own_numpyro.py").write_text(MODULE)
+    (folder / "table.csv").write_text("x,y\n1,2\n3,4.5\n")
+    (folder / "run.yaml").write_text(f"model: {section}\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    return load_config("run.yaml").model
+
+
+def test_config_with_arguments(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = "{numpyro: own_numpyro:rates, args: [[1.0, 2, 3]], kwargs: {count: [1, 0, 4]}, coords: {site: [a, b, c]}}"
+    model = build_model(config_of(tmp_path, monkeypatch, section))
+    dims, counts = model.observed_data["count"]
+    assert (dims, counts.tolist(), counts.dtype) == (("site",), [1, 0, 4], np.int32)
+    assert model.labels() == {"site": ["a", "b", "c"]}
+
+
+@pytest.mark.parametrize("function", ["table", "columns"])
+def test_config_with_columns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    section = f"{{numpyro: own_numpyro:{function}, data: {{path: table.csv}}}}"
+    model = build_model(config_of(tmp_path, monkeypatch, section))
+    np.testing.assert_array_equal(model.observed_data["y"][1], [2, 4.5])
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("{numpyro: own_numpyro}", r"numpyro is 'own_numpyro'; expected package.module:function"),
+        ("{numpyro: own_numpyro:rate}", "did you mean 'rates'"),
+        ("{numpyro: own_numpyro:rates}", "model.numpyro: .*missing a required argument: 'n'"),
+        ("{numpyro: own_numpyro:columns, kwargs: {x: 1}, data: {path: table.csv}}", "model.kwargs.x: .*column"),
+        ("{numpyro: own_numpyro:columns, data: {path: table.csv, columns: {z: x}}}", "column 'z' is no argument"),
+        ("{numpyro: own_numpyro:table, data: {path: table.csv, observed: [y]}}", "model.data.observed: .*leave it out"),
+        ("{numpyro: own_numpyro:table, name: logistic_regression}", "found both name and numpyro"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, section: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_model(config_of(tmp_path, monkeypatch, section))

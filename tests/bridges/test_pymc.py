@@ -1,0 +1,286 @@
+"""`Model.from_pymc`: densities and values are PyMC's own, and what cannot be sampled is refused by name."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchnuts import Model
+from batchnuts.config import build_model, load_config
+from batchnuts.mcmc.engine import default_engine
+from batchnuts.mcmc.model import ModelError
+from batchnuts.settings.yaml import ConfigError
+
+pm = pytest.importorskip("pymc", reason="the extra pymc is not installed")
+import jax  # noqa: E402
+import pytensor  # noqa: E402
+import pytensor.tensor as pt  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS:UserWarning")
+
+EFFECTS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+ERRORS = np.array([15.0, 10, 16, 11, 9, 11, 10, 18.3])
+
+
+def schools() -> Any:
+    with pm.Model(coords={"school": list("ABCDEFGH")}) as model:
+        errors = pm.Data("errors", ERRORS, dims="school")
+        mu = pm.Normal("mu", 0, 5)
+        tau = pm.HalfCauchy("tau", 5)
+        eta = pm.Normal("eta", 0, 1, dims="school")
+        theta = pm.Deterministic("theta", mu + tau * eta, dims="school")
+        pm.Normal("y", theta, errors, observed=EFFECTS, dims="school")
+    return model
+
+
+def matrices() -> Any:
+    with pm.Model() as model:
+        pm.Dirichlet("weights", np.ones(4))
+        pm.LKJCholeskyCov("factor", n=3, eta=2.0, sd_dist=pm.Exponential.dist(1.0, size=3))
+        low = pm.Uniform("low", 0, 2)
+        pm.Uniform("high", low, 5)
+        pm.Normal("cuts", 0, 1, size=3, transform=pm.distributions.transforms.ordered, initval=[-1.0, 0.0, 1.0])
+        pm.Potential("more", -(low**2))
+    return model
+
+
+def missing() -> Any:
+    with pm.Model() as model, pytest.warns(match="imput"):
+        pm.Normal("y", pm.Normal("mu"), 1, observed=np.ma.masked_invalid([1.0, np.nan, 2.0]))
+    return model
+
+
+def process() -> Any:
+    """A Gaussian process, marginalized."""
+    x = np.linspace(0, 1, 6)[:, None]
+    with pm.Model() as model:
+        scale = pm.Gamma("scale", 2, 1)
+        latent = pm.gp.Marginal(cov_func=pm.gp.cov.Matern52(1, ls=scale))
+        latent.marginal_likelihood("y", X=x, y=np.sin(5 * x[:, 0]), sigma=pm.HalfNormal("noise", 1))
+    return model
+
+
+MODELS = {"schools": schools, "matrices": matrices, "missing": missing, "process": process}
+
+
+def on_jax(model: Model, function: Any, *inputs: Any) -> Any:
+    library: Any = default_engine(model).library
+    return jax.tree.map(np.asarray, library.compiled(function)(*map(library.tensor, inputs)))
+
+
+def position_of(model: Model) -> np.ndarray:
+    return model.initial_positions(np.random.default_rng(1), 1)[0]
+
+
+@pytest.mark.parametrize("name", ["schools", *(pytest.param(n, marks=pytest.mark.slow) for n in list(MODELS)[1:])])
+def test_density_gradient_and_values_are_pymcs(name: str) -> None:
+    """Against PyMC's functions in PyTensor's own linker, in float64."""
+    made = MODELS[name]()
+    model = Model.from_pymc(made)
+    x = position_of(model)
+    library: Any = default_engine(model).library
+    value, gradient = library.differentiated(model.flat_log_density)(library.tensor(x))
+    assert model.generated is not None
+    values = on_jax(model, lambda q: model.generated(model.constrain(q)), x)
+    assert not jax.config.jax_enable_x64
+    assert jax.device_count() == 1
+    assert "device_count" not in os.environ.get("XLA_FLAGS", "")
+    point = model.constrain(x)
+    given = [point[v.name] for v in made.value_vars]
+    reported = [v for v in made.unobserved_value_vars if not v.name.endswith("__")]
+    with pytensor.config.change_flags(mode="FAST_COMPILE", on_opt_error="ignore"):
+        expected, slopes = (
+            pytensor.function(made.value_vars, f, on_unused_input="ignore")(*given)
+            for f in (made.logp(), pt.concatenate([g.ravel() for g in pt.grad(made.logp(), made.value_vars)]))
+        )
+        theirs = pytensor.function(made.value_vars, reported, on_unused_input="ignore")(*given)
+    np.testing.assert_allclose(value, expected, rtol=1e-10)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-8, atol=1e-9)
+    assert set(values) == {v.name for v in reported}
+    for variable, one in zip(reported, theirs, strict=True):
+        np.testing.assert_allclose(values[variable.name], one, rtol=1e-9, atol=1e-12)
+
+
+def test_names_dims_and_functions_of_draws() -> None:
+    model = Model.from_pymc(schools())
+    assert [v.name for v in model.variables] == ["mu", "tau_log__", "eta"]
+    assert model.dims == {"mu": (), "tau": (), "eta": ("school",), "theta": ("school",)}
+    assert model.labels() == {"school": list("ABCDEFGH")}
+    assert model.observed_data["y"][0] == model.constant_data["errors"][0] == ("school",)
+    np.testing.assert_array_equal(model.observed_data["y"][1], EFFECTS)
+    zeros = np.zeros(10)
+    assert model.log_likelihood is not None
+    pointwise = on_jax(model, lambda q: model.log_likelihood(model.constrain(q)), zeros)["y"]
+    np.testing.assert_allclose(pointwise, -0.5 * (EFFECTS / ERRORS) ** 2 - np.log(ERRORS * np.sqrt(2 * np.pi)))
+    keys = np.arange(4000, dtype="uint32").reshape(2000, 2)
+    predictive, prior = model.predictive, model.prior
+    assert predictive is not None
+    assert prior is not None
+
+    def drawn(keys: Any) -> Any:
+        return jax.vmap(lambda key: (predictive(model.constrain(zeros), key), prior(key)))(keys)
+
+    predicted, values = on_jax(model, drawn, keys)
+    assert np.abs(predicted["y"].mean(0) / (ERRORS / np.sqrt(2000))).max() < 4
+    assert predicted["y"].std(0) == pytest.approx(ERRORS, rel=0.1)
+    assert float(np.std(values["mu"])) == pytest.approx(5, rel=0.1)
+    assert float(np.median(np.exp(values["tau_log__"]))) == pytest.approx(5, rel=0.15)
+    assert abs(np.corrcoef(values["mu"], values["eta"][:, 0])[0, 1]) < 0.1
+
+
+def test_float32_where_it_is_asked_for() -> None:
+    made = schools()
+    model, wide = Model.from_pymc(made, dtype="float32"), Model.from_pymc(made)
+    x = position_of(wide)
+    value = on_jax(model, model.flat_log_density, x.astype("float32"))
+    assert value.dtype == np.float32
+    np.testing.assert_allclose(value, on_jax(wide, wide.flat_log_density, x), rtol=1e-5)
+
+
+def test_starts_lie_around_pymcs_initial_point() -> None:
+    with pm.Model() as made:
+        pm.Normal("x", 100, 1, initval=90)
+    starts = Model.from_pymc(made).initial_positions(np.random.default_rng(0), 1000)
+    assert np.abs(starts - 90).max() <= 1
+    assert np.ptp(starts) > 1.9
+
+
+# Mistakes
+
+
+def discrete() -> Any:
+    with pm.Model() as model:
+        pm.Normal("y", pm.Bernoulli("z", 0.5), 1, observed=1.0)
+    return model
+
+
+def observed_alone() -> Any:
+    with pm.Model() as model:
+        pm.Normal("y", 0, 1, observed=1.0)
+    return model
+
+
+def reserved() -> Any:
+    with pm.Model() as model:
+        pm.Normal("chain", 0, 1)
+    return model
+
+
+class Opaque(pt.Op):  # type: ignore[misc]
+    """An operation that JAX does not know."""
+
+    itypes = (pt.dscalar,)
+    otypes = (pt.dscalar,)
+
+    def perform(self, node: Any, inputs: Any, outputs: Any) -> None:
+        outputs[0][0] = np.asarray(inputs[0] ** 2)
+
+
+def opaque() -> Any:
+    with pm.Model() as model:
+        pm.Potential("more", Opaque()(pm.Normal("x", 0, 1)))
+    return model
+
+
+def batches() -> Any:
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("x"), 1, observed=pm.Minibatch(np.zeros(100), batch_size=10), total_size=100)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (discrete, "its variable 'z' is discrete, which NUTS cannot sample"),
+        (observed_alone, "no free random variable.*its observed variables: y"),
+        (reserved, "cannot be called 'chain'"),
+        (opaque, "PyTensor cannot translate its log-density to JAX: NotImplementedError.*Opaque.*jax_funcify"),
+        (batches, "depends on random numbers"),
+        (lambda: schools, r"is the function schools; expected a pymc.Model: call it, as in `schools\(\)`"),
+        (lambda: "schools", "is the text 'schools'; expected a pymc.Model"),
+        (lambda: None, "is None; expected a pymc.Model"),
+        (lambda: pm.Model, "expected a pymc.Model, as `with pymc.Model"),
+    ],
+)
+def test_mistakes(make: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        Model.from_pymc(make())
+
+
+def test_a_model_of_float32_is_not_computed_in_float64() -> None:
+    with pytensor.config.change_flags(floatX="float32"), pm.Model() as made:
+        pm.Normal("x", 0, 1)
+    assert Model.from_pymc(made).dtype == "float32"
+    with pytest.raises(ModelError, match="floatX = float32, so it cannot be computed in float64"):
+        Model.from_pymc(made, dtype="float64")
+
+
+def test_what_jax_cannot_draw_is_left_out_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pm.Model() as made:
+        pm.Normal("y", pm.Flat("x"), 1, observed=1.0)
+    model = Model.from_pymc(made)
+    assert (model.prior is None, model.predictive is None) == (True, False)
+    assert "there will be no draws of the prior, since NotImplementedError" in capsys.readouterr().err
+
+
+# Configs
+
+MODULE = """
+import numpy as np
+import pymc as pm
+
+def line(x, y):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("slope") * x, 1, observed=y)
+    return model
+
+def forgets():
+    with pm.Model():
+        pm.Normal("x")
+
+def raises():
+    raise ValueError("no data")
+
+made = line(np.ones(2), np.zeros(2))
+"""
+
+
+def config_of(folder: Any, monkeypatch: pytest.MonkeyPatch, section: str) -> Any:
+    (folder / "own_pymc.py").write_text(MODULE)
+    (folder / "table.csv").write_text("x,y\n1,2\n3,4.5\n")
+    (folder / "run.yaml").write_text(f"model: {section}\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    return load_config("run.yaml").model
+
+
+@pytest.mark.parametrize(
+    ("section", "data"),
+    [
+        ("{pymc: own_pymc:made}", [0.0, 0.0]),
+        ("{pymc: own_pymc:line, args: [[1.0, 2.0]], kwargs: {y: [3, 4]}}", [3.0, 4.0]),
+        ("{pymc: own_pymc:line, data: {path: table.csv}}", [2.0, 4.5]),
+    ],
+)
+def test_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, section: str, data: list[float]) -> None:
+    model = build_model(config_of(tmp_path, monkeypatch, section))
+    np.testing.assert_array_equal(model.observed_data["y"][1], data)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("{pymc: own_pymc:lin}", "did you mean 'line'"),
+        ("{pymc: own_pymc:line}", "failed with TypeError: .*missing 2 required"),
+        ("{pymc: own_pymc:made, args: [1]}", "is a Model, so args, kwargs and data have no effect"),
+        ("{pymc: own_pymc:forgets}", "gives None; expected it to return the model"),
+        ("{pymc: own_pymc:raises}", r"failed with ValueError: no data at .*own_pymc.py:15"),
+        ("{pymc: own_pymc:pm}", "is <module"),
+    ],
+)
+def test_mistakes_in_a_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, section: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_model(config_of(tmp_path, monkeypatch, section))
