@@ -53,7 +53,7 @@ WITHIN_EXPERIMENTS = (
     ("harness",),
     ("samplers",),
     ("vectorizers",),
-    ("benchmark", "figure6", "figure7", "fsm", "kernels", "pfor_benchmark", "scaling"),
+    ("benchmark", "figure6", "figure7", "fsm", "gym_targets", "kernels", "pfor_benchmark", "scaling"),
 )
 
 

@@ -89,7 +89,7 @@ def _converted(site: Site, trace: _Trace, rows: tuple[bool, ...]) -> tuple[Any, 
 
     def all_rows(*arguments: Tensor) -> list[Tensor]:
         inside = Loop(tf.constant(loop.known, tf.int32), loop.static, loop.fallback)
-        given = [Stacked(tensor) if varies else Invariant(tensor) for tensor, varies in zip(arguments, rows, strict=True)]
+        given = [Stacked(x) if varies else Invariant(x) for x, varies in zip(arguments, rows, strict=True)]
         outputs = site.convert_graph(graph, [*given, *captured], inside)
         tensors = [value.tensor for value in outputs if isinstance(value, (Invariant, Stacked))]
         assert len(tensors) == len(outputs), "results are arrays of known shapes"
