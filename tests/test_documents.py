@@ -1,5 +1,6 @@
 """The code blocks of README and docs run as they stand."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -12,13 +13,24 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+LIBRARIES = {"inference_gym.md": "inference_gym"}
+"""By page: the optional library without which its blocks are skipped."""
+
+
+def without_library(page):
+    """The mark of a page's blocks."""
+    library = LIBRARIES.get(page.name)
+    missing = library is not None and importlib.util.find_spec(library) is None
+    return pytest.mark.skipif(missing, reason=f"{library} is not installed")
+
+
 def blocks(language):
     """Each block of `language` with the page and line it starts at."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
             line = text[: match.start()].count("\n") + 1
-            yield pytest.param(match.group(1), id=f"{page.name}:{line}")
+            yield pytest.param(match.group(1), id=f"{page.name}:{line}", marks=without_library(page))
 
 
 def blocks_with_output(page):

@@ -54,7 +54,7 @@ WITHIN_EXPERIMENTS = (
     ("samplers",),
     ("vectorizers",),
     ("posterior_checks",),
-    ("benchmark", "figure6", "figure7", "fsm", "kernels", "pfor_benchmark", "posteriors", "scaling"),
+    ("benchmark", "figure6", "figure7", "fsm", "gym_targets", "kernels", "pfor_benchmark", "posteriors", "scaling"),
 )
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from batchnuts.autobatch import ops, primitive
-from batchnuts.autobatch.machine import tensor_library_of
+from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
 from batchnuts.mcmc.engine import Engine, default_engine
 from batchnuts.mcmc.model import Model
 
@@ -31,12 +31,14 @@ class Point(NamedTuple):
     """Gradient of the log-density at the position."""
 
 
-def value_and_gradient(model: Model, engine: Engine | None = None) -> Callable[[Array], tuple[Array, Array]]:
+def value_and_gradient(
+    model: Model, engine: Engine | None = None, *, xla: bool = True
+) -> Callable[[Array], tuple[Array, Array]]:
     """The model's log-density and its gradient as one costly primitive of the language.
 
     One lane: position [dimension] -> (scalar, [dimension]), all of the model's dtype. The model's hand-batched twin is
     used if it has one; otherwise the one-chain density is differentiated by the library of the position and vectorized.
-    engine: differentiates at positions of NumPy; None: `default_engine`.
+    engine: differentiates at positions of NumPy; None: `default_engine`. xla: whether XLA compiles the programs.
     """
     by_hand = model.batched_value_and_gradient
 
@@ -47,8 +49,17 @@ def value_and_gradient(model: Model, engine: Engine | None = None) -> Callable[[
         if by_hand is not None:
             log_density, gradient = library.call(by_hand, position)
         else:
-            log_density, gradient = library.value_and_gradient(model.flat_log_density, position)
+            log_density, gradient = once(library)(position)
         return log_density, gradient
+
+    kept: dict[str, Callable[[Array], tuple[Array, Array]]] = {}
+
+    def once(library: TensorLibrary) -> Callable[[Array], tuple[Array, Array]]:
+        """Of positions of this library."""
+        if library.name not in kept:
+            differentiated = functools.partial(library.value_and_gradient, model.flat_log_density)
+            kept[library.name] = library.traced_once(differentiated, xla)
+        return kept[library.name]
 
     @functools.cache
     def on_numpy() -> Callable[[Array], tuple[Array, Array]]:

@@ -5,6 +5,7 @@
     calls         functions that stay one op
     errors        what is reported at the user's line
     site          one op where it is converted
+    traced_once   functions that are converted once for many programs
     registry      converters by op type
     rowwise       an op run row by row
     affine        integers of the body as sums

@@ -113,6 +113,24 @@ def traced(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
     return tracing.get_concrete_function(*specs)
 
 
+def traced_apart(function: Callable[..., Any], specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
+    """A function of such tensors, traced as if no graph were being built, or only one that XLA compiles."""
+    from tensorflow.python.ops.control_flow_ops import XLAControlFlowContext
+
+    def within_xla(*given: Any) -> Any:
+        context = XLAControlFlowContext()
+        context.Enter()
+        try:
+            return function(*given)
+        finally:
+            context.Exit()
+
+    with tf.init_scope():  # not around the trace: it stops the recording of gradients
+        apart = tf.__internal__.FuncGraph("apart")
+    with apart.as_default():
+        return traced(within_xla if xla else function, specs)
+
+
 def _with_constants(function: Callable[..., Any], given: Sequence[Any]) -> Any:
     """A call of the function, in the graph that is made for it, where known integers of graphs around are constants.
 
@@ -165,6 +183,20 @@ class Trace:
     """What it returned."""
 
 
+_INSPECTED = "inspected"
+"""Name of graphs that are not run."""
+
+
+def for_inspection() -> bool:
+    """The graph being built is one of `trace_of`, or within one."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if getattr(graph, "name", None) == _INSPECTED:
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
 class _MakesVariable(Exception):
     """A function that is traced makes a variable."""
 
@@ -178,7 +210,7 @@ def trace_of(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Tr
     def notice(_: Any, **options: Any) -> Any:
         raise _MakesVariable
 
-    graph = tf.__internal__.FuncGraph("traced")
+    graph = tf.__internal__.FuncGraph(_INSPECTED)
     try:
         with graph.as_default(), tf.variable_creator_scope(notice):
             inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]

@@ -11,7 +11,7 @@ import psutil
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import PforError, caller, of_tracing, refusal, warn_of_assertions
-from batchnuts.autobatch.pfor.graphs import compiled_by_xla, not_by_autograph, traced
+from batchnuts.autobatch.pfor.graphs import compiled_by_xla, not_by_autograph, traced, with_called
 from batchnuts.autobatch.pfor.site import Loop, dense
 from batchnuts.autobatch.pfor.values import Invariant, Padded, Stacked, Tensor, Value
 from batchnuts.autobatch.pfor.walk import convert_graph, has_effects
@@ -235,7 +235,7 @@ def _check_memory(graph: Any, loop: Loop) -> None:
     if loop.known is None:
         return
     memory = psutil.virtual_memory().total
-    for op in graph.get_operations():
+    for op in with_called(graph.get_operations()):
         for tensor in op.outputs:
             if tensor.dtype in (tf.variant, tf.resource, tf.string) or not tensor.shape.is_fully_defined():
                 continue

@@ -99,7 +99,7 @@ def borrow(
     found = _evaluated(model, engine, position)
     after = _reached(model)
     settled = {place: digest for place, digest in reached.items() if after.get(place) == digest}
-    density = value_and_gradient(model, engine)
+    density = value_and_gradient(model, engine, xla=execution.mode == "xla")
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype)
     return Programs(density, evaluate, first_step_size, position.copy(), found, settled)
 

@@ -221,5 +221,11 @@ class TensorLibrary(Library, Protocol):
 
     # Tracing
 
+    def traced_once(self, function: Function, xla: bool) -> Function:
+        """The same function of arrays, of which the library keeps what is costly to make again for each program.
+
+        xla: whether XLA will compile these programs.
+        """
+
     def trace_of(self, x: Array) -> object | None:
         """What records the operations on `x`, to tell a value of an inner function from one of ours; None: nothing."""

@@ -13,6 +13,7 @@ import tensorflow as tf
 from batchnuts.autobatch.language.libraries.library import Array, Function
 from batchnuts.autobatch.language.libraries.tensors import Formulas
 from batchnuts.autobatch.pfor.calls import ElementwiseFunction
+from batchnuts.autobatch.pfor.traced_once import TracedOnce
 
 _XLA_EXPONENTS = 64
 """XLA reads an integer exponent modulo 64."""
@@ -269,6 +270,10 @@ class TensorFlowLibrary(Formulas):
             return value, None
         gradient = tape.gradient(value, x)
         return value, None if gradient is None else tf.convert_to_tensor(gradient)
+
+    def traced_once(self, function: Function, xla: bool) -> Function:
+        """See TensorLibrary: a call of one function, in any graph."""
+        return TracedOnce(function, xla=xla)
 
     def trace_of(self, x: Array) -> object | None:
         """See TensorLibrary: the graph."""

@@ -25,6 +25,7 @@ from batchnuts.autobatch.pfor.flows import branches_of, outputs_vary
 from batchnuts.autobatch.pfor.graphs import called
 from batchnuts.autobatch.pfor.registry import converts
 from batchnuts.autobatch.pfor.site import Loop, Site, with_shape
+from batchnuts.autobatch.pfor.traced_once import converted_once
 from batchnuts.autobatch.pfor.values import (
     Deferred,
     Invariant,
@@ -39,7 +40,7 @@ from batchnuts.autobatch.pfor.values import (
 
 @converts("PartitionedCall StatefulPartitionedCall", always=True)
 def call(site: Site) -> list[Value]:
-    """The function's ops in its place, or a call for the rows where it works element by element.
+    """The function's ops in its place, or a call for the rows where it works element by element, or is kept.
 
     A gradient taken later may have added outputs after the function's own.
     """
@@ -48,6 +49,9 @@ def call(site: Site) -> list[Value]:
         inputs = tuple(value.rows() if isinstance(value, Deferred) else value for value in site.inputs)
         of_rows = Stacked if any(map(varies, inputs)) else Invariant
         return [of_rows(tensor) for tensor in elementwise(*aligned(replace(site, inputs=inputs)))]
+    once = converted_once(site)
+    if once is not None:
+        return once
     return site.convert_graph(called(site.op, "f"), site.inputs, site.loop)[: len(site.op.outputs)]
 
 
