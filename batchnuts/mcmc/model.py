@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import ops
+from batchnuts.autobatch.machine import library_of
 from batchnuts.mcmc.bijectors import Bijector, is_bijector
 from batchnuts.mcmc.findings import ModelCheck
 from batchnuts.mcmc.parameters import Parameter
@@ -327,14 +328,12 @@ class Model:
         """Values by name, and the sum of their log-Jacobians [...]; None where all are real."""
         values: dict[str, Any] = {}
         total = None
-        start = 0
-        for variable in self.variables:
-            stop = start + variable.free
-            value, log_jacobian = variable.support.constrain(position[..., start:stop], variable.shape)
+        parts = library_of(position).parts_of_last_axis(position, [variable.free for variable in self.variables])
+        for variable, part in zip(self.variables, parts, strict=True):
+            value, log_jacobian = variable.support.constrain(part, variable.shape)
             values[variable.name] = value
             if log_jacobian is not None:
                 total = log_jacobian if total is None else total + log_jacobian
-            start = stop
         return values, total
 
     def initial_positions(self, rng: np.random.Generator, chains: int) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -285,6 +286,10 @@ class JaxLibrary(Formulas):
     def full_like(self, x: Array, value: Array) -> Array:
         """See Library."""
         return jnp.broadcast_to(value, x.shape)
+
+    def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Array]:
+        """See Library."""
+        return [x[..., end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
     def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
         """See Library."""

@@ -10,7 +10,7 @@ The functions here are elementary. Their callers find the library, the common dt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -135,6 +135,9 @@ class Library(Protocol):
 
     def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
         """`x` [..., size of shape] as [..., *shape]; leading extents may be unknown."""
+
+    def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Array]:
+        """`x` [..., n] as arrays [..., size], one after another; n is the sum of the sizes."""
 
     def bitcast(self, x: Array, dtype: np.dtype[Any]) -> Array:
         """The bits of `x` read as another dtype of the same size."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -124,6 +126,10 @@ class NumPyLibrary(Library):
     def full_like(self, x: Array, value: Array) -> Array:
         """See Library."""
         return np.full_like(x, value, value.dtype)[()]
+
+    def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Array]:
+        """See Library."""
+        return [x[..., end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
     def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
         """See Library."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -201,6 +201,11 @@ class TensorFlowLibrary(Formulas):
         """See Library."""
         shape = tf.TensorShape(x.shape)
         return tf.broadcast_to(value, tuple(shape) if shape.is_fully_defined() else tf.shape(x))
+
+    def parts_of_last_axis(self, x: Array, sizes: Sequence[int]) -> list[Array]:
+        """See Library: one op, whose gradient is one too."""
+        parts: list[Array] = tf.split(x, list(sizes), axis=-1) if len(sizes) > 1 else [x]
+        return parts
 
     def split_last_axis(self, x: Array, shape: tuple[int, ...]) -> Array:
         """See Library."""
