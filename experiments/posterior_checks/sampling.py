@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from batchnuts.autobatch import BatchnutsError
 from batchnuts.config import build_model, load_config
 from batchnuts.experiments.harness.task import Figures as RowFigures
 from batchnuts.experiments.harness.task import Preparation
@@ -53,6 +54,9 @@ def prepare(task: Task) -> ReadySampling:
     """Build the model, and what the sampler makes of it."""
     began = time.perf_counter()
     config = load_config(task.config, task.overrides)
+    resolved = config.resolved()
+    if any(resolved[section] != known for section, known in task.problem.items()):
+        raise BatchnutsError(f"{task.config} was changed while the experiment ran. Run the same command again.")
     module = importlib.import_module(f"batchnuts.experiments.posterior_checks.{REGISTRY[task.sampler].module}")
     if REGISTRY[task.sampler].ours:
         import_first(config)

@@ -14,8 +14,11 @@ from batchnuts.experiments.posterior_checks.results import Compared, PosteriorRe
 def verdicts_table(results: PosteriorResults) -> str:
     """Every run of ours with its verdict, the explanations of failures, and the bound."""
     config, count = results.config, sum(len(one.comparisons) for one in results.judged)
-    failed = len(results.failures)
-    said = f"{failed} of {len(results.verdicts)} posteriors are **not right**" if failed else "All posteriors are right"
+    absent = sum(bool(verdict.compared.trouble) for verdict in results.failures)
+    wrong, total = len(results.failures) - absent, len(results.verdicts)
+    parts = [f"{wrong} of {total} posteriors are **not right**"] * bool(wrong)
+    parts += [f"{absent} of {total} are **not compared**"] * bool(absent)
+    said = ", ".join(parts) or "All posteriors are right"
     head = (
         f"{said}. A posterior is right if no |z| is above {results.bound:.2f} (Bonferroni over all {count:,} "
         f"comparisons: a chance of {config.verdict.alpha:g} that any is, were all right), all R-hat are below "
@@ -26,7 +29,8 @@ def verdicts_table(results: PosteriorResults) -> str:
         one = verdict.compared
         reference = config.problems[one.problem].reference
         against = "known" if reference == KNOWN else config.curves[reference].label
-        words = "right" if verdict.right else "**not right**: " + "; ".join(verdict.reasons)
+        words = "**not compared**" if one.trouble else "**not right**"
+        words = "right" if verdict.right else f"{words}: {'; '.join(verdict.reasons)}"
         rows.append(
             (config.problems[one.problem].label, config.curves[one.curve].label, against, *_z_cells(one), words)
         )

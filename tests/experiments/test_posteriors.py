@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 from tiny_posteriors import CONFIG
 
+from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments import posteriors
 from batchnuts.experiments.harness.rows import RowsFile
 from batchnuts.experiments.harness.task import Attempt, Preparation
@@ -32,6 +33,7 @@ from batchnuts.experiments.posterior_checks.moments import (
 )
 from batchnuts.experiments.posterior_checks.registry import NumpyroOptions
 from batchnuts.experiments.posterior_checks.results import PosteriorResults
+from batchnuts.experiments.posterior_checks.sampling import prepare
 from batchnuts.experiments.posterior_checks.task import Task
 from batchnuts.experiments.posterior_checks.truths import known_moments
 from batchnuts.models import REGISTRY, build
@@ -260,7 +262,8 @@ def test_a_posterior_that_is_not(schools: Moments, changes: dict[str, Any], reas
     (failure,) = found.failures
     assert (failure.compared.curve, failure.compared.problem) == ("ours", "schools")
     assert re.search(reason, "; ".join(failure.reasons)), failure.reasons
-    assert "1 of 2 posteriors are **not right**" in posteriors.POSTERIORS.claims(found)
+    said = "1 of 2 are **not compared**" if "reference" in reason else "1 of 2 posteriors are **not right**"
+    assert said in posteriors.POSTERIORS.claims(found)
 
 
 def test_without_a_reference_nothing_is_right(load: Any) -> None:
@@ -299,6 +302,14 @@ def test_a_failure_is_an_exit_code_and_a_row_is_not_measured_again(
     lines = Path("out/comparisons.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 2 * 2 + 18
     assert posteriors.main(["--config", "my.yaml", "problems.schools=null"]) == 0
+
+
+def test_a_config_that_changes_meanwhile_is_not_sampled_as_what_it_was(load: Any) -> None:
+    Path("mine.yaml").write_text("model: {name: eight_schools}")
+    task = load(CONFIG, "problems.schools.config=mine.yaml").task("ours", "schools", 4)
+    Path("mine.yaml").write_text("model: {name: radon}")
+    with pytest.raises(BatchnutsError, match=r"mine\.yaml was changed while the experiment ran"):
+        prepare(task)
 
 
 # --- lines, NumPyro's models
