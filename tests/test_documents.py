@@ -41,6 +41,13 @@ def blocks_with_output(page):
         yield pytest.param(*match.groups(), id=f"line {text[: match.start()].count(chr(10)) + 1}")
 
 
+def skip_without_its_library(code):
+    """Pages about libraries that are no part of the default installation."""
+    for library in ("numpyro", "pymc"):
+        if re.search(rf"^import {library}\b", code, flags=re.MULTILINE):
+            pytest.importorskip(library, reason=f"the extra {library} is not installed")
+
+
 def run(*arguments, cwd):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, *arguments]
@@ -52,6 +59,7 @@ def run(*arguments, cwd):
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [b for b in blocks("python") if not b.id.startswith("autobatch_tutorial")])
 def test_python_blocks_run(code, tmp_path):
+    skip_without_its_library(code)
     (tmp_path / "block.py").write_text(code, encoding="utf-8")
     run("block.py", cwd=tmp_path)
 
@@ -73,6 +81,21 @@ def test_own_model_of_the_readme_is_sampled(tmp_path):
     overrides = ["sampler.chains=4", "sampler.warmup=20", "sampler.draws=10"]
     out = run("-m", "batchnuts.sample", "--config", "schools.yaml", *overrides, cwd=tmp_path)
     assert "10 coefficients, 4 chains x 10 draws" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["numpyro", "pymc", "jax"])
+def test_models_of_other_libraries_are_sampled_from_their_pages(library, tmp_path):
+    text = (ROOT / "docs" / f"{library}_model.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)[0]
+    skip_without_its_library(code)
+    config = re.findall(r"^```yaml\n(.*?)^```$", text, flags=re.M | re.S)[0]
+    (module,) = re.findall(rf"{library}: (\w+):", config)
+    (tmp_path / f"{module}.py").write_text(code)
+    (tmp_path / "own.yaml").write_text(config)
+    overrides = ["sampler.chains=4", "sampler.warmup=20", "sampler.draws=10"]
+    out = run("-m", "batchnuts.sample", "--config", "own.yaml", *overrides, cwd=tmp_path)
+    assert f"{5 if library == 'jax' else 18} coefficients, 4 chains x 10 draws" in out
 
 
 def test_set_up_lines_of_the_readme_are_whole():

@@ -64,6 +64,18 @@ JITTER = 1.0
 _RESERVED = frozenset({"chain", "draw"})
 
 
+_NOT_FOR_US = ("Explicitly requested dtype", "PyTensor could not link to a BLAS")
+"""Begins of warnings: of JAX where a graph of float64 is computed in float32; of PyTensor about compiling in C."""
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        for begin in _NOT_FOR_US:
+            warnings.filterwarnings("ignore", message=begin, category=UserWarning)
+        yield
+
+
 @dataclass(frozen=True, eq=False)
 class Translated:
     """A graph as a function of JAX: of value variables, and of keys for the random variables in it."""
@@ -77,8 +89,7 @@ class Translated:
         """Its outputs by name."""
         given = [jax.numpy.asarray(values[name]) for name in self.inputs]
         keys = [{"jax_state": key} for key in jax.random.split(seed, self.keys)] if self.keys else []
-        with warnings.catch_warnings():  # JAX warns of float64 in graphs where the model is to be of float32
-            warnings.filterwarnings("ignore", message="Explicitly requested dtype", category=UserWarning)
+        with _without_warnings():
             results = self.function(*given, *keys)
         return dict(zip(self.outputs, results, strict=True))
 
@@ -219,7 +230,8 @@ def _dtype_of(title: str, values: list[Any], asked: DType | None) -> DType:
 
 def _initial_point(title: str, model: Any) -> dict[str, NDArray[Any]]:
     try:
-        point: dict[str, NDArray[Any]] = model.initial_point()
+        with _without_warnings():
+            point: dict[str, NDArray[Any]] = model.initial_point()
     except Exception as error:
         raise ModelError(f"Model {title!r}: PyMC finds no initial point: {text_of(error)}.") from error
     for name, array in point.items():
@@ -235,8 +247,7 @@ def _as_function(inputs: list[Any], outputs: list[Any], dtype: DType) -> Callabl
     """A graph as a function of JAX. PyTensor makes its constants arrays of JAX at once: of the model's dtype."""
 
     def make(_: Any) -> Callable[..., Any]:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Explicitly requested dtype", category=UserWarning)
+        with _without_warnings():
             function: Callable[..., Any] = get_jaxified_graph(inputs=inputs, outputs=outputs)
         return function
 
@@ -268,7 +279,8 @@ def _drawn(
 ) -> Translated | None:
     """A graph with random variables, each with a key of its own; None, with a line, for one that has no translation."""
     try:
-        outputs = make()
+        with _without_warnings():
+            outputs = make()
         shared = [v for v in graph_inputs(outputs) if isinstance(v, SharedVariable)]
         generators = list(dict.fromkeys(v for v in shared if isinstance(v.type, RandomType)))
         fresh = [generator.type() for generator in generators]
