@@ -222,6 +222,31 @@ def test_no_prior_draws_where_there_is_none(capsys: pytest.CaptureFixture[str]) 
     assert "there will be no draws of the prior, since that of 'x' is improper" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_sampled_moments_of_a_conjugate_model() -> None:
+    """rate ~ Gamma(2, 1), counts ~ Poisson(rate): Gamma(2 + counts, 2)."""
+    from moments import assert_expectations
+
+    from batchnuts import sample_chains
+
+    counts = np.array([0, 3, 7])
+
+    def model(counts: Any) -> None:
+        with numpyro.plate("site", 3):
+            rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+            numpyro.sample("count", dist.Poisson(rate), obs=counts)
+
+    result = sample_chains(Model.from_numpyro(model, counts), chains=64, warmup=200, draws=200, seed=1)
+    shape = 2 + counts
+    rates = result["posterior"]["rate"].values
+    second = shape * (shape + 1) / 4
+    assert_expectations(np.concatenate([rates, rates**2], axis=-1), np.concatenate([shape / 2, second]), 0.05)
+    predicted = result["posterior_predictive"]["count"].values
+    assert_expectations(predicted, shape / 2, 0.05)
+    assert result["log_likelihood"]["count"].dims == ("chain", "draw", "site")
+    np.testing.assert_allclose(result["prior"]["rate"].mean(), 2, rtol=0.1)
+
+
 # Mistakes
 
 

@@ -148,6 +148,24 @@ def test_starts_lie_around_pymcs_initial_point() -> None:
     assert np.ptp(starts) > 1.9
 
 
+@pytest.mark.slow
+def test_sampled_moments_of_a_conjugate_model() -> None:
+    """share ~ Beta(2, 2), successes ~ Binomial(10, share): Beta(2 + successes, 12 - successes)."""
+    from moments import assert_expectations
+
+    from batchnuts import sample_chains
+
+    successes = np.array([1, 5, 9])
+    with pm.Model(coords={"site": ["a", "b", "c"]}) as made:
+        pm.Binomial("y", 10, pm.Beta("share", 2, 2, dims="site"), observed=successes, dims="site")
+    result = sample_chains(Model.from_pymc(made), chains=64, warmup=200, draws=200, seed=1)
+    shares = result["posterior"]["share"].values
+    first = (2 + successes) / 14
+    second = first * (3 + successes) / 15
+    assert_expectations(np.concatenate([shares, shares**2], axis=-1), np.concatenate([first, second]), 0.05)
+    assert result["log_likelihood"]["y"].dims == ("chain", "draw", "site")
+
+
 # Mistakes
 
 
