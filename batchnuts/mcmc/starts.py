@@ -132,13 +132,22 @@ def evaluate_at(
             ) from error
         raise ModelError(
             f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
-            f"{_how_it_is_traced(execution.backend)}: {type(cause).__name__}: {first_line(cause)}"
+            f"{_advice(execution.backend, cause)}: {type(cause).__name__}: {first_line(cause)}"
         ) from error
     return log_density, gradient
 
 
-def _how_it_is_traced(backend: str) -> str:
-    """What a density must do without, and the begin of what the library said."""
+_NO_BOUND_OF_TRIPS = "requires a fixed tensor list size"
+"""In XLA's words."""
+
+
+def _advice(backend: str, cause: BaseException) -> str:
+    """What to write instead, and the begin of what the library said."""
+    if _NO_BOUND_OF_TRIPS in str(cause):
+        return (
+            "It has the gradient of a loop, for which XLA needs a bound of the number of trips: give tf.while_loop "
+            "maximum_iterations=, or run with execution.mode=graph. What TensorFlow said"
+        )
     if backend == "jax":
         return (
             "JAX traces it: write branches on values with jax.numpy.where or jax.lax.cond, and loops over values with "

@@ -20,7 +20,7 @@ from batchnuts.autobatch import ops
 from batchnuts.mcmc.engine import choose_engine, default_engine, written_in
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.sampling import run_chains
+from batchnuts.mcmc.sampling import run_chains, sample_chains
 from batchnuts.mcmc.settings import ExecutionSettings, split_settings
 from batchnuts.models import REGISTRY, build
 from batchnuts.settings.schema import SettingsError
@@ -185,3 +185,21 @@ def test_arrays_that_a_density_reads_keep_their_dtype_for_others(density: str) -
     value, gradient = value_and_gradient(models[1], default_engine(models[1]))(np.array([0.1, 1.0]))
     np.testing.assert_allclose(value, -0.5 * (0.09 + 0.25), rtol=1e-15)
     np.testing.assert_allclose(gradient, [-0.9, -0.25], rtol=1e-15)
+
+
+@pytest.mark.slow
+def test_the_gradient_of_a_loop_without_a_bound_is_refused_with_what_to_write() -> None:
+    """Under XLA; in a graph it runs."""
+
+    def density(q: Any) -> Any:
+        def step(i: Any, x: Any) -> tuple[Any, Any]:
+            return i + 1, 0.5 * x + tf.sin(q[0]) * x
+
+        trips = tf.where(q[1] > 1e6, 4, 3)
+        return tf.while_loop(lambda i, _: i < trips, step, (0, q[1]))[1] - tf.reduce_sum(q**2)
+
+    model = Model.from_function(density, dimension=2)
+    with pytest.raises(ModelError, match=r"give tf.while_loop maximum_iterations=, or run with execution.mode=graph"):
+        sample_chains(model, chains=2, warmup=4, draws=2, seed=0)
+    result = sample_chains(model, chains=2, warmup=4, draws=2, seed=0, mode="graph")
+    assert np.isfinite(result["posterior"]["position"].values).all()
