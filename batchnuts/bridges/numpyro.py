@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype
-from batchnuts.bridges.users import failed, require
+from batchnuts.bridges.users import failed, refuse_names, require
 from batchnuts.mcmc.model import Data, DType, Model
 from batchnuts.mcmc.variables import ModelError, Variable
 from batchnuts.settings.schema import nearest, shown
@@ -269,8 +269,8 @@ def _found_sites(title: str, bound: Bound, dtype: DType) -> Found:
             f"Model {title!r} has no latent site, so there is nothing to sample; "
             + (f"its sites are {known}." if known else "it has no `numpyro.sample` statement.")
         )
-    if reserved := sorted(_RESERVED & {site.name for site in sites}):
-        raise ModelError(f"Model {title!r}: a site cannot be called {reserved[0]!r}, an axis of the output; rename it.")
+    names = [*(site.name for site in sites), *(plate for site in sites for plate, _ in site.plates)]
+    refuse_names(title, "site", names, "; `handlers.scope(..., divider='.')` makes names without")
     in_order = {site.name: free[site.name] for site in sites if site.kind == "latent"}
     return Found(sites, shapes, in_order, observed)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype
-from batchnuts.bridges.users import place_in_users_code, require, text_of
+from batchnuts.bridges.users import place_in_users_code, refuse_names, require, text_of
 from batchnuts.mcmc.model import Data, DType, Model
 from batchnuts.mcmc.variables import ModelError, Variable
 from batchnuts.settings.schema import shown
@@ -60,8 +60,6 @@ with _users_settings():
 
 JITTER = 1.0
 """Chains start within this distance of PyMC's initial point, in each unconstrained number, as its own do."""
-
-_RESERVED = frozenset({"chain", "draw"})
 
 
 _NOT_FOR_US = ("Explicitly requested dtype", "PyTensor could not link to a BLAS")
@@ -122,8 +120,7 @@ def from_pymc(
     names = tuple(value.name for value in values)
     shapes = {name: np.shape(point[name]) for name in names}
     reported = list(get_default_varnames(model.unobserved_value_vars, include_transformed=False))
-    if reserved := sorted(_RESERVED & {variable.name for variable in reported}):
-        raise ModelError(f"Model {title!r}: a variable cannot be called {reserved[0]!r}, an axis of the output.")
+    refuse_names(title, "variable", [variable.name for variable in [*reported, *model.observed_RVs]])
     density = _translated(title, "log-density", values, [model.logp()], ("log_density",), dtype)
     generated = _translated(title, "variables", values, reported, tuple(v.name for v in reported), dtype)
     functions: dict[str, Any] = {"generated": generated}

@@ -8,6 +8,7 @@ import re
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 import batchnuts
@@ -50,6 +51,15 @@ def failed(title: str, what: str, error: BaseException) -> ModelError:
             "for what depends on them, in place of numpy"
         )
     return ModelError(f"Model {title!r}: {what} failed with {text_of(error)}{place_in_users_code(error)}{advice}.")
+
+
+def refuse_names(title: str, kind: str, names: Iterable[str], remedy: str = "") -> None:
+    """Raise ModelError for a name that the output cannot have. kind: of what they are, as "site"."""
+    for name in names:
+        if name in ("chain", "draw"):
+            raise ModelError(f"Model {title!r}: a {kind} cannot be called {name!r}, an axis of the output; rename it.")
+        if "/" in name:
+            raise ModelError(f"Model {title!r}: its {kind} {name!r} has a slash, which netCDF files exclude{remedy}.")
 
 
 def require(title: str, module: str, oldest: tuple[int, ...], extra: str) -> None:

@@ -43,6 +43,10 @@ class Variable:
     def __post_init__(self) -> None:
         if not self.name or self.name in _RESERVED:
             raise ModelError(f"A variable cannot be called {self.name!r}; choose a name other than chain and draw.")
+        if slashed := [name for name in (self.name, *(self.dims or ())) if "/" in name]:
+            raise ModelError(
+                f"Variable {self.name!r}: the name {slashed[0]!r} has a slash, which netCDF files exclude."
+            )
         if any(isinstance(length, bool) or not isinstance(length, int) or length < 1 for length in self.shape):
             raise ModelError(f"Variable {self.name!r} has shape {self.shape}; every axis needs at least one element.")
         if self.dims is None:

@@ -230,6 +230,7 @@ def test_mistakes_in_a_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, se
         ({"a": -1.0}, {"supports": {"a": positive()}}, "above 0"),
         ({"a": np.ones(3)}, {"supports": {"a": simplex(3)}}, "'a' has"),
         ({"a": np.zeros(0)}, {}, "every axis needs at least one element"),
+        ({"a/b": 0.0}, {}, "the name 'a/b' has a slash"),
         ({"chain": 0.0}, {}, "cannot be called 'chain'"),
         ({"a": 0.0}, {"supports": {"a": real()}, "transform": lambda p: p}, "not both"),
         ({"a": 0.0}, {"inverse": lambda p: p}, "inverse is that of a transform, which is not given"),

@@ -287,6 +287,7 @@ def of_shape(y: Any, rows: int = 12) -> None:
         (lambda: numpyro.sample("v", dist.Normal(numpyro.param("p", 1.0), 1)), (), {}, "'p' is a `numpyro.param`"),
         (lambda: numpyro.sample("v", dist.Delta(1.0)), (), {}, "'v' has a delta distribution"),
         (lambda: numpyro.sample("draw", dist.Normal(0, 1)), (), {}, "cannot be called 'draw'"),
+        (numpyro.handlers.scope(keyed, prefix="a"), (), {}, "its site 'a/x' has a slash, which netCDF files excl"),
         (lambda: numpyro.sample("v", dist.Normal(0, 1), obs=1.0), (), {}, r"its sites are v \(observed\)"),
         (lambda: 3, (), {}, "it has no `numpyro.sample` statement"),
         (of_shape, (Y[:, None],), {}, r"observations of shape \(12, 1\), but its distribution has shape \(12,\)"),
