@@ -11,12 +11,12 @@ import numpy as np
 from batchnuts.config import RunConfig
 from batchnuts.experiments.posterior_checks.lines import lines_of_function
 from batchnuts.experiments.posterior_checks.registry import NumpyroOptions
-from batchnuts.experiments.posterior_checks.task import MissingLibrary, Run, Sampling, Task
+from batchnuts.experiments.posterior_checks.task import MissingLibrary, MissingModel, Run, Sampling, Task
 from batchnuts.mcmc.model import Model
 
 
 def prepare(task: Task, config: RunConfig, model: Model) -> Sampling:
-    """Lay out the model's data. Raises MissingLibrary where NumPyro is not installed."""
+    """Lay out the model's data. Raises MissingLibrary, MissingModel."""
     options = NumpyroOptions.model_validate(task.options)
     if importlib.util.find_spec("numpyro") is None:
         raise MissingLibrary(
@@ -29,7 +29,13 @@ def prepare(task: Task, config: RunConfig, model: Model) -> Sampling:
 
     from batchnuts.experiments.posterior_checks.numpyro_models import MODELS, arguments
 
-    function = MODELS[config.model.name]
+    name = getattr(config.model, "name", None)
+    if name not in MODELS:
+        raise MissingModel(
+            f"{task.config} has a model that is not written in NumPyro; written are {', '.join(MODELS)}. Name the "
+            "other curves in the problem's `curves`, or write it (numpyro_models.py)."
+        )
+    function = MODELS[name]
     data = {
         name: value.astype(options.dtype) if getattr(value, "dtype", np.dtype(int)).kind == "f" else value
         for name, value in arguments(function, config.model, model).items()

@@ -22,6 +22,10 @@ class MissingLibrary(Unavailable):
     """A sampler's library is not installed; the message says how to get it."""
 
 
+class MissingModel(Unavailable):
+    """A sampler has no version of a model."""
+
+
 @dataclass(frozen=True)
 class Task:
     """See the head of this file."""

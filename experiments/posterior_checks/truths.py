@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from batchnuts.bridges.inference_gym import STATISTICS
 from batchnuts.experiments.posterior_checks.moments import Moment, Moments
 from batchnuts.mcmc.model import Model
 
@@ -41,7 +42,17 @@ def _of_funnel(options: Any, model: Model) -> Moments | None:
     }
 
 
+def _published(options: Any, model: Model) -> Moments | None:
+    """`Model.ground_truth`: of a target of the Inference Gym. What it does not know is NaN, and not compared."""
+    known = {name: np.asarray(array, np.float64) for name, (_, array) in model.ground_truth.items()}
+    if not known:
+        return None
+    statistics = {name: dict(zip(STATISTICS, array, strict=True)) for name, array in known.items()}
+    columns = ("mean", "standard_deviation", "mean_standard_error", "standard_deviation_standard_error")
+    return {name: Moment(*(found[column] for column in columns)) for name, found in statistics.items()}
+
+
 Truth = Callable[[Any, Model], Moments | None]
 
-TRUTHS: tuple[Truth, ...] = (_of_gaussian, _of_funnel)
+TRUTHS: tuple[Truth, ...] = (_of_gaussian, _of_funnel, _published)
 """Each looks whether a model is one that it knows."""

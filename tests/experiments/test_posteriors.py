@@ -16,6 +16,7 @@ from tiny_posteriors import CONFIG
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments import posteriors
+from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.rows import RowsFile
 from batchnuts.experiments.harness.task import Attempt, Preparation
 from batchnuts.experiments.posterior_checks.config import PosteriorsConfig, load_posteriors
@@ -36,6 +37,7 @@ from batchnuts.experiments.posterior_checks.results import PosteriorResults
 from batchnuts.experiments.posterior_checks.sampling import prepare
 from batchnuts.experiments.posterior_checks.task import Task
 from batchnuts.experiments.posterior_checks.truths import known_moments
+from batchnuts.mcmc.model import Model
 from batchnuts.models import REGISTRY, build
 from batchnuts.settings.yaml import ConfigError
 
@@ -194,6 +196,20 @@ def test_the_known_moments_of_the_gaussian_and_the_funnel() -> None:
     assert known_moments(of_radon, build(of_radon)) is None
 
 
+def test_published_moments_are_compared_where_they_are_known() -> None:
+    """As a target of the Inference Gym has them: standard errors in the denominator, NaN left out."""
+    table = np.array([[1.0, 2.0], [0.3, 0.3], [3.0, np.nan], [0.4, np.nan]])  # in the order of its STATISTICS
+    model = Model.from_function(
+        lambda q: -0.5 * q[0] ** 2, dimension=2, ground_truth={"theta": (("statistic", "axis"), table)}
+    )
+    truth = known_moments(None, model)
+    assert truth is not None
+    found = {"theta": Moment(np.array([2.0, 2.0]), np.array([2.0, 9.0]), np.full(2, 0.4), np.full(2, 0.3))}
+    assert [(one.element, one.statistic, round(one.z, 9)) for one in compare(found, truth)] == [
+        ("theta[0]", "mean", 2.0), ("theta[0]", "sd", -2.0), ("theta[1]", "mean", 0.0)
+    ]  # fmt: skip
+
+
 def gaussian_draws(rng: np.random.Generator, model: Any) -> dict[str, Any]:
     return {"x": rng.multivariate_normal(np.zeros(3), model.constant_data["true_covariance"][1], (4, 2000))}
 
@@ -345,6 +361,16 @@ def test_without_numpyro_its_absence_is_named(monkeypatch: pytest.MonkeyPatch, l
     NumpyroOptions.model_validate(task.options)
     with pytest.raises(MissingLibrary, match=re.escape("pip install 'batchnuts[peers]'")):
         numpyro_nuts.prepare(task, config.configs["gauss"], build(config.configs["gauss"].model))
+
+
+@needs_numpyro
+@pytest.mark.slow
+def test_a_model_that_is_not_written_in_numpyro_is_named(load: Any) -> None:
+    Path("mine.yaml").write_text("model: {target: 'mine:density', dimension: 2}")
+    Path("mine.py").write_text("def density(q):\n    return -0.5 * q[0] ** 2 - 0.5 * q[1] ** 2")
+    task = load(CONFIG, "problems.schools={label: mine, config: mine.yaml}").task("numpyro", "schools", 3)
+    with pytest.raises(Unavailable, match=r"mine\.yaml has a model that is not written in NumPyro"):
+        prepare(task)
 
 
 SMALL: list[dict[str, Any]] = [
