@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from batchnuts.experiments.harness.rows import MeasurementsError, RowsFile, Status
+from batchnuts.experiments.posterior_checks import measurements as posteriors
 from batchnuts.experiments.samplers import measurements as samplers
 from batchnuts.experiments.vectorizers import measurements as vectorizers
 
@@ -40,7 +42,8 @@ def file(tmp_path: Path) -> RowsFile[Row]:
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
 def test_committed_results_are_read_and_written_back_byte_for_byte(path: Path, tmp_path: Path) -> None:
-    kind = vectorizers.Measurement if path.parent.name == "pfor" else samplers.Measurement
+    kinds = {"pfor": vectorizers.Measurement, "posteriors": posteriors.Measurement}
+    kind: type[Any] = kinds.get(path.parent.name, samplers.Measurement)
     rows = RowsFile(path, kind).read()
     assert len(rows) == len(path.read_text().splitlines()) - 1
     copy = RowsFile(tmp_path / "copy.csv", kind)
