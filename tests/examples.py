@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-TIMES = {"default": 1, "release": 20, "campaign": 225}
+TIMES = {"default": 1, "release": 72, "campaign": 405}
 """How many times as many examples a profile draws."""
 
 _PERCENT = 100

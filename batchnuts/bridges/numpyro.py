@@ -420,7 +420,7 @@ class _WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
 
 
 class _Unobserved(numpyro.primitives.Messenger):  # type: ignore[misc]
-    """Draws observed sites anew, in place of their data."""
+    """Draws observed sites, in place of their data."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Of NumPyro's interface."""
@@ -455,7 +455,7 @@ def _values(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: M
 def _trace_at(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any = None
 ) -> Any:
-    """The trace at a draw's values; with a seed, observed sites are drawn anew."""
+    """The trace at a draw's values; with a seed, observed sites are drawn again."""
     latent = _values(model, args, kwargs, values)
     inner = _DefaultKey(model) if seed is None else effects.seed(_Unobserved(model), seed)
     return effects.trace(effects.substitute(inner, data=latent)).get_trace(*args, **kwargs)
