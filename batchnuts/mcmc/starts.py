@@ -23,6 +23,7 @@ from batchnuts.mcmc.check_model import (
 from batchnuts.mcmc.engine import Engine, default_engine
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.superchains import count_superchains, superchain_of
 
 TRIES = 100
 """How often a start is drawn before it is an error that the density is not finite there; as in Stan."""
@@ -32,8 +33,14 @@ Starts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
 def proposed_starts(model: Model, sampler: SamplerSettings) -> NDArray[Any]:
-    """The first positions [chains, dimension] that are tried."""
-    return model.initial_positions(np.random.default_rng(sampler.seed), sampler.chains)
+    """The first positions [chains, dimension] that are tried; the same for all chains of a superchain."""
+    return _positions(model, sampler, sampler.seed)
+
+
+def _positions(model: Model, sampler: SamplerSettings, seed: int | tuple[int, int]) -> NDArray[Any]:
+    """[chains, dimension]: those of the first chain of each superchain, for all of its chains."""
+    position = model.initial_positions(np.random.default_rng(seed), sampler.chains)
+    return position[superchain_of(sampler.chains, count_superchains(sampler))]
 
 
 def check_at_starts(model: Model, engine: Engine, sampler: SamplerSettings, position: NDArray[Any]) -> NDArray[Any]:
@@ -76,7 +83,7 @@ def find_starts(
 def draw_again(model: Model, sampler: SamplerSettings) -> Iterator[NDArray[Any]]:
     """Other starts of all chains [chains, dimension], TRIES - 1 times."""
     for attempt in range(1, TRIES):
-        yield model.initial_positions(np.random.default_rng((sampler.seed, attempt)), sampler.chains)
+        yield _positions(model, sampler, (sampler.seed, attempt))
 
 
 def values_at(

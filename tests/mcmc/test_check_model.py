@@ -18,7 +18,7 @@ from batchnuts.mcmc.engine import choose_engine, default_engine
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.sampling import run_chains, sample_chains
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, WarmupSettings
 from batchnuts.mcmc.starts import TRIES, check_at_starts, find_starts, make_evaluate, proposed_starts
 from batchnuts.settings.schema import SettingsError
 
@@ -26,7 +26,9 @@ NUMPY = ExecutionSettings(backend="numpy")
 
 
 def run(model: Model) -> Any:
-    return run_chains(model, SamplerSettings(chains=4, warmup=0, draws=2, step_size=0.1), NUMPY)
+    return run_chains(
+        model, SamplerSettings(chains=4, warmup=WarmupSettings(transitions=0), draws=2, step_size=0.1), NUMPY
+    )
 
 
 def good(q: Any) -> Any:
@@ -445,7 +447,7 @@ def test_a_hand_batched_twin_that_raises() -> None:
     [
         ({"chains": 0}, "chains: found 0 .*expected an integer at least 1"),
         ({"draws": -5}, "draws: found -5 .*expected an integer at least 1"),
-        ({"warmup": -1}, "warmup: found -1 .*expected an integer at least 0"),
+        ({"warmup": -1}, "warmup.transitions: found -1; expected auto, or an integer of at least 0"),
         ({"step_size": 0.0}, "step_size: found 0.0 .*at least 1e-30"),
         ({"step_size": float("nan")}, "step_size: found nan"),
         ({"chians": 3}, "chians: unknown setting; did you mean 'chains'"),
