@@ -18,7 +18,7 @@ draws; it is the time to reach the typical set, and to forget the start, that is
 SETTLE = 15
 """Transitions of the window after the last estimate of the metric: the step size settles, and all chains finish."""
 
-LEAVE = 0.5
+LEAVE = 0.75
 """Share of a chunk's chains that need not finish an automatic window: with 0 utilization is that of the slowest chain.
 What they have done counts. Not in the last window: the chains that a window leaves behind are in regions where
 trajectories are long, so where chains are when it ends is not a draw from the posterior."""
