@@ -63,7 +63,7 @@ _SECTIONS: dict[str, type[Settings]] = {
     "execution": ExecutionSettings,
     "output": OutputSettings,
 }
-_MAIN_KEYS = {"sampler.warmup": "transitions"}
+_MAIN_KEYS = {"sampler.warmup": "transitions", "sampler.init": "method"}
 """Of groups that may be written as one value: what it stands for."""
 
 _ELSEWHERE = {name: f"{section}.{name}" for section, schema in _SECTIONS.items() for name in schema.model_fields}

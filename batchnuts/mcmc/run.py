@@ -20,6 +20,7 @@ from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
+from batchnuts.mcmc.initialization import Proposals
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
@@ -102,10 +103,10 @@ class Run:
 
     # ---- compile ---------------------------------------------------------------------------------------------------
 
-    def first_states(self, position: np.ndarray) -> ChainStates:
+    def first_states(self, proposals: Proposals) -> ChainStates:
         """Starts that all chains can use, from the proposed ones."""
         model, sampler = self.model, self.sampler
-        position, log_density, gradient = find_starts(model, self.programs.evaluate, sampler, self.execution, position)
+        position, log_density, gradient = find_starts(model, self.programs.evaluate, proposals, self.execution)
         inverse_mass = np.ones((sampler.chains, model.dimension), model.dtype)
         step_size = np.full(sampler.chains, sampler.step_size or 1.0)
         return ChainStates(position, log_density, gradient, inverse_mass, step_size)

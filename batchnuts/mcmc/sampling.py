@@ -8,19 +8,18 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
-
 from batchnuts.autobatch import random
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.engine import choose_engine
 from batchnuts.mcmc.execution.program_cache import borrow, give_back
 from batchnuts.mcmc.execution.runner import Runner
+from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.quantities import check_quantities
 from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.run import ProgressCallback, Run
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
-from batchnuts.mcmc.starts import check_at_starts, proposed_starts
+from batchnuts.mcmc.starts import check_at_starts
 from batchnuts.mcmc.warmup.phase import warm_up
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
@@ -103,21 +102,22 @@ def _run_chains(
     progress: ProgressCallback | None,
     stop: StopSignals | None,
 ) -> Draws:
-    position = proposed_starts(model, sampler)
+    proposals = make_proposals(model, sampler, execution)
+    position = positions_to_check(model, sampler, proposals)
     engine, execution = choose_engine(model, execution, position[0])
-    first = check_at_starts(model, engine, sampler, position)
+    first = check_at_starts(model, engine, proposals, position)
     check_quantities(model, engine, first)
     programs = borrow(model, engine, sampler, execution, first)
     keys = random.lane_keys(sampler.seed, sampler.chains)
     run = Run(model, engine, sampler, execution, progress or (lambda _: None), stop or StopSignals(), programs, keys)
-    draws = _phases(run, position)
+    draws = _phases(run, proposals)
     give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown
     return draws
 
 
-def _phases(run: Run, position: np.ndarray) -> Draws:
-    """Warmup from positions [chains, dimension], then draws."""
-    states = run.timed("compile", lambda: run.first_states(position))
+def _phases(run: Run, proposals: Proposals) -> Draws:
+    """Warmup from starts that were proposed, then draws."""
+    states = run.timed("compile", lambda: run.first_states(proposals))
     runner: Runner | None = None
     try:
         run.progress(Progress("compile", 0, 1, 0.0))

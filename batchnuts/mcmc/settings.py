@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from batchnuts.settings.schema import Settings, SettingsError, explain, nearest, shown
 from batchnuts.store.folder import problem_with
@@ -49,10 +49,46 @@ class WarmupSettings(Settings):
         return transitions
 
 
+class InitSettings(Settings):
+    """Where chains start. In place of the whole group, its method will do."""
+
+    method: Literal["auto", "uniform", "prior", "values", "run", "pathfinder"] = Field(
+        "auto",
+        description="auto: the values or the run given, else the model's initializer, else uniform; uniform: on "
+        "(-radius, radius), of the real numbers that the sampler moves; prior: draws from the model's prior; values: "
+        "those given; run: draws of an earlier run; pathfinder: from uniform, by optimization",
+    )
+    radius: float = Field(2.0, gt=0.0, le=1e6, description="of uniform")
+    jitter: float = Field(
+        0.0, ge=0.0, le=1e6, description="standard deviation of normal noise that is added, on the same scale"
+    )
+    values: dict[str, Any] | None = Field(
+        None,
+        description="values of all variables by name, or a list of several starts for each, which superchains take "
+        "turns at",
+    )
+    run: str | None = Field(None, min_length=1, description="file of an earlier run, whose draws are starts")
+
+    @model_validator(mode="after")
+    def _fits(self) -> InitSettings:
+        if self.values is not None and self.run is not None:
+            raise ValueError("found both values and run; expected one of them")
+        for name in ("values", "run"):
+            given = getattr(self, name) is not None
+            if given and self.method not in ("auto", name):
+                raise ValueError(f"found {name}, which has no effect with method {self.method}")
+            if not given and self.method == name:
+                raise ValueError(f"method is {name}, but {name} is not given")
+        return self
+
+
 class SamplerSettings(Settings):
     """What is sampled: how many chains and draws, and the constants of NUTS and of its warmup."""
 
     chains: int = Field(256, ge=1, le=MOST_NUMBERS, description="number of chains, run together")
+    init: InitSettings = Field(
+        InitSettings.model_validate({}), description="where chains start: a method, or these with its options"
+    )
     warmup: WarmupSettings = Field(
         WarmupSettings.model_validate({}),
         description="auto, or a number of transitions, or these with other settings of warmup",
@@ -95,6 +131,16 @@ class SamplerSettings(Settings):
                 f"found {shown(warmup)}; expected auto, a number of transitions, or a mapping with keys among {keys}"
             )
         return {"transitions": warmup}
+
+    @field_validator("init", mode="before")
+    @classmethod
+    def _its_method(cls, init: Any) -> Any:
+        if isinstance(init, InitSettings | Mapping):
+            return init
+        if not isinstance(init, str):
+            keys = ", ".join(InitSettings.model_fields)
+            raise ValueError(f"found {shown(init)}; expected a method, or a mapping with keys among {keys}")
+        return {"method": init}
 
     @field_validator("superchains")
     @classmethod

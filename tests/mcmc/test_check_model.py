@@ -16,10 +16,11 @@ from batchnuts.autobatch import AssertionWarning
 from batchnuts.mcmc.check_model import check_density
 from batchnuts.mcmc.engine import choose_engine, default_engine
 from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.initialization import make_proposals
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.sampling import run_chains, sample_chains
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, WarmupSettings
-from batchnuts.mcmc.starts import TRIES, check_at_starts, find_starts, make_evaluate, proposed_starts
+from batchnuts.mcmc.starts import TRIES, check_at_starts, find_starts, make_evaluate
 from batchnuts.settings.schema import SettingsError
 
 NUMPY = ExecutionSettings(backend="numpy")
@@ -131,10 +132,10 @@ def test_a_density_that_is_not_finite_at_the_start(value: float) -> None:
 
 def starts_of(model: Model, chains: int, seed: int = 0, execution: ExecutionSettings = NUMPY) -> np.ndarray:
     sampler = SamplerSettings(chains=chains, seed=seed)
-    proposed = proposed_starts(model, sampler)
-    engine, execution = choose_engine(model, execution, proposed[0])
-    check_at_starts(model, engine, sampler, proposed)
-    return find_starts(model, make_evaluate(value_and_gradient(model, engine)), sampler, execution, proposed)[0]
+    proposals = make_proposals(model, sampler, execution)
+    engine, execution = choose_engine(model, execution, proposals(0)[0])
+    check_at_starts(model, engine, proposals, proposals(0))
+    return find_starts(model, make_evaluate(value_and_gradient(model, engine)), proposals, execution)[0]
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
