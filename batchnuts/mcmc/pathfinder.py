@@ -105,7 +105,7 @@ def approximations(path: Sequence[tuple[Float, Float]]) -> list[Approximation]:
             continue
         covariance = inverse_hessian(pairs)
         try:
-            factor = np.linalg.cholesky(covariance)
+            factor: Float = np.linalg.cholesky(covariance).astype(np.float64)
         except np.linalg.LinAlgError:
             continue
         found.append(Approximation(position + covariance @ gradient, factor))  # a Newton step from there
