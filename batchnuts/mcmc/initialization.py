@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,7 +33,12 @@ def make_proposals(model: Model, sampler: SamplerSettings, execution: ExecutionS
     of_superchains = _of_superchains(model, sampler, execution, count)
     superchain = superchain_of(sampler.chains, count)
 
+    first = functools.cache(lambda: made(0))  # it is checked, and then used: an initializer is called once
+
     def proposed(attempt: int) -> NDArray[Any]:
+        return made(attempt) if attempt else first()
+
+    def made(attempt: int) -> NDArray[Any]:
         position = of_superchains(attempt)
         if init.jitter:
             rng = np.random.default_rng((sampler.seed, attempt, _JITTER))

@@ -86,14 +86,14 @@ class SamplerSettings(Settings):
     """What is sampled: how many chains and draws, and the constants of NUTS and of its warmup."""
 
     chains: int = Field(256, ge=1, le=MOST_NUMBERS, description="number of chains, run together")
-    init: InitSettings = Field(
-        InitSettings.model_validate({}), description="where chains start: a method, or these with its options"
-    )
     warmup: WarmupSettings = Field(
         WarmupSettings.model_validate({}),
         description="auto, or a number of transitions, or these with other settings of warmup",
     )
     draws: int = Field(200, ge=1, le=1_000_000_000, description="draws kept per chain, after warmup")
+    init: InitSettings = Field(
+        InitSettings.model_validate({}), description="where chains start: a method, or these with its options"
+    )
     superchains: int | None = Field(
         None,
         ge=1,
