@@ -20,7 +20,7 @@ from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.execution.attempt import Attempt, Place, part
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk
-from batchnuts.mcmc.execution.chunk_plan import Chunking, divide, is_compiled, maximum_width
+from batchnuts.mcmc.execution.chunk_plan import Chunking, chains_alone, divide, is_compiled, maximum_width
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, StretchRunner
 from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -34,8 +34,8 @@ def make_runner(
         return StretchRunner(program, example, execution)
     chains = len(example.key)
     compiled = LaneProgram(program, example, execution.backend, execution.mode)
-    max_width = maximum_width(compiled) if is_compiled(execution) else chains
-    chunking = divide(chains, execution, max_width, processors())
+    max_width, alone = (maximum_width(compiled), chains_alone(compiled)) if is_compiled(execution) else (chains, 1)
+    chunking = divide(chains, execution, max_width, processors(), alone)
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
     return ChunkRunner(compiled, example, execution, depth, chunking)
 
