@@ -133,6 +133,7 @@ def _of_real_numbers(
         "dimension": sum(variable.free for variable in real.variables),
         "log_density": log_density,
         "generated": real.natural,
+        "natural_scale": lambda: real.natural_scale,
         "reports_variables": False,
         "initializer": None if initializer is None else starts,
         **made,
@@ -173,6 +174,11 @@ class _RealNumbers:
     def natural(self, values: Values) -> dict[str, Any]:
         """The values of the parts."""
         return self._flat(self.bijector.forward(self._structure([values[name] for name in self.names])))
+
+    def natural_scale(self, values: Values) -> tuple[dict[str, Any], Any]:
+        """The values of the parts, and the log-density of these."""
+        natural = self.natural(values)
+        return natural, self.parts.log_density(natural)
 
     def inverse(self, values: Values) -> dict[str, Any]:
         """The real numbers of the parts' values."""

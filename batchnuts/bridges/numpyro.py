@@ -96,6 +96,7 @@ def from_numpyro(
         variables=tuple(Variable(name, array.shape) for name, array in zeros.items()),
         structured=True,
         reports_variables=False,
+        natural_scale=lambda: functools.partial(traces.natural_scale, *bound),
         library="jax",
         initializer=None if init_strategy is None else _initializer(title, bound, init_strategy, dtype),
         observed_data=_observed_data(title, bound, found, names, dtype),

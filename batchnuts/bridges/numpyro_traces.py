@@ -130,6 +130,17 @@ def constrained(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value
     return found
 
 
+def natural_scale(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
+) -> tuple[dict[str, Any], Any]:
+    """Latent sites, and the log-density of these: the sum of the sites' own, without Jacobians."""
+    with HANDLERS:
+        keyed = _DefaultKey(model)
+        latent = infer.constrain_fn(keyed, args, kwargs, _plain(values))
+        density, _ = infer.log_density(keyed, args, kwargs, latent)
+    return latent, density
+
+
 def _trace_at(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any = None
 ) -> Any:
