@@ -24,6 +24,7 @@ from batchnuts.bridges.tfp import (
     support_of,
     variable_of,
 )
+from batchnuts.bridges.users import NotInstalledError
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.variables import Labels
 from batchnuts.quiet import quiet_imports, without_jax
@@ -101,10 +102,13 @@ def make_target(name: str, **arguments: Any) -> Any:
 
 
 def import_targets() -> Any:
-    """`inference_gym.using_tensorflow.targets`; raises ModelError where it cannot be imported, or is too old."""
+    """`inference_gym.using_tensorflow.targets`.
+
+    Raises NotInstalledError, and ModelError where it cannot be imported, or is too old.
+    """
     version = installed_version("inference_gym")
     if version is None:
-        raise ModelError("inference_gym is not installed: pip install 'batchnuts[gym]', or inference_gym.")
+        raise NotInstalledError("inference_gym is not installed: pip install 'batchnuts[gym]', or inference_gym.")
     require_version("inference_gym", version, OLDEST)
     import_tfp()
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import has_jax, tensor_library
-from batchnuts.bridges.users import failed
+from batchnuts.bridges.users import NotInstalledError, failed
 from batchnuts.mcmc.model import DType, Model, Parameter
 from batchnuts.mcmc.variables import ModelError, Variable
 from batchnuts.settings.schema import nearest, shown
@@ -136,9 +136,9 @@ def from_jax(
 
 
 def require_jax(title: str) -> None:
-    """Raise ModelError where JAX is not installed."""
+    """Raise NotInstalledError where JAX is not."""
     if not has_jax():
-        raise ModelError(f"Model {title!r} needs JAX, which is not installed: pip install 'batchnuts[jax]'.")
+        raise NotInstalledError(f"Model {title!r} needs JAX, which is not installed: pip install 'batchnuts[jax]'.")
 
 
 def _of_tree(function: Callable[..., Any], layout: Layout, values: Mapping[str, Any], *more: Any) -> Any:

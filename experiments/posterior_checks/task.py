@@ -19,7 +19,7 @@ _LONGEST_NOTE = 300
 
 
 class MissingLibrary(Unavailable):
-    """A sampler's library is not installed; the message says how to get it."""
+    """The library of a sampler, or of a model, is not installed; the message says how to get it."""
 
 
 class MissingModel(Unavailable):
@@ -142,5 +142,5 @@ class Sampling:
 
     run: Callable[[int], Run]
     """Of a seed."""
-    lines: int
-    """Of code that a user writes for the model."""
+    lines: int | None
+    """Of code that a user writes for the model; None for a model of another library, which is not counted."""
