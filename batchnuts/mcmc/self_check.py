@@ -139,6 +139,8 @@ def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, at
     def row(x: Any, weights: Any) -> Any:
         return library.value_and_gradient(lambda y: ops.sum(values_of(y) * weights), x)[1]
 
+    if len(at) < 2:
+        return Finding(name, True, "not compared: that takes two initial positions with a finite log-density")
     positions = [library.tensor(x) for x in at]
     (size,) = library.result_shapes(values_of, positions[0])
     if size > MOST_ELEMENTS:
