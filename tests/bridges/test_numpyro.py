@@ -78,6 +78,10 @@ def keyed() -> None:
     numpyro.deterministic("noisy", x + jax.random.normal(numpyro.prng_key()))
 
 
+def circular() -> None:
+    numpyro.sample("angle", dist.VonMises(0.5, 2.0))
+
+
 MODELS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "schools": (schools, (ERRORS, EFFECTS)),
     "scan": (volatility, (Y,)),
@@ -86,6 +90,7 @@ MODELS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mask and scale": (masked, (Y,)),
     "factor": (factor, ()),
     "prng_key": (keyed, ()),
+    "von Mises": (circular, ()),
 }
 
 
