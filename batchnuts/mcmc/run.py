@@ -22,12 +22,14 @@ from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.initialization import Proposals
+from batchnuts.mcmc.metric_estimates import MetricParameters, unit_metric
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import evaluate_at, find_starts
 from batchnuts.mcmc.step_size import start_adaptation
 from batchnuts.mcmc.superchains import count_superchains, superchain_of
+from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients, draws_with_gradients
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
 from batchnuts.mcmc.warmup.windows import Window, automatic_windows, fixed_windows, settling_window
 from batchnuts.stopping import StopSignals
@@ -46,8 +48,10 @@ class ChainStates:
     log_density: np.ndarray
     gradient: np.ndarray
     """[chains, dimension], of the log-density."""
+    metric: MetricParameters
+    """Of all chains; of a diagonal metric that not all share, each chain's."""
     inverse_mass: np.ndarray
-    """[chains, dimension]; the same for all chains that pool their metric."""
+    """[chains, dimension]: those of the metric, in the model's dtype."""
     step_size: np.ndarray
     """[chains]; likewise."""
     transitions_done: int = 0
@@ -110,9 +114,15 @@ class Run:
         """Starts that all chains can use, from the proposed ones."""
         model, sampler = self.model, self.sampler
         position, log_density, gradient = find_starts(model, self.programs.evaluate, proposals, self.execution)
-        inverse_mass = np.ones((sampler.chains, model.dimension), model.dtype)
+        metric = unit_metric(model.dimension, sampler.metric)
         step_size = np.full(sampler.chains, sampler.step_size or 1.0)
-        return ChainStates(position, log_density, gradient, inverse_mass, step_size)
+        return ChainStates(position, log_density, gradient, metric, self.use(metric), step_size)
+
+    def use(self, metric: MetricParameters) -> np.ndarray:
+        """Let programs that start from now on have this metric; returns the chains' inverse masses [chains,
+        dimension]."""
+        inverse_mass = self.programs.metric.set(metric).astype(self.model.dtype)
+        return np.broadcast_to(inverse_mass, (self.sampler.chains, self.model.dimension))
 
     @property
     def rows(self) -> int:
@@ -129,7 +139,11 @@ class Run:
             return programs.runner
         programs.runner = None
         options = NutsOptions(
-            sampler.max_tree_depth, sampler.leapfrogs_per_leaf, sampler.divergence_threshold, model.dtype
+            sampler.max_tree_depth,
+            sampler.leapfrogs_per_leaf,
+            sampler.divergence_threshold,
+            model.dtype,
+            programs.metric,
         )
         transition = make_nuts(programs.value_and_gradient, options)
         program = make_chain(transition, sampler.target_acceptance, rows, model.dimension, model.dtype)
@@ -257,6 +271,23 @@ class Run:
         """Log-density and gradient of all chains, at positions [chains, dimension]."""
         return evaluate_at(self.model, self.programs.evaluate, position, self.execution)
 
+    def draws_with_gradients(
+        self, states: ChainStates, result: ChainResult, first: NDArray[np.int64]
+    ) -> DrawsWithGradients:
+        """Some of what chains have drawn in a stretch from their draw `first` [chains] on, with gradients there.
+
+        states: those after it.
+        """
+        drawn = draws_with_gradients(
+            result.records.position,
+            first,
+            np.asarray(result.done),
+            states.gradient,
+            lambda positions: self.evaluated(positions)[1],
+        )
+        self.spent.counts["warmup"] += Counts(useful_gradients=drawn.useful, executed_gradients=drawn.evaluated)
+        return drawn
+
     # ---- draws -----------------------------------------------------------------------------------------------------
 
     def draw(self, runner: Runner, states: ChainStates, warmup: WarmupReport) -> Draws:
@@ -322,7 +353,7 @@ class Run:
             done=done,
             begun=np.ones(sampler.chains, bool) if begun is None else begun,
             interrupted=begun is not None and bool((done < sampler.draws).any()),
-            inverse_mass=states.inverse_mass[0] if sampler.warmup.pool == "all" else states.inverse_mass,
+            metric=states.metric,
             warmup=warmup,
             timings=dict(self.spent.seconds),
             useful_gradients=counts.useful_gradients,
