@@ -54,7 +54,19 @@ WITHIN_EXPERIMENTS = (
     ("samplers",),
     ("vectorizers",),
     ("posterior_checks",),
-    ("benchmark", "figure6", "figure7", "fsm", "gym_targets", "kernels", "pfor_benchmark", "posteriors", "scaling"),
+    ("time_to_answer",),
+    (
+        "answer",
+        "benchmark",
+        "figure6",
+        "figure7",
+        "fsm",
+        "gym_targets",
+        "kernels",
+        "pfor_benchmark",
+        "posteriors",
+        "scaling",
+    ),
 )
 
 
