@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import re
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -75,6 +76,12 @@ def test_the_packaged_config_is_valid_and_can_be_read_again(quick: bool, load: A
     assert load(config.to_yaml()).to_yaml() == config.to_yaml()
     assert config.output.folder == "results/answer" + ("-quick" if quick else "")
     assert len(config.problems) >= (2 if quick else 10)
+
+
+def test_the_config_of_the_page_is_valid(load: Any) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "answer.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert [point[:2] for point in load(text.replace("mine.yaml", "radon.yaml")).points()] == [("ours", "mine")] * 2
 
 
 def test_points_and_tasks(load: Any) -> None:
