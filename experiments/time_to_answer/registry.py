@@ -57,6 +57,19 @@ class StanOptions(PeerOptions):
     """Options of `sampler: stan`: PyStan on a Stan program."""
 
 
+class WalnutpieOptions(PeerOptions):
+    """Options of `sampler: walnutpie`: WALNUTS on a PyMC model compiled by Numba; a thread for each chain."""
+
+    warmup: int = Field(1000, ge=50, description="at most; it ends by itself")
+
+
+_IN_PYMC = (
+    "correlated_gaussian", "eight_schools", "logistic_regression", "radon", "item_response", "gaussian_process",
+    "horseshoe",
+)  # fmt: skip
+"""The packaged models of `scripts.pymc_models`."""
+
+
 @dataclass(frozen=True)
 class Registered:
     """A sampler's options, and how it is run."""
@@ -88,20 +101,10 @@ REGISTRY: Mapping[str, Registered] = {
         BlackjaxOptions, "BlackJAX", ("blackjax", "numpyro"), "blackjax_script", compiles_for_draws=True
     ),
     "nutpie": Registered(
-        NutpieOptions,
-        "nutpie",
-        ("nutpie", "pymc", "numba"),
-        "nutpie_script",
-        suffix=".nc",
-        models=(
-            "correlated_gaussian",
-            "eight_schools",
-            "logistic_regression",
-            "radon",
-            "item_response",
-            "gaussian_process",
-            "horseshoe",
-        ),
+        NutpieOptions, "nutpie", ("nutpie", "pymc", "numba"), "nutpie_script", suffix=".nc", models=_IN_PYMC
+    ),
+    "walnutpie": Registered(
+        WalnutpieOptions, "walnutpie", ("walnutpie", "nutpie", "pymc", "numba"), "walnutpie_script", models=_IN_PYMC
     ),
     "stan": Registered(
         StanOptions,

@@ -251,7 +251,7 @@ def check_available(task: Task, model: str) -> None:
     if absent:
         raise Unavailable(
             f"Sampler {task.sampler} needs {', '.join(absent)}, which is not installed. Install "
-            "'batchnuts[peers]', and for nutpie PyMC too."
+            "'batchnuts[peers]', and for nutpie and walnutpie PyMC too."
         )
     if registered.models is not None and model not in registered.models:
         raise Unavailable(f"{registered.library} has no version of {model}: it is not written.")

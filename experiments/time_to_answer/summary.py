@@ -85,7 +85,7 @@ def _cells(row: Measurement) -> tuple[str, ...]:
         str(row.runs),
         "-" if row.ess is None else f"{row.ess:,.0f} ({row.ess_of})",
         "-" if row.rhat is None else f"{row.rhat:.4f}",
-        gradients if row.warmup_counted else f"≥ {gradients}",
+        gradients if row.warmup_counted or row.gradients is None else f"≥ {gradients}",
         "-" if row.executed is None else format_figure(row.executed, ".3g"),
     )
 

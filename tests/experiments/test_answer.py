@@ -258,7 +258,7 @@ def test_pymc_has_the_models_that_the_registry_names() -> None:
     pytest.importorskip("pymc")
     from batchnuts.experiments.time_to_answer.scripts.pymc_models import MODELS
 
-    assert REGISTRY["nutpie"].models == tuple(MODELS)
+    assert REGISTRY["nutpie"].models == REGISTRY["walnutpie"].models == tuple(MODELS)
 
 
 # --- what is said of them

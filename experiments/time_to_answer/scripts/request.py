@@ -36,9 +36,10 @@ class Request:
         """Save arrays [chains, draws, ...] by the names of parameters."""
         write_arrays(Path(self.output), {name: np.asarray(array) for name, array in draws.items()})
 
-    def report(self, gradients: int, *, executed: int | None = None, warmup_counted: bool) -> None:
+    def report(self, gradients: int | None, *, executed: int | None = None, warmup_counted: bool) -> None:
         """Say how many gradients the run took, as far as the sampler says so."""
-        counts = {"gradients": int(gradients), "executed": executed, "warmup_counted": warmup_counted}
+        gradients = None if gradients is None else int(gradients)  # not a scalar of an array library
+        counts = {"gradients": gradients, "executed": executed, "warmup_counted": warmup_counted}
         report_of(Path(self.output)).write_text(json.dumps(counts), encoding="utf-8")
 
 
