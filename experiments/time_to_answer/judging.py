@@ -46,7 +46,7 @@ def judge(file: Path, parameters: Sequence[str]) -> Judged:
         draws=found.draws,
         ess=float(ess[least]),
         ess_of=found.names[least],
-        rhat=float(found.rhat[found.worst_first()[0]]),
+        rhat=float(found.deciding_rhat[found.worst_first()[0]]),
         converged=bool(found.converged),
     )
 

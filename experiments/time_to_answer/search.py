@@ -12,8 +12,12 @@ CLOSE = 0.8
 """Runs are not made whose ESS, if it grows as draws do, would be below this share of the goal."""
 
 
+MOST_RUNS = 10
+"""Of a search: 500 times the draws of its first run at least."""
+
+
 class NotReached(BatchnutsError):
-    """No run within the limit has what is asked for."""
+    """No run has what is asked for."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,11 @@ def next_draws(tried: Tried, goal: int) -> int:
 def search(run: Callable[[int], Tried], draws: int, goal: int) -> list[Tried]:
     """Runs with more and more draws until one reaches the goal: all of them, the last one being that.
 
-    `run` raises OverLimit for one that takes too long; then NotReached is raised here, which says what was tried.
+    `run` raises OverLimit for one that takes too long; then, and after MOST_RUNS, NotReached is raised here, which says
+    what was tried.
     """
     made: list[Tried] = []
-    while True:
+    while len(made) < MOST_RUNS:
         try:
             made.append(run(draws))
         except OverLimit as error:
@@ -67,3 +72,4 @@ def search(run: Callable[[int], Tried], draws: int, goal: int) -> list[Tried]:
         if made[-1].reached:
             return made
         draws = next_draws(made[-1], goal)
+    raise NotReached(f"not reached in {MOST_RUNS} runs; the last: {made[-1]}")

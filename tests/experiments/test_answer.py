@@ -171,6 +171,9 @@ def test_a_search_that_ends_at_the_limit_says_what_was_tried() -> None:
         "not reached: 250 gave ESS 125 and R-hat 1.050 in 1 s; 1,000: not done after 60 s (measurement.limit)"
     ).replace("1.050", "1.000")
 
+    with pytest.raises(NotReached, match="not reached in 10 runs; the last: 128,000 gave"):
+        search(sampler(1.0, enough_for_rhat=10**9), 250, 400)
+
 
 # --- runs
 
