@@ -238,7 +238,7 @@ def test_the_target_is_invariant(kind: str, name: str) -> None:
         target = density, gaussian_target(covariance)[1]
         step = 0.45
     else:
-        m, white, q, step = m[:2, :2], np.eye(2), quartic_draws(lanes), 0.8
+        m, white, q, step = 0.4 * m[:2, :2], np.eye(2), quartic_draws(lanes), 0.8
         target = quartic, lambda q: tuple(np.array(x) for x in zip(*map(quartic_alone, q), strict=True))
     metric, inverse_mass = with_covariance(kind, m) if kind != "unit" else (DIAGONAL, np.ones(len(m)))
     assert_within_bands(*(checked := invariants(q, white, name)))
