@@ -21,14 +21,21 @@ STATISTICS = (
     "n_steps",
     "diverging",
     "energy",
+    "energy_error",
+    "max_energy_error",
+    "index_in_trajectory",
     "reached_max_treedepth",
 )
 """Keys of `Draws.stats`: the names of ArviZ's schema for sample statistics."""
 
 
-def draw_bytes(dimension: int, dtype: str) -> int:
-    """Bytes of one draw of one chain with its statistics: four in the model's dtype, two int32, two bool."""
-    return (dimension + 4) * np.dtype(dtype).itemsize + 10
+def draw_bytes(dimension: int, dtype: str, divergences: bool = False) -> int:
+    """Bytes of one draw of one chain with its statistics: six in the model's dtype, three int32, two bool.
+
+    divergences: whether the end of each trajectory is recorded too.
+    """
+    positions = 2 * dimension if divergences else dimension
+    return (positions + 6) * np.dtype(dtype).itemsize + 14
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,8 @@ class Draws:
     draws, or [chains, dimension] where not all chains share it; `warmup` how the warmup before them went; `timings`
     seconds of the phases `compile`, `warmup`, `sampling`; `useful_gradients` and `utilization` of the whole run after
     compilation; `arrangement` how chains were executed, None if the run ended before that; `begun` bool [chains]: which
-    had started (None: all).
+    had started (None: all). Where asked for: `last_position` [chains, draws, dimension], the last state made in each
+    draw's trajectory, and `start` [chains, dimension], where the first one began.
     """
 
     position: NDArray[Any]
@@ -109,6 +117,8 @@ class Draws:
     """Why `execution.backend` was taken; see `Engine.reason`."""
     arrangement: Arrangement | None = None
     begun: NDArray[Any] | None = None
+    last_position: NDArray[Any] | None = None
+    start: NDArray[Any] | None = None
 
     @property
     def chains(self) -> NDArray[Any]:

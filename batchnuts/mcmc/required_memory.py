@@ -13,13 +13,14 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 """Of containers and jobs, under Linux."""
 
 
-def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str) -> str | None:
+def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str, divergences: bool = False) -> str | None:
     """Why the draws do not fit into memory, naming the settings; None if they do.
 
-    The records of all draws are counted, once. Memory is reserved only when it is written to, so the system would kill
-    a run that needs too much midway, with all its draws.
+    The records of all draws are counted, once, with the ends of trajectories where `divergences` are asked for. Memory
+    is reserved only when it is written to, so the system would kill a run that needs too much midway, with all its
+    draws.
     """
-    needed = sampler.chains * sampler.draws * draw_bytes(dimension, dtype)
+    needed = sampler.chains * sampler.draws * draw_bytes(dimension, dtype, divergences)
     there = machine_memory()
     if needed <= there:
         return None

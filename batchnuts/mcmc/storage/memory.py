@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,12 +27,15 @@ class MemoryStorage:
     ) -> None:
         """See Storage."""
         from_start = first == 0
-        for to, there in zip(self.records, records):
+
+        def put(to: NDArray[Any], there: NDArray[Any]) -> None:
             rows = min(to.shape[1], there.shape[1])
             # with rows after the last, which are not read
             to[chains[from_start], :rows] = there[lanes[from_start], :rows]
             for i in np.flatnonzero(~from_start & (last > first)):
                 to[chains[i], first[i] : last[i]] = there[lanes[i], : last[i] - first[i]]
+
+        map_leaves(put, self.records, records)
 
     def flush(self) -> None:
         """See Storage: there is no other place."""
