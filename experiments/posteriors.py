@@ -1,4 +1,4 @@
-"""Posteriors of all packaged models against known truths, or long runs of an independent sampler.
+"""Posteriors of all packaged models, and of the Inference Gym, against truths or runs of an independent sampler.
 
     python -m batchnuts.experiments.posteriors --config posteriors.yaml
 
@@ -23,9 +23,10 @@ from batchnuts.experiments.posterior_checks.subject import POSTERIORS
 from batchnuts.experiments.posterior_checks.summary import comparisons_csv, runs_table
 
 QUESTION = """\
-Are the posteriors right that batchnuts draws with its defaults? Every packaged model is sampled as its config says. The
-mean and the standard deviation of every element of every parameter are compared with the truth where it is known, else
-with a long run of NumPyro's NUTS on the same model, written in NumPyro, in a process of its own."""
+Are the posteriors right that batchnuts draws with its defaults? Every packaged model is sampled as its config says, and
+targets of the Inference Gym, where it is installed. The mean and the standard deviation of every element of every
+parameter are compared with the truth where it is known or published, else with a long run of NumPyro's NUTS on the same
+model, written in NumPyro, in a process of its own."""
 
 _SHOWN = 12.0
 """|z| beyond this are drawn at the edge."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from batchnuts.bridges.tfp import (
     failed,
@@ -25,11 +24,11 @@ from batchnuts.bridges.tfp import (
     support_of,
     variable_of,
 )
+from batchnuts.bridges.users import NotInstalledError
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.variables import Labels
 from batchnuts.quiet import quiet_imports, without_jax
-from batchnuts.settings.schema import Settings, nearest
-from batchnuts.settings.yaml import ConfigError
+from batchnuts.settings.schema import nearest
 
 OLDEST = (0, 0, 5)
 
@@ -59,23 +58,6 @@ OFFLINE: dict[str, dict[str, Any]] = {
 
 STATISTICS = ("mean", "mean_standard_error", "standard_deviation", "standard_deviation_standard_error")
 """Labels of the axis `statistic` of ground truths."""
-
-
-class GymOptions(Settings):
-    """The section `model` of a config."""
-
-    inference_gym: str = Field(description="a target of the Inference Gym by the name of its class, e.g. EightSchools")
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="arguments that it is made with, e.g. {ndims: 5}, {use_markov_chain: true}"
-    )
-
-
-def build(options: GymOptions) -> Model:
-    """The model of a config; raises ConfigError, which names the key."""
-    try:
-        return from_inference_gym(make_target(options.inference_gym, **options.options))
-    except ModelError as error:
-        raise ConfigError(f"model.inference_gym: {error}") from error
 
 
 def offline_targets() -> dict[str, Callable[[], Any]]:
@@ -120,10 +102,13 @@ def make_target(name: str, **arguments: Any) -> Any:
 
 
 def import_targets() -> Any:
-    """`inference_gym.using_tensorflow.targets`; raises ModelError where it cannot be imported, or is too old."""
+    """`inference_gym.using_tensorflow.targets`.
+
+    Raises NotInstalledError, and ModelError where it cannot be imported, or is too old.
+    """
     version = installed_version("inference_gym")
     if version is None:
-        raise ModelError("inference_gym is not installed: pip install 'batchnuts[gym]', or inference_gym.")
+        raise NotInstalledError("inference_gym is not installed: pip install 'batchnuts[gym]', or inference_gym.")
     require_version("inference_gym", version, OLDEST)
     import_tfp()
     try:

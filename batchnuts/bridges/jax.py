@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import has_jax, tensor_library
-from batchnuts.bridges.users import failed
+from batchnuts.bridges.users import NotInstalledError, failed
 from batchnuts.mcmc.model import DType, Model, Parameter
 from batchnuts.mcmc.variables import ModelError, Variable
 from batchnuts.settings.schema import nearest, shown
@@ -136,9 +136,9 @@ def from_jax(
 
 
 def require_jax(title: str) -> None:
-    """Raise ModelError where JAX is not installed."""
+    """Raise NotInstalledError where JAX is not."""
     if not has_jax():
-        raise ModelError(f"Model {title!r} needs JAX, which is not installed: pip install 'batchnuts[jax]'.")
+        raise NotInstalledError(f"Model {title!r} needs JAX, which is not installed: pip install 'batchnuts[jax]'.")
 
 
 def _of_tree(function: Callable[..., Any], layout: Layout, values: Mapping[str, Any], *more: Any) -> Any:
@@ -427,6 +427,7 @@ def _transformed(
         variables=tuple(Variable(_free_name(name), shape) for name, shape in change.free.shapes.items()),
         structured=True,
         reports_variables=False,
+        natural_scale=lambda: functools.partial(_natural_scale, log_density, change),
         library="jax",
         generated=functools.partial(_reported, generated, change),
         prior=None if prior is None else functools.partial(_prior_of_change, prior, change),
@@ -441,6 +442,13 @@ def _axes(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
 
 def _of_change(log_density: Callable[[Tree], Any], change: _Change, unconstrained: Mapping[str, Any]) -> Any:
     return log_density(change(unconstrained)) + change.log_jacobian(_plain(unconstrained))
+
+
+def _natural_scale(
+    log_density: Callable[[Tree], Any], change: _Change, unconstrained: Mapping[str, Any]
+) -> tuple[dict[str, Any], Any]:
+    tree = change(unconstrained)
+    return change.values.by_name(tree), log_density(tree)
 
 
 def _of_values(function: Callable[..., Any], change: _Change, unconstrained: Mapping[str, Any], *more: Any) -> Any:

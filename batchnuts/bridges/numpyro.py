@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,19 +28,13 @@ require("NumPyro", "numpyro", (0, 19), "numpyro")
 import jax  # noqa: E402
 import numpyro  # noqa: E402
 from numpyro import distributions  # noqa: E402
-from numpyro import handlers as effects  # noqa: E402
-from numpyro.infer import init_to_uniform  # noqa: E402
-from numpyro.infer import util as infer  # noqa: E402
 
-Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
-"""A model and its arguments."""
+from batchnuts.bridges import numpyro_traces as traces  # noqa: E402
 
 OPTIONS = ("name", "dtype", "dims", "coords", "init_strategy")
 """Keywords that are not the model's."""
 
 _RESERVED = frozenset({"chain", "draw"})
-_HANDLERS = threading.RLock()
-"""NumPyro keeps the handlers in force in one list for all threads."""
 
 
 def from_numpyro(
@@ -72,15 +65,15 @@ def from_numpyro(
     _refuse_others(model)
     _check_arguments(title, model, args, kwargs)
     _check_data(title, args, kwargs, dtype)
-    bound: Bound = (model, args, kwargs)
+    bound: traces.Bound = (model, args, kwargs)
     found = _found_sites(title, bound, dtype)
     names = _AxisNames(title, found, dict(dims or {}))
     seed = np.zeros(2, "uint32")
-    zeros = {_free_name(name): np.zeros(shape, dtype) for name, shape in found.free.items()}
+    zeros = {traces.free_name(name): np.zeros(shape, dtype) for name, shape in found.free.items()}
     functions: dict[str, Any] = {}
     if any(site.kind == "observed" for site in found.sites):
-        functions["log_likelihood"] = functools.partial(_log_likelihood, *bound)
-        predictive = functools.partial(_predictive, *bound)
+        functions["log_likelihood"] = functools.partial(traces.log_likelihood, *bound)
+        predictive = functools.partial(traces.predictive, *bound)
 
         def predict(seed: Any, *values: Any) -> Any:
             return predictive(dict(zip(zeros, values, strict=True)), seed)
@@ -91,22 +84,23 @@ def from_numpyro(
     if improper:
         say(f"Model {title!r}: there will be no draws of the prior, since that of {improper[0]!r} is improper.")
     elif not any(site.kind == "factor" for site in found.sites):
-        prior = functools.partial(_prior, *bound)
+        prior = functools.partial(traces.prior, *bound)
         if can_be_traced(title, "draws of the prior", lambda seed, _: prior(seed), seed, np.zeros((), dtype)):
             functions["prior"] = functools.partial(in_dtype, prior, dtype)
     reported = [site.name for site in found.sites if site.kind in ("latent", "deterministic")]
     return Model(
         name=title,
-        log_density=functools.partial(_log_density, *bound),
+        log_density=functools.partial(traces.log_density, *bound),
         dimension=sum(array.size for array in zeros.values()),
         dtype=dtype,
         variables=tuple(Variable(name, array.shape) for name, array in zeros.items()),
         structured=True,
         reports_variables=False,
+        natural_scale=lambda: functools.partial(traces.natural_scale, *bound),
         library="jax",
         initializer=None if init_strategy is None else _initializer(title, bound, init_strategy, dtype),
         observed_data=_observed_data(title, bound, found, names, dtype),
-        generated=functools.partial(_values, *bound),
+        generated=functools.partial(traces.constrained, *bound),
         dims={name: names.of(name) for name in reported},
         coords=dict(coords or {}),
         **functions,
@@ -232,33 +226,21 @@ class Found:
     """Of observed sites: arrays, or JAX's tracers of what the model computes."""
 
 
-def _key(seed: int) -> NDArray[Any]:
-    return np.array([0, seed], "uint32")
-
-
-def _first_trace(bound: Bound, key: Any, strategy: Any = init_to_uniform) -> Any:
-    """A trace at values that a strategy gives."""
-    model, args, kwargs = bound
-    with _HANDLERS:
-        seeded = effects.substitute(effects.seed(model, key), substitute_fn=strategy)
-        return effects.trace(seeded).get_trace(*args, **kwargs)
-
-
-def _found_sites(title: str, bound: Bound, dtype: DType) -> Found:
+def _found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
     """The model's sites; raises ModelError where it cannot be sampled."""
     sites: list[Site] = []
     observed: dict[str, Any] = {}
 
     def run(key: Any, _: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        with _WholePlates(title):
-            trace = _first_trace(bound, key)
+        with traces.WholePlates(title):
+            trace = traces.first_trace(bound, key)
         sites[:] = [site for name, found in trace.items() if (site := _site(title, name, found)) is not None]
         observed.update({site.name: trace[site.name]["value"] for site in sites if site.kind == "observed"})
-        free = {site.name: _unconstrained(trace[site.name]) for site in sites if site.kind == "latent"}
+        free = {site.name: traces.unconstrained(trace[site.name]) for site in sites if site.kind == "latent"}
         return {site.name: trace[site.name]["value"] for site in sites if site.kind != "factor"}, free
 
     try:
-        shapes, free = LIBRARY.result_shapes(run, _key(0), np.zeros((), dtype))
+        shapes, free = LIBRARY.result_shapes(run, traces.key_of(0), np.zeros((), dtype))
     except ModelError:
         raise
     except Exception as error:
@@ -294,22 +276,22 @@ def _site(title: str, name: str, site: Mapping[str, Any]) -> Site | None:
         case _:
             return None
     distribution = site["fn"]
-    if _is_factor(distribution):
+    if traces.is_factor(distribution):
         return Site(name, "factor")
     known = (plates, distribution.event_dim, tuple(site["infer"].get("event_dims", ())))
     if site["is_observed"]:
         _check_observed(here, site)
         return Site(name, "observed", *known)
-    kind = type(_innermost(distribution)).__name__
+    kind = type(traces.innermost(distribution)).__name__
     if distribution.support.is_discrete:
         raise ModelError(
             f"{here} is a discrete latent variable ({kind}), which NUTS cannot sample; sum it out (a mixture is "
             "`dist.MixtureSameFamily`, a hidden Markov chain a `jax.lax.scan` of its forward algorithm in "
             "`numpyro.factor`), or observe it. NumPyro's enumeration is not taken over."
         )
-    if isinstance(_innermost(distribution), distributions.Delta):
+    if isinstance(traces.innermost(distribution), distributions.Delta):
         raise ModelError(f"{here} has a delta distribution; use `numpyro.deterministic` for a value without noise.")
-    return Site(name, "latent", *known, isinstance(_innermost(distribution), distributions.ImproperUniform))
+    return Site(name, "latent", *known, isinstance(traces.innermost(distribution), distributions.ImproperUniform))
 
 
 def _check_observed(here: str, site: Mapping[str, Any]) -> None:
@@ -324,27 +306,6 @@ def _check_observed(here: str, site: Mapping[str, Any]) -> None:
             f"{here} has observations of shape {value}, but its distribution has shape {expected} (batch "
             f"{tuple(site['fn'].batch_shape)}, event {tuple(site['fn'].event_shape)}); give data of that shape."
         )
-
-
-def _innermost(distribution: Any) -> Any:
-    """Without masks, expansions and reinterpreted axes around it."""
-    wrappers = (
-        distributions.Independent,
-        distributions.ExpandedDistribution,
-        distributions.MaskedDistribution,
-    )
-    while isinstance(distribution, wrappers):
-        distribution = distribution.base_dist
-    return distribution
-
-
-def _is_factor(distribution: Any) -> bool:
-    return isinstance(_innermost(distribution), distributions.Unit)
-
-
-def _unconstrained(site: Mapping[str, Any]) -> Any:
-    with infer.helpful_support_errors(site):
-        return distributions.biject_to(site["fn"].support).inv(site["value"])
 
 
 class _AxisNames:
@@ -390,116 +351,16 @@ def _axes_of(site: Site, shape: tuple[int, ...]) -> list[str]:
     return axes
 
 
-# Functions of a draw. Each begins with the user's function and its arguments.
-
-
-class _DefaultKey(numpyro.primitives.Messenger):  # type: ignore[misc]
-    """A key for `numpyro.prng_key` statements, as NumPyro's samplers give them."""
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        """Of NumPyro's interface."""
-        if msg["type"] == "prng_key" and msg["value"] is None:
-            msg["value"] = jax.random.key(0)
-
-
-class _WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
-    """Refuses plates that take a subsample of their rows."""
-
-    def __init__(self, title: str) -> None:
-        super().__init__()
-        self._title = title
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        """Of NumPyro's interface; raises ModelError."""
-        if msg["type"] == "plate" and msg["args"][1] is not None and msg["args"][1] < msg["args"][0]:
-            raise ModelError(
-                f"Model {self._title!r}: its plate {msg['name']!r} takes a random subsample of {msg['args'][1]} of "
-                f"{msg['args'][0]} rows, and the posterior given all of them cannot be sampled so; leave out "
-                "subsample_size."
-            )
-
-
-class _Unobserved(numpyro.primitives.Messenger):  # type: ignore[misc]
-    """Draws observed sites, in place of their data."""
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        """Of NumPyro's interface."""
-        if msg["type"] == "sample" and msg["is_observed"] and not _is_factor(msg["fn"]):
-            msg["is_observed"] = False
-            msg["value"] = None
-
-
-def _free_name(name: str) -> str:
-    return f"unconstrained({name})"
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Unconstrained values by the names of sites."""
-    return {name[len("unconstrained(") : -1]: value for name, value in values.items()}
-
-
-def _log_density(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> Any:
-    with _HANDLERS:
-        return -infer.potential_energy(_DefaultKey(model), args, kwargs, _plain(values))
-
-
-def _values(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of latent and deterministic sites."""
-    with _HANDLERS:
-        found: dict[str, Any] = infer.constrain_fn(
-            _DefaultKey(model), args, kwargs, _plain(values), return_deterministic=True
-        )
-    return found
-
-
-def _trace_at(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any = None
-) -> Any:
-    """The trace at a draw's values; with a seed, observed sites are drawn again."""
-    latent = _values(model, args, kwargs, values)
-    inner = _DefaultKey(model) if seed is None else effects.seed(_Unobserved(model), seed)
-    return effects.trace(effects.substitute(inner, data=latent)).get_trace(*args, **kwargs)
-
-
-def _log_likelihood(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
-) -> dict[str, Any]:
-    with _HANDLERS:
-        trace = _trace_at(model, args, kwargs, values)
-        return {name: site["fn"].log_prob(site["value"]) for name, site in trace.items() if _is_observed(site)}
-
-
-def _predictive(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any
-) -> dict[str, Any]:
-    with _HANDLERS:
-        names = [name for name, site in _trace_at(model, args, kwargs, values).items() if _is_observed(site)]
-        trace = _trace_at(model, args, kwargs, values, seed)
-        return {name: trace[name]["value"] for name in names}
-
-
-def _prior(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any) -> dict[str, Any]:
-    with _HANDLERS:
-        plain = effects.trace(effects.seed(model, seed)).get_trace(*args, **kwargs)
-        trace = effects.trace(effects.seed(_Unobserved(model), seed)).get_trace(*args, **kwargs)
-        latent = [name for name, site in plain.items() if site["type"] == "sample" and not site["is_observed"]]
-        return {_free_name(name): _unconstrained(trace[name]) for name in latent}
-
-
-def _is_observed(site: Mapping[str, Any]) -> bool:
-    return site["type"] == "sample" and site["is_observed"] and not _is_factor(site["fn"])
-
-
 # What is computed beforehand
 
 
-def _observed_data(title: str, bound: Bound, found: Found, names: _AxisNames, dtype: DType) -> Data:
+def _observed_data(title: str, bound: traces.Bound, found: Found, names: _AxisNames, dtype: DType) -> Data:
     """The observations by name, with the names of their axes; without those that depend on latent sites."""
     values = {site.name: found.values[site.name] for site in found.sites if site.kind == "observed"}
     computed = sorted(name for name, value in values.items() if isinstance(value, jax.core.Tracer))
     if computed:  # within the model, of data
-        compiled = LIBRARY.compiled(lambda key, _: [_first_trace(bound, key)[name]["value"] for name in computed])
-        first, other = (compiled(_key(seed), np.zeros((), dtype)) for seed in (0, 1))
+        compiled = LIBRARY.compiled(lambda key, _: [traces.first_trace(bound, key)[name]["value"] for name in computed])
+        first, other = (compiled(traces.key_of(seed), np.zeros((), dtype)) for seed in (0, 1))
         for name, one, two in zip(computed, first, other, strict=True):
             values[name] = one
             if not np.array_equal(one, two, equal_nan=True):
@@ -507,7 +368,9 @@ def _observed_data(title: str, bound: Bound, found: Found, names: _AxisNames, dt
     return {name: (names.of(name), np.asarray(value)) for name, value in values.items()}
 
 
-def _initializer(title: str, bound: Bound, strategy: Any, dtype: DType) -> Callable[[np.random.Generator, int], Any]:
+def _initializer(
+    title: str, bound: traces.Bound, strategy: Any, dtype: DType
+) -> Callable[[np.random.Generator, int], Any]:
     """Starts by one of NumPyro's strategies: unconstrained values by name [chains, ...]."""
     if not callable(strategy):
         raise ModelError(
@@ -515,10 +378,10 @@ def _initializer(title: str, bound: Bound, strategy: Any, dtype: DType) -> Calla
         )
 
     def one(key: Any, _: Any) -> dict[str, Any]:
-        with _HANDLERS:
-            trace = _first_trace(bound, key, strategy)
+        with traces.HANDLERS:
+            trace = traces.first_trace(bound, key, strategy)
             latent = [name for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]]
-            return {_free_name(name): _unconstrained(trace[name]) for name in latent}
+            return {traces.free_name(name): traces.unconstrained(trace[name]) for name in latent}
 
     many = LIBRARY.compiled(jax.vmap(one, in_axes=(0, None)))
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype
 from batchnuts.bridges.users import place_in_users_code, refuse_names, require, text_of
-from batchnuts.mcmc.model import Data, DType, Model
+from batchnuts.mcmc.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.variables import ModelError, Variable
 from batchnuts.settings.schema import shown
 from batchnuts.stopping import say
@@ -154,6 +154,7 @@ def from_pymc(
         variables=tuple(Variable(name, shapes[name]) for name in names),
         structured=True,
         reports_variables=False,
+        natural_scale=functools.partial(_natural_scale, title, model, reported, dtype),
         library="jax",
         initializer=functools.partial(around, np.concatenate([array.reshape(-1) for array in zeros]), JITTER),
         observed_data=_data(find_observations(model), given_dims),
@@ -166,6 +167,16 @@ def from_pymc(
 
 def _scalar(density: Translated, values: Mapping[str, Any]) -> Any:
     return density(values)["log_density"]
+
+
+def _natural_scale(title: str, model: Any, reported: list[Any], dtype: DType) -> NaturalScale:
+    """Free random variables, and the log-density without PyMC's Jacobians."""
+    free = {variable.name for variable in model.free_RVs}
+    graphs = [variable for variable in reported if variable.name in free]
+    values = list(model.value_vars)
+    natural = _translated(title, "variables", values, graphs, tuple(graph.name for graph in graphs), dtype)
+    density = _translated(title, "log-density", values, [model.logp(jacobian=False)], ("log_density",), dtype)
+    return lambda given: (natural(given), _scalar(density, given))
 
 
 def _axes(name: str, ndim: int) -> tuple[str, ...]:

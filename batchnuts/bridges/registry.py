@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from batchnuts.bridges import inference_gym, joint_distribution
 from batchnuts.bridges.sections import (
+    GymOptions,
     JaxOptions,
+    JointDistributionOptions,
     NumpyroOptions,
     PymcOptions,
+    build_gym,
     build_jax,
+    build_joint_distribution,
     build_numpyro,
     build_pymc,
 )
@@ -33,8 +36,8 @@ class Bridge:
 
 BRIDGES: dict[str, Bridge] = {
     "jax": Bridge(JaxOptions, build_jax, "jax"),
-    "joint_distribution": Bridge(joint_distribution.JointDistributionOptions, joint_distribution.build, "tensorflow"),
-    "inference_gym": Bridge(inference_gym.GymOptions, inference_gym.build, "tensorflow"),
+    "joint_distribution": Bridge(JointDistributionOptions, build_joint_distribution, "tensorflow"),
+    "inference_gym": Bridge(GymOptions, build_gym, "tensorflow"),
     "numpyro": Bridge(NumpyroOptions, build_numpyro, "jax"),
     "pymc": Bridge(PymcOptions, build_pymc, "jax"),
 }

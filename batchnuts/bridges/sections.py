@@ -1,4 +1,4 @@
-"""The section `model` of configs for models of JAX libraries: schemas, and the models that they ask for.
+"""The section `model` of configs for models of other libraries: schemas, and the models that they ask for.
 
 Importing this module imports none of the libraries.
 """
@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
+from batchnuts.bridges.tfp import import_tfp
 from batchnuts.data import read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.settings.schema import Settings, nearest, shown
@@ -164,6 +165,80 @@ def build_pymc(options: PymcOptions) -> Model:
             "a function that makes the model of them."
         )
     return built("pymc", lambda: Model.from_pymc(model, name=options.pymc, dtype=options.dtype))
+
+
+class JointDistributionOptions(Settings):
+    """A joint distribution of TensorFlow Probability, and the values of its pinned parts."""
+
+    joint_distribution: str = Field(
+        description="a joint distribution of TensorFlow Probability, or a function that gives one, as "
+        "package.module:name (the current folder is importable)"
+    )
+    pinned: dict[str, Any] = Field(
+        default_factory=dict, description="by part: its data, as numbers, or the name of a column of `data`"
+    )
+    data: DataOptions | None = Field(
+        None, description="a file whose columns the function gets as its argument `data`: {path, columns}"
+    )
+    dtype: DType = Field("float32", description="of the columns of `data`; that of the model is that of its parts")
+    dims: dict[str, list[str]] = Field(default_factory=dict, description="by part: names of its axes")
+    coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by the name of an axis")
+
+    @model_validator(mode="after")
+    def _place(self) -> JointDistributionOptions:
+        refuse_other_than_place("joint_distribution", self.joint_distribution)
+        return self
+
+
+def build_joint_distribution(options: JointDistributionOptions) -> Model:
+    """Make the model; raises ConfigError for what cannot be imported or does not fit."""
+    import_tfp()
+    found = imported("joint_distribution", options.joint_distribution, function=False)
+    columns = None if options.data is None else read_columns(options.data.path, options.data.asked(), options.dtype)
+    arrays = {} if columns is None else columns.arrays
+    if inspect.isfunction(found):
+        found = _joint_distribution_of(options, found, arrays if options.data is not None else None)
+    pinned = {}
+    for part, given in options.pinned.items():
+        if isinstance(given, str) and given not in arrays:
+            hint = nearest(given, arrays) or (f"; the columns are {', '.join(arrays)}" if arrays else "")
+            raise ConfigError(f"model.pinned.{part}: found {given!r}, which is no column of model.data{hint}.")
+        pinned[part] = arrays[given] if isinstance(given, str) else given
+    labels = {**({} if columns is None else columns.labels), **options.coords}
+    named = {"name": options.joint_distribution, "dims": options.dims, "coords": labels}
+    return built("joint_distribution", lambda: Model.from_joint_distribution(found, pinned, **named))
+
+
+def _joint_distribution_of(
+    options: JointDistributionOptions, function: Callable[..., Any], data: Mapping[str, Any] | None
+) -> Any:
+    """What the user's function gives, which gets the columns of the data if it takes them."""
+    takes = inspect.signature(function).parameters
+    needed = [p.name for p in takes.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    if unknown := [argument for argument in needed if argument != "data" or data is None]:
+        raise ConfigError(
+            f"model.joint_distribution: {options.joint_distribution} takes ({', '.join(takes)}), but "
+            f"{unknown[0]!r} is not given; expected a function without arguments, or with `data` where the config has "
+            "model.data."
+        )
+    given = {"data": data} if "data" in takes and data is not None else {}
+    return called("joint_distribution", options.joint_distribution, function, **given)
+
+
+class GymOptions(Settings):
+    """A target of the Inference Gym."""
+
+    inference_gym: str = Field(description="a target of the Inference Gym by the name of its class, e.g. EightSchools")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="arguments that it is made with, e.g. {ndims: 5}, {use_markov_chain: true}"
+    )
+
+
+def build_gym(options: GymOptions) -> Model:
+    """Make the model; raises ConfigError for a target that there is not, or that cannot be made so."""
+    from batchnuts.bridges.inference_gym import from_inference_gym, make_target
+
+    return built("inference_gym", lambda: from_inference_gym(make_target(options.inference_gym, **options.options)))
 
 
 def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[str, Any], dict[str, list[str]]]:

@@ -14,6 +14,11 @@ from pathlib import Path
 import batchnuts
 from batchnuts.mcmc.variables import ModelError
 
+
+class NotInstalledError(ModelError):
+    """A model's library is not installed; the message says how to get it."""
+
+
 _LIBRARIES = (
     *(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")),
     str(Path(batchnuts.__file__).resolve().parent),
@@ -63,12 +68,12 @@ def refuse_names(title: str, kind: str, names: Iterable[str], remedy: str = "") 
 
 
 def require(title: str, module: str, oldest: tuple[int, ...], extra: str) -> None:
-    """Import a library. Raises ModelError where it is not installed, cannot be imported, or is too old."""
+    """Import a library. Raises NotInstalledError, and ModelError where it cannot be imported, or is too old."""
     install = f"pip install 'batchnuts[{extra}]'"
     try:
         version = importlib.metadata.version(module)
     except importlib.metadata.PackageNotFoundError:
-        raise ModelError(f"A model of {title} needs {title}, which is not installed: {install}.") from None
+        raise NotInstalledError(f"A model of {title} needs {title}, which is not installed: {install}.") from None
     if tuple(int(part) for part in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
         needed = ".".join(map(str, oldest))
         raise ModelError(f"{title} {version} is too old; batchnuts works with {needed} and later: {install}.")

@@ -94,12 +94,13 @@ class Draws:
 
     `position` [chains, draws, dimension]; `stats` one array [chains, draws] for each name in STATISTICS (`diverging`
     and `reached_max_treedepth` are bool); `done` int [chains]: how many of each chain's draws are valid, always `draws`
-    unless `interrupted` (entries past it are undefined); `inverse_mass` [dimension], the diagonal metric used for the
-    draws, or [chains, dimension] where not all chains share it; `warmup` how the warmup before them went; `timings`
-    seconds of the phases `compile`, `warmup`, `sampling`; `useful_gradients` and `utilization` of the whole run after
-    compilation; `arrangement` how chains were executed, None if the run ended before that; `begun` bool [chains]: which
-    had started (None: all). Where asked for: `last_position` [chains, draws, dimension], the last state made in each
-    draw's trajectory, and `start` [chains, dimension], where the first one began.
+    (with `settings.until` the same for all, up to `draws`) unless `interrupted` (entries past it are undefined);
+    `inverse_mass` [dimension], the diagonal metric used for the draws, or [chains, dimension] where not all chains
+    share it; `warmup` how the warmup before them went; `timings` seconds of the phases `compile`, `warmup`, `sampling`;
+    `useful_gradients` and `utilization` of the whole run after compilation; `arrangement` how chains were executed,
+    None if the run ended before that; `begun` bool [chains]: which had started (None: all). Where
+    asked for: `last_position` [chains, draws, dimension], the last state made in each draw's trajectory, and `start`
+    [chains, dimension], where the first one began.
     """
 
     position: NDArray[Any]
@@ -117,6 +118,8 @@ class Draws:
     """Why `execution.backend` was taken; see `Engine.reason`."""
     arrangement: Arrangement | None = None
     begun: NDArray[Any] | None = None
+    ended: str = ""
+    """Why sampling ended, where `settings.until` is set and the run was not interrupted."""
     last_position: NDArray[Any] | None = None
     start: NDArray[Any] | None = None
 

@@ -24,6 +24,10 @@ __all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable", "how
 DType = Literal["float32", "float64"]
 Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
 
+NaturalScale = Callable[[Any], tuple[Mapping[str, Any], Any]]
+"""Of a dict of the variables' values: what they are in the natural scale, by name, and the log-density of that, without
+a Jacobian."""
+
 DATA_GROUPS = ("observed_data", "constant_data", "ground_truth")
 """Fields of a Model that are stored with the draws, as groups of the same names."""
 
@@ -64,7 +68,8 @@ class Model:
     differentiated.
 
     `reports_variables`: whether the variables are reported. False for models of other libraries, which make parameters
-    of the variables themselves: then `generated` gives all parameters.
+    of the variables themselves: then `generated` gives all parameters. `natural_scale`: what makes a NaturalScale of
+    such a model, with which `check` compares the Jacobians of the other library.
 
     `batched_value_and_gradient`: an optional twin of the density, batched by hand for speed: positions
     [lanes, dimension] -> (log_density [lanes], gradient [lanes, dimension]). It must agree with `flat_log_density`.
@@ -97,6 +102,7 @@ class Model:
     variables: tuple[Variable, ...] = ()
     structured: bool = False
     reports_variables: bool = True
+    natural_scale: Callable[[], NaturalScale] | None = None
     batched_value_and_gradient: Callable[[Any], tuple[Any, Any]] | None = None
     initializer: Callable[[np.random.Generator, int], Any] | None = None
     observed_data: Data = field(default_factory=dict)

@@ -132,6 +132,8 @@ def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) ->
         "interrupted": int(draws.interrupted),
         "log_density_rounding": rounding_of(draws.rectangle(draws.stats["lp"])),
     }
+    if draws.ended:
+        attributes["sampling_ended"] = draws.ended
     if draws.arrangement is not None:
         attributes.update({name: value for name, value in asdict(draws.arrangement).items() if value is not None})
     attributes.update({f"{phase}_time": float(seconds) for phase, seconds in draws.timings.items()})

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch import random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
+from batchnuts.mcmc.check_points import CheckPoints
 from batchnuts.mcmc.draws import Draws, Phase, Progress, WarmupReport
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
@@ -77,6 +78,8 @@ class Run:
     divergences: bool = False
     """Whether the ends of trajectories are recorded."""
     spent: Spent = field(default_factory=Spent)
+    checks: CheckPoints | None = None
+    """Of the draws, where the run may end before all are made."""
 
     @property
     def superchain(self) -> NDArray[np.int64]:
@@ -200,14 +203,16 @@ class Run:
         total: int,
         before: int,
         leave: float = 0.0,
+        checks: CheckPoints | None = None,
     ) -> ChainResult:
         """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way.
 
-        total: 0 where it is not known. leave: see Runner.run.
+        total: 0 where it is not known. leave: see Runner.run. checks: the stretch may end at any of these.
         """
         spent, chains = self.spent, self.sampler.chains
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
         result: ChainResult | None = None
+        runner.watch(checks.next if checks is not None else 0)
         try:
             for counts, so_far in runner.run(inputs, transitions, leave):
                 result = so_far
@@ -225,6 +230,10 @@ class Run:
                     )
                 )
                 self.stop.check()
+                if checks is not None and (ended := checks.look(runner, counts, time.perf_counter() - start)):
+                    left = runner.interrupted()
+                    assert left is not None, "it has draws"
+                    return ended.of(left.result)
         except UnboundedDensity as met:
             raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
         except Exception as error:
@@ -261,7 +270,8 @@ class Run:
         draws = self.sampler.draws
         try:
             self.stop.hold()
-            result = self.stretch(runner, self.inputs(states, draws, False), draws, "sampling", draws, before=0)
+            inputs = self.inputs(states, draws, False)
+            result = self.stretch(runner, inputs, draws, "sampling", draws, before=0, checks=self.checks)
             return self.drawn(states, runner, result, warmup)
         except KeyboardInterrupt:
             left = runner.interrupted()
@@ -331,4 +341,5 @@ class Run:
             arrangement=runner.arrangement if runner is not None else None,
             last_position=last_position if self.divergences else None,
             start=states.position if self.divergences else None,
+            ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",
         )

@@ -14,7 +14,7 @@ from batchnuts.mcmc.check_model import check_density
 from batchnuts.mcmc.engine import Engine, default_engine
 from batchnuts.mcmc.findings import Finding, ModelCheck
 from batchnuts.mcmc.hamiltonian import value_and_gradient
-from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.model import Model, ModelError, NaturalScale
 from batchnuts.mcmc.quantities import check_quantities, has_quantities
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.starts import evaluate_at, make_evaluate, not_finite
@@ -28,7 +28,16 @@ TRIED = 4
 """Positions at which derivatives are compared."""
 
 MOST_ELEMENTS = 400
-"""Of a variable whose Jacobian matrix is computed."""
+"""Of a variable, or of a model of another library, whose Jacobian matrix is computed."""
+
+INDEPENDENT = 1e-4
+"""Share of a row's length that is left when what earlier rows explain of it is taken away; less is rounding."""
+
+ROUNDING = 64.0
+"""How far two log-densities of the same values may differ, in units of rounding of the largest."""
+
+LEAST_CERTAIN = 0.3
+"""A difference of two log-densities with this rounding, or a larger one, shows nothing."""
 
 AGREEMENT = 10.0
 """How far values and gradients may differ, relative to the largest, in square roots of the unit of rounding: sums are
@@ -39,7 +48,8 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
     """Compare what must agree, at initial positions of this seed, on the library that a run would take.
 
     - starts: the log-density and its gradient are finite at initial positions.
-    - Jacobian: of each support, with the determinant that automatic differentiation gives.
+    - Jacobian: of each support, with the determinant that automatic differentiation gives. Another library's model has
+      its own in its log-density: of all of its transformations together.
     - batch: values and gradients of many chains together (by a twin, if there is one) with those of each alone.
     - gradient: with finite differences of the log-density.
     - functions of draws: that they can be traced, and fit.
@@ -58,6 +68,9 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
     if finite.any():
         chosen = np.flatnonzero(finite)[:TRIED]
         at, values, gradients = positions[chosen], log_density[chosen], gradient[chosen]
+        if model.natural_scale is not None:
+            certain = np.argsort(np.where(finite, np.abs(log_density), np.inf))[: len(chosen)]
+            findings.append(_jacobian_of_library(model, engine, model.natural_scale(), positions[certain]))
         findings.append(_batch(model, engine, at, values, gradients))
         findings.append(_gradient(model, engine, at, gradients, rng))
     if has_quantities(model):
@@ -106,6 +119,73 @@ def _independent(variable: Variable) -> NDArray[np.bool_]:
 
 def _log_volume(matrix: NDArray[Any]) -> float:
     return float(np.linalg.slogdet(matrix)[1])
+
+
+def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, at: NDArray[Any]) -> Finding:
+    """At positions [n, dimension]: how much the log-density there is above that of the values in the natural scale,
+    beside log |det| of the derivatives of these values, in the model's dtype.
+
+    A constant does not count: both log-densities are known up to one, and so is the volume of symmetric matrices, say.
+    """
+    name, library = "Jacobian", engine.library
+
+    def values_of(x: Any) -> Any:
+        values, _ = natural(model.constrain(x))
+        return ops.concatenate([ops.reshape(value, -1) for value in values.values()])
+
+    def both(x: Any) -> tuple[Any, Any]:
+        return model.flat_log_density(x), natural(model.constrain(x))[1]
+
+    def row(x: Any, weights: Any) -> Any:
+        return library.value_and_gradient(lambda y: ops.sum(values_of(y) * weights), x)[1]
+
+    if len(at) < 2:
+        return Finding(name, True, "not compared: that takes two initial positions with a finite log-density")
+    positions = [library.tensor(x) for x in at]
+    (size,) = library.result_shapes(values_of, positions[0])
+    if size > MOST_ELEMENTS:
+        return Finding(name, True, f"not compared: more than {MOST_ELEMENTS} elements")
+    densities = np.array([[float(np.asarray(d)) for d in pair] for pair in map(library.compiled(both), positions)])
+    largest = float(np.abs(densities).max())
+    rounding = ROUNDING * float(np.finfo(model.dtype).eps) * (1 + size + largest)
+    if not rounding < LEAST_CERTAIN:
+        hidden = f"rounding of a log-density of {largest:.1g} in {model.dtype} is too large"
+        return Finding(name, True, f"not compared: {hidden}")
+    rows, units = library.compiled(row), [library.tensor(unit) for unit in np.eye(size, dtype=model.dtype)]
+    found = []
+    for x in positions:
+        matrix = np.stack([np.asarray(rows(x, unit), "float64") for unit in units])
+        chosen = list(range(size)) if size == model.dimension else _first_independent(matrix)
+        if len(chosen) != model.dimension:
+            said = f"{model.dimension} numbers make values of which {len(chosen)} elements are independent"
+            return Finding(name, True, f"not compared: at an initial position, {said}")
+        found.append(_log_volume(matrix[chosen]))
+    differences = densities[:, 0] - densities[:, 1] - found
+    worst = float(np.abs(differences - differences[0]).max())
+    said = "what is added to the log-density of the values, and log |det| by automatic differentiation, differ by"
+    return Finding(name, worst <= 2 * rounding, f"{said} {worst:.1g} at most, a constant aside")
+
+
+def _first_independent(matrix: NDArray[Any]) -> list[int]:
+    """Numbers of the first rows of a matrix [size, dimension] of which no row is a combination of those before it.
+
+    Of a simplex these are all elements but the last, of triangular and symmetric matrices those of a triangle, and of a
+    correlation matrix's factor those below the diagonal: the elements of which such densities are, as a rule.
+    """
+    chosen: list[int] = []
+    basis = np.zeros((0, matrix.shape[1]))
+    for number, row in enumerate(matrix):
+        length = float(np.linalg.norm(row))
+        if not length > 0 or len(chosen) == matrix.shape[1]:
+            continue
+        rest = row / length
+        for _ in range(2):  # once more, for what rounding left
+            rest = rest - basis.T @ (basis @ rest)
+        left = float(np.linalg.norm(rest))
+        if left > INDEPENDENT:
+            chosen.append(number)
+            basis = np.vstack([basis, rest / left])
+    return chosen
 
 
 def _batch(model: Model, engine: Engine, at: NDArray[Any], values: NDArray[Any], gradients: NDArray[Any]) -> Finding:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from batchnuts.mcmc.until import Until
 from batchnuts.settings.schema import Settings, SettingsError, explain, nearest, shown
 from batchnuts.store.folder import problem_with
 
@@ -100,6 +101,9 @@ class SamplerSettings(Settings):
         le=MOST_NUMBERS,
         description="groups of chains, which start at one position each; null: 16 of at least 64 chains, else every "
         "chain starts at its own",
+    )
+    until: Until | None = Field(
+        None, description="sampling ends when these hold, with at most `draws` draws per chain; null: all are made"
     )
     seed: int = Field(0, ge=0, lt=2**63, description="the run's random numbers follow from this number alone")
     target_acceptance: float = Field(

@@ -31,7 +31,7 @@ from batchnuts.experiments.harness.config import (
 )
 from batchnuts.experiments.posterior_checks.measurements import Measurement
 from batchnuts.experiments.posterior_checks.registry import REGISTRY
-from batchnuts.experiments.posterior_checks.task import Task
+from batchnuts.experiments.posterior_checks.task import AUTOMATIC, Task
 from batchnuts.mcmc.diagnostics import RHAT_LIMIT
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, to_yaml
@@ -173,6 +173,7 @@ class PosteriorsConfig:
         """The task at one point."""
         settings, config, options = self.problems[problem], self.configs[problem], self.options(curve, problem)
         changes = overrides_of(_merged(self.run.settings, settings.settings))
+        transitions = config.sampler.warmup.transitions
         resolved = config.resolved()
         del resolved["output"], resolved["execution"]
         if self.curves[curve].ours:
@@ -186,7 +187,7 @@ class PosteriorsConfig:
             problem=resolved,
             transforms=dict(settings.transforms),
             chains=size,
-            warmup=options.get("warmup", config.sampler.warmup),
+            warmup=options.get("warmup", AUTOMATIC if transitions == "auto" else transitions),
             draws=options.get("draws", config.sampler.draws),
             config=settings.config,
             overrides=tuple(changes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from batchnuts.config import RunConfig
+from batchnuts.config import RunConfig, bridge_of
 from batchnuts.experiments.posterior_checks.lines import lines_of_model
 from batchnuts.experiments.posterior_checks.task import Run, Sampling, Task
 from batchnuts.mcmc.model import Model
@@ -28,4 +28,4 @@ def prepare(task: Task, config: RunConfig, model: Model) -> Sampling:
             compile_seconds=draws.timings["compile"],
         )
 
-    return Sampling(run, lines_of_model(model))
+    return Sampling(run, lines_of_model(model) if bridge_of(config.model) is None else None)

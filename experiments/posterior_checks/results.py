@@ -26,6 +26,8 @@ class Compared:
     comparisons: tuple[Comparison, ...]
     trouble: str = ""
     """Why there are none."""
+    skipped: bool = False
+    """There are none because a library is not installed: no fault of the posterior's."""
 
     @property
     def worst(self) -> Comparison | None:
@@ -70,12 +72,12 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
 
     @cached_property
     def truths(self) -> Mapping[str, Moments | None]:
-        """What is known without a sampler, of the problems that are compared with it."""
+        """What is known without a sampler, of the problems that are compared with it and have a run."""
         configs = self.config.configs
         return {
             name: known_moments(configs[name].model, build_model(configs[name].model))
             for name, problem in self.config.problems.items()
-            if problem.reference == KNOWN
+            if problem.reference == KNOWN and any(self.run_of(curve, name) for curve in self.config.curves)
         }
 
     def reference_of(self, problem: str) -> Moments | str:
@@ -99,17 +101,22 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
         for curve, problem, _ in self.config.points():
             if curve == self.config.problems[problem].reference:
                 continue
-            row, reference = self.run_of(curve, problem), self.reference_of(problem)
-            if row is None:
-                found.append(Compared(curve, problem, (), self.why_no_run(curve, problem)))
-            elif isinstance(reference, str):
-                found.append(Compared(curve, problem, (), reference))
-            else:
-                try:
-                    found.append(Compared(curve, problem, tuple(compare(row.decoded, reference))))
-                except MomentsError as error:
-                    found.append(Compared(curve, problem, (), str(error)))
+            found.append(self._comparison(curve, problem))
         return found
+
+    def _comparison(self, curve: str, problem: str) -> Compared:
+        row = self.run_of(curve, problem)
+        if row is None:
+            rows = self.rows_of(curve, problem, self.config.size(curve, problem))
+            missing = any(each.status == "missing" for each in rows)
+            return Compared(curve, problem, (), self.why_no_run(curve, problem), skipped=missing)
+        reference = self.reference_of(problem)
+        if isinstance(reference, str):
+            return Compared(curve, problem, (), reference)
+        try:
+            return Compared(curve, problem, tuple(compare(row.decoded, reference)))
+        except MomentsError as error:
+            return Compared(curve, problem, (), str(error))
 
     @property
     def judged(self) -> list[Compared]:
@@ -129,8 +136,8 @@ class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
 
     @property
     def failures(self) -> list[Verdict]:
-        """The posteriors that are not right."""
-        return [verdict for verdict in self.verdicts if not verdict.right]
+        """The posteriors that are not right. What is skipped is none of them."""
+        return [verdict for verdict in self.verdicts if not verdict.right and not verdict.compared.skipped]
 
     def _reasons(self, one: Compared) -> list[str]:
         limits, row = self.config.verdict, self.run_of(one.curve, one.problem)

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.config import build_model, load_config
+from batchnuts.bridges.users import NotInstalledError
+from batchnuts.config import ConfigError, build_model, load_config
 from batchnuts.experiments.harness.task import Figures as RowFigures
 from batchnuts.experiments.harness.task import Preparation
 from batchnuts.experiments.posterior_checks.moments import encode, summarize, transformed
 from batchnuts.experiments.posterior_checks.registry import REGISTRY
-from batchnuts.experiments.posterior_checks.task import Figures, Sampling, Task
+from batchnuts.experiments.posterior_checks.task import Figures, MissingLibrary, Sampling, Task
 from batchnuts.first_imports import import_first
 
 
@@ -51,7 +52,7 @@ class ReadySampling:
 
 
 def prepare(task: Task) -> ReadySampling:
-    """Build the model, and what the sampler makes of it."""
+    """Build the model, and what the sampler makes of it. Raises MissingLibrary."""
     began = time.perf_counter()
     config = load_config(task.config, task.overrides)
     resolved = config.resolved()
@@ -60,5 +61,11 @@ def prepare(task: Task) -> ReadySampling:
     module = importlib.import_module(f"batchnuts.experiments.posterior_checks.{REGISTRY[task.sampler].module}")
     if REGISTRY[task.sampler].ours:
         import_first(config)
-    sampling: Sampling = module.prepare(task, config, build_model(config.model))
+    try:
+        model = build_model(config.model)
+    except ConfigError as error:
+        if isinstance(error.__cause__, NotInstalledError):
+            raise MissingLibrary(str(error.__cause__)) from error
+        raise
+    sampling: Sampling = module.prepare(task, config, model)
     return ReadySampling(task, sampling, Preparation(time.perf_counter() - began))

@@ -9,6 +9,7 @@ from batchnuts.experiments.harness.summary import format_figure, table, when
 from batchnuts.experiments.posterior_checks.config import KNOWN
 from batchnuts.experiments.posterior_checks.measurements import Measurement
 from batchnuts.experiments.posterior_checks.results import Compared, PosteriorResults, shown_rhat
+from batchnuts.experiments.posterior_checks.task import AUTOMATIC
 
 
 def verdicts_table(results: PosteriorResults) -> str:
@@ -16,9 +17,11 @@ def verdicts_table(results: PosteriorResults) -> str:
     config, count = results.config, sum(len(one.comparisons) for one in results.judged)
     absent = sum(bool(verdict.compared.trouble) for verdict in results.failures)
     wrong, total = len(results.failures) - absent, len(results.verdicts)
+    skipped = sum(verdict.compared.skipped for verdict in results.verdicts)
     parts = [f"{wrong} of {total} posteriors are **not right**"] * bool(wrong)
     parts += [f"{absent} of {total} are **not compared**"] * bool(absent)
     said = ", ".join(parts) or "All posteriors are right"
+    said += f" ({skipped} of {total} are skipped)" if skipped else ""
     head = (
         f"{said}. A posterior is right if no |z| is above {results.bound:.2f} (Bonferroni over all {count:,} "
         f"comparisons: a chance of {config.verdict.alpha:g} that any is, were all right), all R-hat are below "
@@ -30,6 +33,7 @@ def verdicts_table(results: PosteriorResults) -> str:
         reference = config.problems[one.problem].reference
         against = "known" if reference == KNOWN else config.curves[reference].label
         words = "**not compared**" if one.trouble else "**not right**"
+        words = "skipped" if one.skipped else words
         words = "right" if verdict.right else f"{words}: {'; '.join(verdict.reasons)}"
         rows.append(
             (config.problems[one.problem].label, config.curves[one.curve].label, against, *_z_cells(one), words)
@@ -82,8 +86,8 @@ def _run_cells(row: Measurement) -> tuple[str, ...]:
     assert row.seconds is not None
     rate = format_figure(row.ess / row.seconds, ".3g") if row.ess is not None and row.seconds else "-"
     return (
-        str(row.lines),
-        f"{row.chains} x ({row.warmup:,} + {row.draws:,})",
+        "-" if row.lines is None else str(row.lines),
+        f"{row.chains} x ({'auto' if row.warmup == AUTOMATIC else f'{row.warmup:,}'} + {row.draws:,})",
         "-" if row.compile_seconds is None else f"{row.compile_seconds:.1f}",
         f"{row.seconds:.1f}",
         f"{row.divergences:,}",

@@ -19,11 +19,15 @@ _LONGEST_NOTE = 300
 
 
 class MissingLibrary(Unavailable):
-    """A sampler's library is not installed; the message says how to get it."""
+    """The library of a sampler, or of a model, is not installed; the message says how to get it."""
 
 
 class MissingModel(Unavailable):
     """A sampler has no version of a model."""
+
+
+AUTOMATIC = -1
+"""Of a warmup that ends by itself."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Task:
     """See moments.py."""
     chains: int
     warmup: int
+    """Transitions, or AUTOMATIC."""
     draws: int
     config: str = field(compare=False)
     """The file of `problem`, for its process."""
@@ -142,5 +147,5 @@ class Sampling:
 
     run: Callable[[int], Run]
     """Of a seed."""
-    lines: int
-    """Of code that a user writes for the model."""
+    lines: int | None
+    """Of code that a user writes for the model; None for a model of another library, which is not counted."""

@@ -43,13 +43,24 @@ def _of_funnel(options: Any, model: Model) -> Moments | None:
 
 
 def _published(options: Any, model: Model) -> Moments | None:
-    """`Model.ground_truth`: of a target of the Inference Gym. What it does not know is NaN, and not compared."""
+    """`Model.ground_truth`: of a target of the Inference Gym. What it does not know is NaN, and not compared.
+
+    Moments without any standard error are exact. Those that were sampled have one of the mean alone, as a rule: then
+    the standard deviation is not compared, since how far off it may be is not known.
+    """
     known = {name: np.asarray(array, np.float64) for name, (_, array) in model.ground_truth.items()}
     if not known:
         return None
-    statistics = {name: dict(zip(STATISTICS, array, strict=True)) for name, array in known.items()}
-    columns = ("mean", "standard_deviation", "mean_standard_error", "standard_deviation_standard_error")
-    return {name: Moment(*(found[column] for column in columns)) for name, found in statistics.items()}
+    moments = {}
+    for name, table in known.items():
+        found = dict(zip(STATISTICS, table, strict=True))
+        mean, sd = found["mean"], found["standard_deviation"]
+        errors = found["mean_standard_error"], found["standard_deviation_standard_error"]
+        exact = np.isnan(errors[0]) & np.isnan(errors[1])
+        mean = np.where(np.isnan(errors[0]) & ~exact, np.nan, mean)
+        sd = np.where(np.isnan(errors[1]) & ~exact, np.nan, sd)
+        moments[name] = Moment(mean, sd, *(np.where(exact, 0.0, error) for error in errors))
+    return moments
 
 
 Truth = Callable[[Any, Model], Moments | None]

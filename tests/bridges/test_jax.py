@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from moments import assert_expectations
+from scipy import special
 
 from batchnuts import Model, positive, real, simplex
 from batchnuts.config import build_model, load_config
@@ -67,6 +68,19 @@ def test_density_is_the_users_and_the_jacobian(way: str, dtype: Any, tolerance: 
         gradient, np.concatenate([1 - scales[:1], [1 - x[1]], 1 - scales[1:], -rest]), rtol=10 * tolerance
     )
     assert not jax.config.jax_enable_x64
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-14)])
+def test_a_number_of_pythons_has_the_dtype_of_the_model(dtype: Any, tolerance: float) -> None:
+    """A von Mises density: JAX's Bessel function of 2.0 became float64, and met float32 within itself."""
+    concentration = 2.0
+    model = Model.from_jax(
+        lambda x: concentration * jnp.cos(x) - jnp.log(jax.scipy.special.i0e(concentration)), 0.0, dtype=dtype
+    )
+    value, gradient = value_and_gradient(model, np.array([0.5], dtype))
+    assert math.isclose(value, 2 * math.cos(0.5) - math.log(special.i0e(2.0)), rel_tol=tolerance)
+    assert gradient.dtype == dtype
+    np.testing.assert_allclose(gradient, [-2 * math.sin(0.5)], rtol=tolerance)
 
 
 def test_a_transform_whose_elements_depend_on_each_other() -> None:

@@ -121,6 +121,14 @@ def test_density_and_gradient_are_those_of_the_library(make: Callable[[], Any]) 
         np.testing.assert_allclose(found[1], expected[1], rtol=2e-4, atol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [dependent_supports, nested])
+def test_check_compares_the_jacobian_of_the_joint_bijector(make: Callable[[], Any]) -> None:
+    findings = {f.name: f for f in Model.from_joint_distribution(make(), x=Y).check().findings}
+    assert findings["Jacobian"].ok, findings["Jacobian"]
+    assert "by automatic differentiation" in findings["Jacobian"].said
+
+
 def in_order(like: Any, model: Model) -> list[str]:
     """The names of the leaves as `tf.nest` has them."""
     names = [variable.name for variable in model.variables]

@@ -78,6 +78,10 @@ def keyed() -> None:
     numpyro.deterministic("noisy", x + jax.random.normal(numpyro.prng_key()))
 
 
+def circular() -> None:
+    numpyro.sample("angle", dist.VonMises(0.5, 2.0))
+
+
 MODELS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "schools": (schools, (ERRORS, EFFECTS)),
     "scan": (volatility, (Y,)),
@@ -86,6 +90,7 @@ MODELS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mask and scale": (masked, (Y,)),
     "factor": (factor, ()),
     "prng_key": (keyed, ()),
+    "von Mises": (circular, ()),
 }
 
 
@@ -143,6 +148,44 @@ def test_density_gradient_and_values_are_numpyros(name: str, dtype: Any, wide: b
     assert values.keys() == theirs.keys()
     for site in theirs:
         np.testing.assert_allclose(values[site], theirs[site], rtol=10 * tolerance, atol=10 * tolerance)
+
+
+class Stretched(dist.constraints.Constraint):
+    """Positive numbers, by a transformation of which half of the Jacobian is forgotten."""
+
+    event_dim = 0
+
+    def __call__(self, x: Any) -> Any:
+        return x > 0
+
+    def tree_flatten(self) -> Any:
+        return (), ((), {})
+
+
+class HalfOfExp(dist.transforms.ExpTransform):
+    def log_abs_det_jacobian(self, x: Any, y: Any, intermediates: Any = None) -> Any:
+        return 0.5 * x
+
+
+class OnStretched(dist.HalfNormal):
+    support = Stretched()
+
+
+dist.biject_to.register(Stretched, lambda constraint: HalfOfExp())
+
+
+def stretched() -> None:
+    numpyro.sample("x", OnStretched(1.0))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n == "matrices" else pytest.mark.slow) for n in (*MODELS, "stretched")]
+)
+def test_check_compares_numpyros_jacobians(name: str) -> None:
+    function, args = MODELS.get(name, (stretched, ()))
+    findings = {finding.name: finding for finding in Model.from_numpyro(function, *args).check().findings}
+    assert findings["Jacobian"].ok == (name != "stretched"), findings["Jacobian"]
+    assert "by automatic differentiation" in findings["Jacobian"].said
 
 
 def test_names_dims_and_functions_of_draws() -> None:

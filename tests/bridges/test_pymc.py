@@ -105,6 +105,34 @@ def test_density_gradient_and_values_are_pymcs(name: str) -> None:
         np.testing.assert_allclose(values[variable.name], one, rtol=1e-9, atol=1e-12)
 
 
+class HalfOfLog(pm.logprob.transforms.LogTransform):
+    """A transformation of which half of the Jacobian is forgotten."""
+
+    def log_jac_det(self, value: Any, *inputs: Any) -> Any:
+        return 0.5 * super().log_jac_det(value, *inputs)
+
+
+def stretched() -> Any:
+    with pm.Model() as model:
+        pm.HalfNormal("x", 1.0, default_transform=None, transform=HalfOfLog())
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("matrices", "float64"),
+        pytest.param("schools", "float32", marks=pytest.mark.slow),
+        pytest.param("stretched", "float64", marks=pytest.mark.slow),
+    ],
+)
+def test_check_compares_pymcs_jacobians(name: str, dtype: Any) -> None:
+    made = {**MODELS, "stretched": stretched}[name]()
+    findings = {finding.name: finding for finding in Model.from_pymc(made, dtype=dtype).check().findings}
+    assert findings["Jacobian"].ok == (name != "stretched"), findings["Jacobian"]
+    assert "by automatic differentiation" in findings["Jacobian"].said
+
+
 def test_names_dims_and_functions_of_draws() -> None:
     model = Model.from_pymc(schools())
     assert [v.name for v in model.variables] == ["mu", "tau_log__", "eta"]

@@ -15,6 +15,7 @@ from scipy import stats
 from tiny_posteriors import CONFIG
 
 from batchnuts.autobatch import BatchnutsError
+from batchnuts.bridges.inference_gym import OFFLINE
 from batchnuts.experiments import posteriors
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.rows import RowsFile
@@ -63,7 +64,9 @@ def test_the_packaged_config_is_valid_and_can_be_read_again(quick: bool, load: A
     config = load_posteriors("posteriors.yaml", quick=quick)
     assert load(config.to_yaml()).to_yaml() == config.to_yaml()
     assert config.output.folder == "results/posteriors" + ("-quick" if quick else "")
-    assert {config.configs[name].model.name for name in config.problems} == set(REGISTRY) or quick
+    models = [config.configs[name].model for name in config.problems]
+    assert {model.name for model in models if hasattr(model, "name")} == set(REGISTRY) or quick
+    assert {model.inference_gym for model in models if not hasattr(model, "name")} <= set(OFFLINE)
 
 
 def test_settings_reach_the_sampler_they_are_for(load: Any) -> None:
@@ -197,17 +200,37 @@ def test_the_known_moments_of_the_gaussian_and_the_funnel() -> None:
 
 
 def test_published_moments_are_compared_where_they_are_known() -> None:
-    """As a target of the Inference Gym has them: standard errors in the denominator, NaN left out."""
-    table = np.array([[1.0, 2.0], [0.3, 0.3], [3.0, np.nan], [0.4, np.nan]])  # in the order of its STATISTICS
+    """As a target of the Inference Gym has them: standard errors in the denominator, exact without any, and left out
+    where only that of the other moment is known."""
+    columns = [[1.0, 0.3, 3.0, 0.4], [2.0, 0.3, np.nan, np.nan], [2.0, 0.3, 3.0, np.nan], [1.0, np.nan, 8.4, np.nan]]
+    table = np.array(columns).T  # rows in the order of its STATISTICS
     model = Model.from_function(
-        lambda q: -0.5 * q[0] ** 2, dimension=2, ground_truth={"theta": (("statistic", "axis"), table)}
+        lambda q: -0.5 * q[0] ** 2, dimension=4, ground_truth={"theta": (("statistic", "axis"), table)}
     )
     truth = known_moments(None, model)
     assert truth is not None
-    found = {"theta": Moment(np.array([2.0, 2.0]), np.array([2.0, 9.0]), np.full(2, 0.4), np.full(2, 0.3))}
+    found = {"theta": Moment(np.full(4, 2.0), np.array([2.0, 9.0, 9.0, 9.0]), np.full(4, 0.4), np.full(4, 0.3))}
     assert [(one.element, one.statistic, round(one.z, 9)) for one in compare(found, truth)] == [
-        ("theta[0]", "mean", 2.0), ("theta[0]", "sd", -2.0), ("theta[1]", "mean", 0.0)
+        ("theta[0]", "mean", 2.0), ("theta[0]", "sd", -2.0), ("theta[1]", "mean", 0.0), ("theta[2]", "mean", 0.0),
+        ("theta[3]", "mean", 2.5), ("theta[3]", "sd", 2.0),
     ]  # fmt: skip
+
+
+def test_a_target_whose_library_is_not_installed_is_skipped_by_name(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no failure; nothing is built for its truth."""
+    monkeypatch.setattr("batchnuts.bridges.inference_gym.installed_version", lambda package: None)
+    monkeypatch.setattr("batchnuts.experiments.posterior_checks.sampling.import_first", lambda config: None)
+    banana = "problems.gauss={label: banana, config: inference_gym.yaml, reference: known, curves: [ours]}"
+    config = load(CONFIG, banana, "problems.schools=null", "problems.gauss.settings.model.inference_gym=Banana")
+    task = config.task("ours", "gauss", 4)
+    with pytest.raises(Unavailable, match=re.escape("inference_gym is not installed: pip install 'batchnuts[gym]'")):
+        prepare(task)
+    absent = task.row(Attempt("missing", 0, 0, "here", "2026", note="inference_gym is not installed"))
+    found = PosteriorResults(config, [absent])
+    assert found.failures == []
+    said = posteriors.POSTERIORS.claims(found)
+    assert "(1 of 1 are skipped)" in said
+    assert "skipped: missing: inference_gym is not installed" in said
 
 
 def gaussian_draws(rng: np.random.Generator, model: Any) -> dict[str, Any]:

@@ -58,6 +58,49 @@ def test_a_wrong_jacobian_is_found() -> None:
     assert "by automatic differentiation" in text
 
 
+@needs_jax
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_jacobian_that_a_user_gives_is_compared(share: float) -> None:
+    """Of a simplex of three numbers made of two: with respect to its first two elements."""
+    import jax
+    import jax.numpy as jnp
+
+    def transform(x: Any) -> Any:
+        return {"p": jax.nn.softmax(jnp.append(x["p"], 0.0)), "tau": jnp.exp(x["tau"])}
+
+    def inverse(p: Any) -> Any:
+        return {"p": jnp.log(p["p"][:2] / p["p"][2]), "tau": jnp.log(p["tau"])}
+
+    def log_jacobian(x: Any) -> Any:
+        return jnp.sum(jnp.log(transform(x)["p"])) + share * x["tau"]
+
+    model = Model.from_jax(
+        lambda p: jnp.sum(jnp.log(p["p"])) - p["tau"],
+        {"p": np.ones(3) / 3, "tau": 1.0},
+        transform=transform,
+        inverse=inverse,
+        log_jacobian=log_jacobian,
+    )
+    ok, text = said(model)["Jacobian"]
+    assert ok == (share == 1)
+    assert "by automatic differentiation" in text
+
+
+def test_a_jacobian_of_many_elements_or_behind_rounding_is_not_compared() -> None:
+    def model(scale: float, dimension: int) -> Model:
+        return Model(
+            name="m",
+            log_density=lambda p: -scale * ops.sum(p["position"] ** 2),
+            dimension=dimension,
+            structured=True,
+            natural_scale=lambda: lambda p: (p, -scale * ops.sum(p["position"] ** 2)),
+        )
+
+    assert said(model(1.0, 2))["Jacobian"][1].startswith("what is added to the log-density of the values")
+    assert said(model(1.0, 401))["Jacobian"] == (True, "not compared: more than 400 elements")
+    assert "not compared: rounding of a log-density" in said(model(1e9, 2))["Jacobian"][1]
+
+
 def test_starts_outside_of_the_support_are_counted() -> None:
     model = Model.from_function(lambda p: ops.log(p["x"]) - p["x"], variables={"x": real()})
     ok, text = said(model)["starts"]

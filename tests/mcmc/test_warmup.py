@@ -160,7 +160,7 @@ def test_a_stuck_chain_does_not_move_the_pooled_step_size() -> None:
     calm = pooled_step_sizes(log_steps, together, EVERY)
     np.testing.assert_allclose(calm, 0.25, rtol=0.05)
     assert len(np.unique(calm)) == 1
-    for stuck in (-80.0, 80.0, np.inf):
+    for stuck in (-80.0, 80.0, np.inf, np.nan):
         disturbed = log_steps.copy()
         disturbed[3] = stuck
         np.testing.assert_allclose(pooled_step_sizes(disturbed, together, EVERY), calm, rtol=0.02)

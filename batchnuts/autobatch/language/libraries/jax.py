@@ -48,10 +48,22 @@ def _as_users(function: Function, *arrays: Array) -> Function:
                 return function(*arguments)
             traced, shapes = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*arguments)
         copies = [np.array(c) if isinstance(c, np.ndarray) else c for c in traced.consts]
-        run = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(traced.jaxpr, copies))
+        run = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(_with_dtypes(traced.jaxpr), copies))
         return jax.tree.unflatten(jax.tree.structure(shapes), run(*jax.tree.leaves(arguments)))
 
     return narrow
+
+
+def _with_dtypes(jaxpr: Any) -> Any:
+    """The same with Python's numbers of the dtype that they were traced with. They are weakly typed, and where JAX
+    lowers a primitive by a function (`bessel_i0e`), two weak float32 make a float64 while 64 bits are on."""
+
+    def fixed(atom: Any) -> Any:
+        if not isinstance(atom, jax.extend.core.Literal) or not isinstance(atom.val, (bool, int, float, complex)):
+            return atom
+        return jax.extend.core.Literal(atom.aval.dtype.type(atom.val), atom.aval)
+
+    return jaxpr.replace(eqns=[eqn.replace(invars=[*map(fixed, eqn.invars)]) for eqn in jaxpr.eqns])
 
 
 def with_64_bits(function: Function) -> Function:

@@ -1,0 +1,182 @@
+"""Runs of a NumPyro model under handlers: its sites, and the functions of a draw that a Model has.
+
+Imported by numpyro.py, which first looks whether the library is there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro
+from numpy.typing import NDArray
+from numpyro import distributions
+from numpyro import handlers as effects
+from numpyro.infer import init_to_uniform
+from numpyro.infer import util as infer
+
+from batchnuts.mcmc.variables import ModelError
+
+Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""A model and its arguments."""
+
+HANDLERS = threading.RLock()
+"""NumPyro keeps the handlers in force in one list for all threads."""
+
+
+def key_of(seed: int) -> NDArray[Any]:
+    """A key of JAX, [2] of uint32."""
+    return np.array([0, seed], "uint32")
+
+
+def first_trace(bound: Bound, key: Any, strategy: Any = init_to_uniform) -> Any:
+    """A trace at values that a strategy gives."""
+    model, args, kwargs = bound
+    with HANDLERS:
+        seeded = effects.substitute(effects.seed(model, key), substitute_fn=strategy)
+        return effects.trace(seeded).get_trace(*args, **kwargs)
+
+
+def innermost(distribution: Any) -> Any:
+    """Without masks, expansions and reinterpreted axes around it."""
+    wrappers = (
+        distributions.Independent,
+        distributions.ExpandedDistribution,
+        distributions.MaskedDistribution,
+    )
+    while isinstance(distribution, wrappers):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def is_factor(distribution: Any) -> bool:
+    """Whether a site with this distribution is a `numpyro.factor`."""
+    return isinstance(innermost(distribution), distributions.Unit)
+
+
+def unconstrained(site: Mapping[str, Any]) -> Any:
+    """The real numbers of a site's value; its support has to have a bijection."""
+    with infer.helpful_support_errors(site):
+        return distributions.biject_to(site["fn"].support).inv(site["value"])
+
+
+# Handlers
+
+
+class _DefaultKey(numpyro.primitives.Messenger):  # type: ignore[misc]
+    """A key for `numpyro.prng_key` statements, as NumPyro's samplers give them."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Of NumPyro's interface."""
+        if msg["type"] == "prng_key" and msg["value"] is None:
+            msg["value"] = jax.random.key(0)
+
+
+class WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
+    """Refuses plates that take a subsample of their rows."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Of NumPyro's interface; raises ModelError."""
+        if msg["type"] == "plate" and msg["args"][1] is not None and msg["args"][1] < msg["args"][0]:
+            raise ModelError(
+                f"Model {self._title!r}: its plate {msg['name']!r} takes a random subsample of {msg['args'][1]} of "
+                f"{msg['args'][0]} rows, and the posterior given all of them cannot be sampled so; leave out "
+                "subsample_size."
+            )
+
+
+class _Unobserved(numpyro.primitives.Messenger):  # type: ignore[misc]
+    """Draws observed sites, in place of their data."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Of NumPyro's interface."""
+        if msg["type"] == "sample" and msg["is_observed"] and not is_factor(msg["fn"]):
+            msg["is_observed"] = False
+            msg["value"] = None
+
+
+# Functions of a draw: each takes the user's function, its arguments, and unconstrained values by name (`free_name`).
+
+
+def free_name(name: str) -> str:
+    """The name of a site's unconstrained value."""
+    return f"unconstrained({name})"
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Unconstrained values by the names of sites."""
+    return {name[len("unconstrained(") : -1]: value for name, value in values.items()}
+
+
+def log_density(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> Any:
+    """With the Jacobians of all transformations."""
+    with HANDLERS:
+        return -infer.potential_energy(_DefaultKey(model), args, kwargs, _plain(values))
+
+
+def constrained(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of latent and deterministic sites."""
+    with HANDLERS:
+        found: dict[str, Any] = infer.constrain_fn(
+            _DefaultKey(model), args, kwargs, _plain(values), return_deterministic=True
+        )
+    return found
+
+
+def natural_scale(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
+) -> tuple[dict[str, Any], Any]:
+    """Latent sites, and the log-density of these: the sum of the sites' own, without Jacobians."""
+    with HANDLERS:
+        keyed = _DefaultKey(model)
+        latent = infer.constrain_fn(keyed, args, kwargs, _plain(values))
+        density, _ = infer.log_density(keyed, args, kwargs, latent)
+    return latent, density
+
+
+def _trace_at(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any = None
+) -> Any:
+    """The trace at a draw's values; with a seed, observed sites are drawn again."""
+    latent = constrained(model, args, kwargs, values)
+    inner = _DefaultKey(model) if seed is None else effects.seed(_Unobserved(model), seed)
+    return effects.trace(effects.substitute(inner, data=latent)).get_trace(*args, **kwargs)
+
+
+def log_likelihood(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Of each observation, by site."""
+    with HANDLERS:
+        trace = _trace_at(model, args, kwargs, values)
+        return {name: site["fn"].log_prob(site["value"]) for name, site in trace.items() if _is_observed(site)}
+
+
+def predictive(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any
+) -> dict[str, Any]:
+    """Observed sites, drawn again."""
+    with HANDLERS:
+        names = [name for name, site in _trace_at(model, args, kwargs, values).items() if _is_observed(site)]
+        trace = _trace_at(model, args, kwargs, values, seed)
+        return {name: trace[name]["value"] for name in names}
+
+
+def prior(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any) -> dict[str, Any]:
+    """Unconstrained values of a run of the model without its data."""
+    with HANDLERS:
+        plain = effects.trace(effects.seed(model, seed)).get_trace(*args, **kwargs)
+        trace = effects.trace(effects.seed(_Unobserved(model), seed)).get_trace(*args, **kwargs)
+        latent = [name for name, site in plain.items() if site["type"] == "sample" and not site["is_observed"]]
+        return {free_name(name): unconstrained(trace[name]) for name in latent}
+
+
+def _is_observed(site: Mapping[str, Any]) -> bool:
+    return site["type"] == "sample" and site["is_observed"] and not is_factor(site["fn"])
