@@ -63,6 +63,9 @@ _SECTIONS: dict[str, type[Settings]] = {
     "execution": ExecutionSettings,
     "output": OutputSettings,
 }
+_MAIN_KEYS = {"sampler.warmup": "transitions", "sampler.init": "method"}
+"""Of groups that may be written as one value: what it stands for."""
+
 _ELSEWHERE = {name: f"{section}.{name}" for section, schema in _SECTIONS.items() for name in schema.model_fields}
 
 
@@ -95,7 +98,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     origin = Origin(file)
     content = read_yaml(file, origin, ("model", *_SECTIONS))
     for override in overrides:
-        apply_override(content, override, origin)
+        apply_override(content, override, origin, _MAIN_KEYS)
     return _check(content, origin)
 
 
@@ -194,13 +197,29 @@ def describe_keys() -> str:
     groups += list(_SECTIONS.items())
     lines: list[str] = []
     for title, schema in groups:
-        section = title.split()[0]
-        lines += ["", f"{title}:"]
-        for name, info in schema.model_fields.items():
-            default = "required" if info.is_required() else f"default {_yaml_word(info.default)}"
-            lines.append(f"  {section}.{name}  ({expected(schema, name)}; {default})")
-            lines += textwrap.wrap(info.description or "", 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        lines += ["", f"{title}:", *_describe(title.split()[0], schema)]
     return "\n".join(lines[1:])
+
+
+def _describe(path: str, schema: type[Settings]) -> list[str]:
+    """The keys of a group, and of groups within it."""
+    lines: list[str] = []
+    for name, info in schema.model_fields.items():
+        within = info.annotation if isinstance(info.annotation, type) else None
+        if within is not None and issubclass(within, Settings):
+            lines += [
+                f"  {path}.{name}  (a group of keys)",
+                *_wrapped(info.description),
+                *_describe(f"{path}.{name}", within),
+            ]
+            continue
+        default = "required" if info.is_required() else f"default {_yaml_word(info.default)}"
+        lines += [f"  {path}.{name}  ({expected(schema, name)}; {default})", *_wrapped(info.description)]
+    return lines
+
+
+def _wrapped(text: str | None) -> list[str]:
+    return textwrap.wrap(text or "", 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
 def _yaml_word(value: Any) -> str:

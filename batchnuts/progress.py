@@ -170,7 +170,7 @@ def plain_line(progress: Progress) -> str:
 
 def remaining(progress: Progress) -> float | None:
     """The estimated remaining seconds of the phase, at its speed so far; None if not known."""
-    if progress.phase == "compile" or not progress.done:
+    if progress.phase == "compile" or not progress.done or not progress.total:
         return None
     return progress.elapsed * (progress.total - progress.done) / progress.done
 

@@ -41,11 +41,33 @@ def print_report(
     seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
     speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s in warmup and sampling, " if seconds else ""
     served = f"; {draws.arrangement}" if draws.arrangement is not None else ""
+    console.print(_warmup(draws), highlight=False, markup=False, soft_wrap=True)
     console.print(f"Backend: {draws.execution.backend}{' ' * bool(draws.engine)}{draws.engine}", highlight=False)
     console.print(f"Speed: {speed}utilization {draws.utilization:.2f}{served}", highlight=False, soft_wrap=True)
     spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
     console.print(f"Draws: {target}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _warmup(draws: Draws) -> str:
+    """How warmup went, in one line, or two where chains were left out."""
+    report = draws.warmup
+    text = f"Warmup: {report.transitions} transitions ({report.reason})"
+    if report.agreed is False:
+        text += "\nWARNING: warmup had not settled when it ended: raise sampler.warmup.maximum, or reparametrize."
+    if report.outliers:
+        shown = ", ".join(map(str, report.outliers[:_MOST_CHAINS]))
+        more = len(report.outliers) - _MOST_CHAINS
+        text += (
+            f"\nWARNING: {len(report.outliers)} of {len(draws.done)} chains stayed far from all others, and did not "
+            f"count for the step size and metric: {shown}{f' and {more} more' if more > 0 else ''}. Their draws are in "
+            "the file; sampler.warmup.restart=true starts such chains again near others."
+        )
+    return text
+
+
+_MOST_CHAINS = 20
+"""Numbers of chains that are printed."""
 
 
 def summary_table(found: Diagnostics, rows: int = 12, *, narrow: bool = False) -> Table:

@@ -9,16 +9,19 @@ import tensorflow as tf
 
 from batchnuts.mcmc.engine import choose_engine
 from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.initialization import make_proposals
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.starts import check_at_starts, find_starts, make_evaluate, proposed_starts
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, WarmupSettings
+from batchnuts.mcmc.starts import check_at_starts, find_starts, make_evaluate
 
 NUMPY = ExecutionSettings(backend="numpy")
 
 
 def run(model: Model) -> Any:
-    return run_chains(model, SamplerSettings(chains=4, warmup=0, draws=2, step_size=0.1), NUMPY)
+    return run_chains(
+        model, SamplerSettings(chains=4, warmup=WarmupSettings(transitions=0), draws=2, step_size=0.1), NUMPY
+    )
 
 
 def good(q: Any) -> Any:
@@ -37,7 +40,7 @@ def solving(limit: float, dtype: str = "float32") -> Model:
 
 def starts_of(model: Model, chains: int, seed: int = 0, execution: ExecutionSettings = NUMPY) -> np.ndarray:
     sampler = SamplerSettings(chains=chains, seed=seed)
-    proposed = proposed_starts(model, sampler)
-    engine, execution = choose_engine(model, execution, proposed[0])
-    check_at_starts(model, engine, sampler, proposed)
-    return find_starts(model, make_evaluate(value_and_gradient(model, engine)), sampler, execution, proposed)[0]
+    proposals = make_proposals(model, sampler, execution)
+    engine, execution = choose_engine(model, execution, proposals(0)[0])
+    check_at_starts(model, engine, proposals, proposals(0))
+    return find_starts(model, make_evaluate(value_and_gradient(model, engine)), proposals, execution)[0]

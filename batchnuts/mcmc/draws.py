@@ -66,6 +66,21 @@ class Arrangement:
         return ", ".join(parts + ([f"schedule {self.schedule}"] if self.schedule else []))
 
 
+@dataclass(frozen=True)
+class WarmupReport:
+    """How warmup went.
+
+    `transitions` that each chain made (where windows may leave slow chains behind, most of them); why it ended there;
+    `agreed`, for a warmup that ends by itself, whether it had settled (None: its length was given); `outliers`, the
+    chains that were far from all others at its end and left out when step size and metric were pooled.
+    """
+
+    transitions: int
+    reason: str
+    agreed: bool | None = None
+    outliers: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Draws:
     """All that a run recorded, as NumPy arrays.
@@ -73,9 +88,10 @@ class Draws:
     `position` [chains, draws, dimension]; `stats` one array [chains, draws] for each name in STATISTICS (`diverging`
     and `reached_max_treedepth` are bool); `done` int [chains]: how many of each chain's draws are valid, always `draws`
     unless `interrupted` (entries past it are undefined); `inverse_mass` [dimension], the diagonal metric used for the
-    draws; `timings` seconds of the phases `compile`, `warmup`, `sampling`; `useful_gradients` and `utilization` of the
-    whole run after compilation; `arrangement` how chains were executed, None if the run ended before that; `begun` bool
-    [chains]: which had started (None: all).
+    draws, or [chains, dimension] where not all chains share it; `warmup` how the warmup before them went; `timings`
+    seconds of the phases `compile`, `warmup`, `sampling`; `useful_gradients` and `utilization` of the whole run after
+    compilation; `arrangement` how chains were executed, None if the run ended before that; `begun` bool [chains]: which
+    had started (None: all).
     """
 
     position: NDArray[Any]
@@ -83,6 +99,7 @@ class Draws:
     done: NDArray[Any]
     interrupted: bool
     inverse_mass: NDArray[Any]
+    warmup: WarmupReport
     timings: Mapping[str, float]
     useful_gradients: int
     utilization: float

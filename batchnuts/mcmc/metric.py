@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from numpy.typing import NDArray
-
 from batchnuts.autobatch import ops, random
 
 Array = Any
@@ -45,15 +43,3 @@ class DiagonalMetric:
 
 
 DIAGONAL = DiagonalMetric()
-
-
-def pooled_inverse_mass(positions: NDArray[Any]) -> NDArray[Any]:
-    """The diagonal inverse metric from draws [chains, draws, dimension] of all chains together.
-
-    Each coordinate's variance about the mean over chains and draws, shrunk towards 1e-3 as in Stan with the weight of
-    5 draws in n: n/(n+5) var + 5/(n+5) 1e-3. float64 [dimension].
-    """
-    flat = positions.reshape(-1, positions.shape[-1]).astype("float64")
-    n = len(flat)
-    shrunk: NDArray[Any] = n / (n + 5.0) * flat.var(axis=0, ddof=1) + 5.0 / (n + 5.0) * 1e-3
-    return shrunk

@@ -25,6 +25,7 @@ from batchnuts.mcmc.model import DATA_GROUPS, Data, Model, ModelError
 from batchnuts.mcmc.quantities import PRIOR_DRAWS, Arrays, Quantities, has_quantities
 from batchnuts.mcmc.saving import OVERHEAD
 from batchnuts.mcmc.settings import SamplerSettings
+from batchnuts.mcmc.superchains import count_superchains
 from batchnuts.stopping import say
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def to_datasets(
     if unconstrained:
         groups["unconstrained_posterior"] = _of_samples(_free(position, model), samples, {}, attributes)
     groups["adaptation"] = xarray.Dataset(
-        {"inverse_mass": (("coefficient",), np.asarray(draws.inverse_mass))},
+        {"inverse_mass": (("chain", "coefficient")[-draws.inverse_mass.ndim :], np.asarray(draws.inverse_mass))},
         coords={"coefficient": model.free_names()},
         attrs=attributes,
     )
@@ -115,7 +116,11 @@ def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) ->
         "model": model.name,
         "config": json.dumps(resolved),
         "seed": draws.settings.seed,
-        "warmup": draws.settings.warmup,
+        "warmup": draws.warmup.transitions,
+        "warmup_ended": draws.warmup.reason,
+        "warmup_agreed": -1 if draws.warmup.agreed is None else int(draws.warmup.agreed),
+        "outlier_chains": ", ".join(map(str, draws.warmup.outliers)),
+        "superchains": count_superchains(draws.settings),
         "draws_requested": draws.settings.draws,
         "draws_complete": draws.complete,
         "draws_made": int(draws.done.sum()),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from batchnuts.settings.schema import Settings, SettingsError, explain, nearest, shown
 from batchnuts.store.folder import problem_with
@@ -15,15 +15,92 @@ MOST_NUMBERS = 10_000_000
 """Maximum entries of a position, and maximum chains: bounds far beyond any machine, so that mistakes are found
 early."""
 
+MOST_TRANSITIONS = 1_000_000_000
+"""The same of transitions of a chain."""
+
+
+class WarmupSettings(Settings):
+    """How the sampler adapts before the draws. In place of the whole group, the number of its transitions will do."""
+
+    transitions: int | Literal["auto"] = Field(
+        "auto",
+        description="warmup transitions per chain; they adapt and are not kept. auto: until step size, metric and "
+        "position have settled",
+    )
+    minimum: int = Field(30, ge=0, le=MOST_TRANSITIONS, description="of auto: transitions that are always made")
+    maximum: int = Field(1000, ge=1, le=MOST_TRANSITIONS, description="of auto: the most transitions")
+    pool: Literal["all", "groups", "none"] = Field(
+        "all",
+        description="which chains share a step size and a metric: all but outliers, those of a superchain, or each "
+        "adapts its own",
+    )
+    restart: bool = Field(
+        False, description="whether a chain that is stuck far from all others starts again where another chain is"
+    )
+
+    @field_validator("transitions")
+    @classmethod
+    def _in_range(cls, transitions: Any) -> Any:
+        if isinstance(transitions, int) and not 0 <= transitions <= MOST_TRANSITIONS:
+            raise ValueError(
+                f"found {shown(transitions)}; expected auto, or an integer of at least 0 and at most "
+                f"{MOST_TRANSITIONS:,}"
+            )
+        return transitions
+
+
+class InitSettings(Settings):
+    """Where chains start. In place of the whole group, its method will do."""
+
+    method: Literal["auto", "uniform", "prior", "values", "run", "pathfinder"] = Field(
+        "auto",
+        description="auto: the values or the run given, else the model's initializer, else uniform; uniform: on "
+        "(-radius, radius), of the real numbers that the sampler moves; prior: draws from the model's prior; values: "
+        "those given; run: draws of an earlier run; pathfinder: from uniform, by optimization",
+    )
+    radius: float = Field(2.0, gt=0.0, le=1e6, description="of uniform")
+    jitter: float = Field(
+        0.0, ge=0.0, le=1e6, description="standard deviation of normal noise that is added, on the same scale"
+    )
+    values: dict[str, Any] | None = Field(
+        None,
+        description="values of all variables by name, or a list of several starts for each, which superchains take "
+        "turns at",
+    )
+    run: str | None = Field(None, min_length=1, description="file of an earlier run, whose draws are starts")
+
+    @model_validator(mode="after")
+    def _fits(self) -> InitSettings:
+        if self.values is not None and self.run is not None:
+            raise ValueError("found both values and run; expected one of them")
+        for name in ("values", "run"):
+            given = getattr(self, name) is not None
+            if given and self.method not in ("auto", name):
+                raise ValueError(f"found {name}, which has no effect with method {self.method}")
+            if not given and self.method == name:
+                raise ValueError(f"method is {name}, but {name} is not given")
+        return self
+
 
 class SamplerSettings(Settings):
     """What is sampled: how many chains and draws, and the constants of NUTS and of its warmup."""
 
     chains: int = Field(256, ge=1, le=MOST_NUMBERS, description="number of chains, run together")
-    warmup: int = Field(
-        300, ge=0, le=1_000_000_000, description="warmup transitions per chain; they adapt and are not kept"
+    warmup: WarmupSettings = Field(
+        WarmupSettings.model_validate({}),
+        description="auto, or a number of transitions, or these with other settings of warmup",
     )
     draws: int = Field(200, ge=1, le=1_000_000_000, description="draws kept per chain, after warmup")
+    init: InitSettings = Field(
+        InitSettings.model_validate({}), description="where chains start: a method, or these with its options"
+    )
+    superchains: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_NUMBERS,
+        description="groups of chains, which start at one position each; null: 16 of at least 64 chains, else every "
+        "chain starts at its own",
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="the run's random numbers follow from this number alone")
     target_acceptance: float = Field(
         0.8, ge=0.01, le=0.9999, description="mean acceptance statistic that the step size is adapted to"
@@ -42,6 +119,36 @@ class SamplerSettings(Settings):
     adapt_metric: bool = Field(
         True, description="adapt a diagonal metric in warmup from the variances of all chains; false keeps the identity"
     )
+
+    @field_validator("warmup", mode="before")
+    @classmethod
+    def _its_transitions(cls, warmup: Any) -> Any:
+        if isinstance(warmup, WarmupSettings | Mapping):
+            return warmup
+        if isinstance(warmup, bool) or not isinstance(warmup, int | str):
+            keys = ", ".join(WarmupSettings.model_fields)
+            raise ValueError(
+                f"found {shown(warmup)}; expected auto, a number of transitions, or a mapping with keys among {keys}"
+            )
+        return {"transitions": warmup}
+
+    @field_validator("init", mode="before")
+    @classmethod
+    def _its_method(cls, init: Any) -> Any:
+        if isinstance(init, InitSettings | Mapping):
+            return init
+        if not isinstance(init, str):
+            keys = ", ".join(InitSettings.model_fields)
+            raise ValueError(f"found {shown(init)}; expected a method, or a mapping with keys among {keys}")
+        return {"method": init}
+
+    @field_validator("superchains")
+    @classmethod
+    def _of_chains(cls, superchains: Any, info: ValidationInfo) -> Any:
+        chains = info.data.get("chains")
+        if superchains is not None and chains is not None and superchains > chains:
+            raise ValueError(f"found {superchains}; expected at most the number of chains, {chains}")
+        return superchains
 
 
 class ExecutionSettings(Settings):

@@ -21,8 +21,9 @@ from batchnuts.mcmc.check_model import (
     refuse_unbounded,
 )
 from batchnuts.mcmc.engine import Engine, default_engine
+from batchnuts.mcmc.initialization import Proposals
 from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings import ExecutionSettings
 
 TRIES = 100
 """How often a start is drawn before it is an error that the density is not finite there; as in Stan."""
@@ -31,34 +32,28 @@ Starts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Positions [chains, dimension], their log-densities [chains] and gradients [chains, dimension]."""
 
 
-def proposed_starts(model: Model, sampler: SamplerSettings) -> NDArray[Any]:
-    """The first positions [chains, dimension] that are tried."""
-    return model.initial_positions(np.random.default_rng(sampler.seed), sampler.chains)
-
-
-def check_at_starts(model: Model, engine: Engine, sampler: SamplerSettings, position: NDArray[Any]) -> NDArray[Any]:
+def check_at_starts(model: Model, engine: Engine, proposals: Proposals, position: NDArray[Any]) -> NDArray[Any]:
     """Check the model; returns a position [dimension] where the density can be evaluated.
 
-    position [chains, dimension]: the proposed starts. Raises ModelError for a model that cannot be sampled.
+    position [chains, dimension]: those that are tried first. Raises ModelError for a model that cannot be sampled.
     """
-    one_by_one = (row for rows in chain([position], draw_again(model, sampler)) for row in rows)
+    one_by_one = (row for rows in chain([position], draw_again(proposals)) for row in rows)
     return check_density(model, islice(one_by_one, TRIES), engine)
 
 
 def find_starts(
     model: Model,
     evaluate: BatchedFunction,
-    sampler: SamplerSettings,
+    proposals: Proposals,
     execution: ExecutionSettings,
-    position: NDArray[Any],
 ) -> Starts:
-    """A start for each chain: `position` [chains, dimension], and others where the density is not finite there.
+    """A start for each chain: the proposed one, and others where the density is not finite there.
 
-    The starts of a seed are always the same, and those of a chain do not depend on the other chains (unless an
+    The starts of a seed are always the same, and those of a superchain do not depend on the others (unless an
     initializer makes them). evaluate: made by `make_evaluate`. Raises ModelError where, after TRIES draws, a chain
     still has no start, UnboundedDensityError where the density is +inf.
     """
-    drawn = draw_again(model, sampler)
+    position, drawn = proposals(0), draw_again(proposals)
     tries = 1
     while True:
         log_density, gradient = evaluate_at(model, evaluate, position, execution)
@@ -73,10 +68,9 @@ def find_starts(
         tries += 1
 
 
-def draw_again(model: Model, sampler: SamplerSettings) -> Iterator[NDArray[Any]]:
+def draw_again(proposals: Proposals) -> Iterator[NDArray[Any]]:
     """Other starts of all chains [chains, dimension], TRIES - 1 times."""
-    for attempt in range(1, TRIES):
-        yield model.initial_positions(np.random.default_rng((sampler.seed, attempt)), sampler.chains)
+    return map(proposals, range(1, TRIES))
 
 
 def values_at(

@@ -1,7 +1,7 @@
 """The step size: the first one, and its adaptation during warmup by dual averaging.
 
 Both are written for one chain, in the language, and run inside the machine, so chains adapt while they are out of step
-with each other. Between the windows of warmup their step sizes are pooled, on the host.
+with each other. Between the windows of warmup their step sizes are pooled, on the host (warmup/pooling.py).
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from batchnuts.autobatch import BatchedFunction, BatchnutsError, batch, ops
+from batchnuts.autobatch import BatchedFunction, batch, ops
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.hamiltonian import drift, kick
 from batchnuts.mcmc.metric import DIAGONAL, Metric
@@ -72,20 +71,6 @@ def adapt_if(adapting: Array, state: DualAveraging, acceptance_rate: Array, targ
     """`adapt` where `adapting` holds, the state itself elsewhere."""
     changed = adapt(state, acceptance_rate, target)
     return map_leaves(lambda new, old: ops.where(adapting, new, old), changed, state)  # type: ignore[no-any-return]
-
-
-def pooled_step_size(log_step_means: NDArray[Any]) -> float:
-    """One step size for all chains: the median of their log step sizes [chains], which no stuck chain moves.
-
-    Chains without a finite one do not count. Raises BatchnutsError if none has one.
-    """
-    finite = log_step_means[np.isfinite(log_step_means)].astype("float64")
-    if not len(finite):
-        raise BatchnutsError(
-            "No chain has a finite step size: the log-density or its gradient is NaN or infinite wherever chains go. "
-            "Check the model near its initial positions."
-        )
-    return float(np.exp(np.median(finite)))
 
 
 def make_first_step_size(value_and_gradient: Any, dtype: str, metric: Metric = DIAGONAL) -> BatchedFunction:

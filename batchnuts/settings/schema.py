@@ -150,6 +150,8 @@ def expected(schema: type[BaseModel], name: str) -> str:
 
 
 def _type_words(annotation: Any) -> str:
+    if isinstance(annotation, str):  # a word that is allowed beside other types
+        return annotation
     plain = {
         int: "an integer",
         float: "a number",

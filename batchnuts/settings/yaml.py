@@ -212,8 +212,10 @@ def _line(mapping: CommentedMap, key: Any) -> int:
     return int(mapping.lc.key(key)[0]) + 1
 
 
-def apply_override(content: dict[str, Any], override: str, origin: Origin) -> None:
-    """Set one key of `content`, given as `key.path=value` on the command line. Raises ConfigError."""
+def apply_override(
+    content: dict[str, Any], override: str, origin: Origin, main_keys: Mapping[str, str] | None = None
+) -> None:
+    """Set one key of `content`, given as `key.path=value` on the command line; see `set_key`. Raises ConfigError."""
     path, equals, text = override.partition("=")
     path = path.strip()
     keys = path.split(".")
@@ -231,22 +233,35 @@ def apply_override(content: dict[str, Any], override: str, origin: Origin) -> No
         raise ConfigError(f"command line, {override}: {what}.") from error
     scratch = Origin(origin.file, overrides={path: override})
     value = _plain(value, scratch, path)
-    set_key(content, path, value, f"command line, {override}")
+    set_key(content, path, value, f"command line, {override}", main_keys)
     origin.overrides[path] = override
 
 
-def set_key(content: dict[str, Any], path: str, value: Any, blame: str) -> None:
-    """Set the key at a dotted path, making the mappings on the way. Raises ConfigError, beginning with `blame`."""
+def set_key(
+    content: dict[str, Any], path: str, value: Any, blame: str, main_keys: Mapping[str, str] | None = None
+) -> None:
+    """Set the key at a dotted path, making the mappings on the way. Raises ConfigError, beginning with `blame`.
+
+    main_keys: by the path of a mapping that may be written as one value, the key in it which that stands for; a
+    mapping that is there keeps its other keys.
+    """
     keys = path.split(".")
     place = content
+    main_keys = main_keys or {}
     for depth, key in enumerate(keys[:-1], start=1):
         below = place.setdefault(key, {})
+        main = main_keys.get(".".join(keys[:depth]))
         if below is None:
             below = place[key] = {}
+        elif main and not isinstance(below, dict):
+            below = place[key] = {main: below}
         if not isinstance(below, dict):
             raise ConfigError(f"{blame}: {'.'.join(keys[:depth])} is {shown(below)}, which has no keys.")
         place = below
-    place[keys[-1]] = value
+    if path in main_keys and isinstance(place.get(keys[-1]), dict) and not isinstance(value, dict):
+        place[keys[-1]][main_keys[path]] = value
+    else:
+        place[keys[-1]] = value
 
 
 def check_section(

@@ -33,6 +33,7 @@ from batchnuts.experiments.posterior_checks.measurements import Measurement
 from batchnuts.experiments.posterior_checks.registry import REGISTRY
 from batchnuts.experiments.posterior_checks.task import Task
 from batchnuts.mcmc.diagnostics import RHAT_LIMIT
+from batchnuts.mcmc.settings import WarmupSettings
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, to_yaml
 
@@ -186,7 +187,7 @@ class PosteriorsConfig:
             problem=resolved,
             transforms=dict(settings.transforms),
             chains=size,
-            warmup=options.get("warmup", config.sampler.warmup),
+            warmup=options.get("warmup", most_transitions(config.sampler.warmup)),
             draws=options.get("draws", config.sampler.draws),
             config=settings.config,
             overrides=tuple(changes),
@@ -211,6 +212,11 @@ class PosteriorsConfig:
             "verdict": self.verdict, "output": self.output,
         }  # fmt: skip
         return to_yaml(dump_sections(sections))
+
+
+def most_transitions(warmup: WarmupSettings) -> int:
+    """Of a warmup: how many it has, or, where it ends by itself, how many at most."""
+    return warmup.maximum if warmup.transitions == "auto" else warmup.transitions
 
 
 def overrides_of(settings: Mapping[str, Any], path: str = "") -> list[str]:

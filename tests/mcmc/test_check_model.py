@@ -265,7 +265,7 @@ def test_a_hand_batched_twin_that_raises() -> None:
     [
         ({"chains": 0}, "chains: found 0 .*expected an integer at least 1"),
         ({"draws": -5}, "draws: found -5 .*expected an integer at least 1"),
-        ({"warmup": -1}, "warmup: found -1 .*expected an integer at least 0"),
+        ({"warmup": -1}, "warmup.transitions: found -1; expected auto, or an integer of at least 0"),
         ({"step_size": 0.0}, "step_size: found 0.0 .*at least 1e-30"),
         ({"step_size": float("nan")}, "step_size: found nan"),
         ({"chians": 3}, "chians: unknown setting; did you mean 'chains'"),

@@ -1,37 +1,53 @@
-"""The windows of warmup, for every length that is likely."""
+"""Warmup: its windows, the moments of a window, outliers, pooling, when it is done; and whole runs of it."""
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
+from chain_runs import inputs, make_program
+from mcmc_models import gaussian
 
-from batchnuts.mcmc.warmup import Window, warmup_windows
+from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.execution.chunk_runner import make_runner
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.sampling import run_chains
+from batchnuts.mcmc.settings import ExecutionSettings, split_settings
+from batchnuts.mcmc.superchains import superchain_of
+from batchnuts.mcmc.warmup.agreement import Agreement, change_of_metric, change_of_step, drift, memory
+from batchnuts.mcmc.warmup.moments import Moments, moments_of
+from batchnuts.mcmc.warmup.outliers import find_outliers
+from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes, pooled_variances
+from batchnuts.mcmc.warmup.windows import Window, automatic_windows, fixed_windows, settling_window
 
 LENGTHS = range(2001)
 
 
 @pytest.mark.parametrize("warmup", [*range(0, 2001, 250), 19, 20, 21])
 def test_examples_sum_exactly(warmup: int) -> None:
-    assert sum(window.transitions for window in warmup_windows(warmup)) == warmup
+    assert sum(window.transitions for window in fixed_windows(warmup)) == warmup
 
 
 def test_windows_sum_exactly_and_none_is_empty() -> None:
     for warmup in LENGTHS:
-        windows = warmup_windows(warmup)
+        windows = fixed_windows(warmup)
         assert sum(window.transitions for window in windows) == warmup
         assert all(window.transitions > 0 for window in windows), warmup
 
 
 def test_short_warmups_adapt_the_step_size_alone() -> None:
-    assert warmup_windows(0) == ()
+    assert fixed_windows(0) == ()
     for warmup in range(1, 20):
-        assert warmup_windows(warmup) == (Window(warmup, False),)
+        assert fixed_windows(warmup) == (Window(warmup, False),)
 
 
 def test_longer_ones_estimate_the_metric_between_two_windows_that_do_not() -> None:
     for warmup in range(20, 2001):
-        first, *middle, last = warmup_windows(warmup)
+        first, *middle, last = fixed_windows(warmup)
         assert not first.estimates_metric
         assert not last.estimates_metric
         assert middle
@@ -43,7 +59,283 @@ def test_longer_ones_estimate_the_metric_between_two_windows_that_do_not() -> No
 def test_metric_windows_grow() -> None:
     """Each is at least twice the one before, so that the last estimate has the most draws; it is never a short rest."""
     for warmup in range(20, 2001):
-        lengths = [window.transitions for window in warmup_windows(warmup) if window.estimates_metric]
+        lengths = [window.transitions for window in fixed_windows(warmup) if window.estimates_metric]
         assert all(after >= 2 * before for before, after in pairwise(lengths)), warmup
         assert lengths[0] >= 5
         assert lengths[-1] >= sum(lengths) / 2
+
+
+@pytest.mark.parametrize("chains", [1, 4, 30, 256, 10_000])
+def test_automatic_windows_grow_to_the_maximum(chains: int) -> None:
+    for maximum in (30, 200, 1000, 5000):
+        windows, last = automatic_windows(chains, maximum), settling_window(chains)
+        lengths = [window.transitions for window in windows]
+        if maximum > last.transitions:
+            assert sum(lengths) + last.transitions == maximum
+            assert all(after >= 1.3 * before for before, after in pairwise(lengths))
+            assert lengths[0] * chains >= min(100, sum(lengths) * chains)
+        else:
+            assert not windows
+        assert all(window.estimates_metric and 0 < window.leave < 1 for window in windows)
+        assert last.leave == 0
+        assert not last.estimates_metric
+
+
+# ---- moments -----------------------------------------------------------------------------------------------------
+
+
+def test_moments_are_those_of_what_each_chain_has_drawn() -> None:
+    rng = np.random.default_rng(0)
+    position = (1e4 + rng.normal(size=(5, 9, 70))).astype("float32")
+    log_density = rng.normal(size=(5, 9))
+    done = np.array([9, 4, 1, 0, 7])
+    position[1, 4:] = np.nan
+    for second_half in (False, True):
+        found = moments_of(position, log_density, done, second_half=second_half)
+        for chain, n in enumerate(done):
+            first = n // 2 if second_half else 0
+            assert found.count[chain] == n - first
+            if n:
+                both = np.column_stack([log_density[chain], position[chain].astype(float)])[first:n]
+                np.testing.assert_allclose(found.mean[chain], both.mean(axis=0), rtol=1e-12)
+                np.testing.assert_allclose(found.variance[chain], both.var(axis=0), rtol=1e-9, atol=1e-12)
+
+
+def of_draws(position: np.ndarray) -> Moments:
+    """Of draws [chains, draws, dimension], with a log-density that varies as a normal density's."""
+    log_density = -0.5 * (position**2).sum(axis=2)
+    return moments_of(position, log_density, np.full(len(position), position.shape[1]), second_half=False)
+
+
+def test_pooled_moments_are_those_of_all_draws_together() -> None:
+    rng = np.random.default_rng(0)
+    position = rng.normal(size=(6, 8, 3)) * [1.0, 10.0, 0.1] + rng.normal(size=(6, 1, 3))
+    flat = position.reshape(48, 3)
+    found = of_draws(position)
+    np.testing.assert_allclose(found.pooled_mean[1:], flat.mean(axis=0))
+    np.testing.assert_allclose(found.pooled_variance[1:], flat.var(axis=0))
+
+
+# ---- outliers ----------------------------------------------------------------------------------------------------
+
+
+def outliers(position: np.ndarray) -> list[int]:
+    return [int(chain) for chain in np.flatnonzero(find_outliers(of_draws(position)))]
+
+
+def test_chains_that_are_far_and_stay_there_are_outliers() -> None:
+    rng = np.random.default_rng(0)
+    position = rng.normal(size=(64, 10, 4))
+    assert outliers(position) == []
+    stuck = position.copy()
+    stuck[7] += 1000.0
+    stuck[9, :, 2] = -40.0
+    assert outliers(stuck) == [7, 9]
+    unbounded = position.copy()
+    unbounded[3] = np.nan
+    assert outliers(unbounded) == [3]
+
+
+def test_heavy_tails_many_far_chains_and_few_chains_are_none() -> None:
+    rng = np.random.default_rng(0)
+    tails = rng.standard_cauchy(size=(256, 20, 3))
+    assert outliers(tails) == []
+    halves = rng.normal(size=(64, 10, 4))
+    halves[:30] += 1000.0
+    assert outliers(halves) == []
+    few = rng.normal(size=(4, 10, 4))
+    few[0] += 1000.0
+    assert outliers(few) == []
+
+
+# ---- pooling -----------------------------------------------------------------------------------------------------
+
+EVERY = np.ones(31, bool)
+
+
+def test_a_stuck_chain_does_not_move_the_pooled_step_size() -> None:
+    rng = np.random.default_rng(0)
+    log_steps = np.log(0.25) + 0.05 * rng.normal(size=31)
+    together = groups_of("all", superchain_of(31, 4))
+    calm = pooled_step_sizes(log_steps, together, EVERY)
+    np.testing.assert_allclose(calm, 0.25, rtol=0.05)
+    assert len(np.unique(calm)) == 1
+    for stuck in (-80.0, 80.0, np.inf):
+        disturbed = log_steps.copy()
+        disturbed[3] = stuck
+        np.testing.assert_allclose(pooled_step_sizes(disturbed, together, EVERY), calm, rtol=0.02)
+
+
+def test_groups_pool_among_themselves() -> None:
+    superchain = superchain_of(6, 2)
+    np.testing.assert_array_equal(superchain, [0, 1, 0, 1, 0, 1])
+    log_steps = np.log(np.array([1.0, 10.0, 2.0, 20.0, 3.0, 30.0]))
+    counts = np.array([True, True, True, True, True, False])
+    pool = {
+        name: pooled_step_sizes(log_steps, groups_of(name, superchain), counts) for name in ("all", "groups", "none")
+    }
+    np.testing.assert_allclose(pool["all"], 3.0)
+    np.testing.assert_allclose(pool["groups"], [2, np.sqrt(200), 2, np.sqrt(200), 2, np.sqrt(200)])
+    np.testing.assert_allclose(pool["none"][:5], np.exp(log_steps)[:5])
+    assert pool["none"][5] == pytest.approx(3.0), "one that does not count takes the median of those that do"
+
+
+def test_no_finite_step_size_at_all_is_an_error() -> None:
+    with pytest.raises(BatchnutsError, match="No chain has a finite step size"):
+        pooled_step_sizes(np.full(31, -np.inf), np.zeros(31, int), EVERY)
+
+
+def test_pooled_variances_are_shrunk_and_leave_out_what_does_not_count() -> None:
+    position = np.random.default_rng(0).normal(size=(6, 7, 3)) * [1.0, 10.0, 0.1] + [[[5.0, 0.0, 0.0]]]
+    position[2] = 1000.0
+    counts = np.arange(6) != 2
+    found = pooled_variances(of_draws(position), np.zeros(6, int), counts)
+    variance = position[counts].reshape(35, 3).var(axis=0)
+    np.testing.assert_allclose(found, np.tile(35 / 40 * variance + 5 / 40 * 1e-3, (6, 1)))
+    still = pooled_variances(of_draws(np.ones((2, 3, 4))), np.zeros(2, int), np.ones(2, bool))
+    assert (still > 0).all()
+
+
+# ---- agreement ---------------------------------------------------------------------------------------------------
+
+
+def test_memory_is_nested_rhat_less_what_chance_gives() -> None:
+    """By the definition, written with loops: Margossian et al. 2024, equations (4) to (6)."""
+    rng = np.random.default_rng(0)
+    position = rng.normal(size=(12, 5, 1))
+    superchain = superchain_of(12, 3)
+    means = [position[superchain == k].mean() for k in range(3)]
+    of_chains = [[chain.mean() for chain in position[superchain == k]] for k in range(3)]
+    among = np.mean([np.var(chains, ddof=1) for chains in of_chains])
+    within = np.mean([chain.var() for chain in position])
+    expected = max(np.var(means, ddof=1) - among / 4, 0.0) / (among + within)
+    moments = of_draws(position)
+    only = Moments(moments.mean[:, 1:], moments.variance[:, 1:], moments.count)
+    assert memory(only, superchain) == pytest.approx(expected)
+
+
+def test_superchains_that_remember_their_start_are_told_from_those_that_have_forgotten() -> None:
+    rng = np.random.default_rng(0)
+    superchain = superchain_of(256, 16)
+    position = rng.normal(size=(256, 10, 30))
+    assert memory(of_draws(position), superchain) < 0.01
+    starts = rng.normal(size=(16, 30))[superchain]
+    assert memory(of_draws(position + 0.5 * starts[:, None]), superchain) > 0.1
+    assert memory(of_draws(position[:1]), superchain[:1]) == math.inf
+
+
+def test_drift_is_in_standard_deviations_and_forgives_chance() -> None:
+    rng = np.random.default_rng(0)
+    one, other = (of_draws(3.0 * rng.normal(size=(64, 10, 20))) for _ in range(2))
+    assert drift(one, other) == 0
+    moved = of_draws(3.0 * rng.normal(size=(64, 10, 20)) + 3.0)
+    assert 0.8 < drift(one, moved) < 2.0
+
+
+def test_changes_are_relative() -> None:
+    assert change_of_step(np.array([1.0, 2.0, 4.0]), np.array([1.1, 2.2, 9.0])) == pytest.approx(np.log(1.1))
+    assert change_of_metric(np.ones((2, 3)), np.full((2, 3), 4.0)) == pytest.approx(np.log(2))
+
+
+def test_what_is_missing_is_said() -> None:
+    assert Agreement(0.1, 0.05, 0.0, 0.01, single=False).reached
+    assert Agreement(0.1, 0.05, 0.0, 0.05, single=True).reached
+    bad = Agreement(np.log(2), np.log(3), 0.5, 0.25, single=False)
+    assert not bad.reached
+    assert bad.missing() == (
+        "the step size still changes by 100%",
+        "the metric's scales still change by 200%",
+        "the mean of all chains still moves, by 0.5 standard deviations",
+        "groups of chains with the same start still differ, by 0.5 standard deviations",
+    )
+    assert len(Agreement(math.nan, math.nan, math.nan, math.nan, single=True).missing()) == 4
+
+
+# ---- a window that leaves slow chains behind -----------------------------------------------------------------------
+
+
+def test_a_stretch_may_leave_the_slowest_chains_behind() -> None:
+    """What the others draw is the same, what the slow have drawn too; which they are depends on the chunks alone."""
+    program = make_program()
+    settings = ExecutionSettings(backend="numpy", chunk_lanes=2)
+    runner = make_runner(program, inputs(0), settings, 8)
+    *_, (_, whole) = runner.run(inputs(6), 6)
+    found = [list(runner.run(inputs(6), 6, leave=0.5))[-1][1] for _ in range(2)]
+    assert whole is not None
+    for result in found:
+        assert result is not None
+        done = np.asarray(result.done)
+        assert 0 < (done < 6).sum() <= 5 * 0.5
+        np.testing.assert_array_equal(done, found[0].done)
+        for chain, n in enumerate(done):
+            for name, array in result.records._asdict().items():
+                np.testing.assert_array_equal(array[chain, :n], getattr(whole.records, name)[chain, :n])
+
+
+def test_the_adaptation_of_chains_left_behind_is_that_of_their_last_transition() -> None:
+    adapting = inputs(6)._replace(adapting=np.ones(5, bool))
+    runner = make_runner(make_program(), inputs(0), ExecutionSettings(backend="numpy"), 8)
+    *_, (_, result) = runner.run(adapting, 6, leave=0.5)
+    assert result is not None
+    for chain, n in enumerate(result.done):
+        only = adapting._replace(until=np.where(np.arange(5) == chain, n, 0))
+        *_, (_, again) = runner.run(only, 6)
+        for name, value in result.adaptation._asdict().items():
+            assert value[chain] == getattr(again.adaptation, name)[chain], name
+
+
+# ---- whole runs --------------------------------------------------------------------------------------------------
+
+SMALL: dict[str, Any] = {
+    "chains": 16, "superchains": 4, "draws": 5, "seed": 3, "backend": "numpy", "max_tree_depth": 4
+}  # fmt: skip
+
+
+def run(model: Model, **settings: Any) -> Draws:
+    return run_chains(model, *split_settings(SMALL | settings))
+
+
+@pytest.mark.slow
+def test_an_automatic_warmup_ends_by_itself_and_is_reproducible() -> None:
+    model = gaussian(2, covariance="diagonal", condition_number=9.0)
+    one, other = (run(model, backend="auto", chains=64, superchains=None) for _ in range(2))
+    assert one.warmup == other.warmup
+    np.testing.assert_array_equal(one.position, other.position)
+    assert one.warmup.agreed
+    assert 30 <= one.warmup.transitions < 200
+    np.testing.assert_allclose(one.inverse_mass, [1.0, 9.0], rtol=0.5)
+    assert one.done.min() == 5
+
+
+def test_it_ends_at_its_maximum_and_says_what_is_missing() -> None:
+    draws = run(gaussian(2, covariance="diagonal"), warmup={"maximum": 20}, chains=10, draws=1, max_tree_depth=1)
+    assert draws.warmup.transitions == 20
+    assert draws.warmup.agreed is False
+    assert draws.warmup.reason == "at its maximum of 20 transitions; there was one window only"
+
+
+@pytest.mark.slow
+def test_a_stuck_chain_is_left_out_listed_and_started_again_only_where_that_is_allowed() -> None:
+    """On a ledge far away, which it cannot leave: the others are as fast as without it."""
+
+    def density(x: Any) -> Any:
+        from batchnuts.autobatch import ops
+
+        return ops.where(x[0] > 500.0, -5e5 - 1e6 * ops.sum((x - 1000.0) ** 2), -0.5 * ops.sum(x * x))
+
+    def starts(rng: np.random.Generator, chains: int) -> np.ndarray:
+        position = rng.normal(size=(chains, 10))
+        position[5] = 1000.0
+        return position
+
+    model = Model.from_function(density, dimension=10, dtype="float64", initializer=starts)
+    settings: dict[str, Any] = {"chains": 64, "superchains": 64, "draws": 20, "backend": "auto", "max_tree_depth": 8}
+    stuck = run(model, **settings)
+    calm = run(Model.from_function(density, dimension=10, dtype="float64"), **settings)
+    assert stuck.warmup.outliers == (5,)
+    others = np.arange(64) != 5
+    ratio = stuck.stats["n_steps"][others].mean() / calm.stats["n_steps"].mean()
+    assert ratio < 1.1
+    again = run(model, **settings, warmup={"restart": True})
+    assert again.warmup.outliers == ()
+    assert np.abs(again.position[5]).max() < 10

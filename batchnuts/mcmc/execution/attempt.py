@@ -2,7 +2,8 @@
 
 A thread ("shard") takes the chunk with the least progress, advances it for about half a second, and puts it back. So
 all chunks end at about the same time, and an interrupted run has about as many draws of each chain. Towards the end,
-chunks with few remaining chains are merged (`Bracket`, chunk.py).
+chunks with few remaining chains are merged (`Bracket`, chunk.py), or, where the stretch may leave slow chains behind,
+the chunk ends.
 """
 
 from __future__ import annotations
@@ -67,11 +68,14 @@ class Bracket:
 class Attempt:
     """The state of one stretch; it is dropped for another attempt if stacks overflow.
 
-    inputs, transitions: see Runner.run.
+    inputs, transitions, leave: see Runner.run.
     """
 
-    def __init__(self, machine: ChainMachine, chunking: Chunking, inputs: ChainInputs, transitions: int) -> None:
+    def __init__(
+        self, machine: ChainMachine, chunking: Chunking, inputs: ChainInputs, transitions: int, leave: float = 0.0
+    ) -> None:
         self.machine = machine
+        self.leave = leave
         self.bracket = Bracket(chunking.chunks, chunking.lanes)
         self.shards = chunking.shards
         chains = len(inputs.key)
@@ -88,8 +92,10 @@ class Attempt:
         """Chunks that no thread works on."""
         self.ready: set[Place] = set()
         """Chunks that wait for their partners."""
+        self.ended: set[Place] = set()
+        """Chunks that ended without merging."""
         self.finished = False
-        """Whether all chains have ended."""
+        """Whether all chains have ended, or all that must."""
         self.failures: list[BaseException] = []
         """Errors of threads."""
         self.lock = threading.Condition()
@@ -144,6 +150,9 @@ class Attempt:
     def step(self, place: Place) -> None:
         """One slice of a chunk. After its last slice in a round it goes to the next round, merged with its partner if
         any."""
+        if self.leave:
+            self.step_alone(place)
+            return
         bracket, chunk = self.bracket, self.chunks[place]
         waits = chunk.slice(bracket.leave_at(place), self.kept)
         while waits:
@@ -172,6 +181,21 @@ class Attempt:
             waits = chunk.live() <= bracket.leave_at(place)
         with self.lock:
             self.waiting.add(place)
+
+    def step_alone(self, place: Place) -> None:
+        """One slice of a chunk that ends as soon as no more of its chains are left than may be."""
+        chunk = self.chunks[place]
+        ends = chunk.slice(int(self.leave * len(chunk.occupied()[1])), self.kept)
+        if ends:
+            self.kept.take(chunk)
+        with self.lock:
+            if not ends:
+                self.waiting.add(place)
+                return
+            self.ended.add(place)
+            if len(self.ended) == len(self.chunks):
+                self.finished = True
+                self.lock.notify_all()
 
     def so_far(self) -> Interrupted:
         """The results of every chunk at the end of its last slice; call it when no thread is working."""

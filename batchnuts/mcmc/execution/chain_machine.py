@@ -11,6 +11,7 @@ from batchnuts.autobatch.machine import LaneProgram, State
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.step_size import DualAveraging
 
 
 class ChainMachine:
@@ -56,11 +57,15 @@ class ChainMachine:
         self.machine = self.machine.with_stack_depth(2 * self.machine.stack_depth)
 
     def so_far(self, state: State) -> ChainResult:
-        """The chains' results up to now; position, log-density, gradient, adaptation are valid for finished chains."""
-        # a chain's outputs are set when it returns; until then its records are in the program's own variables
+        """The chains' results up to now; position, log-density and gradient are valid for finished chains."""
+        # a chain's outputs are set when it returns; until then they are in the program's own variables, of which those
+        # that a transition does not need are unchanged while it is under way
         records = Record(**{name: self.working(state, f"records.{name}") for name in Record._fields})
+        adaptation = DualAveraging(
+            **{name: self.working(state, f"adaptation.{name}") for name in DualAveraging._fields}
+        )
         done, divergences = (self.working(state, name) for name in ("done", "divergences"))
-        return self.result(state)._replace(records=records, done=done, divergences=divergences)
+        return self.result(state)._replace(adaptation=adaptation, records=records, done=done, divergences=divergences)
 
     def working(self, state: State, name: str) -> np.ndarray:
         """A variable of `run_chain` as it stands now, [chains, ...]."""

@@ -72,17 +72,21 @@ class ChunkRunner:
         """See Runner."""
         self.machine.compiled.result()
 
-    def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
+    def run(
+        self, inputs: ChainInputs, transitions: int, leave: float = 0.0
+    ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.wait_until_compiled()
         self.forget()
-        return self.attempts(inputs, transitions)
+        return self.attempts(inputs, transitions, leave)
 
-    def attempts(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
+    def attempts(
+        self, inputs: ChainInputs, transitions: int, leave: float
+    ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Run from the start, and again until the stacks are deep enough."""
         while True:
             try:
-                yield from self.to_end(Attempt(self.machine, self.chunking, inputs, transitions))
+                yield from self.to_end(Attempt(self.machine, self.chunking, inputs, transitions, leave))
                 return
             except StackOverflowError as error:
                 self.machine.grow(error)

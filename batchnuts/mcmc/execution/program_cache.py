@@ -31,7 +31,7 @@ from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import make_evaluate
 from batchnuts.mcmc.step_size import make_first_step_size
 
-ANY_VALUE = frozenset({"seed", "warmup", "draws", "step_size", "adapt_metric"})
+ANY_VALUE = frozenset({"seed", "warmup", "superchains", "init", "draws", "step_size", "adapt_metric"})
 """Settings of the sampler that no program depends on; the length of buffers is checked separately."""
 
 SAME = 1000

@@ -76,11 +76,16 @@ class Runner(Protocol):
     def wait_until_compiled(self) -> None:
         """Until it can run: it may still be compiled when it is made."""
 
-    def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
+    def run(
+        self, inputs: ChainInputs, transitions: int, leave: float = 0.0
+    ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Counts so far, and the result once it exists; the last item is that of the finished stretch.
 
         inputs: those of chains that have made no transition of it yet, `until` the same for all: `transitions`.
-        Raises UnboundedDensity.
+        leave: the share of each chunk's chains, from 0 to below 1, that need not finish: a chunk ends as soon as no
+        more are on the way. Which ones these are depends on the chunk alone, not on the speed of threads. Of the
+        result of such a stretch `records`, `adaptation`, `done` and `divergences` are valid. Runners that call the
+        program for some transitions at a time finish all chains. Raises UnboundedDensity.
         """
 
     def interrupted(self) -> Interrupted | None:
@@ -109,7 +114,9 @@ class StretchRunner:
     def wait_until_compiled(self) -> None:
         """See Runner: it compiles as it runs."""
 
-    def run(self, inputs: ChainInputs, transitions: int) -> Iterator[tuple[Counts, ChainResult | None]]:
+    def run(
+        self, inputs: ChainInputs, transitions: int, leave: float = 0.0
+    ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.parts = []
         return self.stretches(inputs, transitions, self.parts)

@@ -1,0 +1,324 @@
+"""A run: what it is made of, and its steps. `sampling.py` puts them together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import random
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
+from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
+from batchnuts.mcmc.draws import Draws, Phase, Progress, WarmupReport
+from batchnuts.mcmc.engine import Engine
+from batchnuts.mcmc.execution.chunk_plan import buffer_rows
+from batchnuts.mcmc.execution.chunk_runner import make_runner
+from batchnuts.mcmc.execution.program_cache import Programs
+from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
+from batchnuts.mcmc.initialization import Proposals
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.nuts import NutsOptions, make_nuts
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.starts import evaluate_at, find_starts
+from batchnuts.mcmc.step_size import start_adaptation
+from batchnuts.mcmc.superchains import count_superchains, superchain_of
+from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
+from batchnuts.mcmc.warmup.windows import Window, automatic_windows, fixed_windows, settling_window
+from batchnuts.stopping import StopSignals
+
+ProgressCallback = Callable[[Progress], None]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)
+class ChainStates:
+    """All chains between stretches, on the host; every array [chains, ...]."""
+
+    position: np.ndarray
+    """[chains, dimension]."""
+    log_density: np.ndarray
+    gradient: np.ndarray
+    """[chains, dimension], of the log-density."""
+    inverse_mass: np.ndarray
+    """[chains, dimension]; the same for all chains that pool their metric."""
+    step_size: np.ndarray
+    """[chains]; likewise."""
+    transitions_done: int = 0
+
+
+@dataclass
+class Spent:
+    """The times and counts of the phases so far: the mutable state of a run."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
+    counts: dict[str, Counts] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), Counts()))
+
+
+@dataclass(frozen=True)
+class Run:
+    """The constants of a run. The states of its chains are passed from step to step."""
+
+    model: Model
+    engine: Engine
+    sampler: SamplerSettings
+    execution: ExecutionSettings
+    """With the backend decided."""
+    progress: ProgressCallback
+    stop: StopSignals
+    programs: Programs
+    keys: np.ndarray
+    """uint32 [chains, 2]."""
+    spent: Spent = field(default_factory=Spent)
+
+    @property
+    def superchain(self) -> NDArray[np.int64]:
+        """[chains]: the number of each chain's superchain."""
+        return superchain_of(self.sampler.chains, count_superchains(self.sampler))
+
+    @property
+    def group(self) -> NDArray[np.int64]:
+        """[chains]: the number of the group of chains that each shares its step size and metric with."""
+        return groups_of(self.sampler.warmup.pool, self.superchain)
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """Of warmup: those that are made, or, where it ends by itself, those that may be."""
+        settings, chains = self.sampler.warmup, self.sampler.chains
+        if settings.transitions == "auto":
+            return (*automatic_windows(chains, settings.maximum), settling_window(chains))
+        return fixed_windows(settings.transitions)
+
+    def timed(self, phase: Phase, work: Callable[[], Result]) -> Result:
+        """The result of `work`, its time added to the phase."""
+        start = time.perf_counter()
+        result = work()
+        self.spent.seconds[phase] += time.perf_counter() - start
+        return result
+
+    # ---- compile ---------------------------------------------------------------------------------------------------
+
+    def first_states(self, proposals: Proposals) -> ChainStates:
+        """Starts that all chains can use, from the proposed ones."""
+        model, sampler = self.model, self.sampler
+        position, log_density, gradient = find_starts(model, self.programs.evaluate, proposals, self.execution)
+        inverse_mass = np.ones((sampler.chains, model.dimension), model.dtype)
+        step_size = np.full(sampler.chains, sampler.step_size or 1.0)
+        return ChainStates(position, log_density, gradient, inverse_mass, step_size)
+
+    @property
+    def rows(self) -> int:
+        """The minimum capacity of the runner's buffers."""
+        longest = max([self.sampler.draws, *(w.transitions for w in self.windows)])
+        model = self.model
+        return buffer_rows(longest, self.sampler.chains, model.dimension, model.dtype, self.execution)
+
+    def find_runner(self, states: ChainStates) -> Runner:
+        """The runner of an earlier run, if its buffers are long enough; else a new one."""
+        sampler, model, programs = self.sampler, self.model, self.programs
+        rows = self.rows
+        if programs.runner is not None and programs.rows >= rows:
+            return programs.runner
+        programs.runner = None
+        options = NutsOptions(
+            sampler.max_tree_depth, sampler.leapfrogs_per_leaf, sampler.divergence_threshold, model.dtype
+        )
+        transition = make_nuts(programs.value_and_gradient, options)
+        program = make_chain(transition, sampler.target_acceptance, rows, model.dimension, model.dtype)
+        example = self.inputs(states, 0, False)
+        return self.timed("compile", lambda: make_runner(program, example, self.execution, sampler.max_tree_depth))
+
+    def compile(self, runner: Runner, states: ChainStates) -> ChainStates:
+        """Compile everything that the run needs, the runner in the background. Returns the states with a first step
+        size."""
+        if self.sampler.step_size is None:
+            states = self.timed("compile", lambda: self.with_found_step_size(states))
+        self.timed("compile", runner.wait_until_compiled)
+        if self.programs.runner is None:
+            self.programs.runner, self.programs.rows = runner, self.rows
+        return states
+
+    def with_found_step_size(self, states: ChainStates) -> ChainStates:
+        """The states with the median of the reasonable step sizes of all chains of a group at their positions."""
+        n = self.sampler.chains
+        options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
+        if options["schedule"] == "auto":
+            options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
+        when = "the search for a first step size"
+        try:
+            found, there, log_density = self.programs.first_step_size.run(
+                random.lane_keys(self.sampler.seed, n, first=n * (1 + states.transitions_done)),
+                states.position,
+                states.log_density,
+                states.gradient,
+                states.inverse_mass,
+                states.step_size.astype(self.model.dtype),
+                **options,
+            )
+        except Exception as error:
+            if failed := density_failure(self.model, error.__cause__ or error, when):
+                raise failed from error
+            raise
+        refuse_unbounded(self.model, log_density, there, when)
+        with np.errstate(divide="ignore"):
+            return replace(states, step_size=pooled_step_sizes(np.log(found), self.group, np.ones(n, bool)))
+
+    # ---- stretches -------------------------------------------------------------------------------------------------
+
+    def inputs(self, states: ChainStates, transitions: int, adapting: bool) -> ChainInputs:
+        """The arguments of `run_chain` from the states of all chains."""
+        n, dtype = self.sampler.chains, self.model.dtype
+        return ChainInputs.begin(
+            self.keys,
+            states.position,
+            states.log_density,
+            states.gradient,
+            states.inverse_mass,
+            start_adaptation(np.log(states.step_size).astype(dtype), settled=states.transitions_done > 0),
+            np.full(n, adapting),
+            first=np.full(n, states.transitions_done, "int64"),
+            transitions=np.full(n, transitions, "int64"),
+        )
+
+    def stretch(
+        self,
+        runner: Runner,
+        inputs: ChainInputs,
+        transitions: int,
+        phase: Phase,
+        total: int,
+        before: int,
+        leave: float = 0.0,
+    ) -> ChainResult:
+        """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way.
+
+        total: 0 where it is not known. leave: see Runner.run.
+        """
+        spent, chains = self.spent, self.sampler.chains
+        start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
+        result: ChainResult | None = None
+        try:
+            for counts, so_far in runner.run(inputs, transitions, leave):
+                result = so_far
+                spent.counts[phase] = counts_before + counts
+                spent.seconds[phase] = seconds_before + time.perf_counter() - start
+                self.progress(
+                    Progress(
+                        phase,
+                        before * chains + counts.transitions,
+                        total * chains,
+                        spent.seconds[phase],
+                        spent.counts[phase].useful_gradients,
+                        spent.counts[phase].utilization,
+                        spent.counts[phase].divergences,
+                    )
+                )
+                self.stop.check()
+        except UnboundedDensity as met:
+            raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
+        except Exception as error:
+            if failed := density_failure(self.model, error, phase):
+                raise failed from error
+            raise
+        assert result is not None, "the last thing that a runner yields is the finished stretch"
+        return result
+
+    def after(self, states: ChainStates, result: ChainResult, window: Window) -> ChainStates:
+        """The states after a window. Where it may leave chains behind, all are where their last transition led."""
+        position, log_density, gradient = result.position, result.log_density, result.gradient
+        if window.leave:
+            done = np.asarray(result.done)
+            last = result.records.position[np.arange(len(done)), np.maximum(done - 1, 0)]
+            position = np.where((done > 0)[:, None], last, states.position)
+            log_density, gradient = self.evaluated(position)
+        return replace(
+            states,
+            position=position,
+            log_density=log_density,
+            gradient=gradient,
+            transitions_done=states.transitions_done + window.transitions,
+        )
+
+    def evaluated(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-density and gradient of all chains, at positions [chains, dimension]."""
+        return evaluate_at(self.model, self.programs.evaluate, position, self.execution)
+
+    # ---- draws -----------------------------------------------------------------------------------------------------
+
+    def draw(self, runner: Runner, states: ChainStates, warmup: WarmupReport) -> Draws:
+        """The draws. From here on a signal takes effect after a report, where all draws are available."""
+        draws = self.sampler.draws
+        try:
+            self.stop.hold()
+            result = self.stretch(runner, self.inputs(states, draws, False), draws, "sampling", draws, before=0)
+            return self.drawn(states, runner, result, warmup)
+        except KeyboardInterrupt:
+            left = runner.interrupted()
+            return (
+                self.nothing_drawn(states, runner)
+                if left is None
+                else self.drawn(states, runner, left.result, warmup, left.begun)
+            )
+        except Exception as error:
+            with suppress(Exception):  # the first error is reported
+                left = runner.interrupted()
+                if left is not None and left.result.done.any():
+                    error.draws_so_far = self.drawn(states, runner, left.result, warmup, left.begun)  # type: ignore[attr-defined]
+            raise
+
+    def drawn(
+        self,
+        states: ChainStates,
+        runner: Runner,
+        result: ChainResult,
+        warmup: WarmupReport,
+        begun: NDArray[np.bool_] | None = None,
+    ) -> Draws:
+        """The result object. begun: which chains had started, where some may not have."""
+        records = {name: array[:, : self.sampler.draws] for name, array in result.records._asdict().items()}
+        return self.given_out(states, runner, records, np.asarray(result.done), warmup, begun)
+
+    def nothing_drawn(self, states: ChainStates, runner: Runner | None) -> Draws:
+        """The same of a run that was interrupted before its first draw."""
+        chains, draws, dimension = self.sampler.chains, self.sampler.draws, self.model.dimension
+        records = {name: np.zeros((chains, draws), "float64") for name in Record._fields}
+        records["diverging"] = np.zeros((chains, draws), bool)
+        records["position"] = np.full((chains, draws, dimension), np.nan, self.model.dtype)
+        warmup = WarmupReport(states.transitions_done, "interrupted")
+        return self.given_out(states, runner, records, np.zeros(chains, "int64"), warmup, np.ones(chains, bool))
+
+    def given_out(
+        self,
+        states: ChainStates,
+        runner: Runner | None,
+        records: dict[str, Any],
+        done: np.ndarray,
+        warmup: WarmupReport,
+        begun: NDArray[np.bool_] | None,
+    ) -> Draws:
+        """From records [chains, draws, ...]. begun None: the run came to its end."""
+        sampler = self.sampler
+        position = records.pop("position")
+        records["reached_max_treedepth"] = (records["tree_depth"] >= sampler.max_tree_depth) & ~records["diverging"]
+        counts = self.spent.counts["warmup"] + self.spent.counts["sampling"]
+        return Draws(
+            position=position,
+            stats=records,
+            done=done,
+            begun=np.ones(sampler.chains, bool) if begun is None else begun,
+            interrupted=begun is not None and bool((done < sampler.draws).any()),
+            inverse_mass=states.inverse_mass[0] if sampler.warmup.pool == "all" else states.inverse_mass,
+            warmup=warmup,
+            timings=dict(self.spent.seconds),
+            useful_gradients=counts.useful_gradients,
+            utilization=counts.utilization,
+            settings=sampler,
+            execution=self.execution,
+            engine=self.engine.reason,
+            arrangement=runner.arrangement if runner is not None else None,
+        )

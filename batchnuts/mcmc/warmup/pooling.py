@@ -1,0 +1,64 @@
+"""What is pooled over chains after a window: over all of them, over the chains of each superchain, or over none."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.warmup.moments import Float, Moments
+
+Pool = Literal["all", "groups", "none"]
+
+
+def groups_of(pool: Pool, superchain: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[chains]: the number of the group that each chain shares its step size and metric with."""
+    chains = len(superchain)
+    return {"all": np.zeros(chains, np.int64), "groups": superchain, "none": np.arange(chains)}[pool]
+
+
+def pooled_step_sizes(log_step_means: NDArray[Any], group: NDArray[np.int64], counts: NDArray[np.bool_]) -> Float:
+    """[chains]: for each chain the exponential of the median over its group of the log step sizes [chains].
+
+    counts [chains]: which chains do. Those without a finite one do not; a group without any that counts takes the
+    median of all. Raises BatchnutsError if no chain has a finite step size.
+    """
+    logs = log_step_means.astype(np.float64)
+    finite = np.isfinite(logs)
+    if not finite.any():
+        raise BatchnutsError(
+            "No chain has a finite step size: the log-density or its gradient is NaN or infinite wherever chains go. "
+            "Check the model near its initial positions."
+        )
+    usable = finite & counts if (finite & counts).any() else finite
+    return np.exp(_by_group(group, usable, lambda members: np.median(logs[members])))
+
+
+def pooled_variances(moments: Moments, group: NDArray[np.int64], counts: NDArray[np.bool_]) -> Float:
+    """[chains, dimension]: for each chain the diagonal inverse metric from the draws of its group.
+
+    The variance about the group's mean, shrunk towards 1e-3 as in Stan with the weight of 5 draws in n: n/(n+5) var +
+    5/(n+5) 1e-3. counts [chains]: which chains do; a group without any that counts takes that of all.
+    """
+    usable = counts & (moments.count > 0)
+
+    def of(members: NDArray[np.bool_]) -> Float:
+        chosen = moments.of(members)
+        n = float(chosen.count.sum())
+        shrunk: Float = (n * chosen.pooled_variance[1:] + 5.0 * 1e-3) / (n + 5.0)
+        return shrunk
+
+    return _by_group(group, usable, of)
+
+
+def _by_group(group: NDArray[np.int64], usable: NDArray[np.bool_], of: Any) -> Float:
+    """[chains, ...]: `of` a mask of chains, for each chain that of the usable ones of its group."""
+    numbers, place = np.unique(group, return_inverse=True)
+    found = []
+    for number in range(len(numbers)):
+        members = (place == number) & usable
+        found.append(of(members if members.any() else usable))
+    values: Float = np.asarray(found)[place]
+    return values

@@ -1,0 +1,86 @@
+"""The windows of warmup: after each one all chains synchronize, and the metric and step size are pooled."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+FIRST = 10
+"""Transitions of the first automatic window."""
+
+POOLED = 100
+"""Transitions of all chains together in it, at least."""
+
+GROWTH = 1.5
+"""How much longer each automatic window is than the one before. With hundreds of chains even the first has thousands of
+draws; it is the time to reach the typical set, and to forget the start, that is not known."""
+
+SETTLE = 15
+"""Transitions of the window after the last estimate of the metric: the step size settles, and all chains finish."""
+
+LEAVE = 0.75
+"""Share of a chunk's chains that need not finish an automatic window: with 0 utilization is that of the slowest chain.
+What they have done counts. Not in the last window: the chains that a window leaves behind are in regions where
+trajectories are long, so where chains are when it ends is not a draw from the posterior."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of warmup transitions. The step size adapts in all of them."""
+
+    transitions: int
+    estimates_metric: bool
+    """Whether the metric is set, when the window ends, from its draws."""
+    leave: float = 0.0
+    """Share of each chunk's chains that need not finish."""
+
+
+def fixed_windows(warmup: int) -> tuple[Window, ...]:
+    """How `warmup` transitions are split (after Stan's reference manual, section "automatic parameter tuning").
+
+    15% find the typical set, 10% at the end settle the step size, and between them windows of doubling length estimate
+    the metric; the first has an eighth of that middle part, and the last one takes what is left. With hundreds of
+    chains pooled even a short window has thousands of draws. Fewer than 20 transitions are one window that only adapts
+    the step size.
+    """
+    if warmup < 20:
+        return (Window(warmup, False),) if warmup else ()
+    first, last = round(0.15 * warmup), round(0.1 * warmup)
+    middle = warmup - first - last
+    windows = [Window(first, False)]
+    length = max(middle // 8, 5)
+    while middle:
+        # a remainder shorter than the next doubling joins this window
+        taken = middle if middle < 3 * length else length
+        windows.append(Window(taken, True))
+        middle -= taken
+        length *= 2
+    return (*windows, Window(last, False))
+
+
+def automatic_windows(chains: int, maximum: int) -> tuple[Window, ...]:
+    """The windows that may be needed, in order; `settling_window` follows the one after which nothing changes.
+
+    Their lengths grow by GROWTH, and with that of the last one sum to at most `maximum`, unless that is shorter than
+    the first.
+    """
+    length = float(_first(chains))
+    left = maximum - settling_window(chains).transitions
+    windows = []
+    while left > 0:
+        taken = round(length)
+        if left - taken < round(GROWTH * length):  # a remainder shorter than the next one joins this one
+            taken = left
+        windows.append(Window(taken, True, LEAVE))
+        left -= taken
+        length *= GROWTH
+    return tuple(windows)
+
+
+def settling_window(chains: int) -> Window:
+    """The last automatic one."""
+    return Window(max(SETTLE, _first(chains)), False)
+
+
+def _first(chains: int) -> int:
+    return max(FIRST, math.ceil(POOLED / chains))
