@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import Field
 
@@ -205,10 +205,10 @@ def _describe(path: str, schema: type[Settings]) -> list[str]:
     """The keys of a group, and of groups within it."""
     lines: list[str] = []
     for name, info in schema.model_fields.items():
-        within = info.annotation if isinstance(info.annotation, type) else None
-        if within is not None and issubclass(within, Settings):
+        types = [kind for kind in (info.annotation, *get_args(info.annotation)) if isinstance(kind, type)]
+        if within := next((kind for kind in types if issubclass(kind, Settings)), None):
             lines += [
-                f"  {path}.{name}  (a group of keys)",
+                f"  {path}.{name}  ({'null, or ' * (info.default is None)}a group of keys)",
                 *_wrapped(info.description),
                 *_describe(f"{path}.{name}", within),
             ]

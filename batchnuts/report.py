@@ -42,8 +42,11 @@ def print_report(
     speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s in warmup and sampling, " if seconds else ""
     served = f"; {draws.arrangement}" if draws.arrangement is not None else ""
     console.print(_warmup(draws), highlight=False, markup=False, soft_wrap=True)
+    if draws.ended:
+        console.print(f"Sampling ended: {draws.ended}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"Backend: {draws.execution.backend}{' ' * bool(draws.engine)}{draws.engine}", highlight=False)
     console.print(f"Speed: {speed}utilization {draws.utilization:.2f}{served}", highlight=False, soft_wrap=True)
+    console.print(f"Metric: {draws.metric}", highlight=False)
     spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
     console.print(f"Draws: {target}", highlight=False, markup=False, soft_wrap=True)

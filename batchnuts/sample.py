@@ -73,6 +73,7 @@ def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.config import ConfigError, describe_keys, load_config, packaged_configs
     from batchnuts.mcmc.saving import check_path
+    from batchnuts.settings.schema import SettingsError
 
     arguments = _parser(describe_keys(), packaged_configs()).parse_intermixed_args(argv)
     try:
@@ -82,7 +83,7 @@ def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
         assert config.output.path is not None  # load_config fills it in
         target = check_path(config.output.path, force=arguments.force)
         return _run(config, target, stop, force=arguments.force, quiet=arguments.quiet)
-    except ConfigError as error:
+    except (ConfigError, SettingsError) as error:
         say(f"the config cannot be used.\n{error}")
         return 2
     except BatchnutsError as error:

@@ -11,7 +11,7 @@ from mcmc_models import quartic, quartic_alone
 
 from batchnuts.autobatch import random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, make_chain
-from batchnuts.mcmc.execution import attempt, chunk
+from batchnuts.mcmc.execution import chunk
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -38,8 +38,7 @@ def make_program(capacity: int = CAPACITY) -> Any:
 
 def slice_for(seconds: float, patch: pytest.MonkeyPatch) -> None:
     """Machines are left, and runs report, after so long."""
-    for module in (attempt, chunk):
-        patch.setattr(module, "SLICE_SECONDS", seconds)
+    patch.setattr(chunk, "SLICE_SECONDS", seconds)
 
 
 def drive(program: Any, transitions: int = CAPACITY, depth: int = 8, **execution: Any) -> tuple[Any, list[Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from batchnuts.mcmc.draws import Arrangement, Draws, Progress, WarmupReport
+from batchnuts.mcmc.metric_estimates import unit_metric
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 
@@ -35,7 +36,7 @@ def make_draws(
         stats=stats,
         done=np.full(sampler.chains, sampler.draws) if done is None else np.asarray(done),
         interrupted=done is not None,
-        inverse_mass=np.ones(model.dimension),
+        metric=unit_metric(model.dimension),
         warmup=WarmupReport(300, "as asked: 300 transitions"),
         timings={"compile": 1.0, "warmup": 2.0, "sampling": 3.0},
         useful_gradients=1000,

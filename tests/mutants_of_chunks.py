@@ -134,6 +134,18 @@ def idle_lanes_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, Machine.costly_runs, "runs * self.lanes", "runs")
 
 
+@killed_by("chunks watched", f"{RUNNER}::test_what_is_watched_is_brought_while_the_chunk_waits_for_its_turn")
+def owed_until_its_turn(patch: pytest.MonkeyPatch) -> None:
+    """records that someone waits for stay in a chunk's buffers until they are full"""
+    rewrite(patch, Kept.owes, "if not self.wanted or", "if True or")
+
+
+@killed_by("chunks watched", f"{RUNNER}::test_a_chunk_with_few_chains_does_not_wait_while_records_are_watched")
+def waits_for_its_partner(patch: pytest.MonkeyPatch) -> None:
+    """a chunk with few chains waits for others to end, and all records with it"""
+    rewrite(patch, Bracket.leave_at, " or not self.merges", "")
+
+
 # ---- merging --------------------------------------------------------------------------------------------------------
 
 MERGED = f"{RUNS}::test_chunks_that_are_half_done_merge[1]"

@@ -20,7 +20,23 @@ RUNS = "mcmc/test_chunk_runner.py"
 @killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
 def always_from_the_first_row(patch: pytest.MonkeyPatch) -> None:
     """what a chain records later is written over what it recorded first"""
-    rewrite(patch, MemoryStorage.record, "to[chains[i], first[i] : last[i]]", "to[chains[i], : last[i] - first[i]]")
+    rewrite(
+        patch,
+        MemoryStorage.record,
+        "to[chains[i], low[i] - start : high[i] - start] = taken",
+        "to[chains[i], : high[i] - low[i]] = taken",
+    )
+
+
+@killed_by("storage memory", f"{MEMORY}::test_room_grows_as_it_is_needed[1]", cheap=True)
+def each_array_begins_with_the_first_transition(patch: pytest.MonkeyPatch) -> None:
+    """of rows that lie in several arrays, each takes the first ones"""
+    rewrite(
+        patch,
+        MemoryStorage.record,
+        "there[lanes[i], low[i] - first[i] : high[i] - first[i]]",
+        "there[lanes[i], : high[i] - low[i]]",
+    )
 
 
 @killed_by("storage memory", f"{MEMORY}::test_each_chain_has_its_rows_in_order", cheap=True)
@@ -41,21 +57,21 @@ def the_last_row_is_left(patch: pytest.MonkeyPatch) -> None:
     rewrite(
         patch,
         MemoryStorage.record,
-        "to[chains[i], first[i] : last[i]] = there[lanes[i], : last[i] - first[i]]",
-        "to[chains[i], first[i] : last[i] - 1] = there[lanes[i], : last[i] - first[i] - 1]",
+        "to[chains[i], low[i] - start : high[i] - start] = taken",
+        "to[chains[i], low[i] - start : high[i] - start - 1] = taken[:-1]",
     )
 
 
 @killed_by("storage memory", f"{MEMORY}::test_rows_after_the_last_transition_overwrite_nothing", cheap=True)
 def all_rows_of_the_buffer(patch: pytest.MonkeyPatch) -> None:
     """rows that mean nothing are written after the last transition, where others may be"""
-    rewrite(patch, MemoryStorage.record, "from_start = first == 0", "from_start = last >= first")
+    rewrite(patch, MemoryStorage.record, "(first == 0) if start == 0", "(last >= first) if start == 0")
 
 
 @killed_by("storage memory", f"{MEMORY}::test_records_keep_their_dtypes", cheap=True)
 def records_in_double_precision(patch: pytest.MonkeyPatch) -> None:
     """all that is recorded is kept in double precision"""
-    rewrite(patch, MemoryStorage.__init__, ", a.dtype)", ")")
+    rewrite(patch, MemoryStorage._add, ", a.dtype)", ")")
 
 
 @killed_by("storage kept", "mcmc/test_runner.py::test_the_result_is_the_last_record")

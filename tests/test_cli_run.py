@@ -172,6 +172,20 @@ QUICK = ("execution.backend=numpy", "sampler.step_size=0.5", "sampler.warmup=0",
 LONG = ("sampler.draws=200000", "sampler.chains=3", "execution.backend=numpy")
 
 
+def test_a_run_that_ends_by_itself_says_why(tmp_path: Path, run_here: Callable[..., str]) -> None:
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    quick = (*QUICK, "sampler.draws=40", "sampler.chains=4")
+    until = "sampler.until={ess_bulk: 20, parameters: [x]}"
+    shown = run_here("--config", "small.yaml", *quick, until, cwd=tmp_path)
+    (why,) = re.findall(r"^Sampling ended: (.*)$", shown, flags=re.M)
+    posterior = open_file(tmp_path / "out.nc")["posterior"]
+    assert why == posterior.attrs["sampling_ended"]
+    assert re.fullmatch(rf"x has bulk ESS >= 20 after {posterior.sizes['draw']} draws of each chain", why)
+    assert posterior.sizes["draw"] < 40
+    refused = run_here("--config", "small.yaml", *quick, "--force", until.replace("x", "y"), cwd=tmp_path, code=2)
+    assert "sampler.until.parameters: found 'y', which is no parameter of the model; expected some of x" in refused
+
+
 def with_signals(folder: Path, marker: str, numbers: Sequence[int], *overrides: str) -> tuple[int, str, str]:
     """Run until stderr shows the marker, then send the signals at once: exit code, stdout, stderr."""
     (folder / "long.yaml").write_text(CONFIG)

@@ -8,6 +8,7 @@ import pytest
 import batchnuts.config as config_module
 from batchnuts.config import ConfigError, TargetOptions, build_model, describe_keys, load_config, packaged_configs
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.until import Until
 from batchnuts.models import REGISTRY
 from batchnuts.settings.yaml import find_config
 
@@ -47,6 +48,14 @@ def test_defaults_and_overrides(config):
     assert config(GAUSS + "sampler:\n", "sampler.seed=3").sampler.seed == 3
 
 
+def test_overrides_make_groups_within_groups(config):
+    run = config(GAUSS, "sampler.until.ess_bulk=400", "sampler.until.parameters=[position]")
+    assert run.sampler.until == Until(ess_bulk=400, parameters=["position"])
+    of_file = GAUSS + "sampler:\n  until: {ess_bulk: 100, rhat: 1.05}\n"
+    assert config(of_file, "sampler.until.ess_bulk=400").sampler.until == Until(ess_bulk=400, rhat=1.05)
+    assert config(of_file, "sampler.until=null").sampler.until is None
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -54,6 +63,7 @@ def test_defaults_and_overrides(config):
         "model: {name: correlated_gaussian, covariance: diagonal}\nsampler: {step_size: 0.1}\n",
         "model: {name: logistic_regression, data: a.csv, label: 3, features: [a, 1]}\n",
         "model: {target: 'm:f', variables: {mu: [], theta: [8, 2]}}\nexecution: {max_stack_depth: 5}\n",
+        GAUSS + "sampler: {until: {ess_bulk: 400, seconds: 2.5, parameters: [beta]}, superchains: 8}\n",
     ],
 )
 def test_resolved_config_is_a_config_of_the_same_run(config, text):
@@ -68,7 +78,30 @@ BAD = [
     ("sampler:\n  chains: x\n", (), "my.yaml:3: sampler.chains: found 'x' (a text); expected an integer at least 1"),
     ("sampler:\n  chains: 0\n", (), "my.yaml:3: sampler.chains: found 0 (an integer); expected an integer at least 1"),
     ("sampler: {draws: -5}\n", (), "my.yaml:2: sampler.draws: found -5 (an integer); expected an integer at least 1"),
-    ("sampler: {adapt_metric: yes}\n", (), "found 'yes' (a text); expected true or false"),
+    (
+        "sampler:\n  until:\n    ess_blk: 4\n",
+        (),
+        "yaml:4: sampler.until.ess_blk: unknown key; did you mean 'ess_bulk'?",
+    ),
+    ("sampler:\n  until: {ess_bulk: 0}\n", (), "my.yaml:3: sampler.until.ess_bulk: found 0 (an integer); expected"),
+    ("", ("sampler.until.rhat=1",), "rhat=1: sampler.until.rhat: found 1 (an integer); expected null or a"),
+    ("sampler: {until: 400}\n", (), "my.yaml:2: sampler.until: found 400 (an integer); expected null or settings of"),
+    ("sampler: {until: {}}\n", (), "my.yaml:2: sampler.until: nothing ends sampling; set at least one of ess_bulk, "),
+    ("", ("sampler.until={seconds: 3, parameters: [mu]}",), "sampler.until: parameters are named, but no condition"),
+    ("sampler: {until: {ess_bulk: 4, parameters: []}}\n", (), "sampler.until.parameters: found []"),
+    ("sampler: {chains: 4, superchains: 5}\n", (), "sampler.superchains: found 5; expected at most the number"),
+    ("output: {unconstrained: yes}\n", (), "found 'yes' (a text); expected true or false"),
+    (
+        "sampler: {adapt_metric: false}\n",
+        (),
+        "my.yaml:2: sampler.adapt_metric: there is no such setting any more; write metric: unit",
+    ),
+    (
+        "",
+        ("sampler.adapt_metric=false",),
+        "sampler.adapt_metric: there is no such setting any more; write metric: unit",
+    ),
+    ("sampler: {metric_rank: 3}\n", (), "metric_rank: found 3, which has no effect on metric 'diag'"),
     ("execution: {cache: 1}\n", (), "execution.cache: found 1; expected auto, the path of a folder, or null"),
     ("", ("execution.cache=false",), "execution.cache: found False; expected auto, the path of a folder, or null"),
     ("sampler: {mode: xla}\n", (), "sampler.mode: unknown key; did you mean 'execution.mode'?"),

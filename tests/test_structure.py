@@ -54,7 +54,18 @@ WITHIN_EXPERIMENTS = (
     ("samplers",),
     ("vectorizers",),
     ("posterior_checks",),
-    ("benchmark", "figure6", "figure7", "fsm", "gym_targets", "kernels", "pfor_benchmark", "posteriors", "scaling"),
+    (
+        "benchmark",
+        "figure6",
+        "figure7",
+        "fsm",
+        "gym_targets",
+        "kernels",
+        "metrics",
+        "pfor_benchmark",
+        "posteriors",
+        "scaling",
+    ),
 )
 
 

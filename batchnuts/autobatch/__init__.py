@@ -52,6 +52,7 @@ from batchnuts.autobatch.ir.summary import Summary, summarize
 from batchnuts.autobatch.ir.verify import MalformedProgramError
 from batchnuts.autobatch.language import ops, random
 from batchnuts.autobatch.language.functions import primitive, sync, write
+from batchnuts.autobatch.language.shared import Shared
 from batchnuts.autobatch.passes.allocate import allocate
 from batchnuts.autobatch.passes.lower import lower_function_calls
 from batchnuts.autobatch.prepare import PreparedProgram, prepare
@@ -87,6 +88,7 @@ __all__ = [
     "PushGotoOp",
     "PushOp",
     "Schedule",
+    "Shared",
     "Slot",
     "StackOverflowError",
     "Summary",

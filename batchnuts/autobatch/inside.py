@@ -15,8 +15,8 @@ import numpy as np
 from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Array, Backend
 from batchnuts.autobatch.backends.registry import get_backend
-from batchnuts.autobatch.errors import LaneInputError
-from batchnuts.autobatch.ir.program import Program
+from batchnuts.autobatch.errors import CompileError, LaneInputError
+from batchnuts.autobatch.ir.program import Program, shared_arrays
 from batchnuts.autobatch.language.arrays import tensor_library, tensor_library_of
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.lru_cache import LruCache
@@ -148,6 +148,11 @@ class InsideFunction:
         found = self._machines.get(key)
         if found is None:
             program = self._prepare(self.function.compiled(types, self._backend).lowered)
+            if shared := shared_arrays(program):
+                raise CompileError(
+                    f"the program reads the shared array {shared[0].name!r}, whose value would be compiled into yours "
+                    "and never change there. Make it an argument of the function."
+                )
             machine = VirtualMachine(program, self._backend, lanes, self.max_stack_depth, self.schedule)
 
             def run(*leaves: Array) -> tuple[Array, ...]:

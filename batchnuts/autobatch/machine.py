@@ -178,7 +178,7 @@ class Machine:
     # ---- running
 
     def start(self, arguments: tuple[Any, ...]) -> State:
-        """The state before the first block of every lane."""
+        """The state before the first block of every lane, with the shared arrays as they are now."""
         return self._machine.start(self._named(arguments))
 
     def advance(self, state: State, sweeps: int, leave_at: int = 0) -> State:

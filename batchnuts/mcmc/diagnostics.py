@@ -1,8 +1,8 @@
 """Convergence and precision: R-hat, effective sample sizes, Monte Carlo errors, a verdict.
 
 The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS: Vehtari, Gelman, Simpson, Carpenter,
-Buerkner, "Rank-normalization, folding, and localization", 2021). Its array functions are called on all coefficients
-together, not one at a time, and on one slice of them per thread.
+Buerkner, "Rank-normalization, folding, and localization", 2021), but for nested R-hat (nested_rhat.py). Its array
+functions are called on all coefficients together, not one at a time, and on one slice of them per thread.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
 
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
@@ -48,6 +49,7 @@ class Diagnostics:
 
     Every array is float64 of shape [coefficients]; R-hat and ESS are NaN where they cannot be computed (fewer than
     4 draws, R-hat also for fewer than 2 chains, and for a coefficient that never moved). `divergences` counts draws.
+    `nested` is nested R-hat, where chains form `superchains`; None where each chain has its own.
     """
 
     names: tuple[str, ...]
@@ -58,6 +60,8 @@ class Diagnostics:
     reached_max_treedepth: int
     rounding: float = 0.0
     """Nats, see `rounding_of`."""
+    nested: NDArray[np.float64] | None = None
+    superchains: int = 0
 
     @property
     def rhat(self) -> NDArray[np.float64]:
@@ -65,15 +69,27 @@ class Diagnostics:
         return self.columns["r_hat"]
 
     @property
+    def deciding_rhat(self) -> NDArray[np.float64]:
+        """What convergence is judged by: nested R-hat where chains form superchains, else R-hat."""
+        return self.rhat if self.nested is None else self.nested
+
+    @property
+    def limit(self) -> float:
+        """What that must be below: RHAT_LIMIT, for nested R-hat with what few draws add (`nested_rhat.limit_of`)."""
+        return RHAT_LIMIT if self.nested is None else limit_of(RHAT_LIMIT, self.chains / self.superchains, self.draws)
+
+    @property
     def converged(self) -> bool | None:
-        """True if every R-hat is below RHAT_LIMIT; None if too few chains or draws to compute any."""
-        if self.draws < MINIMUM_DRAWS or self.chains < 2:
+        """True if every R-hat is below its limit; None if there are too few chains or draws to compute any."""
+        if self.nested is None and (self.draws < MINIMUM_DRAWS or self.chains < 2):
             return None
-        return bool(np.all(self.rhat < RHAT_LIMIT))  # NaN compares as false: a stuck coefficient has not converged
+        # NaN compares as false: a stuck coefficient has not converged
+        return bool(np.all(self.deciding_rhat < self.limit))
 
     def worst_first(self) -> NDArray[np.intp]:
-        """Indices of the coefficients by decreasing R-hat; those without one come first."""
-        return np.argsort(np.where(np.isnan(self.rhat), -np.inf, -self.rhat), kind="stable")
+        """Indices of the coefficients by decreasing R-hat, the deciding one; those without one come first."""
+        rhat = self.deciding_rhat
+        return np.argsort(np.where(np.isnan(rhat), -np.inf, -rhat), kind="stable")
 
     def verdict(self) -> str:
         """Some lines: convergence, the minimum effective sample size, divergences, trees cut at the depth limit."""
@@ -87,9 +103,9 @@ class Diagnostics:
         else:
             worst = int(self.worst_first()[0])
             answer = "yes" if self.converged else "no"
-            value = self.rhat[worst]
+            value = self.deciding_rhat[worst]
             shown = "not defined (it never moved)" if np.isnan(value) else f"{value:.4f}"
-            lines = [f"R-hat < {RHAT_LIMIT} on all {count} coefficients: {answer}, worst {self.names[worst]} = {shown}"]
+            lines = [f"{self._kind()} on all {count} coefficients: {answer}, worst {self.names[worst]} = {shown}"]
         ess = self.columns["ess_bulk"]
         if np.isfinite(ess).any():
             lowest = int(np.nanargmin(ess))
@@ -112,6 +128,14 @@ class Diagnostics:
             lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth}")
         return "\n".join(lines)
 
+    def _kind(self) -> str:
+        """Which R-hat decides, with its limit, in words."""
+        if self.nested is None:
+            return f"R-hat < {RHAT_LIMIT}"
+        each = self.chains / self.superchains
+        size = f"{'about ' * (each != int(each))}{each:.0f}"
+        return f"Nested R-hat < {self.limit:.4g} ({self.superchains} superchains of {size} chains)"
+
 
 def rounding_of(log_density: NDArray[Any]) -> float:
     """Nats to which such log-densities are rounded at least: the spacing of their dtype at their median size.
@@ -128,11 +152,12 @@ def diagnose(
     diverging: NDArray[Any] | None = None,
     reached_max_treedepth: NDArray[Any] | None = None,
     log_density: NDArray[Any] | None = None,
+    superchain: NDArray[np.int64] | None = None,
 ) -> Diagnostics:
     """Diagnose draws `position`; the two flags are bool arrays [chains, draws].
 
     position: [chains, draws, coefficients], or several such arrays, whose coefficients follow each other.
-    log_density [chains, draws]: in the dtype in which it was computed.
+    log_density [chains, draws]: in the dtype in which it was computed. superchain [chains]: the number of each chain's.
 
     Raises DiagnosticsError for another shape, for no draws at all, and for draws that are not finite.
     """
@@ -151,6 +176,9 @@ def diagnose(
     if not chains or not draws:
         raise DiagnosticsError(f"There is nothing to diagnose: {chains} chains with {draws} draws each.")
     columns = _in_slices(blocks, _columns, COLUMNS)
+    nested, count = None, 0 if superchain is None else len(np.unique(superchain))
+    if superchain is not None and 1 < count < chains:
+        nested = _in_slices(blocks, lambda part: {"nested": nested_rhat(part, superchain)}, ["nested"])["nested"]
     return Diagnostics(
         names=tuple(names),
         columns=columns,
@@ -159,6 +187,8 @@ def diagnose(
         divergences=0 if diverging is None else int(np.sum(diverging)),
         reached_max_treedepth=0 if reached_max_treedepth is None else int(np.sum(reached_max_treedepth)),
         rounding=0.0 if log_density is None else rounding_of(log_density),
+        nested=nested,
+        superchains=count,
     )
 
 

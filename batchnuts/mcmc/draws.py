@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 
 Phase = Literal["compile", "warmup", "sampling"]
@@ -87,18 +88,18 @@ class Draws:
 
     `position` [chains, draws, dimension]; `stats` one array [chains, draws] for each name in STATISTICS (`diverging`
     and `reached_max_treedepth` are bool); `done` int [chains]: how many of each chain's draws are valid, always `draws`
-    unless `interrupted` (entries past it are undefined); `inverse_mass` [dimension], the diagonal metric used for the
-    draws, or [chains, dimension] where not all chains share it; `warmup` how the warmup before them went; `timings`
-    seconds of the phases `compile`, `warmup`, `sampling`; `useful_gradients` and `utilization` of the whole run after
-    compilation; `arrangement` how chains were executed, None if the run ended before that; `begun` bool [chains]: which
-    had started (None: all).
+    (with `settings.until` the same for all, up to `draws`) unless `interrupted` (entries past it are undefined);
+    `metric` the parameters of the metric used for the draws; `warmup` how the warmup before them went; `timings`
+    seconds of the phases `compile`, `warmup`, `sampling`;
+    `useful_gradients` and `utilization` of the whole run after compilation; `arrangement` how chains were executed,
+    None if the run ended before that; `begun` bool [chains]: which had started (None: all).
     """
 
     position: NDArray[Any]
     stats: Mapping[str, NDArray[Any]]
     done: NDArray[Any]
     interrupted: bool
-    inverse_mass: NDArray[Any]
+    metric: MetricParameters
     warmup: WarmupReport
     timings: Mapping[str, float]
     useful_gradients: int
@@ -109,6 +110,8 @@ class Draws:
     """Why `execution.backend` was taken; see `Engine.reason`."""
     arrangement: Arrangement | None = None
     begun: NDArray[Any] | None = None
+    ended: str = ""
+    """Why sampling ended, where `settings.until` is set and the run was not interrupted."""
 
     @property
     def chains(self) -> NDArray[Any]:

@@ -23,12 +23,12 @@ Array = Any
 
 
 class Point(NamedTuple):
-    """A phase-space point with the gradient, which the integrator needs: three vectors [dimension]."""
+    """A phase-space point with the force, which the integrator needs: three vectors [dimension]."""
 
     position: Array
     momentum: Array
-    gradient: Array
-    """Gradient of the log-density at the position."""
+    force: Array
+    """How the momentum changes at the position: `Metric.force` of the log-density's gradient."""
 
 
 def value_and_gradient(
@@ -78,9 +78,9 @@ def value_and_gradient(
     return primitive(density_and_gradient, batched=by_hand is not None, costly=True)
 
 
-def kick(momentum: Array, gradient: Array, step: Array) -> Array:
+def kick(momentum: Array, force: Array, step: Array) -> Array:
     """Half a step of the momentum: p + step/2 * grad log pi(q)."""
-    return momentum + 0.5 * step * gradient
+    return momentum + 0.5 * step * force
 
 
 def drift(position: Array, velocity: Array, step: Array) -> Array:
@@ -88,11 +88,11 @@ def drift(position: Array, velocity: Array, step: Array) -> Array:
     return position + step * velocity
 
 
-def keeps_going(first_momentum: Array, last_momentum: Array, velocity_sum: Array) -> Array:
+def keeps_going(first_momentum: Array, last_momentum: Array, dual_sum: Array) -> Array:
     """The generalized no-U-turn criterion ([B] appendix A.4.2): both ends still move along the trajectory.
 
     p_first' M^-1 rho > 0 and p_last' M^-1 rho > 0, with rho the sum of the momenta of all states between them, of which
-    `velocity_sum` is M^-1 rho. It is symmetric in the two ends, so it does not matter in which direction the trajectory
-    was built.
+    `dual_sum` is M^-1 rho, or what `Metric.dual` has in its place. It is symmetric in the two ends, so it does not
+    matter in which direction the trajectory was built.
     """
-    return (ops.dot(first_momentum, velocity_sum) > 0) & (ops.dot(last_momentum, velocity_sum) > 0)
+    return (ops.dot(first_momentum, dual_sum) > 0) & (ops.dot(last_momentum, dual_sum) > 0)

@@ -115,26 +115,29 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
     threshold = options.divergence_threshold
     dtype = options.dtype
     metric = options.metric
+    velocity_of, force_of = metric.velocity, metric.force
 
-    def move(position: Array, momentum: Array, trajectory: Trajectory, log_density: Array) -> Array:
+    def move(position: Array, velocity: Array, step: Array, log_density: Array) -> Array:
         """A step of the position, from which no leaf returns if its density is +inf; one leapfrog starts at none."""
-        there = drift(position, metric.velocity(momentum, trajectory.inverse_mass), trajectory.step)
+        there = drift(position, velocity, step)
         return ops.where(log_density == float("inf"), position, there) if leapfrogs > 1 else there
 
     def no_u_turn(first: Array, last: Array, momentum_sum: Array, inverse_mass: Array) -> Array:
         """Of the trajectory between two states, by their momenta and the sum of the momenta on the way."""
-        return keeps_going(first, last, metric.velocity(momentum_sum, inverse_mass))
+        return keeps_going(first, last, metric.dual(momentum_sum, inverse_mass))
 
     @batch
     def leaf(walk: Walk, trajectory: Trajectory) -> tuple[Walk, Subtree]:
         """One new state: a few leapfrog steps, and a test of the energy."""
-        position, momentum, gradient = walk.point
+        position, momentum, force = walk.point
         log_density = trajectory.initial_energy
         for _ in range(leapfrogs):
-            momentum = kick(momentum, gradient, trajectory.step)
-            position = move(position, momentum, trajectory, log_density)
+            momentum = kick(momentum, force, trajectory.step)
+            velocity = velocity_of(momentum, trajectory.inverse_mass)
+            position = move(position, velocity, trajectory.step, log_density)
             log_density, gradient = value_and_gradient(position)
-            momentum = kick(momentum, gradient, trajectory.step)
+            force = force_of(gradient, trajectory.inverse_mass)
+            momentum = kick(momentum, force, trajectory.step)
         energy = metric.kinetic_energy(momentum, trajectory.inverse_mass) - log_density
         log_weight = trajectory.initial_energy - energy
         # NaN, or an infinite density: not a state that may be drawn
@@ -142,7 +145,7 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
         diverging = ops.logical_not(log_weight >= -threshold)
         acceptance = ops.where(log_density == float("inf"), float("inf"), ops.exp(ops.minimum(log_weight, 0.0)))
         new_walk = Walk(
-            Point(position, momentum, gradient),
+            Point(position, momentum, force),
             walk.n_steps + leapfrogs,
             walk.acceptance_sum + acceptance,
             walk.diverging | diverging,
@@ -189,8 +192,9 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
         """Double the trajectory until it turns, diverges or is deep enough."""
         momentum = metric.sample_momentum(event(key, _MOMENTUM, 0), inverse_mass, dtype)
         initial_energy = metric.kinetic_energy(momentum, inverse_mass) - log_density
-        near = Point(position, momentum, gradient)
-        far = Point(position, momentum, gradient)
+        force = force_of(gradient, inverse_mass)
+        near = Point(position, momentum, force)
+        far = Point(position, momentum, force)
         step = step_size
         momentum_sum = momentum
         proposal = Proposal(position, gradient, log_density, initial_energy)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 import batchnuts
 from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draws import Draws, draw_bytes
+from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.model import DATA_GROUPS, Data, Model, ModelError
 from batchnuts.mcmc.quantities import PRIOR_DRAWS, Arrays, Quantities, has_quantities
 from batchnuts.mcmc.saving import OVERHEAD
@@ -72,14 +73,24 @@ def to_datasets(
         groups[name] = _of_samples(arrays, there, labels, attributes)
     if unconstrained:
         groups["unconstrained_posterior"] = _of_samples(_free(position, model), samples, {}, attributes)
-    groups["adaptation"] = xarray.Dataset(
-        {"inverse_mass": (("chain", "coefficient")[-draws.inverse_mass.ndim :], np.asarray(draws.inverse_mass))},
-        coords={"coefficient": model.free_names()},
-        attrs=attributes,
-    )
+    groups["adaptation"] = _adaptation(draws.metric, model, attributes)
     if int(draws.done.max()) > complete:
         groups["unfinished"] = _unfinished(draws, model, labels, attributes)
     return groups
+
+
+def _adaptation(metric: MetricParameters, model: Model, attributes: Attributes) -> xarray.Dataset:
+    """The metric; of one with correlations the eigenvectors and eigenvalues too (see MetricParameters)."""
+    import xarray
+
+    dims = ("chain", "coefficient")[-metric.inverse_mass.ndim :]
+    entries: dict[str, Any] = {"inverse_mass": (dims, metric.inverse_mass)}
+    if metric.kind in ("dense", "low_rank"):
+        entries["metric_eigenvectors"] = (("coefficient", "direction"), metric.eigenvectors)
+        entries["metric_eigenvalues"] = (("direction",), metric.eigenvalues)
+    return xarray.Dataset(
+        entries, coords={"coefficient": model.free_names()}, attrs={**attributes, "metric": metric.kind}
+    )
 
 
 def file_size(model: Model, sampler: SamplerSettings) -> int:
@@ -129,6 +140,8 @@ def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) ->
         "interrupted": int(draws.interrupted),
         "log_density_rounding": rounding_of(draws.rectangle(draws.stats["lp"])),
     }
+    if draws.ended:
+        attributes["sampling_ended"] = draws.ended
     if draws.arrangement is not None:
         attributes.update({name: value for name, value in asdict(draws.arrangement).items() if value is not None})
     attributes.update({f"{phase}_time": float(seconds) for phase, seconds in draws.timings.items()})

@@ -73,6 +73,13 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any]) -> No
             )
 
 
+def generated_shapes(model: Model, engine: Engine) -> dict[str, tuple[int, ...]]:
+    """The shape of each quantity that a model generates from one draw. Raises ModelError for a function that fails."""
+    position = np.zeros(model.dimension, model.dtype)
+    found: dict[str, tuple[int, ...]] = _shapes(model, engine, _of_draw(model), position, random.key(0))["generated"]
+    return found
+
+
 class Quantities:
     """A model's functions, compiled for many draws at once. Result i depends on row i, i and the seed only."""
 

@@ -12,15 +12,24 @@ from batchnuts.mcmc.settings import SamplerSettings
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Of containers and jobs, under Linux."""
 
+_MATRICES = 8
+"""In float64, that an estimate of a dense metric makes."""
+
 
 def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str) -> str | None:
-    """Why the draws do not fit into memory, naming the settings; None if they do.
+    """Why the draws, or a dense metric, do not fit into memory, naming the settings; None if they do.
 
-    The records of all draws are counted, once. Memory is reserved only when it is written to, so the system would kill
-    a run that needs too much midway, with all its draws.
+    The records of all draws are counted, once, and the matrices that a dense metric is estimated with. Memory is
+    reserved only when it is written to, so the system would kill a run that needs too much midway, with all its draws.
     """
     needed = sampler.chains * sampler.draws * draw_bytes(dimension, dtype)
     there = machine_memory()
+    matrices = _MATRICES * 8 * dimension**2 if sampler.metric == "dense" else 0
+    if matrices > there:
+        return (
+            f"metric: a dense metric of {dimension} coordinates takes {matrices / 1e9:.3g} GB to estimate, and this "
+            f"machine has {there / 1e9:.3g} GB; write sampler.metric: low_rank"
+        )
     if needed <= there:
         return None
     return (

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch import random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
+from batchnuts.mcmc.check_points import CheckPoints
 from batchnuts.mcmc.draws import Draws, Phase, Progress, WarmupReport
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
@@ -21,12 +22,14 @@ from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.initialization import Proposals
+from batchnuts.mcmc.metric_estimates import MetricParameters, unit_metric
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import evaluate_at, find_starts
 from batchnuts.mcmc.step_size import start_adaptation
 from batchnuts.mcmc.superchains import count_superchains, superchain_of
+from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients, draws_with_gradients
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
 from batchnuts.mcmc.warmup.windows import Window, automatic_windows, fixed_windows, settling_window
 from batchnuts.stopping import StopSignals
@@ -45,8 +48,10 @@ class ChainStates:
     log_density: np.ndarray
     gradient: np.ndarray
     """[chains, dimension], of the log-density."""
+    metric: MetricParameters
+    """Of all chains; of a diagonal metric that not all share, each chain's."""
     inverse_mass: np.ndarray
-    """[chains, dimension]; the same for all chains that pool their metric."""
+    """[chains, dimension]: those of the metric, in the model's dtype."""
     step_size: np.ndarray
     """[chains]; likewise."""
     transitions_done: int = 0
@@ -75,6 +80,8 @@ class Run:
     keys: np.ndarray
     """uint32 [chains, 2]."""
     spent: Spent = field(default_factory=Spent)
+    checks: CheckPoints | None = None
+    """Of the draws, where the run may end before all are made."""
 
     @property
     def superchain(self) -> NDArray[np.int64]:
@@ -107,9 +114,15 @@ class Run:
         """Starts that all chains can use, from the proposed ones."""
         model, sampler = self.model, self.sampler
         position, log_density, gradient = find_starts(model, self.programs.evaluate, proposals, self.execution)
-        inverse_mass = np.ones((sampler.chains, model.dimension), model.dtype)
+        metric = unit_metric(model.dimension, sampler.metric)
         step_size = np.full(sampler.chains, sampler.step_size or 1.0)
-        return ChainStates(position, log_density, gradient, inverse_mass, step_size)
+        return ChainStates(position, log_density, gradient, metric, self.use(metric), step_size)
+
+    def use(self, metric: MetricParameters) -> np.ndarray:
+        """Let programs that start from now on have this metric; returns the chains' inverse masses [chains,
+        dimension]."""
+        inverse_mass = self.programs.metric.set(metric).astype(self.model.dtype)
+        return np.broadcast_to(inverse_mass, (self.sampler.chains, self.model.dimension))
 
     @property
     def rows(self) -> int:
@@ -126,7 +139,11 @@ class Run:
             return programs.runner
         programs.runner = None
         options = NutsOptions(
-            sampler.max_tree_depth, sampler.leapfrogs_per_leaf, sampler.divergence_threshold, model.dtype
+            sampler.max_tree_depth,
+            sampler.leapfrogs_per_leaf,
+            sampler.divergence_threshold,
+            model.dtype,
+            programs.metric,
         )
         transition = make_nuts(programs.value_and_gradient, options)
         program = make_chain(transition, sampler.target_acceptance, rows, model.dimension, model.dtype)
@@ -194,14 +211,16 @@ class Run:
         total: int,
         before: int,
         leave: float = 0.0,
+        checks: CheckPoints | None = None,
     ) -> ChainResult:
         """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way.
 
-        total: 0 where it is not known. leave: see Runner.run.
+        total: 0 where it is not known. leave: see Runner.run. checks: the stretch may end at any of these.
         """
         spent, chains = self.spent, self.sampler.chains
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
         result: ChainResult | None = None
+        runner.watch(checks.next if checks is not None else 0)
         try:
             for counts, so_far in runner.run(inputs, transitions, leave):
                 result = so_far
@@ -219,6 +238,10 @@ class Run:
                     )
                 )
                 self.stop.check()
+                if checks is not None and (ended := checks.look(runner, counts, time.perf_counter() - start)):
+                    left = runner.interrupted()
+                    assert left is not None, "it has draws"
+                    return ended.of(left.result)
         except UnboundedDensity as met:
             raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
         except Exception as error:
@@ -248,6 +271,23 @@ class Run:
         """Log-density and gradient of all chains, at positions [chains, dimension]."""
         return evaluate_at(self.model, self.programs.evaluate, position, self.execution)
 
+    def draws_with_gradients(
+        self, states: ChainStates, result: ChainResult, first: NDArray[np.int64]
+    ) -> DrawsWithGradients:
+        """Some of what chains have drawn in a stretch from their draw `first` [chains] on, with gradients there.
+
+        states: those after it.
+        """
+        drawn = draws_with_gradients(
+            result.records.position,
+            first,
+            np.asarray(result.done),
+            states.gradient,
+            lambda positions: self.evaluated(positions)[1],
+        )
+        self.spent.counts["warmup"] += Counts(useful_gradients=drawn.useful, executed_gradients=drawn.evaluated)
+        return drawn
+
     # ---- draws -----------------------------------------------------------------------------------------------------
 
     def draw(self, runner: Runner, states: ChainStates, warmup: WarmupReport) -> Draws:
@@ -255,7 +295,8 @@ class Run:
         draws = self.sampler.draws
         try:
             self.stop.hold()
-            result = self.stretch(runner, self.inputs(states, draws, False), draws, "sampling", draws, before=0)
+            inputs = self.inputs(states, draws, False)
+            result = self.stretch(runner, inputs, draws, "sampling", draws, before=0, checks=self.checks)
             return self.drawn(states, runner, result, warmup)
         except KeyboardInterrupt:
             left = runner.interrupted()
@@ -312,7 +353,7 @@ class Run:
             done=done,
             begun=np.ones(sampler.chains, bool) if begun is None else begun,
             interrupted=begun is not None and bool((done < sampler.draws).any()),
-            inverse_mass=states.inverse_mass[0] if sampler.warmup.pool == "all" else states.inverse_mass,
+            metric=states.metric,
             warmup=warmup,
             timings=dict(self.spent.seconds),
             useful_gradients=counts.useful_gradients,
@@ -321,4 +362,5 @@ class Run:
             execution=self.execution,
             engine=self.engine.reason,
             arrangement=runner.arrangement if runner is not None else None,
+            ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",
         )

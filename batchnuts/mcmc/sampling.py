@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from batchnuts.autobatch import random
+from batchnuts.mcmc.check_points import check_points_of
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.engine import choose_engine
 from batchnuts.mcmc.execution.program_cache import borrow, give_back
@@ -107,9 +108,11 @@ def _run_chains(
     engine, execution = choose_engine(model, execution, position[0])
     first = check_at_starts(model, engine, proposals, position)
     check_quantities(model, engine, first)
+    checks = check_points_of(model, engine, sampler, execution)
     programs = borrow(model, engine, sampler, execution, first)
     keys = random.lane_keys(sampler.seed, sampler.chains)
-    run = Run(model, engine, sampler, execution, progress or (lambda _: None), stop or StopSignals(), programs, keys)
+    report, signals = progress or (lambda _: None), stop or StopSignals()
+    run = Run(model, engine, sampler, execution, report, signals, programs, keys, checks=checks)
     draws = _phases(run, proposals)
     give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown
     return draws

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from batchnuts.mcmc.until import Until
 from batchnuts.settings.schema import Settings, SettingsError, explain, nearest, shown
 from batchnuts.store.folder import problem_with
 
@@ -101,6 +102,9 @@ class SamplerSettings(Settings):
         description="groups of chains, which start at one position each; null: 16 of at least 64 chains, else every "
         "chain starts at its own",
     )
+    until: Until | None = Field(
+        None, description="sampling ends when these hold, with at most `draws` draws per chain; null: all are made"
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="the run's random numbers follow from this number alone")
     target_acceptance: float = Field(
         0.8, ge=0.01, le=0.9999, description="mean acceptance statistic that the step size is adapted to"
@@ -116,9 +120,33 @@ class SamplerSettings(Settings):
         le=1e30,
         description="leapfrog step size; null adapts it in warmup, a number keeps it fixed at that",
     )
-    adapt_metric: bool = Field(
-        True, description="adapt a diagonal metric in warmup from the variances of all chains; false keeps the identity"
+    metric: Literal["diag", "dense", "low_rank", "unit"] = Field(
+        "diag",
+        description="what warmup adapts to the posterior: diag a scale for each coordinate, dense all correlations, "
+        "low_rank the strongest of them; unit keeps the identity",
     )
+    metric_rank: int = Field(
+        16, ge=1, le=1000, description="of the metric low_rank: directions with a correction, at most"
+    )
+
+    replaced: ClassVar[Mapping[str, str]] = {
+        "adapt_metric": "there is no such setting any more; write metric: unit for adapt_metric: false, nothing for "
+        "adapt_metric: true"
+    }
+
+    def without_effect(self) -> set[str]:
+        """Of other metrics."""
+        return set() if self.metric == "low_rank" else {"metric_rank"}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SamplerSettings:
+        self.refuse_without_effect(f"on metric {self.metric!r}")
+        if self.metric in ("dense", "low_rank") and self.warmup.pool != "all":
+            raise ValueError(
+                f"metric: found {self.metric!r} with warmup.pool {self.warmup.pool!r}; all chains share one matrix, "
+                "expected warmup.pool all, or metric diag"
+            )
+        return self
 
     @field_validator("warmup", mode="before")
     @classmethod
@@ -211,7 +239,9 @@ def split_settings(values: Mapping[str, Any]) -> tuple[SamplerSettings, Executio
     sampler_names, execution_names = set(SamplerSettings.model_fields), set(ExecutionSettings.model_fields)
     valid = [*SamplerSettings.model_fields, *ExecutionSettings.model_fields]
     problems = [
-        f"{name}: unknown setting{nearest(name, valid) or '; expected one of ' + ', '.join(valid)}"
+        f"{name}: {SamplerSettings.replaced[name]}"
+        if name in SamplerSettings.replaced
+        else f"{name}: unknown setting{nearest(name, valid) or '; expected one of ' + ', '.join(valid)}"
         for name in values
         if name not in sampler_names | execution_names
     ]

@@ -81,6 +81,7 @@ def make_first_step_size(value_and_gradient: Any, dtype: str, metric: Metric = D
     scalars. Returns the step size, and the last place that was tried with its log-density: the search ends where that
     is +inf.
     """
+    velocity_of, force_of = metric.velocity, metric.force
 
     @batch
     def first_step_size(
@@ -89,15 +90,18 @@ def make_first_step_size(value_and_gradient: Any, dtype: str, metric: Metric = D
         """Double or halve until the acceptance crosses the threshold, at most 50 times."""
         momentum = metric.sample_momentum(key, inverse_mass, dtype)
         energy = metric.kinetic_energy(momentum, inverse_mass) - log_density
+        force = force_of(gradient, inverse_mass)
         there, log_density_there = position, log_density
         larger = False
         tries = 0
         searching = True
         while searching:
-            half = kick(momentum, gradient, step)
-            there = drift(position, metric.velocity(half, inverse_mass), step)
+            half = kick(momentum, force, step)
+            velocity = velocity_of(half, inverse_mass)
+            there = drift(position, velocity, step)
             log_density_there, gradient_there = value_and_gradient(there)
-            energy_there = metric.kinetic_energy(kick(half, gradient_there, step), inverse_mass) - log_density_there
+            force_there = force_of(gradient_there, inverse_mass)
+            energy_there = metric.kinetic_energy(kick(half, force_there, step), inverse_mass) - log_density_there
             gain = energy - energy_there
             # log 0.8; False for NaN, and for an energy that overflows, which must not be accepted
             accepted = (gain > -0.2231435513142097) & (gain < float("inf"))

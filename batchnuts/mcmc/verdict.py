@@ -10,12 +10,12 @@ import numpy as np
 
 from batchnuts.mcmc.diagnostics import (
     MINIMUM_DRAWS,
-    RHAT_LIMIT,
     ROUNDING_LIMIT,
     Diagnostics,
     DiagnosticsError,
     diagnose,
 )
+from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ TREEDEPTH_SHARE = 0.01
 class Check:
     """The verdict on a run; `print` shows all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
 
-    `ok` is True if R-hat is below 1.01 and the bulk ESS at least 400 on all coefficients, no draw diverged, and the
-    log-density is not rounded by more than 0.05 (see `Diagnostics.rounding`).
-    `worst_rhat` and `min_ess` are NaN where they cannot be computed (see Diagnostics). `advice` is empty if all is
-    well.
+    `ok` is True if R-hat is below 1.01 (nested R-hat below its limit, where chains form superchains) and the bulk ESS
+    at least 400 on all coefficients, no draw diverged, and the log-density is not rounded by more than 0.05 (see
+    `Diagnostics.rounding`). `worst_rhat` is of the R-hat that decides. It and `min_ess` are NaN where they cannot be
+    computed (see Diagnostics). With fewer than 4 draws of each chain, `min_ess` is the number of chains where nested
+    R-hat is below its limit: draws of different chains are independent then. `advice` is empty if all is well.
     """
 
     diagnostics: Diagnostics
@@ -76,12 +77,16 @@ def check(result: Any) -> Check:
 def diagnose_groups(posterior: xarray.Dataset, stats: xarray.Dataset | None) -> Diagnostics:
     """Diagnose the variables of a group of draws, but for elements that never vary: zeros of triangular matrices.
 
+    The attribute `superchains` of the group says how many superchains its chains form, by their numbers.
     Of generated quantities those are left out that are constant, and those that are not finite everywhere.
     """
     flags = {}
     for name in ("diverging", "reached_max_treedepth"):
         if stats is not None and name in stats:
             flags[name] = stats[name].transpose("chain", "draw").values
+    if (count := int(posterior.attrs.get("superchains", 0))) > 1:
+        numbers = posterior["chain"].values if "chain" in posterior.coords else np.arange(posterior.sizes["chain"])
+        flags["superchain"] = superchain_of(int(numbers.max()) + 1, count)[numbers]
     if stats is not None and "lp" in stats:
         flags["log_density"] = stats["lp"].transpose("chain", "draw").values
     blocks, names = [], []
@@ -102,8 +107,10 @@ def diagnose_groups(posterior: xarray.Dataset, stats: xarray.Dataset | None) -> 
 
 def _judge(found: Diagnostics, interrupted: bool) -> Check:
     ess = found.columns["ess_bulk"]
-    rhat = found.rhat
+    rhat = found.deciding_rhat
     lowest = float(np.nanmin(ess)) if np.isfinite(ess).any() else float("nan")
+    if found.draws < MINIMUM_DRAWS and found.nested is not None and found.converged:
+        lowest = float(found.chains)
     worst = float(np.nanmax(rhat)) if np.isfinite(rhat).any() else float("nan")
     total = found.chains * found.draws
     advice = []
@@ -113,7 +120,7 @@ def _judge(found: Diagnostics, interrupted: bool) -> Check:
         advice.append(f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each.")
     elif not found.converged:
         advice.append(
-            f"The chains do not agree (R-hat above {RHAT_LIMIT}): double warmup and draws. If that changes "
+            f"The chains do not agree (R-hat above {found.limit:.4g}): double warmup and draws. If that changes "
             "little, chains are stuck in different places: reparametrize the model."
         )
     if lowest < ESS_LIMIT:

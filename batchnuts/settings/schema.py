@@ -6,7 +6,7 @@ import difflib
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -21,6 +21,9 @@ class Settings(BaseModel):
     """Base of every checked group of settings: immutable, strict about types, no unknown names, no NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    replaced: ClassVar[Mapping[str, str]] = {}
+    """Names of settings that there were, and what to write instead."""
 
     def without_effect(self) -> set[str]:
         """Names of settings that have no effect given the others; a resolved config leaves them out."""
@@ -76,7 +79,8 @@ def explain(
             hint = nearest(keys[-1], known) or f"; expected one of {', '.join(known)}"
             if elsewhere and keys[-1] in elsewhere:
                 hint = f"; did you mean {elsewhere[keys[-1]]!r}?"
-            lines.append(f"{where(path)}{path}: unknown key{hint}")
+            replaced = inner.replaced.get(keys[-1]) if issubclass(inner, Settings) else None
+            lines.append(f"{where(path)}{path}: {replaced or f'unknown key{hint}'}")
         elif item["type"] == "missing":
             what = expected(inner, field)
             lines.append(f"{where(path)}{path}: this key is required; expected {what}")

@@ -31,9 +31,8 @@ from batchnuts.experiments.harness.config import (
 )
 from batchnuts.experiments.posterior_checks.measurements import Measurement
 from batchnuts.experiments.posterior_checks.registry import REGISTRY
-from batchnuts.experiments.posterior_checks.task import Task
+from batchnuts.experiments.posterior_checks.task import AUTOMATIC, Task
 from batchnuts.mcmc.diagnostics import RHAT_LIMIT
-from batchnuts.mcmc.settings import WarmupSettings
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, to_yaml
 
@@ -174,6 +173,7 @@ class PosteriorsConfig:
         """The task at one point."""
         settings, config, options = self.problems[problem], self.configs[problem], self.options(curve, problem)
         changes = overrides_of(_merged(self.run.settings, settings.settings))
+        transitions = config.sampler.warmup.transitions
         resolved = config.resolved()
         del resolved["output"], resolved["execution"]
         if self.curves[curve].ours:
@@ -187,7 +187,7 @@ class PosteriorsConfig:
             problem=resolved,
             transforms=dict(settings.transforms),
             chains=size,
-            warmup=options.get("warmup", most_transitions(config.sampler.warmup)),
+            warmup=options.get("warmup", AUTOMATIC if transitions == "auto" else transitions),
             draws=options.get("draws", config.sampler.draws),
             config=settings.config,
             overrides=tuple(changes),
@@ -212,11 +212,6 @@ class PosteriorsConfig:
             "verdict": self.verdict, "output": self.output,
         }  # fmt: skip
         return to_yaml(dump_sections(sections))
-
-
-def most_transitions(warmup: WarmupSettings) -> int:
-    """Of a warmup: how many it has, or, where it ends by itself, how many at most."""
-    return warmup.maximum if warmup.transitions == "auto" else warmup.transitions
 
 
 def overrides_of(settings: Mapping[str, Any], path: str = "") -> list[str]:

@@ -22,7 +22,6 @@ class Measurement:
     """The problem's whole config, as JSON."""
     chains: int
     warmup: int
-    """Transitions; at most so many where it ended by itself."""
     draws: int
     status: Status
     repetition: int

@@ -9,6 +9,7 @@ from batchnuts.experiments.harness.summary import format_figure, table, when
 from batchnuts.experiments.posterior_checks.config import KNOWN
 from batchnuts.experiments.posterior_checks.measurements import Measurement
 from batchnuts.experiments.posterior_checks.results import Compared, PosteriorResults, shown_rhat
+from batchnuts.experiments.posterior_checks.task import AUTOMATIC
 
 
 def verdicts_table(results: PosteriorResults) -> str:
@@ -86,7 +87,7 @@ def _run_cells(row: Measurement) -> tuple[str, ...]:
     rate = format_figure(row.ess / row.seconds, ".3g") if row.ess is not None and row.seconds else "-"
     return (
         "-" if row.lines is None else str(row.lines),
-        f"{row.chains} x ({row.warmup:,} + {row.draws:,})",
+        f"{row.chains} x ({'auto' if row.warmup == AUTOMATIC else f'{row.warmup:,}'} + {row.draws:,})",
         "-" if row.compile_seconds is None else f"{row.compile_seconds:.1f}",
         f"{row.seconds:.1f}",
         f"{row.divergences:,}",

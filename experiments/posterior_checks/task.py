@@ -26,6 +26,10 @@ class MissingModel(Unavailable):
     """A sampler has no version of a model."""
 
 
+AUTOMATIC = -1
+"""Of a warmup that ends by itself."""
+
+
 @dataclass(frozen=True)
 class Task:
     """See the head of this file."""
@@ -39,6 +43,7 @@ class Task:
     """See moments.py."""
     chains: int
     warmup: int
+    """Transitions, or AUTOMATIC."""
     draws: int
     config: str = field(compare=False)
     """The file of `problem`, for its process."""

@@ -15,11 +15,13 @@ from batchnuts.autobatch.machine import LaneProgram
 from batchnuts.autobatch.scheduling.sweep_search import GATE, GATED_PATIENCE
 from batchnuts.mcmc.chain_program import ChainInputs, make_chain
 from batchnuts.mcmc.execution.chunk_plan import (
+    ALONE,
     COSTLY_CHUNK_LANES,
     COSTLY_WORK,
     MAX_WIDTH,
     MIN_WIDTH,
     buffer_rows,
+    chains_alone,
     maximum_width,
 )
 from batchnuts.mcmc.hamiltonian import value_and_gradient
@@ -84,6 +86,11 @@ def test_the_width_of_a_chunk_follows_what_a_chain_keeps(cheap: LaneProgram) -> 
     assert MIN_WIDTH < maximum_width(medium) < MAX_WIDTH
     assert maximum_width(large) == MIN_WIDTH
     assert maximum_width(compiled(of_rows(10_000))) == COSTLY_CHUNK_LANES
+
+
+def test_few_chains_run_alone_where_a_second_one_gains_nothing(cheap: LaneProgram) -> None:
+    assert chains_alone(cheap) == ALONE
+    assert chains_alone(compiled(of_rows(10_000))) == 1
 
 
 def policy(program: LaneProgram, asked: str = "auto") -> str:

@@ -141,3 +141,32 @@ def test_a_run_of_divergences_is_called_unusable():
     assert "WARNING" in diagnose(draws, ["x"], np.ones((4, 50), bool)).verdict()
     assert "(100% of the draws)" in diagnose(draws, ["x"], np.ones((4, 50), bool)).verdict()
     assert "WARNING" not in diagnose(draws, ["x"], np.zeros((4, 50), bool)).verdict()
+
+
+@pytest.mark.parametrize("draws", [1, 2, 3, 20])
+def test_nested_rhat_decides_where_chains_form_superchains(draws):
+    """Down to one draw of each chain; the column r_hat is the usual one."""
+    superchain = np.arange(512) % 16
+    position = np.random.default_rng(1).normal(size=(512, draws, 3))
+    found = diagnose(position, names(3), superchain=superchain)
+    assert found.converged is True
+    assert found.limit == pytest.approx(np.sqrt(1.01**2 + 1 / (32 * draws)))
+    verdict = found.verdict().splitlines()[0]
+    assert verdict.startswith(
+        f"Nested R-hat < {found.limit:.4g} (16 superchains of 32 chains) on all 3 coefficients: yes"
+    )
+    if draws == 20:
+        np.testing.assert_array_equal(found.rhat, diagnose(position, names(3)).rhat)
+    position[:, :, 1] += 0.6 * np.random.default_rng(2).normal(size=16)[superchain][:, None]
+    found = diagnose(position, names(3), superchain=superchain)
+    assert found.converged is False
+    assert "no, worst b[1] = " in found.verdict()
+    assert found.worst_first()[0] == 1
+
+
+@pytest.mark.parametrize("superchain", [np.zeros(8, int), np.arange(8)])
+def test_without_superchains_of_several_chains_rhat_decides(superchain):
+    position = np.random.default_rng(0).normal(size=(8, 400, 2))
+    found = diagnose(position, names(2), superchain=superchain)
+    assert found.nested is None
+    assert found.verdict().startswith("R-hat < 1.01 on all 2 coefficients: yes")

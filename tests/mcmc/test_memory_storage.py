@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from batchnuts.mcmc.chain_program import Record, empty_records
 from batchnuts.mcmc.storage.memory import MemoryStorage
@@ -45,6 +46,22 @@ def test_rows_after_the_last_transition_overwrite_nothing() -> None:
     record(storage, [2], [0], [0], [2], rows([[20, 21], [0, 0], [0, 0]]))
     record(storage, [2], [1], [2], [2], rows([[0, 0], [-1, -1], [0, 0]]))
     np.testing.assert_array_equal(storage.finalize().lp[2, :2], [20, 21])
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, TRANSITIONS])
+def test_room_grows_as_it_is_needed(room: int) -> None:
+    """What chains record lies in several arrays then, and reads as if it lay in one."""
+    storage = MemoryStorage(rows([[0.0] * ROWS] * LANES), CHAINS, TRANSITIONS, room)
+    for first in range(0, TRANSITIONS, 2):
+        for chains in ([0, 1, 2], [3]):
+            numbers = [[10 * chain + first, 10 * chain + first + 1] for chain in (*chains, 9, 9)][:LANES]
+            lanes = list(range(len(chains)))
+            record(storage, chains, lanes, [first] * len(chains), [first + 2] * len(chains), rows(numbers))
+        known = storage.first(first + 1).lp
+        np.testing.assert_array_equal(known, 10 * np.arange(CHAINS)[:, None] + np.arange(first + 1))
+        assert storage.rows <= max(room, 2 * (first + 2))
+    np.testing.assert_array_equal(storage.finalize().lp, 10 * np.arange(CHAINS)[:, None] + np.arange(TRANSITIONS))
+    assert storage.finalize().position.shape == (CHAINS, TRANSITIONS, 2)
 
 
 def test_records_keep_their_dtypes() -> None:

@@ -51,6 +51,7 @@ def test_groups_follow_the_schema(model, tmp_path):
     np.testing.assert_array_equal(stored["observed_data"]["y"].values, np.arange(4))
     assert stored["constant_data"]["x"].shape == (4, 2)
     np.testing.assert_array_equal(stored["adaptation"]["inverse_mass"].values, np.ones(3))
+    assert stored["adaptation"].attrs["metric"] == "unit"
     for attributes in (stored.attrs, posterior.attrs):
         assert attributes["inference_library"] == "batchnuts"
         assert attributes["inference_library_version"]

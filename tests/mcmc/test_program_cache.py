@@ -85,7 +85,7 @@ def test_a_second_run_of_the_same_shape_makes_nothing(machines: list[Any]) -> No
     assert before == 3, "the density, the first step size, the chains"
     again: list[dict[str, Any]] = [
         {"seed": 5, "draws": 3, "step_size": None},
-        {"warmup": 0, "step_size": 0.3, "adapt_metric": False},
+        {"warmup": 0, "step_size": 0.3, "metric": "unit"},
     ]
     found = [run(model, **settings) for settings in again]
     assert len(machines) == before
@@ -94,6 +94,7 @@ def test_a_second_run_of_the_same_shape_makes_nothing(machines: list[Any]) -> No
 
 
 OTHER_PROGRAMS: list[dict[str, Any]] = [
+    {"metric": "dense"},
     {"chains": 4},
     {"draws": 40},
     {"max_tree_depth": 3},

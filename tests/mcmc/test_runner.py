@@ -111,8 +111,8 @@ def test_a_stretch_that_ends_early_does_not_lengthen_the_slices_of_the_next(prog
 
 
 def test_counts_add_up() -> None:
-    total = Counts(1, 2, 4, 0) + Counts(10, 20, 40, 3)
-    assert total == Counts(11, 22, 44, 3)
+    total = Counts(1, 2, 4, 0, 1) + Counts(10, 20, 40, 3, 5)
+    assert total == Counts(11, 22, 44, 3, 6)
     assert total.utilization == 0.5
     assert Counts().utilization == 0
 
@@ -135,3 +135,61 @@ def test_what_an_interrupted_stretch_leaves(
         np.testing.assert_array_equal(left.result.records.position[lane, :done], whole.records.position[lane, :done])
     made.run(inputs(CAPACITY), CAPACITY)
     assert made.interrupted() is None, "an earlier stretch is no part of the next"
+
+
+@pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
+def test_records_are_there_as_soon_as_all_chains_have_made_them(
+    program: Any, whole: ChainResult, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are asked for, one number after another, while chains run on; the rest of the run is as it was."""
+    slice_for(1e-6, monkeypatch)
+    monkeypatch.setattr(runner, "STRETCH", 2)
+    execution = ExecutionSettings(backend="numpy", executor=executor, chunk_lanes=2, shards=2)
+    made = make_runner(program, inputs(0), execution, 8)
+    points = [1, 2, 5, CAPACITY]
+    made.watch(points[0])
+    seen, left = [], points.copy()
+    for counts, so_far in made.run(inputs(CAPACITY), CAPACITY):
+        result = so_far
+        assert counts.complete <= counts.transitions / LANES
+        while left and (records := made.recorded(left[0])) is not None:
+            seen.append(left.pop(0))
+            for name, array in records._asdict().items():
+                np.testing.assert_array_equal(array, getattr(whole.records, name)[:, : seen[-1]], err_msg=name)
+            made.watch(left[0] if left else 0)
+    assert seen == points
+    assert counts.complete == CAPACITY
+    assert_same(result, whole)
+
+
+def test_what_is_watched_is_brought_while_the_chunk_waits_for_its_turn(
+    program: Any, whole: ChainResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk that is ahead of the others is not served; its records are fetched all the same."""
+    slice_for(1e-6, monkeypatch)
+    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", chunk_lanes=3, shards=1), 8)
+    made.watch(1)
+    for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
+        transitions = counts.transitions
+        if made.recorded(1) is not None:
+            break
+    assert transitions < LANES * CAPACITY
+    assert made.attempt.kept.recorded.min() >= 1
+    left = made.interrupted()
+    for lane, done in enumerate(left.result.done):
+        np.testing.assert_array_equal(left.result.records.position[lane, :done], whole.records.position[lane, :done])
+
+
+def test_a_chunk_with_few_chains_does_not_wait_while_records_are_watched(
+    program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One chain of four lanes would wait for its partner at once, and all check points for it."""
+    slice_for(1e-6, monkeypatch)
+    made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", chunk_lanes=4, shards=1), 8)
+    made.watch(2)
+    for counts, _ in made.run(inputs(CAPACITY), CAPACITY):
+        transitions = counts.transitions
+        if made.recorded(2) is not None:
+            break
+    made.interrupted()
+    assert transitions < 40, "the other four chains would have made 12 each"

@@ -52,6 +52,12 @@ def test_numpy_scalars_are_numbers():
         ({"cache": "a\0b"}, "which is no path here"),
         ({"cache": "~nobody_here/x"}, "which is no path here"),
         ({"chians": 4}, "chians: unknown setting; did you mean 'chains'?"),
+        ({"adapt_metric": True}, "adapt_metric: there is no such setting any more; write metric: unit for"),
+        (
+            {"metric": "dense", "warmup": {"pool": "none"}},
+            "metric: found 'dense' with warmup.pool 'none'; all",
+        ),
+        ({"metric": "lowrank"}, "expected one of diag, dense, low_rank, unit; did you mean 'low_rank'?"),
         ({"qqqq": 4}, "qqqq: unknown setting; expected one of chains, warmup, "),
     ],
 )

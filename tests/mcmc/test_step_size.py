@@ -107,7 +107,7 @@ def test_warmup_arrives_at_the_target_acceptance(warmed_up) -> None:
 
 
 def test_warmup_finds_the_metric(warmed_up) -> None:
-    np.testing.assert_allclose(warmed_up.inverse_mass, np.geomspace(1.0, 400.0, 8), rtol=0.2)
+    np.testing.assert_allclose(warmed_up.metric.inverse_mass, np.geomspace(1.0, 400.0, 8), rtol=1e-4)
 
 
 def test_with_the_metric_trajectories_are_short(warmed_up) -> None:
@@ -131,5 +131,5 @@ def test_the_target_acceptance_is_reached(warmed_up) -> None:
 @pytest.mark.slow
 def test_the_identity_metric_is_kept_when_asked() -> None:
     model = gaussian(4, covariance="diagonal")
-    sampler = SamplerSettings(chains=6, warmup=SHORT, draws=2, adapt_metric=False, max_tree_depth=3)
-    np.testing.assert_array_equal(run_chains(model, sampler, NUMPY).inverse_mass, np.ones(4))
+    sampler = SamplerSettings(chains=6, warmup=SHORT, draws=2, metric="unit", max_tree_depth=3)
+    np.testing.assert_array_equal(run_chains(model, sampler, NUMPY).metric.inverse_mass, np.ones(4))

@@ -9,13 +9,13 @@ import pytest
 from ways import rotating
 
 from batchnuts import sample_chains
-from batchnuts.autobatch import BatchnutsError, ops, random
+from batchnuts.autobatch import ops, random
 from batchnuts.mcmc.check_model import UnboundedDensityError
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.step_size import make_first_step_size, pooled_step_size
+from batchnuts.mcmc.step_size import make_first_step_size
 
 CHAINS = 6
 LIMIT = 1.6
@@ -154,9 +154,3 @@ def test_many_numbers_are_not_all_shown() -> None:
     error = UnboundedDensityError(model, 3, np.arange(100.0), "sampling")
     assert "position[19] = 19.0 and 80 more." in str(error)
     assert len(error.position) == 100
-
-
-def test_pooling_leaves_out_what_is_not_finite() -> None:
-    assert pooled_step_size(np.array([np.nan, np.log(0.5), np.inf, np.log(0.5)])) == pytest.approx(0.5)
-    with pytest.raises(BatchnutsError, match="No chain has a finite step size"):
-        pooled_step_size(np.array([np.nan, -np.inf]))

@@ -132,3 +132,21 @@ def test_a_large_float32_density_is_reported_after_a_real_run() -> None:
     found = batchnuts.check(batchnuts.sample_chains(model, chains=4, warmup=10, draws=10, **numpy))
     assert found.diagnostics.rounding == 8.0
     assert not found.ok
+
+
+@pytest.mark.parametrize("count", [None, 4])
+def test_superchains_of_a_file_decide(count: int | None, tmp_path: Any) -> None:
+    """Chains belong to superchains by their numbers, of those that are there too; one draw of each may be enough."""
+    draws = make_draws(MODEL, SamplerSettings(chains=1024, draws=1, superchains=count))
+    found = batchnuts.check(arviz.from_netcdf(str(save(to_datasets(draws, MODEL), tmp_path / "a.nc"))))
+    assert found.diagnostics.superchains == (count or 16)
+    assert found.ok, found
+    assert found.min_ess == 1024
+    assert found.worst_rhat == found.diagnostics.nested.max() < found.diagnostics.limit
+    begun = np.arange(1024) >= 24
+    cut = replace(
+        draws, begun=begun, interrupted=True, position=draws.position + (np.arange(1024) // 4 % 4)[:, None, None]
+    )
+    found = batchnuts.check(result_of(cut))
+    assert found.diagnostics.chains == 1000
+    assert (found.diagnostics.converged is False) is (count is None)

@@ -19,9 +19,10 @@ from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, split_settings
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.warmup.agreement import Agreement, change_of_metric, change_of_step, drift, memory
+from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients
 from batchnuts.mcmc.warmup.moments import Moments, moments_of
 from batchnuts.mcmc.warmup.outliers import find_outliers
-from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes, pooled_variances
+from batchnuts.mcmc.warmup.pooling import groups_of, pooled_metric, pooled_step_sizes
 from batchnuts.mcmc.warmup.windows import Window, automatic_windows, fixed_windows, settling_window
 
 LENGTHS = range(2001)
@@ -160,7 +161,7 @@ def test_a_stuck_chain_does_not_move_the_pooled_step_size() -> None:
     calm = pooled_step_sizes(log_steps, together, EVERY)
     np.testing.assert_allclose(calm, 0.25, rtol=0.05)
     assert len(np.unique(calm)) == 1
-    for stuck in (-80.0, 80.0, np.inf):
+    for stuck in (-80.0, 80.0, np.inf, np.nan):
         disturbed = log_steps.copy()
         disturbed[3] = stuck
         np.testing.assert_allclose(pooled_step_sizes(disturbed, together, EVERY), calm, rtol=0.02)
@@ -185,15 +186,21 @@ def test_no_finite_step_size_at_all_is_an_error() -> None:
         pooled_step_sizes(np.full(31, -np.inf), np.zeros(31, int), EVERY)
 
 
-def test_pooled_variances_are_shrunk_and_leave_out_what_does_not_count() -> None:
-    position = np.random.default_rng(0).normal(size=(6, 7, 3)) * [1.0, 10.0, 0.1] + [[[5.0, 0.0, 0.0]]]
-    position[2] = 1000.0
+def test_pooled_metrics_are_those_of_a_groups_chains_that_count() -> None:
+    """Of Gaussians, of which three draws show the scales; each chain is of another one."""
+    scales = np.array([1.0, 1.0, 100.0, 4.0, 4.0, 4.0])
+    position = np.random.default_rng(0).normal(size=(6, 7, 3)) * scales[:, None, None]
+    gradient = -position / scales[:, None, None] ** 2
+    drawn = DrawsWithGradients(position, gradient, np.ones((6, 7), bool), 0, 0)
     counts = np.arange(6) != 2
-    found = pooled_variances(of_draws(position), np.zeros(6, int), counts)
-    variance = position[counts].reshape(35, 3).var(axis=0)
-    np.testing.assert_allclose(found, np.tile(35 / 40 * variance + 5 / 40 * 1e-3, (6, 1)))
-    still = pooled_variances(of_draws(np.ones((2, 3, 4))), np.zeros(2, int), np.ones(2, bool))
-    assert (still > 0).all()
+    pair = pooled_metric("diag", 1, drawn, np.array([0, 0, 0, 1, 1, 1]), counts)
+    np.testing.assert_allclose(pair.inverse_mass, np.tile(np.where(np.arange(6) < 3, 1, 16)[:, None], 3))
+    np.testing.assert_allclose(pair.scales(), [pair.inverse_mass] * 2)
+    every = pooled_metric("diag", 1, drawn, np.arange(6), counts).inverse_mass
+    np.testing.assert_allclose(every[[0, 3]], [[1] * 3, [16] * 3])
+    one = pooled_metric("dense", 1, drawn, np.zeros(6, int), np.arange(6) < 2)
+    assert one.kind == "dense"
+    np.testing.assert_allclose(one.covariance(), np.eye(3), atol=1e-9)
 
 
 # ---- agreement ---------------------------------------------------------------------------------------------------
@@ -303,7 +310,7 @@ def test_an_automatic_warmup_ends_by_itself_and_is_reproducible() -> None:
     np.testing.assert_array_equal(one.position, other.position)
     assert one.warmup.agreed
     assert 30 <= one.warmup.transitions < 200
-    np.testing.assert_allclose(one.inverse_mass, [1.0, 9.0], rtol=0.5)
+    np.testing.assert_allclose(one.metric.inverse_mass, [1.0, 9.0], rtol=1e-4)
     assert one.done.min() == 5
 
 

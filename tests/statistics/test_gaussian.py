@@ -51,7 +51,9 @@ def check_energy(draws: Draws) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [{"leapfrogs_per_leaf": 4}, {"max_tree_depth": 2}, {"target_acceptance": 0.6}, {"adapt_metric": False}],
+    "settings",
+    [{"leapfrogs_per_leaf": 4}, {"max_tree_depth": 2}, {"target_acceptance": 0.6},
+     {"metric": "unit"}, {"metric": "dense"}, {"metric": "low_rank"}],
     ids=str,
 )  # fmt: skip
 def test_settings_that_change_trajectories_do_not_change_moments(settings: dict[str, Any]) -> None:

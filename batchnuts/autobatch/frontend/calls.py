@@ -230,7 +230,7 @@ class CallBuilder(ExpressionBuilder):
                 if star and callee.batched and is_array(value):
                     raise TypeError(f"*x of an array as arguments of {name!r}, which takes all lanes: index it")
                 values += iteration.elements(value) if star else [value]
-            return (settled(*values),)
+            return (settled(*values, *callee.shared_values()),)
 
-        function = Primitive(name, call, callee.batched, callee.costly)
+        function = Primitive(name, call, callee.batched, callee.costly, shared=callee.shared)
         self.emit(PrimOp((out,), function, inputs, self.source.at(node)))

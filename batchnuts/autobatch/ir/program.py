@@ -29,7 +29,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from batchnuts.autobatch.errors import Source
+from batchnuts.autobatch.errors import CompileError, Source
+from batchnuts.autobatch.language.shared import Shared
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class Primitive:
     """For each part of the expression that could be an op of its own, the variables that it reads."""
     rearranges: bool = field(default=False, compare=False)
     """Which inputs, if any, it passes on unchanged does not depend on their values."""
+    shared: tuple[Shared, ...] = field(default=(), compare=False)
+    """What it reads besides its inputs: arrays without a lane axis, the same for all lanes."""
 
 
 COPY = Primitive("copy", lambda *values: values)
@@ -325,6 +328,20 @@ def writes(op: Op) -> tuple[str, ...]:
 def terminator_reads(terminator: Terminator) -> tuple[str, ...]:
     """The variables that a terminator reads."""
     return (terminator.cond_var,) if isinstance(terminator, BranchOp) else ()
+
+
+def shared_arrays(program: Program) -> tuple[Shared, ...]:
+    """What its primitives read besides their inputs, in the order of their first use.
+
+    Raises CompileError for two of one name.
+    """
+    found: dict[str, Shared] = {}
+    for function in program.all_functions():
+        for op in (op for block in function.graph.blocks for op in block.ops if isinstance(op, PrimOp)):
+            for array in op.function.shared:
+                if found.setdefault(array.name, array) is not array:
+                    raise CompileError(f"two shared arrays of the program are named {array.name!r}", op.source)
+    return tuple(found.values())
 
 
 def mentioned(program: Program) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import FrameType, FunctionType
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from batchnuts.autobatch.errors import TypeConflictError, UnsupportedSyntaxError, start_of, start_of_line
 from batchnuts.autobatch.language.arrays import require_fits
 from batchnuts.autobatch.language.pytree import map_leaves
+from batchnuts.autobatch.language.shared import Shared
 
 single_lane: ContextVar[bool] = ContextVar("single_lane", default=False)
 """True while a program runs as plain Python, one lane, without a lane axis anywhere."""
@@ -91,10 +92,13 @@ def require_function(function: Any, frame: FrameType) -> None:
 class PrimitiveFunction:
     """A function the compiler calls as one operation; made by `primitive`."""
 
-    def __init__(self, function: Callable[..., Any], batched: bool, costly: bool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], batched: bool, costly: bool, shared: tuple[Shared, ...] = ()
+    ) -> None:
         self.function = function
         self.batched = batched
         self.costly = costly
+        self.shared = shared
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any) -> Any:
@@ -105,25 +109,39 @@ class PrimitiveFunction:
                 "lane axis to give it; call it directly in the batched function"
             )
         if not (self.batched and single_lane.get()):
-            return self.function(*args)
+            return self.function(*args, *self.shared_values())
         lanes_of_one = [map_leaves(lambda leaf: np.asarray(leaf)[None], arg) for arg in args]
-        return map_leaves(lambda leaf: leaf[0], self.function(*lanes_of_one))
+        return map_leaves(lambda leaf: leaf[0], self.function(*lanes_of_one, *self.shared_values()))
+
+    def shared_values(self) -> tuple[Any, ...]:
+        """Its shared arrays as they are now, which follow the arguments."""
+        return tuple(array.read() for array in self.shared)
 
 
 def primitive(
-    function: Callable[..., Any] | None = None, *, batched: bool = False, costly: bool = False
+    function: Callable[..., Any] | None = None,
+    *,
+    batched: bool = False,
+    costly: bool = False,
+    shared: Sequence[Shared] = (),
 ) -> Callable[..., Any]:
     """Declare a function of arrays to be one operation of the language.
 
     batched: the function is already written over a leading lane axis: every argument and result has shape
         [lanes, ...], and row i of the result depends on row i of the arguments only.
     costly: the function dominates the running time; schedules gather many lanes before they run it.
+    shared: arrays without a lane axis that it takes after its other arguments (see `Shared`); for batched primitives.
 
-    A function that needs neither flag needs no declaration. Arguments are positional.
+    A function that needs neither flag needs no declaration. Arguments are positional. Raises ValueError for shared
+    arrays of a primitive that is not batched, or two of one name.
     """
     if function is None:
-        return functools.partial(primitive, batched=batched, costly=costly)
-    return PrimitiveFunction(function, batched, costly)
+        return functools.partial(primitive, batched=batched, costly=costly, shared=shared)
+    if shared and not batched:
+        raise ValueError("primitive: shared arrays are read by batched primitives; write it over lanes, batched=True")
+    if len({array.name for array in shared}) < len(shared):
+        raise ValueError(f"primitive: two shared arrays have one name: {', '.join(array.name for array in shared)}")
+    return PrimitiveFunction(function, batched, costly, tuple(shared))
 
 
 def write(buffer: Any, index: Any, value: Any) -> Any:

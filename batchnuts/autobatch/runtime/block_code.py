@@ -21,8 +21,10 @@ from batchnuts.autobatch.ir.program import (
     PushOp,
     VariableAllocation,
     WriteRowOp,
+    shared_arrays,
     writes,
 )
+from batchnuts.autobatch.language.shared import entry_of
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.lane_storage import RETURN_ADDRESS, LaneStorage, LaneValues
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
@@ -65,6 +67,7 @@ class MachineBlocks:
         self.stacks = (*self.stacked, RETURN_ADDRESS)
         self.leader = _leaders(program, self.stacked)
         self.stored = tuple(v for v in kinds if kinds[v] in STORED)
+        self.shared = shared_arrays(program)
         self.blocks = {label: self._block(program.graph.block(label)) for label in labels}
 
     def start(self, inputs: dict[str, Array], on_host: bool = True) -> State:
@@ -95,6 +98,8 @@ class MachineBlocks:
             state[f"frames:{variable}"] = arrays.full((slots, *type_.shape), 0, type_.dtype)
             if self.leader[variable] == variable:
                 state[f"height:{variable}"] = arrays.full((lanes,), 0, "int32")
+        for array in self.shared:
+            state[entry_of(array.name)] = arrays.asarray(array.value, array.value.dtype.name)
         state[f"frames:{RETURN_ADDRESS}"] = arrays.full((slots,), 0, "int32")
         state[f"height:{RETURN_ADDRESS}"] = arrays.full((lanes,), 0, "int32")
         if rows := self.timeline_rows:

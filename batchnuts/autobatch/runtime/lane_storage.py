@@ -8,6 +8,7 @@ import numpy as np
 
 from batchnuts.autobatch.backends.backend import Array, Backend, State
 from batchnuts.autobatch.ir.program import TensorType, WriteRowOp
+from batchnuts.autobatch.language.shared import entry_of
 
 RETURN_ADDRESS = "@"
 """The name under which return addresses are stored as if they were a variable."""
@@ -28,6 +29,10 @@ class LaneValues(Mapping[str, Array]):
 
     def __getitem__(self, variable: str) -> Array:
         return self._set[variable] if variable in self._set else self._state[f"value:{variable}"]
+
+    def shared(self, name: str) -> Array:
+        """The array that all lanes have in common; no lane axis."""
+        return self._state[entry_of(name)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._set)

@@ -17,22 +17,28 @@ from batchnuts.autobatch.backends.backend import Array, Backend, RowFunction
 from batchnuts.autobatch.ir.dataflow import Variables, live_after_ops
 from batchnuts.autobatch.ir.program import COPY, Block, Op, PrimOp, TensorType, terminator_reads
 from batchnuts.autobatch.language import ops
+from batchnuts.autobatch.language.shared import bound
+from batchnuts.autobatch.runtime.lane_storage import LaneValues
 
 Region = Callable[..., tuple[Array, ...]]
-"""(mask, *inputs) -> outputs, all over lanes. Rows of lanes outside the mask are unspecified in the outputs."""
+"""(mask, *inputs, *shared arrays) -> outputs, over lanes but for the shared arrays. Rows of lanes outside the mask are
+unspecified in the outputs."""
 
 
 @dataclass(frozen=True)
 class Compute:
-    """vars_out = region(vars_in)."""
+    """vars_out = region(vars_in, shared)."""
 
     vars_in: tuple[str, ...]
     vars_out: tuple[str, ...]
     region: Region
+    shared: tuple[str, ...] = ()
+    """Names of shared arrays."""
 
-    def __call__(self, mask: Array, values: Mapping[str, Array]) -> dict[str, Array]:
+    def __call__(self, mask: Array, values: LaneValues) -> dict[str, Array]:
         """The outputs by name, given all variables by name."""
-        return dict(zip(self.vars_out, self.region(mask, *(values[v] for v in self.vars_in))))
+        inputs = [*(values[v] for v in self.vars_in), *map(values.shared, self.shared)]
+        return dict(zip(self.vars_out, self.region(mask, *inputs)))
 
 
 Step = Compute | Op
@@ -66,8 +72,9 @@ def plan_ops(
         close(needed)
         if isinstance(op, PrimOp):
             outputs = tuple(types[v] for v in op.vars_out)
-            function = backend.over_lanes(op.function, outputs)
-            steps.append(Compute(op.vars_in, op.vars_out, _region(function, outputs, backend)))
+            shared = tuple(array.name for array in op.function.shared)
+            region = _with_shared(backend.over_lanes(op.function, outputs), outputs, shared, backend)
+            steps.append(Compute(op.vars_in, op.vars_out, region, shared))
         else:
             steps.append(op)
     close(needed)
@@ -100,6 +107,21 @@ def _copies(run: tuple[PrimOp, ...], inputs: tuple[str, ...], outputs: tuple[str
     for op in run:
         origin.update({out: origin[v] for out, v in zip(op.vars_out, op.vars_in)})
     return lambda mask, *values: tuple(values[origin[v]] for v in outputs)
+
+
+def _with_shared(
+    function: RowFunction, outputs: tuple[TensorType, ...], shared: tuple[str, ...], backend: Backend
+) -> Region:
+    """A function of rows, which reads the shared arrays as they are bound, as a region that is given them."""
+    if not shared:
+        return _region(function, outputs, backend)
+
+    def region(mask: Array, *values: Array) -> tuple[Array, ...]:
+        rows, arrays = values[: -len(shared)], values[-len(shared) :]
+        with bound(shared, arrays):
+            return _region(function, outputs, backend)(mask, *rows)
+
+    return region
 
 
 def _region(function: RowFunction, outputs: tuple[TensorType, ...], backend: Backend) -> Region:

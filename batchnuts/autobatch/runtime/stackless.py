@@ -37,9 +37,11 @@ from batchnuts.autobatch.ir.program import (
     Program,
     WriteRowOp,
     reads,
+    shared_arrays,
     terminator_reads,
     writes,
 )
+from batchnuts.autobatch.language.shared import entry_of
 from batchnuts.autobatch.runtime import faults
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
 from batchnuts.autobatch.runtime.lane_storage import LaneStorage, LaneValues
@@ -59,11 +61,13 @@ BlockCodeCache = dict[str, "BlockCode"]
 class Part:
     """Straight-line ops of a block as one function.
 
-    `run(mask, values)`, with arrays of all variables of vars_in, gives those of vars_out and the lanes' faults: int32
-    [lanes], 0 or one more than an index into `faults`; None where nothing can go wrong.
+    `run(mask, values)`, with arrays of all variables of vars_in and the shared ones, gives those of vars_out and the
+    lanes' faults: int32 [lanes], 0 or one more than an index into `faults`; None where nothing can go wrong.
     """
 
     vars_in: tuple[str, ...]
+    shared: tuple[str, ...]
+    """Entries of `values` that are shared arrays."""
     faults: tuple[Fault, ...]
     run: Callable[[Array, dict[str, Array]], tuple[dict[str, Array], Array | None]]
 
@@ -154,6 +158,7 @@ class _Run:
         """Lanes with a fault; they do not run any more."""
         self.fault_of: dict[int, Fault] = {}
         self._blank: dict[str, Array] = {}
+        self._shared = {entry_of(a.name): backend.asarray(a.value, a.value.dtype.name) for a in shared_arrays(program)}
 
     def to_end(self, inputs: dict[str, Array], depth: int) -> tuple[Array, ...]:
         """The outputs of the main program; callers are suspended below the activation that runs."""
@@ -218,7 +223,7 @@ class _Run:
 
     def run(self, part: Part, values: dict[str, Array], lanes: np.ndarray) -> None:
         """Run a part and keep what it gives."""
-        given = {v: self.value(values, v) for v in part.vars_in}
+        given = {v: self.value(values, v) for v in part.vars_in} | {a: self._shared[a] for a in part.shared}
         results, fault = part.run(self.backend.asarray(lanes, "bool"), given)
         values.update(results)
         if fault is not None:
@@ -298,9 +303,10 @@ class _Run:
         vars_in = tuple(dict.fromkeys([*read_first, *(v for v in vars_out if v in crossing)]))
         possible = tuple(fault for step in steps if (fault := _fault_of(step)) is not None)
         codes = {id(step): i + 1 for i, step in enumerate(s for s in steps if _fault_of(s) is not None)}
+        shared = tuple(entry_of(name) for step in steps if isinstance(step, Compute) for name in step.shared)
 
         def run(mask: Array, given: dict[str, Array]) -> tuple[dict[str, Array], Array | None]:
-            state: State = {f"value:{v}": x for v, x in given.items()}
+            state: State = {v if v in shared else f"value:{v}": x for v, x in given.items()}
             lanes = mask.shape[0]
             storage = LaneStorage(backend, lanes, 0)
             if possible:
@@ -320,7 +326,7 @@ class _Run:
             results = {v: values.for_all_lanes(v) for v in vars_out}
             return results, state["fault"] if possible else None
 
-        return Part(vars_in, possible, backend.compile(run))
+        return Part(vars_in, shared, possible, backend.compile(run))
 
 
 def _fault_of(step: Step) -> Fault | None:

@@ -5,6 +5,7 @@ block, runs it on all lanes at once, and keeps the results on the lanes whose co
 different calls of a recursion so share every evaluation of a block.
 
     state   pc            int32 [lanes]           index of the lane's next block in the schedule's order; n = halted
+            shared:a      [...]                   shared array a, the same for all lanes; nothing in the machine sets it
             value:v       [lanes, ...]            REGISTER or top frame of FULL variable v
             frames:v      [lanes * (depth+1), ...] frames beneath the top; the last slot of each lane is scratch
             height:v      int32 [lanes]           frames beneath the top; variables that always move together share one
@@ -29,6 +30,7 @@ import numpy as np
 from batchnuts.autobatch.backends.backend import Array, Backend, BlockStep, State, StateArrays, SweepPlan
 from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.ir.program import Program, VariableAllocation
+from batchnuts.autobatch.language.shared import PREFIX
 from batchnuts.autobatch.runtime.block_code import MachineBlocks
 from batchnuts.autobatch.runtime.block_costs import block_work, costs_of
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH, Fault, FaultKind
@@ -181,7 +183,8 @@ class VirtualMachine:
         """
         moved = dict(state)
         for name, array in state.items():
-            if name in _COUNTERS or name.startswith("timeline:") or name.removeprefix("value:") in without:
+            one_for_all = name in _COUNTERS or name.startswith(("timeline:", PREFIX))
+            if one_for_all or name.removeprefix("value:") in without:
                 continue
             there = self.backend.to_numpy(array)
             rows = np.array(there).reshape(self.lanes, -1)

@@ -18,11 +18,14 @@ import numpy as np
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
-from batchnuts.mcmc.execution.chunk import NO_CHAIN, SLICE_SECONDS, Chunk, Kept, merge
+from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, Kept, merge
 from batchnuts.mcmc.execution.chunk_plan import Chunking
 from batchnuts.mcmc.execution.runner import Counts, Interrupted
 from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.storage.memory import MemoryStorage
+
+ROOM = 64
+"""Transitions for which a stretch that may end at any check point has room in memory at first."""
 
 
 @dataclass(frozen=True, order=True)
@@ -43,6 +46,8 @@ class Bracket:
 
     chunks: int
     lanes: int
+    merges: bool = True
+    """False: chunks wait until all of their lanes have ended."""
 
     def is_last(self, place: Place) -> bool:
         """Whether nothing is left to merge with."""
@@ -50,7 +55,7 @@ class Bracket:
 
     def leave_at(self, place: Place) -> int:
         """The number of live lanes at which a chunk waits for its partner."""
-        return 0 if self.is_last(place) else self.lanes // 2
+        return 0 if self.is_last(place) or not self.merges else self.lanes // 2
 
     def partner(self, place: Place) -> Place | None:
         """The chunk that it merges with; None for the last of an odd number."""
@@ -68,15 +73,22 @@ class Bracket:
 class Attempt:
     """The state of one stretch; it is dropped for another attempt if stacks overflow.
 
-    inputs, transitions, leave: see Runner.run.
+    inputs, transitions, leave: see Runner.run. wanted: see Runner.watch; if positive, no chunk waits for its partner
+    while it has chains that others may have to wait for.
     """
 
     def __init__(
-        self, machine: ChainMachine, chunking: Chunking, inputs: ChainInputs, transitions: int, leave: float = 0.0
+        self,
+        machine: ChainMachine,
+        chunking: Chunking,
+        inputs: ChainInputs,
+        transitions: int,
+        leave: float = 0.0,
+        wanted: int = 0,
     ) -> None:
         self.machine = machine
         self.leave = leave
-        self.bracket = Bracket(chunking.chunks, chunking.lanes)
+        self.bracket = Bracket(chunking.chunks, chunking.lanes, merges=not wanted)
         self.shards = chunking.shards
         chains = len(inputs.key)
         self.chunks: dict[Place, Chunk] = {}
@@ -87,7 +99,8 @@ class Attempt:
             chunk = Chunk.begin(machine, np.where(rows < chains, rows, NO_CHAIN), part(inputs, chunking, number))
             self.chunks[Place(0, number)] = chunk
         like = machine.so_far(chunk.state)
-        self.kept = Kept(like, chains, MemoryStorage(like.records, chains, transitions))
+        storage = MemoryStorage(like.records, chains, transitions, ROOM if wanted else None)
+        self.kept = Kept(like, chains, storage, wanted)
         self.waiting = set(self.chunks)
         """Chunks that no thread works on."""
         self.ready: set[Place] = set()
@@ -113,13 +126,13 @@ class Attempt:
         while True:
             with self.lock:
                 if not self.failures and not self.finished:
-                    self.lock.wait(SLICE_SECONDS)
+                    self.lock.wait(self.kept.slice_seconds())
                 if self.failures:
                     raise self.failures[0]
                 gradients = sum((chunk.counts for chunk in self.chunks.values()), Counts())
                 over = self.finished
-            done, divergences = (int(array.sum()) for array in (self.kept.ends.done, self.kept.ends.divergences))
-            counts = replace(gradients, transitions=done, divergences=divergences)
+            done, divergences = self.kept.ends.done, int(self.kept.ends.divergences.sum())
+            counts = replace(gradients, transitions=int(done.sum()), divergences=divergences, complete=int(done.min()))
             yield counts, self.kept.result if over else None
             if over:
                 return
@@ -131,10 +144,13 @@ class Attempt:
                 with self.lock:
                     if not self.waiting:
                         return
-                    place = min(self.waiting, key=self.progress)
+                    place = min(self.waiting, key=self.turn)
                     self.waiting.discard(place)
                 with self.machine.machine.on_shard(shard):
-                    self.step(place)
+                    if self.kept.owes(self.chunks[place]):
+                        self.deliver(place)
+                    else:
+                        self.step(place)
             except BaseException as error:
                 with self.lock:
                     self.failures.append(error)
@@ -142,10 +158,21 @@ class Attempt:
                     self.lock.notify_all()
                 return
 
-    def progress(self, place: Place) -> tuple[float, Place]:
-        """The average progress of the chains of a chunk: the chunk with the least is served first."""
-        _, chains = self.chunks[place].occupied()
+    def turn(self, place: Place) -> tuple[float, Place]:
+        """What chunks are ordered by: those that owe records first, then by the average progress of their chains."""
+        chunk = self.chunks[place]
+        _, chains = chunk.occupied()
+        if self.kept.owes(chunk):
+            return -1.0, place
         return float(self.kept.ends.done[chains].mean()) if len(chains) else 0.0, place
+
+    def deliver(self, place: Place) -> None:
+        """Bring all records of a chunk to the host."""
+        self.chunks[place].go_on(self.kept)
+        with self.lock:
+            self.waiting.add(place)
+            if self.kept.recorded.min() >= self.kept.wanted:
+                self.lock.notify_all()
 
     def step(self, place: Place) -> None:
         """One slice of a chunk. After its last slice in a round it goes to the next round, merged with its partner if

@@ -28,6 +28,10 @@ from batchnuts.mcmc.storage.contract import Storage
 SLICE_SECONDS = 0.5
 """How long the machine runs between two returns to the host; two returns per second cost nothing measurable."""
 
+FIRST_SLICE_SECONDS, SHARE_OF_TIME = 0.05, 0.1
+"""The same at the beginning of a stretch that may end at any check point: a share of the time since it began, but at
+least so long. Else a run that needs a third of a second would take half a second."""
+
 MIN_SWEEPS = 5
 """The same in sweeps, where these take longer."""
 
@@ -38,14 +42,33 @@ NOTHING = Counts()
 class Kept:
     """The state of all chains on the host: arrays [chains, ...], and their records.
 
-    like: a ChainResult of a machine's lanes, which gives dtypes and shapes.
+    like: a ChainResult of a machine's lanes, which gives dtypes and shapes. wanted: see `Runner.watch`.
     """
 
-    def __init__(self, like: ChainResult, chains: int, storage: Storage) -> None:
+    def __init__(self, like: ChainResult, chains: int, storage: Storage, wanted: int = 0) -> None:
         self.ends: ChainResult = map_leaves(
             lambda array: np.zeros((chains, *array.shape[1:]), array.dtype), _without_records(like)
         )
         self.storage = storage
+        self.recorded = np.zeros(chains, np.int64)
+        """Transitions of each chain that are in `storage`."""
+        self.wanted = wanted
+        self.frequent = wanted > 0
+        """Whether machines are left often at the beginning."""
+        self.began = time.perf_counter()
+
+    def slice_seconds(self) -> float:
+        """How long a machine runs, and how long reports wait, at this time of the stretch."""
+        if not self.frequent:
+            return SLICE_SECONDS
+        return min(SLICE_SECONDS, max(FIRST_SLICE_SECONDS, SHARE_OF_TIME * (time.perf_counter() - self.began)))
+
+    def owes(self, chunk: Chunk) -> bool:
+        """Whether wanted rows are in a chunk's buffers, of all of its chains, and are not in `storage` yet."""
+        _, chains = chunk.occupied()
+        if not self.wanted or not len(chains):
+            return False
+        return bool(self.ends.done[chains].min() >= self.wanted > self.recorded[chains].min())
 
     @property
     def result(self) -> ChainResult:
@@ -64,6 +87,7 @@ class Kept:
         found = chunk.machine.so_far(chunk.state)
         first, last = chunk.machine.working(chunk.state, "first_row")[lanes], found.done[lanes]
         self.storage.record(chains, lanes, first, last, found.records)
+        self.recorded[chains] = last
 
         def put(to: NDArray[Any], there: NDArray[Any]) -> None:
             to[chains] = there[lanes]
@@ -108,12 +132,12 @@ class Chunk:
         return self.machine.machine.count_live(self.state)
 
     def slice(self, leave_at: int, kept: Kept) -> bool:
-        """Sweep for about SLICE_SECONDS, and return whether at most `leave_at` lanes have not ended.
+        """Sweep for about `kept.slice_seconds()`, and return whether at most `leave_at` lanes have not ended.
 
         Raises StackOverflowError, UnboundedDensity, and the errors of other faults.
         """
         vm = self.machine.machine
-        sweeps = max(MIN_SWEEPS, int(self.sweeps_per_second * SLICE_SECONDS))
+        sweeps = max(MIN_SWEEPS, int(self.sweeps_per_second * kept.slice_seconds()))
         may_stop = bool((self.machine.working(self.state, "until") < self.inputs.until).any())
         limit = self.live() - 1 if may_stop else leave_at  # as soon as one lane halts: its buffer may be full
         began = time.perf_counter()

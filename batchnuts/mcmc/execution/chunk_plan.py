@@ -31,7 +31,11 @@ MIN_ROWS = 8
 """The minimum number of rows of each chain, however large they are."""
 
 MIN_LANES = 2
-"""The minimum number of chains of a chunk that is chosen automatically: a kernel costs as much for fewer."""
+"""The minimum number of chains of a chunk of several: a kernel costs as much for fewer."""
+
+ALONE = 2
+"""Chains for each thread up to which each is a chunk of its own, where the gradient is cheap. A machine of one lane has
+no masks, and runs only the blocks that its chain needs (measured: docs/results/performance_log.md)."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,17 @@ def maximum_width(program: LaneProgram) -> int:
     return max(MIN_WIDTH, min(fit // 16 * 16, MAX_WIDTH))
 
 
+def chains_alone(program: LaneProgram) -> int:
+    """Up to how many chains of each thread run alone; a costly gradient gains by a second chain, with one matrix."""
+    return 1 if program.costly_work > COSTLY_WORK else ALONE
+
+
 def own_threads(chains: int, execution: ExecutionSettings) -> None:
     """Give each shard threads of its own if there will be several, and the backend's library is not initialized yet.
 
     Not with one chunk, whose gradient may use all threads.
     """
-    shards = divide(chains, execution, chains, processors()).shards
+    shards = divide(chains, execution, chains, processors(), alone=1).shards
     if is_compiled(execution) and shards > 1:
         use_own_threads(shards, execution.backend)
 
@@ -75,8 +84,9 @@ def buffer_rows(transitions: int, chains: int, dimension: int, dtype: str, execu
     return min(transitions, max(MIN_ROWS, BUFFER_BYTES // (lanes * size)))
 
 
-def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int) -> Chunking:
-    """The chunking that the settings ask for, and where they leave it open one of at most `max_width` chains a chunk.
+def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int, alone: int) -> Chunking:
+    """The chunking that the settings ask for, and where they leave it open one of at most `max_width` chains a chunk,
+    and of single chains where there are no more than `alone` for each thread.
 
     Chosen automatically, only compiled programs are divided: elsewhere Python's lock lets one thread run at a time.
     """
@@ -86,6 +96,8 @@ def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int
         lanes = min(execution.chunk_lanes, chains)
     elif not compiled:
         lanes = chains
+    elif chains <= alone * shards:
+        lanes = 1
     else:
         chunks = max(math.ceil(chains / max_width), min(shards, chains // MIN_LANES), 1)
         if chunks > 1:  # a round number of chunks for each thread

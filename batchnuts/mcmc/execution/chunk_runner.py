@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 
 from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram, processors
-from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.execution.attempt import Attempt, Place, part
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk
-from batchnuts.mcmc.execution.chunk_plan import Chunking, divide, is_compiled, maximum_width
+from batchnuts.mcmc.execution.chunk_plan import Chunking, chains_alone, divide, is_compiled, maximum_width
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, StretchRunner
 from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -34,8 +34,8 @@ def make_runner(
         return StretchRunner(program, example, execution)
     chains = len(example.key)
     compiled = LaneProgram(program, example, execution.backend, execution.mode)
-    max_width = maximum_width(compiled) if is_compiled(execution) else chains
-    chunking = divide(chains, execution, max_width, processors())
+    max_width, alone = (maximum_width(compiled), chains_alone(compiled)) if is_compiled(execution) else (chains, 1)
+    chunking = divide(chains, execution, max_width, processors(), alone)
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
     return ChunkRunner(compiled, example, execution, depth, chunking)
 
@@ -56,6 +56,8 @@ class ChunkRunner:
         self.workers = Workers(chunking.shards)
         self.attempt: Attempt | None = None
         """The last one, at the stretch that runs or has ended; None if none has begun, or it was dropped."""
+        self.wanted = 0
+        """See Runner.watch."""
 
     @property
     def arrangement(self) -> Arrangement:
@@ -86,7 +88,8 @@ class ChunkRunner:
         """Run from the start, and again until the stacks are deep enough."""
         while True:
             try:
-                yield from self.to_end(Attempt(self.machine, self.chunking, inputs, transitions, leave))
+                attempt = Attempt(self.machine, self.chunking, inputs, transitions, leave, self.wanted)
+                yield from self.to_end(attempt)
                 return
             except StackOverflowError as error:
                 self.machine.grow(error)
@@ -106,6 +109,18 @@ class ChunkRunner:
         if self.attempt is not None:
             self.attempt.stopping.set()
         self.workers.wait()
+
+    def watch(self, transitions: int) -> None:
+        """See Runner."""
+        self.wanted = transitions
+        if self.attempt is not None:
+            self.attempt.kept.wanted = transitions
+
+    def recorded(self, transitions: int) -> Record | None:
+        """See Runner."""
+        if self.attempt is None or self.attempt.kept.recorded.min() < transitions:
+            return None
+        return self.attempt.kept.storage.first(transitions)
 
     def interrupted(self) -> Interrupted | None:
         """See Runner."""

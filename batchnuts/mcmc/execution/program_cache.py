@@ -26,12 +26,13 @@ from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.metric import Metric, make_metric
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import make_evaluate
 from batchnuts.mcmc.step_size import make_first_step_size
 
-ANY_VALUE = frozenset({"seed", "warmup", "superchains", "init", "draws", "step_size", "adapt_metric"})
+ANY_VALUE = frozenset({"seed", "warmup", "superchains", "init", "until", "draws", "step_size"})
 """Settings of the sampler that no program depends on; the length of buffers is checked separately."""
 
 SAME = 1000
@@ -50,6 +51,8 @@ class Programs:
     """The programs of a run, for one model and settings of one shape."""
 
     value_and_gradient: Callable[..., Any]
+    metric: Metric
+    """Its parameters are those of the last run."""
     evaluate: BatchedFunction
     first_step_size: BatchedFunction
     position: np.ndarray
@@ -100,8 +103,9 @@ def borrow(
     after = _reached(model)
     settled = {place: digest for place, digest in reached.items() if after.get(place) == digest}
     density = value_and_gradient(model, engine, xla=execution.mode == "xla")
-    evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype)
-    return Programs(density, evaluate, first_step_size, position.copy(), found, settled)
+    metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
+    evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
+    return Programs(density, metric, evaluate, first_step_size, position.copy(), found, settled)
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:
@@ -135,7 +139,9 @@ def _kept_with(model: Model) -> dict[Shape, Programs]:
 
 
 def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
-    return (*sampler.model_dump(exclude=set(ANY_VALUE)).items(), *execution.model_dump().items())
+    values = sampler.model_dump(exclude=set(ANY_VALUE))
+    values["metric"] = "diag" if sampler.metric == "unit" else sampler.metric  # one program, with other values
+    return (*values.items(), *execution.model_dump().items())
 
 
 def _reached(model: Model) -> Fingerprint:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import LaneProgram, Tally, map_leaves
-from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult
+from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.settings import ExecutionSettings
 
@@ -41,6 +41,8 @@ class Counts:
     executed_gradients: int = 0
     """Gradient evaluations times lanes, active or not."""
     divergences: int = 0
+    complete: int = 0
+    """Transitions that every chain has made."""
 
     @property
     def utilization(self) -> float:
@@ -48,11 +50,13 @@ class Counts:
         return self.useful_gradients / self.executed_gradients if self.executed_gradients else 0.0
 
     def __add__(self, other: Counts) -> Counts:
+        """Those of two stretches, or of parts of one that do not count transitions."""
         return Counts(
             self.transitions + other.transitions,
             self.useful_gradients + other.useful_gradients,
             self.executed_gradients + other.executed_gradients,
             self.divergences + other.divergences,
+            self.complete + other.complete,
         )
 
 
@@ -87,6 +91,18 @@ class Runner(Protocol):
         result of such a stretch `records`, `adaptation`, `done` and `divergences` are valid. Runners that call the
         program for some transitions at a time finish all chains. Raises UnboundedDensity.
         """
+
+    def watch(self, transitions: int) -> None:
+        """Bring the first `transitions` of every chain to the host as soon as all have made them; 0: nothing before the
+        end.
+
+        It holds for later stretches too, until it is called again. Called before a stretch begins, it also makes
+        reports more frequent in the stretch's first seconds.
+        """
+
+    def recorded(self, transitions: int) -> Record | None:
+        """The first `transitions` of every chain in this stretch, arrays [chains, transitions, ...]; None if they are
+        not on the host yet."""
 
     def interrupted(self) -> Interrupted | None:
         """Of the stretch that was run last; None where none has begun, or none that got anywhere."""
@@ -147,7 +163,17 @@ class StretchRunner:
             useful, executed = runs.useful, runs.executed
         else:
             useful = executed = int(joined.records.n_steps.sum())
-        return Counts(int(joined.done.sum()), useful, executed, int(joined.divergences.sum()))
+        return Counts(int(joined.done.sum()), useful, executed, int(joined.divergences.sum()), int(joined.done.min()))
+
+    def watch(self, transitions: int) -> None:
+        """See Runner: all records are on the host after each call."""
+
+    def recorded(self, transitions: int) -> Record | None:
+        """See Runner."""
+        if sum(part.records.lp.shape[1] for part in self.parts) < transitions:
+            return None
+        first: Record = map_leaves(lambda array: array[:, :transitions], _joined(self.parts).records)
+        return first
 
     def interrupted(self) -> Interrupted | None:
         """See Runner: a call runs all chains."""

@@ -35,5 +35,14 @@ class Storage(Protocol):
     def flush(self) -> None:
         """Make everything recorded so far durable."""
 
+    def first(self, transitions: int) -> Record:
+        """The first `transitions` of every chain, which all have recorded: arrays [chains, transitions, ...].
+
+        While others record; the arrays may be the storage's own, and do not change.
+        """
+
     def finalize(self) -> Record:
-        """All records, arrays [chains, transitions, ...]; what a chain has not recorded is undefined."""
+        """All records, arrays [chains, rows, ...] with at least as many rows as any chain has recorded transitions.
+
+        What a chain has not recorded is undefined.
+        """

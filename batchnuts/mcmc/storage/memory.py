@@ -1,6 +1,8 @@
-"""Records in memory: arrays with room for all transitions of the stretch."""
+"""Records in memory: arrays with room for some transitions, and further ones when these are full."""
 
 from __future__ import annotations
+
+import threading
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +12,28 @@ from batchnuts.mcmc.chain_program import Record
 
 
 class MemoryStorage:
-    """See Storage. `like`: a chunk's records [lanes, rows, ...], which gives dtypes and shapes."""
+    """See Storage. `like`: a chunk's records [lanes, rows, ...], which gives dtypes and shapes.
 
-    def __init__(self, like: Record, chains: int, transitions: int) -> None:
-        self.records: Record = map_leaves(lambda a: np.zeros((chains, transitions, *a.shape[2:]), a.dtype), like)
+    room: for how many of the stretch's `transitions` there is room at first (None: all). Later room is as large as all
+    before it together: no record is copied while others are written, and not much more is reserved than is used.
+    """
+
+    def __init__(self, like: Record, chains: int, transitions: int, room: int | None = None) -> None:
+        self.like = like
+        self.chains = chains
+        self.transitions = transitions
+        self.lock = threading.Lock()
+        """Held while room is made."""
+        self.blocks: list[tuple[int, Record]] = []
+        """Arrays [chains, rows, ...] with the transition of their first row; only the last one may be empty."""
+        self.rows = 0
+        """Of all blocks."""
+        self._add(min(room or transitions, transitions))
+
+    def _add(self, rows: int) -> None:
+        empty: Record = map_leaves(lambda a: np.zeros((self.chains, rows, *a.shape[2:]), a.dtype), self.like)
+        self.blocks.append((self.rows, empty))
+        self.rows += rows
 
     def record(
         self,
@@ -24,17 +44,39 @@ class MemoryStorage:
         records: Record,
     ) -> None:
         """See Storage."""
-        from_start = first == 0
-        for to, there in zip(self.records, records):
-            rows = min(to.shape[1], there.shape[1])
-            # with rows after the last, which are not read
-            to[chains[from_start], :rows] = there[lanes[from_start], :rows]
-            for i in np.flatnonzero(~from_start & (last > first)):
-                to[chains[i], first[i] : last[i]] = there[lanes[i], : last[i] - first[i]]
+        with self.lock:
+            while self.rows < last.max(initial=0):
+                self._add(min(self.rows, self.transitions - self.rows))
+        for start, block in self.blocks:
+            # the first block takes what was recorded from the start on in one go, with rows after the last, which are
+            # not read
+            from_start = (first == 0) if start == 0 else np.zeros(len(first), bool)
+            size = block.lp.shape[1]
+            low, high = np.maximum(first, start), np.minimum(last, start + size)
+            singly = np.flatnonzero(~from_start & (low < high))
+            for to, there in zip(block, records):
+                rows = min(size, there.shape[1])
+                to[chains[from_start], :rows] = there[lanes[from_start], :rows]
+                for i in singly:
+                    to[chains[i], low[i] - start : high[i] - start] = there[
+                        lanes[i], low[i] - first[i] : high[i] - first[i]
+                    ]
 
     def flush(self) -> None:
         """See Storage: there is no other place."""
 
+    def first(self, transitions: int) -> Record:
+        """See Storage."""
+        return self._joined([(start, block) for start, block in self.blocks if start < transitions], transitions)
+
     def finalize(self) -> Record:
         """See Storage."""
-        return self.records
+        return self._joined(self.blocks, self.rows)
+
+    def _joined(self, blocks: list[tuple[int, Record]], rows: int) -> Record:
+        if len(blocks) == 1:
+            only: Record = map_leaves(lambda array: array[:, :rows], blocks[0][1])
+            return only
+        parts = [map_leaves(lambda a, n=rows - start: a[:, :n], block) for start, block in blocks]
+        joined: Record = map_leaves(lambda *arrays: np.concatenate(arrays, axis=1), *parts)
+        return joined

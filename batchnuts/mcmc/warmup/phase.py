@@ -14,7 +14,7 @@ from batchnuts.mcmc.run import ChainStates, Run
 from batchnuts.mcmc.warmup.agreement import Agreement, change_of_metric, change_of_step, drift, memory
 from batchnuts.mcmc.warmup.moments import Moments, moments_of
 from batchnuts.mcmc.warmup.outliers import find_outliers
-from batchnuts.mcmc.warmup.pooling import pooled_step_sizes, pooled_variances
+from batchnuts.mcmc.warmup.pooling import pooled_metric, pooled_step_sizes
 from batchnuts.mcmc.warmup.windows import Window
 
 LARGE_CHANGE = 2.0
@@ -92,10 +92,11 @@ def _pooled(run: Run, before: ChainStates, result: ChainResult, window: Window) 
     if adapting:
         step_size = pooled_step_sizes(result.adaptation.log_step_mean, run.group, counts)
         states = replace(states, step_size=step_size)
-    if window.estimates_metric and sampler.adapt_metric:
-        inverse_mass = pooled_variances(moments, run.group, counts).astype(run.model.dtype)
-        large = np.abs(np.log(inverse_mass / states.inverse_mass)).max() > 2 * np.log(LARGE_CHANGE)
-        states = replace(states, inverse_mass=inverse_mass)
+    if window.estimates_metric and sampler.metric != "unit":
+        drawn = run.draws_with_gradients(states, result, np.asarray(result.done) - moments.count)
+        metric = pooled_metric(sampler.metric, sampler.metric_rank, drawn, run.group, counts)
+        large = np.abs(np.log(metric.scales() / states.metric.scales())).max() > 2 * np.log(LARGE_CHANGE)
+        states = replace(states, metric=metric, inverse_mass=run.use(metric))
         if adapting and (large or not window.leave):
             states = run.with_found_step_size(states)
     if outliers.any() and sampler.warmup.restart:
@@ -131,7 +132,7 @@ def _compare(run: Run, before: Pooled, now: Pooled) -> Agreement:
     superchain = run.superchain
     return Agreement(
         step=change_of_step(before.states.step_size, now.states.step_size),
-        metric=change_of_metric(before.states.inverse_mass, now.states.inverse_mass),
+        metric=change_of_metric(before.states.metric.scales(), now.states.metric.scales()),
         drift=drift(before.moments.of(both), now.moments.of(both)),
         memory=memory(now.moments.of(now.counts), superchain[now.counts]),
         single=len(np.unique(superchain)) == len(superchain),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.mcmc.warmup.moments import Float, Moments
+from batchnuts.mcmc.metric_estimates import Kind, MetricParameters, estimate, unit_metric
+from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients
+from batchnuts.mcmc.warmup.moments import Float
 
 Pool = Literal["all", "groups", "none"]
 
@@ -36,21 +39,18 @@ def pooled_step_sizes(log_step_means: NDArray[Any], group: NDArray[np.int64], co
     return np.exp(_by_group(group, usable, lambda members: np.median(logs[members])))
 
 
-def pooled_variances(moments: Moments, group: NDArray[np.int64], counts: NDArray[np.bool_]) -> Float:
-    """[chains, dimension]: for each chain the diagonal inverse metric from the draws of its group.
+def pooled_metric(
+    kind: Kind, rank: int, drawn: DrawsWithGradients, group: NDArray[np.int64], counts: NDArray[np.bool_]
+) -> MetricParameters:
+    """The metric of one group from the draws of its chains; of several groups a diagonal one for each chain.
 
-    The variance about the group's mean, shrunk towards 1e-3 as in Stan with the weight of 5 draws in n: n/(n+5) var +
-    5/(n+5) 1e-3. counts [chains]: which chains do; a group without any that counts takes that of all.
+    counts [chains]: which chains do; a group without any that counts takes that of all. kind, rank: see `estimate`.
     """
-    usable = counts & (moments.count > 0)
-
-    def of(members: NDArray[np.bool_]) -> Float:
-        chosen = moments.of(members)
-        n = float(chosen.count.sum())
-        shrunk: Float = (n * chosen.pooled_variance[1:] + 5.0 * 1e-3) / (n + 5.0)
-        return shrunk
-
-    return _by_group(group, usable, of)
+    usable = counts & drawn.valid.any(axis=1)
+    if (group == group[0]).all():
+        return estimate(kind, *drawn.of(usable), rank)
+    inverse_mass = _by_group(group, usable, lambda members: estimate("diag", *drawn.of(members), rank).inverse_mass)
+    return replace(unit_metric(inverse_mass.shape[1], kind), inverse_mass=inverse_mass)
 
 
 def _by_group(group: NDArray[np.int64], usable: NDArray[np.bool_], of: Any) -> Float:

@@ -1,0 +1,117 @@
+"""The check points of a run under way: the stopping rule is asked at each, in order, once all chains have passed it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import map_leaves
+from batchnuts.mcmc.chain_program import ChainResult, Record
+from batchnuts.mcmc.engine import Engine
+from batchnuts.mcmc.execution.runner import Counts, Runner
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.natural_parameters import NaturalParameters, natural_parameters
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.stopping_rule import Decision, StoppingRule
+from batchnuts.mcmc.superchains import count_superchains
+from batchnuts.settings.schema import SettingsError
+
+
+def check_points_of(
+    model: Model, engine: Engine, sampler: SamplerSettings, execution: ExecutionSettings
+) -> CheckPoints | None:
+    """Those of a run with `sampler.until`, else None.
+
+    Raises SettingsError for names that the model does not have, and for a condition on R-hat of one chain.
+    """
+    if sampler.until is None:
+        return None
+    if sampler.until.rhat is not None and sampler.chains < 2:
+        raise SettingsError(
+            f"sampler.until.rhat: found {sampler.until.rhat:g} with one chain; R-hat compares chains, so expected "
+            "null, or sampler.chains of at least 2"
+        )
+    key, asked = "sampler.until.parameters", sampler.until.parameters
+    parameters = natural_parameters(model, engine, execution, sampler.seed, asked, key)
+    superchains = count_superchains(sampler)
+    rule = StoppingRule(sampler.until, parameters.names, sampler.chains, superchains, parameters.may_be_constant)
+    return CheckPoints(rule, parameters, sampler.draws)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How sampling ended."""
+
+    draws: int
+    """Of each chain that are kept."""
+    reason: str
+
+    def of(self, result: ChainResult) -> ChainResult:
+        """The result with these draws of each chain alone."""
+        records: Record = map_leaves(lambda array: array[:, : self.draws], result.records)
+        return result._replace(records=records, done=np.full_like(result.done, self.draws))
+
+
+class CheckPoints:
+    """What is left to ask in one stretch of draws, and what was found.
+
+    Draws are looked at in the order of check points, however far chains have come when they are looked at: the answer
+    depends on the draws alone. Only the limit on seconds depends on time.
+    """
+
+    def __init__(self, rule: StoppingRule, parameters: NaturalParameters, max_draws: int) -> None:
+        self.rule = rule
+        self.parameters = parameters
+        self.max_draws = max_draws
+        self.left = list(rule.check_points(max_draws))
+        self.values: NDArray[Any] = np.empty((rule.chains, 0, len(parameters.names)))
+        """[chains, draws, coefficients], of the draws looked at so far."""
+        self.last = Decision(None)
+        self.ended: Ended | None = None
+        self.seconds = 0.0
+        """Spent here."""
+
+    @property
+    def next(self) -> int:
+        """The next check point; 0 if none is left."""
+        return self.left[0] if self.left else 0
+
+    def look(self, runner: Runner, counts: Counts, seconds: float) -> Ended | None:
+        """Ask the rule at each check point that all chains have passed; `ended` once it says so, or at a limit.
+
+        counts, seconds: of the stretch so far. Tells the runner which draws are needed next.
+        """
+        began = time.perf_counter()
+        while self.left and self.ended is None:
+            records = runner.recorded(self.next)
+            if records is None:
+                break
+            self._ask(records.position, int(records.n_steps.sum()))
+        limit = self.rule.until.seconds
+        if self.ended is None and limit is not None and seconds >= limit and counts.complete:
+            made = f"sampling took {seconds:.1f} s (limit {limit:g} s) after {counts.complete} draws of each chain"
+            self.ended = Ended(counts.complete, made + self._but())
+        runner.watch(0 if self.ended is not None else self.next)
+        self.seconds += time.perf_counter() - began
+        return self.ended
+
+    def _ask(self, position: NDArray[Any], gradients: int) -> None:
+        """At the next check point, with the positions [chains, draws, dimension] up to it."""
+        point = self.left.pop(0)
+        known = self.values.shape[1]
+        new = position[:, known:]
+        rows = self.parameters.values(new.reshape(-1, position.shape[2]))
+        self.values = np.concatenate([self.values, rows.reshape(*new.shape[:2], -1)], axis=1)
+        self.last = self.rule.decide(self.values, gradients, self.last.worst)
+        if self.last.reason is not None:
+            self.ended = Ended(point, self.last.reason + (self._but() if self.last.missing else ""))
+        elif point == self.max_draws:
+            self.ended = Ended(point, f"all {point} draws of each chain were made (sampler.draws){self._but()}")
+
+    def _but(self) -> str:
+        """What was missing when it was looked at last, if anything."""
+        return f"; {self.last.missing}" if self.last.missing else ""

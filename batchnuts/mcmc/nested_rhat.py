@@ -1,0 +1,81 @@
+"""Nested R-hat of Margossian, Hoffman, Sountsov, Riou-Durand, Vehtari, Gelman, "Nested R-hat: Assessing the convergence
+of Markov chain Monte Carlo when running many short chains", Bayesian Analysis 2024, arXiv 2110.13017.
+
+R-hat is about sqrt(1 + C / S) for C chains with S effective draws together, if draws depend on each other: chains with
+few draws have noisy means, which differ though all have converged. Chains that start at the same point form a
+*superchain*. The mean over the M chains of a superchain is less noisy, so what is left of its distance from other
+superchains' means comes from the different starts, and the chains can be short: one draw of each is enough where M is
+large.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.rank_normal import folded, rank_normal
+
+
+def limit_of(rhat: float, chains_each: float, draws: int) -> float:
+    """The value that nested R-hat must be below, for superchains of `chains_each` chains with `draws` draws each.
+
+    At stationarity, with independent draws, the square of nested R-hat is in expectation 1 + 1/M for N = 1, as in the
+    paper, and 1 + 1 / (M (N + 1)) for more draws, however many superchains there are. The limit allows for that, and
+    tends to `rhat` as M N grows:  sqrt(rhat^2 + 1 / (M N)).
+    """
+    return math.sqrt(rhat**2 + 1 / (chains_each * draws))
+
+
+def nested_rhat(draws: NDArray[Any], superchain: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Nested R-hat of each coefficient: the largest of three, which see different failures.
+
+    draws [chains, draws, coefficients], superchain [chains]: the number of each chain's, at least two different ones.
+    Chains have at least two draws, or superchains two chains. Returns float64 [coefficients], at least 1; NaN for a
+    coefficient that is not finite, or does not vary.
+
+    The three are of the draws themselves, as in the paper (a chain far away shows in their variances); of their normal
+    scores, and of the normal scores of their distances from the median (Vehtari et al. 2021: heavy tails, and spreads
+    that differ). Draws are not split into halves: halves would belong to the same superchain, whose mean is the same.
+
+    Raises ValueError for superchains that are not as described.
+    """
+    length, coefficients = draws.shape[1:]
+    _, sizes = np.unique(superchain, return_counts=True)
+    if len(sizes) < 2 or (length == 1 and sizes.max() == 1):
+        raise ValueError(
+            f"nested R-hat needs two superchains, and two chains in one or two draws of each chain; found {len(sizes)} "
+            f"superchains of {sizes.min()} to {sizes.max()} chains with {length} draws"
+        )
+    order = np.argsort(superchain, kind="stable")
+    values = np.ascontiguousarray(draws[order].transpose(2, 0, 1), dtype=np.float64).reshape(coefficients, -1)
+    varies = np.asarray(np.isfinite(values).all(axis=1))
+    varies[varies] = (values[varies] != values[varies, :1]).any(axis=1)
+    result = np.full(coefficients, np.nan)
+    moving = values[varies]
+    kinds = (moving, rank_normal(moving), rank_normal(folded(moving)))
+    result[varies] = np.max([_nested(kind.reshape(len(kind), -1, length), sizes) for kind in kinds], axis=0)
+    return result
+
+
+def _nested(values: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Of values [coefficients, chains, draws], chains of a superchain one after another: the paper's definition
+    (section 2.2), which is for superchains of one size, with sizes that may differ."""
+    length = values.shape[2]
+    starts = np.cumsum(sizes) - sizes
+    of_chains = values.mean(axis=2)
+    of_superchains = np.add.reduceat(of_chains, starts, axis=1) / sizes
+    between = of_superchains.var(axis=1, ddof=1)  # B-hat of nu
+    within = np.zeros(len(values))  # W-hat of nu: the mean over superchains of B-tilde and W-tilde
+    several = sizes > 1
+    if several.any():  # one chain alone has no variance between chains
+        squares = (of_chains - np.repeat(of_superchains, sizes, axis=1)) ** 2
+        within += (np.add.reduceat(squares, starts, axis=1)[:, several] / (sizes[several] - 1)).mean(axis=1)
+    if length > 1:
+        variances = values.var(axis=2, ddof=1)
+        within += (np.add.reduceat(variances, starts, axis=1) / sizes).mean(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):  # superchains within which nothing varies: infinite
+        ratio: NDArray[np.float64] = np.sqrt(1 + between / within)
+    return ratio

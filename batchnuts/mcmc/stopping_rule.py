@@ -1,0 +1,170 @@
+"""When sampling ends by itself: a function of the first draws of all chains, equally many of each.
+
+The rule is asked at check points, numbers of draws n_1 < n_2 < ... that are fixed before the run. At n_k it sees
+exactly the first n_k draws of every chain, and if it ends the run, the result has exactly these draws. Chains are not
+synchronized for that: they run on out of step, and n_k is looked at when the slowest of them has passed it.
+
+Why this does not favour fast chains: a chain's speed (the length of its trajectories, which depends on where it is) and
+the speed of threads decide *when* n_k is looked at, but neither what is looked at nor what is kept. A run that ended
+when some total of draws were made, or that kept what each chain had when time was up, would have more draws of chains
+that were in cheap regions; this one has n_k of each, whatever they cost. So a draw of it has the distribution that the
+n-th draw of a chain has, but for one thing: any rule that looks at draws and then decides whether to go on is optional
+stopping. It could be biased, by stopping when a mean happens to be high, for example. Conditions on R-hat and on
+effective sample sizes see how far chains agree and how far draws depend on each other, and hardly where they are, so
+the bias is small.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
+from batchnuts.mcmc.running_diagnostics import MINIMUM_DRAWS, running_diagnostics
+from batchnuts.mcmc.superchains import superchain_of
+from batchnuts.mcmc.until import Until
+
+GROWTH = 1.25
+"""Of check points: with 1.25, all of them together cost five times the last one at most, and a run makes at most a
+quarter more draws than it needs."""
+
+ESS_DRAWS = 10
+"""With fewer draws, halves of chains have too few lags: the estimate then ignores autocorrelation, and is too high."""
+
+VALUES_AT_ONCE = 200_000
+"""Of coefficients that are looked at together. Most checks fail, and most of these at the first such part, which
+begins with the coefficient that was worst at the last check point."""
+
+WORDS = {"ess_bulk": "bulk ESS", "ess_tail": "tail ESS"}
+"""Conditions on effective sample sizes, in messages."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the rule says at a check point."""
+
+    reason: str | None
+    """Why sampling ends; None: it goes on."""
+    worst: int = 0
+    """The coefficient that is furthest from a condition, among those that were looked at."""
+    missing: str = ""
+    """Which condition does not hold of it, if any, in words."""
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """The conditions of `until` on coefficients of these names, for chains that form so many superchains."""
+
+    until: Until
+    names: tuple[str, ...]
+    chains: int
+    superchains: int
+    may_be_constant: tuple[bool, ...] = ()
+    """Of which coefficients (none, if empty) one that is the same in all draws, or is not finite, is left out."""
+
+    @property
+    def nested(self) -> bool:
+        """Whether chains form superchains: R-hat is the nested one then."""
+        return 1 < self.superchains < self.chains
+
+    @property
+    def first_point(self) -> int:
+        """With fewer draws the conditions cannot be told."""
+        return ESS_DRAWS if set(WORDS) & set(self.until.conditions) else MINIMUM_DRAWS
+
+    def check_points(self, max_draws: int) -> tuple[int, ...]:
+        """The numbers of draws of each chain at which the rule is asked; the last one is `max_draws`.
+
+        They grow by GROWTH, and are even, so that both halves of a chain have all its draws.
+        """
+        points = [self.first_point]
+        while points[-1] < max_draws:
+            points.append(2 * math.ceil(points[-1] * GROWTH / 2))
+        return (*(point for point in points if point < max_draws), max_draws)
+
+    def decide(self, draws: NDArray[Any], gradients: int = 0, likely: int = 0) -> Decision:
+        """Whether sampling ends with these draws [chains, draws, coefficients], which took so many gradients.
+
+        Nothing but the arguments decides. likely: the coefficient that is looked at first, `worst` of the last
+        decision; it saves time, and changes no reason.
+        """
+        each = f"after {draws.shape[1]} draws of each chain"
+        decision = Decision(None, likely)
+        if self.until.conditions:
+            decision = self._first_missing(draws, likely)
+            if not decision.missing:
+                return replace(decision, reason=f"{self._met()} {each}")
+        limit = self.until.gradients
+        if limit is not None and gradients >= limit:
+            return replace(decision, reason=f"the draws took {gradients:.4g} gradients (limit {limit:.4g}) {each}")
+        return decision
+
+    def _met(self) -> str:
+        """That all conditions hold, in words."""
+        asked = self.until.parameters
+        who = f"{', '.join(asked)} {'has' if len(asked) == 1 else 'have'}" if asked else "all parameters have"
+        said = [f"{WORDS[name]} >= {getattr(self.until, name):g}" for name in self.until.conditions if name in WORDS]
+        if self.until.rhat is not None:
+            said.append(f"{'nested ' * self.nested}R-hat < {self.until.rhat:g}")
+        return f"{who} {' and '.join(filter(None, [', '.join(said[:-1]), said[-1]]))}"
+
+    def _first_missing(self, draws: NDArray[Any], likely: int) -> Decision:
+        """The worst coefficient of the first part of them that has one of which a condition does not hold, and which;
+        nothing is missing where all hold of all."""
+        chains, length, count = draws.shape
+        if length < self.first_point:
+            return Decision(None, likely, f"{length} draws of each chain are too few to tell")
+        conditions = self.until.conditions
+        order = np.roll(np.arange(count), -likely)
+        width = max(1, VALUES_AT_ONCE // (chains * length))
+        for start in range(0, count, width):
+            part = order[start : start + width]
+            found = self._statistics(draws[:, :, part])
+            short = np.stack([self._shortfall(name, found[name], length) for name in conditions])
+            if self.may_be_constant:
+                short[:, np.isnan(found[conditions[0]]) & np.array(self.may_be_constant)[part]] = -np.inf
+            if (short > 0).any():
+                which, at = np.unravel_index(short.argmax(), short.shape)
+                name, condition = self.names[part[at]], conditions[which]
+                return Decision(None, int(part[at]), self._said(name, condition, found[condition][at], length))
+        return Decision(None, likely)
+
+    def _statistics(self, draws: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+        """By condition, of each coefficient."""
+        conditions = self.until.conditions
+        if "rhat" in conditions and not self.nested:
+            found = running_diagnostics(draws, [*conditions, "r_hat"])
+            return {**found, "rhat": found["r_hat"]}
+        found = running_diagnostics(draws, conditions)
+        if "rhat" in conditions:
+            found["rhat"] = nested_rhat(draws, superchain_of(self.chains, self.superchains))
+        return found
+
+    def _wanted(self, condition: str, draws: int) -> float:
+        """The bound of a statistic: the least for sizes, what it must be below for R-hat."""
+        wanted = float(getattr(self.until, condition))
+        if condition == "rhat" and self.nested:
+            return limit_of(wanted, self.chains / self.superchains, draws)
+        return wanted
+
+    def _shortfall(self, condition: str, found: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
+        """How far each coefficient is from a condition; above 0 where it does not hold."""
+        wanted = self._wanted(condition, draws)
+        if condition == "rhat":
+            short = np.maximum(found - wanted, np.where(found < wanted, -np.inf, np.finfo(float).tiny))
+        else:
+            short = np.log(wanted / found)
+        return np.where(np.isnan(found), np.inf, short)
+
+    def _said(self, name: str, condition: str, found: float, draws: int) -> str:
+        """That a condition does not hold of a coefficient, in words."""
+        wanted = self._wanted(condition, draws)
+        if np.isnan(found):
+            return f"{name} did not move, or is not finite"
+        if condition == "rhat":
+            return f"{'nested ' * self.nested}R-hat of {name} is {found:.4f} (wanted below {wanted:.4f})"
+        return f"{WORDS[condition]} of {name} is {found:.0f} (wanted {wanted:g})"

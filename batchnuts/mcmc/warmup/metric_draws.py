@@ -1,0 +1,66 @@
+"""Draws of a warmup window with the gradients there, from which the metric is estimated.
+
+Chains do not record gradients: buffers would be twice as large. So they are evaluated again, at some of the draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_DRAWS = 2048
+"""That an estimate takes, or one of each chain where there are more: gradients are evaluated for them."""
+
+MOST_OF_A_CHAIN = 200
+"""More draws of a chain in one window are hardly worth their gradients: neighbours are correlated."""
+
+
+@dataclass(frozen=True, eq=False)
+class DrawsWithGradients:
+    """Some draws of each chain: arrays [chains, k, dimension], of which those in `valid` [chains, k] are draws."""
+
+    positions: NDArray[Any]
+    gradients: NDArray[Any]
+    """Of the log-density, at the positions."""
+    valid: NDArray[np.bool_]
+    useful: int
+    """Gradients that were evaluated at draws."""
+    evaluated: int
+    """All that were evaluated."""
+
+    def of(self, chains: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Positions and gradients [n, dimension] of the draws of some chains, by number or mask."""
+        valid = self.valid[chains]
+        return self.positions[chains][valid], self.gradients[chains][valid]
+
+
+def draws_with_gradients(
+    positions: NDArray[Any],
+    first: NDArray[Any],
+    done: NDArray[Any],
+    last_gradients: NDArray[Any],
+    gradients_at: Callable[[NDArray[Any]], NDArray[Any]],
+) -> DrawsWithGradients:
+    """Of the draws [chains, transitions, dimension] of a window some of each chain, evenly spaced, the last one too.
+
+    Each chain has `done` [chains] draws there, of which those from number `first` [chains] on count. last_gradients
+    [chains, dimension]: those at the last draws, which are known. gradients_at: of positions [chains, dimension], so
+    that one compiled program serves all; where a chain has fewer draws than others take part, its last one is evaluated
+    again, which is not useful.
+    """
+    chains = len(positions)
+    there = done - first  # [chains]
+    most = max(1, min(int(there.max(initial=0)), MOST_DRAWS // chains, MOST_OF_A_CHAIN))
+    count = np.minimum(there, most)
+    place = np.arange(most)
+    valid = place < count[:, None]
+    back = np.where(valid, place * there[:, None] // np.maximum(count, 1)[:, None], 0)
+    rows = np.maximum(done[:, None] - 1 - back, 0)  # the last one first
+    chosen = positions[np.arange(chains)[:, None], rows]
+    gradients = [last_gradients, *(gradients_at(chosen[:, i]) for i in range(1, most))]
+    useful = int(valid[:, 1:].sum())
+    return DrawsWithGradients(chosen, np.stack(gradients, axis=1), valid, useful, chains * (most - 1))

@@ -1,0 +1,136 @@
+"""Nested R-hat against the paper's formulas in loops, and on draws of which it is known whether they have converged."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from batchnuts.mcmc import nested_rhat as module
+from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
+from batchnuts.mcmc.rank_normal import folded, rank_normal
+from batchnuts.mcmc.superchains import superchain_of
+
+
+def by_the_paper(draws: np.ndarray, superchain: np.ndarray) -> float:
+    """Of one coefficient [chains, draws]: the sums of section 2.2, one by one."""
+    numbers = sorted(set(superchain.tolist()))
+    length = draws.shape[1]
+    of_superchains, within = [], []
+    for k in numbers:
+        chains = [draws[m] for m in range(len(draws)) if superchain[m] == k]
+        means = [sum(chain) / length for chain in chains]
+        of_superchains.append(sum(means) / len(means))
+        between = sum((m - of_superchains[-1]) ** 2 for m in means) / (len(means) - 1) if len(means) > 1 else 0.0
+        spread = 0.0
+        if length > 1:
+            spread = sum(sum((x - m) ** 2 for x in c) / (length - 1) for c, m in zip(chains, means, strict=True))
+        within.append(between + spread / len(chains))
+    mean = sum(of_superchains) / len(numbers)
+    of_all = sum((m - mean) ** 2 for m in of_superchains) / (len(numbers) - 1)
+    return math.sqrt(1 + of_all / (sum(within) / len(within)))
+
+
+def scores(values: np.ndarray) -> np.ndarray:
+    """Of one coefficient, by SciPy."""
+    ranks = stats.rankdata(values).reshape(values.shape)
+    return np.asarray(stats.norm.ppf((ranks - 3 / 8) / (values.size + 1 / 4)))
+
+
+@pytest.mark.parametrize(("count", "each", "length"), [(4, 3, 5), (2, 1, 6), (5, 4, 1), (3, 2, 2), (16, 4, 10)])
+def test_it_is_what_the_paper_defines(count: int, each: int, length: int) -> None:
+    """Of the draws, of their normal scores and of those of the folded draws, the largest; chains in any order."""
+    rng = np.random.default_rng(count)
+    draws = rng.standard_t(3, size=(count * each, length, 3)).round(1)  # with ties
+    superchain = rng.permutation(np.repeat(np.arange(count) * 3 - 1, each))
+    found = nested_rhat(draws, superchain)
+    for at in range(3):
+        one = draws[:, :, at]
+        kinds = (one, scores(one), scores(np.abs(one - np.median(one))))
+        assert found[at] == pytest.approx(max(by_the_paper(kind, superchain) for kind in kinds), rel=1e-12)
+
+
+def test_normal_scores_are_those_of_scipy() -> None:
+    rows = np.random.default_rng(0).normal(size=(4, 37))
+    rows[1], rows[2] = rows[1].round(1), 0.0
+    for row, found in zip(rows, rank_normal(rows), strict=True):
+        np.testing.assert_allclose(found, scores(row), rtol=1e-13, atol=1e-13)
+    np.testing.assert_array_equal(folded(rows)[0], np.abs(rows[0] - np.median(rows[0])))
+
+
+@pytest.mark.parametrize(("each", "length"), [(16, 1), (64, 1), (16, 4)])
+def test_at_stationarity_its_square_exceeds_one_by_one_over_the_draws_of_a_superchain(each: int, length: int) -> None:
+    """Of independent draws, in expectation, about, which the limit allows for."""
+    values = np.random.default_rng(each).normal(size=(2000, 16 * each, length))
+    excess = module._nested(values, np.full(16, each)) ** 2 - 1
+    error = excess.std(ddof=1) / np.sqrt(len(excess))
+    # variances within chains are of all but one degree of freedom, and those between chains have the noise of means
+    expected = 1 / each if length == 1 else 1 / (each * (length + 1))
+    assert abs(excess.mean() - expected) < 4 * error
+    assert limit_of(1.01, each, length) ** 2 == pytest.approx(1.01**2 + 1 / (each * length))
+    assert (np.sqrt(1 + excess) < limit_of(1.01, each, length)).mean() > 0.75
+
+
+def test_superchains_of_different_sizes() -> None:
+    """As when a run ended before all chains had begun; a superchain of one chain has no variance between chains."""
+    draws = np.random.default_rng(0).normal(size=(7, 50, 2))
+    assert (nested_rhat(draws, np.array([0, 1, 2, 0, 1, 2, 0])) < 1.1).all()
+    assert np.isfinite(nested_rhat(draws[:, :1], superchain_of(7, 5))).all()
+
+
+SUPERCHAINS = superchain_of(64, 16)
+
+
+def stationary(draws: int = 20) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(64, draws, 2))
+
+
+def shifted(draws: int) -> np.ndarray:
+    """Superchains have not forgotten where they started, by half a standard deviation."""
+    starts = np.random.default_rng(2).normal(size=16)
+    return stationary(draws) + 0.5 * starts[SUPERCHAINS][:, None, None]
+
+
+def spread(draws: int) -> np.ndarray:
+    """Half of the superchains have half of the spread."""
+    return stationary(draws) * np.where(SUPERCHAINS % 2, 0.5, 1.0)[:, None, None]
+
+
+def far(draws: int) -> np.ndarray:
+    """One chain of 64 is far away, which ranks hardly see."""
+    values = stationary(draws)
+    values[5] += 1000.0
+    return values
+
+
+@pytest.mark.parametrize("failure", [shifted, spread, far])
+def test_failures_are_seen(failure: Any) -> None:
+    limit = limit_of(1.01, 4, 200)
+    assert (nested_rhat(stationary(200), SUPERCHAINS) < limit).all()
+    assert (nested_rhat(failure(200), SUPERCHAINS) > limit).all()
+
+
+def test_starts_that_are_not_forgotten_are_seen_in_one_draw_of_each_chain() -> None:
+    draws = np.random.default_rng(3).normal(size=(2048, 1, 20))
+    superchain = superchain_of(2048, 16)
+    limit = limit_of(1.01, 128, 1)
+    assert (nested_rhat(draws, superchain) < limit).all()
+    starts = np.random.default_rng(4).normal(size=(16, 20))
+    assert (nested_rhat(draws + 0.4 * starts[superchain][:, None], superchain) > limit).all()
+
+
+def test_what_has_no_value() -> None:
+    draws = stationary(4)
+    draws[:, :, 0] = 3.0
+    assert np.isnan(nested_rhat(draws, SUPERCHAINS)).tolist() == [True, False]
+    draws[0, 0, 0] = np.inf
+    assert np.isnan(nested_rhat(draws, SUPERCHAINS)[0])
+    stuck = np.repeat(np.arange(4.0), 2)[:, None, None]
+    assert nested_rhat(stuck, np.repeat(np.arange(4), 2))[0] == np.inf
+    with pytest.raises(ValueError, match="found 1 superchains of 64 to 64 chains with 4 draws"):
+        nested_rhat(draws, np.zeros(64, int))
+    with pytest.raises(ValueError, match="or two draws of each chain; found 64 superchains of 1 to 1 chains with 1"):
+        nested_rhat(draws[:, :1], np.arange(64))

@@ -1,0 +1,288 @@
+"""The rule by which sampling ends: which conditions hold of which draws, what is said, and when it is asked."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchnuts.autobatch import ops
+from batchnuts.mcmc import stopping_rule
+from batchnuts.mcmc.chain_program import Record, empty_records
+from batchnuts.mcmc.check_points import CheckPoints, Ended
+from batchnuts.mcmc.diagnostics import diagnose
+from batchnuts.mcmc.engine import default_engine
+from batchnuts.mcmc.execution.runner import Counts
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.natural_parameters import NaturalParameters, natural_parameters
+from batchnuts.mcmc.nested_rhat import nested_rhat
+from batchnuts.mcmc.parameters import positive, real
+from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.stopping_rule import StoppingRule
+from batchnuts.mcmc.superchains import superchain_of
+from batchnuts.mcmc.until import Until
+from batchnuts.settings.schema import SettingsError
+
+NAMES = ("mu", "tau", "theta[0]", "theta[1]")
+CHAINS = 16
+
+
+def rule(superchains: int = CHAINS, **until: Any) -> StoppingRule:
+    return StoppingRule(Until(**until), NAMES, CHAINS, superchains)
+
+
+def draws(length: int = 40, seed: int = 0) -> np.ndarray:
+    """[chains, draws, coefficients]: `tau` moves slowly, and its chains disagree."""
+    values = np.random.default_rng(seed).normal(size=(CHAINS, length, 4))
+    values[:, :, 1] = values[:, :, 1].cumsum(axis=1) / np.sqrt(length)
+    return values
+
+
+FOUND = diagnose(draws(), NAMES).columns
+
+
+@pytest.mark.parametrize("max_draws", [1, 4, 5, 10, 11, 100, 10_000])
+@pytest.mark.parametrize("until", [{"ess_bulk": 400}, {"rhat": 1.01}, {"gradients": 1e6}], ids=str)
+def test_check_points_grow_by_a_quarter(max_draws: int, until: dict[str, float]) -> None:
+    points = rule(**until).check_points(max_draws)
+    assert points[-1] == max_draws
+    assert list(points) == sorted(set(points))
+    assert all(point % 2 == 0 for point in points[:-1])
+    first = 10 if "ess_bulk" in until else 4
+    assert points[0] == min(first, max_draws)
+    for one, other in itertools.pairwise(points[:-1]):
+        assert 1.25 * one <= other < 1.25 * one + 2
+    # no check point depends on how many more there may be
+    assert rule(**until).check_points(10 * max_draws)[: len(points) - 1] == points[:-1]
+
+
+def just(name: str, at: int, factor: float) -> float:
+    return float(FOUND[name][at] * factor)
+
+
+@pytest.mark.parametrize(
+    ("until", "missing"),
+    [
+        ({"ess_bulk": just("ess_bulk", 1, 0.999)}, ""),
+        ({"ess_bulk": just("ess_bulk", 1, 1.001)}, "bulk ESS of tau is"),
+        ({"ess_tail": just("ess_tail", 1, 0.999)}, ""),
+        ({"ess_tail": just("ess_tail", 1, 1.001)}, "tail ESS of tau is"),
+        ({"rhat": just("r_hat", 1, 1.0001)}, ""),
+        ({"rhat": just("r_hat", 1, 0.9999)}, "R-hat of tau is"),
+        ({"rhat": just("r_hat", 1, 1.0)}, "R-hat of tau is"),
+        ({"ess_bulk": 1, "ess_tail": 1, "rhat": 100}, ""),
+        ({"ess_bulk": 1, "ess_tail": 1e6, "rhat": 100}, "tail ESS of"),
+        ({"ess_bulk": 1, "rhat": 1.0001}, "R-hat of tau is"),
+        ({"ess_bulk": 1e6, "rhat": 100}, "bulk ESS of"),
+    ],
+)
+def test_all_conditions_that_are_set_must_hold_of_all_parameters(until: dict[str, float], missing: str) -> None:
+    decision = rule(**until).decide(draws())
+    assert (decision.reason is None) is bool(missing)
+    assert decision.missing.startswith(missing)
+    if not missing:
+        assert decision.reason is not None
+        assert decision.reason.startswith("all parameters have ")
+        assert decision.reason.endswith(" after 40 draws of each chain")
+
+
+@pytest.mark.parametrize("superchains", [1, 4, CHAINS])
+def test_nested_rhat_decides_where_chains_form_superchains(superchains: int) -> None:
+    values = draws()
+    if superchains == 4:
+        found = nested_rhat(values, superchain_of(CHAINS, 4))
+        worst, name = float(found.max()), f"nested R-hat of {NAMES[int(found.argmax())]}"
+        allowed = np.sqrt(worst**2 - 1 / (4 * 40))
+    else:
+        worst, name, allowed = float(FOUND["r_hat"][1]), "R-hat of tau", float(FOUND["r_hat"][1])
+    said = rule(superchains, rhat=allowed * 0.9999).decide(values).missing
+    assert said.startswith(f"{name} is {worst:.4f}")
+    reason = rule(superchains, rhat=allowed * 1.0001).decide(values).reason
+    assert reason is not None
+    assert ("nested R-hat <" in reason) is (superchains == 4)
+
+
+def test_gradients_end_sampling_in_any_case() -> None:
+    """At a check point too; it is said what was missing."""
+    both = rule(ess_bulk=1e6, gradients=1000)
+    assert both.decide(draws(), 999).reason is None
+    decision = both.decide(draws(), 1000)
+    assert decision.reason == "the draws took 1000 gradients (limit 1000) after 40 draws of each chain"
+    assert decision.missing.startswith("bulk ESS of")
+    assert rule(gradients=1000).decide(draws(), 2000).reason is not None
+    assert rule(gradients=1000).decide(draws(), 2).reason is None
+
+
+def test_few_draws_are_too_few_to_tell() -> None:
+    """Of 8 draws no autocorrelation is estimated, and ArviZ's effective size is larger than the number of draws."""
+    assert rule(ess_bulk=1).decide(draws(8)).missing == "8 draws of each chain are too few to tell"
+    assert rule(ess_bulk=1).decide(draws(10)).reason is not None
+    assert rule(rhat=99.0).decide(draws(4)).reason is not None
+    assert rule(rhat=99.0).decide(draws(2)).reason is None
+
+
+def test_what_does_not_move_is_never_enough_unless_it_may_be_constant() -> None:
+    values = draws()
+    values[:, :, 2] = 1.0
+    assert rule(ess_bulk=1).decide(values).missing == "theta[0] did not move, or is not finite"
+    for at in (2, 3):
+        may_be = tuple(i == at for i in range(4))
+        decision = StoppingRule(Until(ess_bulk=1, rhat=99.0), NAMES, CHAINS, 4, may_be).decide(values)
+        assert (decision.reason is not None) is (at == 2)
+
+
+@pytest.mark.parametrize("at_once", [1, 640, 1300, 10**9])
+def test_the_order_in_which_parameters_are_looked_at_changes_no_reason(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping_rule, "VALUES_AT_ONCE", at_once)
+    for until in ({"ess_bulk": just("ess_bulk", 1, 1.001)}, {"ess_bulk": just("ess_bulk", 1, 0.999), "rhat": 99.0}):
+        decisions = [rule(**until).decide(draws(), likely=likely) for likely in range(4)]
+        assert len({decision.reason for decision in decisions}) == 1
+        if decisions[0].reason is None:
+            assert {decision.worst for decision in decisions} == {1}
+
+
+def test_a_check_that_fails_again_looks_at_one_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping_rule, "VALUES_AT_ONCE", 1)
+    seen = []
+    whole = StoppingRule._statistics
+    monkeypatch.setattr(StoppingRule, "_statistics", lambda self, part: seen.append(part) or whole(self, part))
+    assert rule(ess_bulk=just("ess_bulk", 1, 1.001)).decide(draws(), likely=1).worst == 1
+    assert len(seen) == 1
+
+
+# ---- which parameters ------------------------------------------------------------------------------------------------
+
+PARAMETERS = NaturalParameters(NAMES, lambda position: 10 * position, (False,) * 4)
+
+
+def of_model(asked: list[str] | None) -> NaturalParameters:
+    """A model of `mu`, `tau` above 0 and `theta`, which generates `theta2` and `one`, from whole names to elements."""
+
+    def density(values: Any) -> Any:
+        return -0.5 * values["mu"] ** 2 - values["tau"] - 0.5 * ops.sum(values["theta"] ** 2)
+
+    def generated(values: Any) -> Any:
+        return {"square": values["theta"] ** 2, "one": ops.exp(0.0 * values["mu"])}
+
+    model = Model.from_function(
+        density,
+        variables={"mu": real(), "tau": positive(), "theta": real(2)},
+        dtype="float64",
+        generated=generated,
+        dims={"square": ["side"]},
+        coords={"side": ["left", "right"]},
+    )
+    execution = ExecutionSettings(backend="numpy")
+    return natural_parameters(model, default_engine(model), execution, 0, asked, "until.parameters")
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        (None, ["mu", "tau", "theta[0]", "theta[1]"]),
+        (["mu"], ["mu"]),
+        (["theta"], ["theta[0]", "theta[1]"]),
+        (["theta[1]", "tau"], ["tau", "theta[1]"]),
+        (["theta", "theta[0]"], ["theta[0]", "theta[1]"]),
+        (["square", "mu"], ["mu", "square[left]", "square[right]"]),
+        (["square[right]", "one"], ["one", "square[right]"]),
+    ],
+)
+def test_parameters_are_named_whole_or_by_element(asked: list[str] | None, taken: list[str]) -> None:
+    found = of_model(asked)
+    assert found.names == tuple(taken)
+    position = np.array([[0.5, 0.3, -1.0, 2.0], [-0.5, 0.0, 3.0, 4.0]])
+    expected = {
+        "mu": position[:, 0],
+        "tau": np.exp(position[:, 1]),
+        "theta[0]": position[:, 2],
+        "theta[1]": position[:, 3],
+        "square[left]": position[:, 2] ** 2,
+        "square[right]": position[:, 3] ** 2,
+        "one": np.ones(2),
+    }
+    np.testing.assert_allclose(found.values(position), np.stack([expected[name] for name in taken], axis=1))
+    assert found.may_be_constant == tuple(name.startswith(("square", "one")) for name in taken)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["nu"], "until.parameters: found 'nu', which is no parameter of the model; did you mean 'mu'?"),
+        (["theta[7]"], "found 'theta[7]', which is no parameter of the model; did you mean 'theta"),
+        (["qqqqq"], "found 'qqqqq', which is no parameter of the model; expected some of mu, tau, theta, one, square"),
+    ],
+)
+def test_unknown_parameters_are_refused(asked: list[str], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        of_model(asked)
+    assert message in str(caught.value)
+
+
+# ---- the check points of a run ---------------------------------------------------------------------------------------
+
+
+class Chains:
+    """A runner whose chains have come so far; it notes what is asked of it."""
+
+    def __init__(self, positions: np.ndarray) -> None:
+        self.positions = positions
+        self.done = 0
+        self.wanted: list[int] = []
+
+    def watch(self, transitions: int) -> None:
+        self.wanted.append(transitions)
+
+    def recorded(self, transitions: int) -> Record | None:
+        if self.done < transitions:
+            return None
+        zero = empty_records(transitions, 4, "float64")
+        many = Record(*(np.stack([array] * CHAINS) for array in zero))
+        return many._replace(position=self.positions[:, :transitions], n_steps=np.ones((CHAINS, transitions), int))
+
+
+def looked(steps: list[int], until: dict[str, Any], max_draws: int = 100, spent: float = 0.0) -> tuple[Any, Chains]:
+    """What came of looking when all chains had made so many draws, one after another."""
+    runner = Chains(draws(max_draws))
+    checks = CheckPoints(rule(**until), PARAMETERS, max_draws)
+    for done in steps:
+        runner.done = done
+        if checks.look(runner, Counts(complete=done), spent):  # type: ignore[arg-type]
+            break
+    return checks.ended, runner
+
+
+@pytest.mark.parametrize("steps", [[100], [7, 100], list(range(101)), [30, 31, 32, 99, 100]], ids=len)
+@pytest.mark.parametrize("until", [{"ess_bulk": 40.0}, {"rhat": 1.9}, {"gradients": 640.0}], ids=str)
+def test_how_far_chains_are_when_they_are_looked_at_changes_nothing(steps: list[int], until: dict[str, float]) -> None:
+    ended, _ = looked(steps, until)
+    expected, runner = looked(list(range(101)), until)
+    assert ended == expected
+    assert isinstance(ended, Ended)
+    assert 4 <= ended.draws < 100
+    assert runner.wanted[-1] == 0
+    points = rule(**until).check_points(100)
+    assert set(runner.wanted[:-1]) == {point for point in points if point <= ended.draws}
+
+
+def test_the_limit_on_seconds() -> None:
+    """Once every chain has a draw, and at any number of them."""
+    until = {"ess_bulk": 1e6, "seconds": 5.0}
+    assert looked([0, 0], until, spent=9.0)[0] is None
+    assert looked([3, 13], until, spent=4.9)[0] is None
+    ended, _ = looked([0, 13], until, spent=5.1)
+    assert ended.draws == 13
+    assert ended.reason.startswith("sampling took 5.1 s (limit 5 s) after 13 draws of each chain; bulk ESS of")
+    assert looked([0, 13], {"seconds": 5.0}, spent=5.1)[0].reason.endswith("after 13 draws of each chain")
+
+
+def test_at_the_maximum_of_draws_it_is_said_what_is_missing() -> None:
+    ended, _ = looked([5, 37], {"ess_bulk": 1e6}, max_draws=37)
+    assert ended.draws == 37
+    assert ended.reason.startswith("all 37 draws of each chain were made (sampler.draws); bulk ESS of ")
+    ended, _ = looked([37], {"ess_bulk": 1.0}, max_draws=37)
+    assert ended.reason == "all parameters have bulk ESS >= 1 after 10 draws of each chain"
