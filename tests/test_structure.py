@@ -54,7 +54,9 @@ WITHIN_EXPERIMENTS = (
     ("samplers",),
     ("vectorizers",),
     ("posterior_checks",),
+    ("time_to_answer",),
     (
+        "answer",
         "benchmark",
         "figure6",
         "figure7",

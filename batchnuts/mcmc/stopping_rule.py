@@ -16,6 +16,7 @@ the bias is small.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,8 +37,7 @@ ESS_DRAWS = 10
 """With fewer draws, halves of chains have too few lags: the estimate then ignores autocorrelation, and is too high."""
 
 VALUES_AT_ONCE = 200_000
-"""Of coefficients that are looked at together. Most checks fail, and most of these at the first such part, which
-begins with the coefficient that was worst at the last check point."""
+"""Of coefficients that are looked at together."""
 
 WORDS = {"ess_bulk": "bulk ESS", "ess_tail": "tail ESS"}
 """Conditions on effective sample sizes, in messages."""
@@ -118,12 +118,12 @@ class StoppingRule:
         chains, length, count = draws.shape
         if length < self.first_point:
             return Decision(None, likely, f"{length} draws of each chain are too few to tell")
-        conditions = self.until.conditions
         order = np.roll(np.arange(count), -likely)
         width = max(1, VALUES_AT_ONCE // (chains * length))
-        for start in range(0, count, width):
-            part = order[start : start + width]
-            found = self._statistics(draws[:, :, part])
+        # most checks fail, and most of these because of the coefficient that was worst at the last one
+        parts = [order[:1], *(order[start : start + width] for start in range(1, count, width))]
+        for part, conditions in itertools.product(parts, self._together()):
+            found = self._statistics(draws[:, :, part], conditions)
             short = np.stack([self._shortfall(name, found[name], length) for name in conditions])
             if self.may_be_constant:
                 short[:, np.isnan(found[conditions[0]]) & np.array(self.may_be_constant)[part]] = -np.inf
@@ -133,16 +133,20 @@ class StoppingRule:
                 return Decision(None, int(part[at]), self._said(name, condition, found[condition][at], length))
         return Decision(None, likely)
 
-    def _statistics(self, draws: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    def _together(self) -> list[tuple[str, ...]]:
+        """The conditions, those together that share what they are computed from; nested R-hat shares nothing."""
+        sizes = tuple(name for name in self.until.conditions if name in WORDS)
+        rhat = ("rhat",) * ("rhat" in self.until.conditions)
+        return [part for part in ((sizes, rhat) if self.nested else (sizes + rhat,)) if part]
+
+    def _statistics(self, draws: NDArray[Any], conditions: tuple[str, ...]) -> dict[str, NDArray[np.float64]]:
         """By condition, of each coefficient."""
-        conditions = self.until.conditions
-        if "rhat" in conditions and not self.nested:
-            found = running_diagnostics(draws, [*conditions, "r_hat"])
-            return {**found, "rhat": found["r_hat"]}
-        found = running_diagnostics(draws, conditions)
-        if "rhat" in conditions:
-            found["rhat"] = nested_rhat(draws, superchain_of(self.chains, self.superchains))
-        return found
+        if "rhat" not in conditions:
+            return running_diagnostics(draws, conditions)
+        if self.nested:
+            return {"rhat": nested_rhat(draws, superchain_of(self.chains, self.superchains))}
+        found = running_diagnostics(draws, [*conditions, "r_hat"])
+        return {**found, "rhat": found["r_hat"]}
 
     def _wanted(self, condition: str, draws: int) -> float:
         """The bound of a statistic: the least for sizes, what it must be below for R-hat."""

@@ -172,7 +172,7 @@ class PosteriorsConfig:
     def task(self, curve: str, problem: str, size: int) -> Task:
         """The task at one point."""
         settings, config, options = self.problems[problem], self.configs[problem], self.options(curve, problem)
-        changes = overrides_of(_merged(self.run.settings, settings.settings))
+        changes = overrides_of(merged(self.run.settings, settings.settings))
         transitions = config.sampler.warmup.transitions
         resolved = config.resolved()
         del resolved["output"], resolved["execution"]
@@ -223,13 +223,13 @@ def overrides_of(settings: Mapping[str, Any], path: str = "") -> list[str]:
     return found
 
 
-def _merged(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+def merged(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
     """Nested mappings; where both have a key, the second's value."""
-    merged = dict(first)
+    both = dict(first)
     for key, value in then.items():
-        known = merged.get(key)
-        merged[key] = _merged(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
-    return merged
+        known = both.get(key)
+        both[key] = merged(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return both
 
 
 def load_posteriors(name: str, overrides: Sequence[str] = (), *, quick: bool = False) -> PosteriorsConfig:
@@ -276,11 +276,11 @@ def _check_problems(
         for curve, options in target.options.items():
             refer(f"{path}.options.{curve}", curve, curves, origin, problems)
             if curve in curves:
-                merged = {**curves[curve].options, **options}
+                whole = {**curves[curve].options, **options}
                 schema = REGISTRY[curves[curve].sampler].options
-                check_section(f"{path}.options.{curve}", merged, schema, origin, problems)
+                check_section(f"{path}.options.{curve}", whole, schema, origin, problems)
         try:
-            configs[name] = load_config(target.config, overrides_of(_merged(run.settings, target.settings)))
+            configs[name] = load_config(target.config, overrides_of(merged(run.settings, target.settings)))
         except ConfigError as error:
             problems.append(f"{origin(f'{path}.config')}{path}.config: {target.config} with its settings: {error}")
     return configs

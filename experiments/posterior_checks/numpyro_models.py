@@ -1,25 +1,22 @@
 """The packaged models in NumPyro, written as its users would, from the mathematics at the top of each `models/NAME.py`.
 
 Sites are called as our parameters are. A function's arguments are the data and the options of our model of the same
-name: `arguments` finds them. This module imports NumPyro; only processes that sample with it import this.
+name: `arguments` finds them. This module imports NumPyro, and nothing of ours, so that a process that samples with it
+starts as soon as a user's would.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
-
-from batchnuts.mcmc.model import Model
-from batchnuts.models.gaussian_process import JITTER
 
 sample, deterministic, plate = numpyro.sample, numpyro.deterministic, numpyro.plate
 Array = Any
@@ -98,13 +95,13 @@ def stochastic_volatility(y: Array) -> None:
     sample("y", dist.Normal(0, jnp.exp(h / 2)).to_event(1), obs=y)
 
 
-def gaussian_process(x: Array, y: Array, dtype: str) -> None:
+def gaussian_process(x: Array, y: Array, jitter: float) -> None:
     """With the same jitter as ours, which is part of the model."""
     length = sample("length", dist.InverseGamma(5, 5))
     amplitude = sample("amplitude", dist.HalfNormal(2))
     noise = sample("noise", dist.HalfNormal(1))
     kernel = amplitude**2 * jnp.exp(-0.5 * ((x[:, None] - x) / length) ** 2)
-    covariance = kernel + (noise**2 + JITTER[dtype] * amplitude**2) * jnp.eye(len(x))
+    covariance = kernel + (noise**2 + jitter * amplitude**2) * jnp.eye(len(x))
     sample("y", dist.MultivariateNormal(jnp.zeros(len(x)), covariance), obs=y)
 
 
@@ -182,9 +179,6 @@ MODELS: dict[str, Callable[..., None]] = {
 """By the name of the packaged model."""
 
 
-def arguments(function: Callable[..., None], options: Any, model: Model) -> dict[str, Any]:
-    """What a function of this module is called with: data of the model, and options, by the names of its arguments."""
-    known = dict(options)
-    for data in (model.constant_data, model.observed_data):
-        known |= {name: np.asarray(array) for name, (_, array) in data.items()}
-    return {name: known[name] for name in inspect.signature(function).parameters}
+def arguments(function: Callable[..., None], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a function of this module is called with, of what `model_inputs.inputs_of` gives."""
+    return {name: inputs[name] for name in inspect.signature(function).parameters}

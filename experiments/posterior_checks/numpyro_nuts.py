@@ -10,6 +10,7 @@ import numpy as np
 
 from batchnuts.config import RunConfig
 from batchnuts.experiments.posterior_checks.lines import lines_of_function
+from batchnuts.experiments.posterior_checks.model_inputs import inputs_of
 from batchnuts.experiments.posterior_checks.registry import NumpyroOptions
 from batchnuts.experiments.posterior_checks.task import MissingLibrary, MissingModel, Run, Sampling, Task
 from batchnuts.mcmc.model import Model
@@ -38,7 +39,7 @@ def prepare(task: Task, config: RunConfig, model: Model) -> Sampling:
     function = MODELS[name]
     data = {
         name: value.astype(options.dtype) if getattr(value, "dtype", np.dtype(int)).kind == "f" else value
-        for name, value in arguments(function, config.model, model).items()
+        for name, value in arguments(function, inputs_of(config.model, model)).items()
     }
 
     def run(seed: int) -> Run:

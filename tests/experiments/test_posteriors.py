@@ -23,6 +23,7 @@ from batchnuts.experiments.harness.task import Attempt, Preparation
 from batchnuts.experiments.posterior_checks.config import PosteriorsConfig, load_posteriors
 from batchnuts.experiments.posterior_checks.lines import lines_of_function, lines_of_model
 from batchnuts.experiments.posterior_checks.measurements import Measurement
+from batchnuts.experiments.posterior_checks.model_inputs import inputs_of
 from batchnuts.experiments.posterior_checks.moments import (
     Moment,
     Moments,
@@ -425,7 +426,7 @@ def test_numpyros_model_has_our_density(options: dict[str, Any]) -> None:
     with jax.enable_x64(True):
         settings = REGISTRY[options["name"]].options(**options, dtype="float64")
         model, function = build(settings), MODELS[options["name"]]
-        data = arguments(function, settings, model)
+        data = arguments(function, inputs_of(settings, model))
         natural, unconstrained = [], []
         for seed in range(5):
             position = model.initial_positions(np.random.default_rng(seed), 1)[0]

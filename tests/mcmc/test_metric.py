@@ -242,7 +242,7 @@ def test_the_target_is_invariant(kind: str, name: str) -> None:
         target = quartic, lambda q: tuple(np.array(x) for x in zip(*map(quartic_alone, q), strict=True))
     metric, inverse_mass = with_covariance(kind, m) if kind != "unit" else (DIAGONAL, np.ones(len(m)))
     assert_within_bands(*(checked := invariants(q, white, name)))
-    found = transitions(metric, inverse_mass, target, q, step)
+    found = transitions(metric, inverse_mass, target, q, step, backend="jax")
     assert 0.3 < found.acceptance_rate.mean() < 0.95, "the step is to be so long that weights differ"
     assert (found.position != q).any(axis=1).mean() > 0.7
     assert_within_bands(invariants(found.position, white, name)[0], checked[1])

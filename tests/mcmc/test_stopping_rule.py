@@ -149,7 +149,7 @@ def test_a_check_that_fails_again_looks_at_one_part_only(monkeypatch: pytest.Mon
     monkeypatch.setattr(stopping_rule, "VALUES_AT_ONCE", 1)
     seen = []
     whole = StoppingRule._statistics
-    monkeypatch.setattr(StoppingRule, "_statistics", lambda self, part: seen.append(part) or whole(self, part))
+    monkeypatch.setattr(StoppingRule, "_statistics", lambda self, *part: seen.append(part) or whole(self, *part))
     assert rule(ess_bulk=just("ess_bulk", 1, 1.001)).decide(draws(), likely=1).worst == 1
     assert len(seen) == 1
 

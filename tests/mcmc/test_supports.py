@@ -155,7 +155,6 @@ def test_every_library_computes_the_same(name: str, dtype: str) -> None:
         ("positive", "positive"),
         ("unit_interval", "unit_interval"),
         ("ordered", "ordered_vector"),
-        ("positive_ordered", "positive_ordered_vector"),
         ("correlation_cholesky", "corr_cholesky"),
         ("covariance_cholesky", "lower_cholesky"),
     ],

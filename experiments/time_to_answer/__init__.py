@@ -1,0 +1,1 @@
+"""Seconds from a command to an answer, for batchnuts and its peers: what `experiments/answer.py` measures."""

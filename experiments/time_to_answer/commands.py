@@ -1,0 +1,71 @@
+"""One run as a user starts it: a command, timed from its start to its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from batchnuts.autobatch import BatchnutsError
+from batchnuts.experiments.time_to_answer.search import OverLimit
+
+_TAIL = 300
+"""Characters of what a command printed last that are repeated where it fails."""
+
+
+class CommandFailed(BatchnutsError):
+    """A command ended with an exit code other than 0."""
+
+
+def run_timed(command: Sequence[str], environment: Mapping[str, str], limit: float, output: Path) -> float:
+    """Seconds that a command took. What it prints goes to the file `output`.
+
+    It stays in the session of this process, so that whoever ends that ends both. Raises OverLimit after `limit`
+    seconds, when it and all that it started are ended, and CommandFailed.
+    """
+    with output.open("w", encoding="utf-8") as stream:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, env=dict(environment)
+        )
+        try:
+            code = process.wait(timeout=limit)
+        except subprocess.TimeoutExpired as error:
+            _end(process)
+            raise OverLimit(f"not done after {limit:g} s (measurement.limit)") from error
+        seconds = time.perf_counter() - began
+    if code != 0:
+        said = output.read_text(encoding="utf-8", errors="replace").strip()
+        sys.stdout.write(said + "\n")
+        raise CommandFailed(f"it ended with code {code}: ... {' '.join(said[-_TAIL:].split())}")
+    return seconds
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for child in started:
+        if child.is_running():
+            child.kill()
+    process.wait()
+
+
+def cache_environment(folder: Path) -> dict[str, str]:
+    """Variables that keep what any of the samplers compiles in a folder.
+
+    JAX keeps nothing unless it is told to, and only what took a second to compile; here it keeps all.
+    """
+    here = str(folder.absolute())
+    return {
+        "XDG_CACHE_HOME": here,  # httpstan
+        "BATCHNUTS_CACHE": f"{here}/batchnuts",
+        "JAX_COMPILATION_CACHE_DIR": f"{here}/jax",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "PYTENSOR_FLAGS": f"base_compiledir={here}/pytensor",
+        "NUMBA_CACHE_DIR": f"{here}/numba",
+    }

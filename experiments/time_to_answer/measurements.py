@@ -1,0 +1,66 @@
+"""The measurements of times to an answer: one row for each second start of a sampler on a posterior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchnuts.experiments.harness.rows import Status
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One second start; where `status` is not `ok`, why there is none (then figures are None)."""
+
+    task: str
+    """See rows.Row."""
+    sampler: str
+    options: str
+    """As JSON."""
+    problem: str
+    """The problem's whole config, as JSON."""
+    goal: int
+    """Effective draws that were asked for."""
+    status: Status
+    repetition: int
+    seed: int
+    seconds: float | None
+    """From the process's start to its end, with caches warm."""
+    first_seconds: float | None
+    """The same with empty caches; None where that was not measured."""
+    chains: int | None
+    draws: int | None
+    """Kept, per chain."""
+    warmup: int | None
+    """Transitions, per chain."""
+    runs: int | None
+    """Made until enough draws were found; 1: the first were enough."""
+    ess: float | None
+    """The smallest bulk ESS."""
+    ess_of: str
+    """The element that has it."""
+    rhat: float | None
+    """The largest that decides."""
+    gradients: float | None
+    """Of the draws, and of warmup where `warmup_counted`."""
+    executed: float | None
+    """Gradients computed, useful or not, where the sampler says so."""
+    warmup_counted: bool | None
+    load: float | None
+    """The machine's load average before the run."""
+    environment: str
+    """A name of environment.json."""
+    started: str
+    """Date and time, UTC."""
+    note: str
+    """Why there is no run."""
+
+    @property
+    def ok(self) -> bool:
+        """It is a run."""
+        return self.status == "ok"
+
+    def lacks(self) -> str | None:
+        """See rows.Row."""
+        if self.ok and self.seconds is None:
+            return "found a run (status ok) without seconds; expected them"
+        return None
