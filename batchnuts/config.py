@@ -53,6 +53,11 @@ class OutputSettings(Settings):
     unconstrained: bool = Field(
         False, description="also save the real numbers that the sampler moved, as the group unconstrained_posterior"
     )
+    divergences: bool = Field(
+        False,
+        description="also save, for each draw that diverged, where its trajectory began and where it diverged, as the "
+        "group divergences",
+    )
     summary_rows: int = Field(
         12, ge=1, le=1_000_000, description="most rows of the summary table; worst R-hat first if some are left out"
     )

@@ -142,7 +142,9 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
     with view as progress:
         try:
             with _warnings_reported():
-                draws = run_chains(model, config.sampler, config.execution, progress, stop)
+                draws = run_chains(
+                    model, config.sampler, config.execution, progress, stop, divergences=config.output.divergences
+                )
         except Exception as error:
             failure = error
             if not hasattr(error, "draws_so_far"):

@@ -119,9 +119,10 @@ def draw_shared_gradients(path: Path, chains: int = 24, transitions: int = 12) -
     inputs = (
         random.lane_keys(1, chains), position, log_density, gradient, np.ones((chains, dimension), "float32"),
         *adaptation, np.zeros(chains, bool), *np.zeros((4, chains), "int64"), np.full(chains, transitions),
+        np.full(chains, 10),
     )  # fmt: skip
     types = (TensorType("uint32", (2,)), vector, scalar, vector, vector, type(adaptation)(*[scalar] * len(adaptation)))
-    types += (TensorType("bool"), *[TensorType("int64")] * 5)
+    types += (TensorType("bool"), *[TensorType("int64")] * 6)
     renamed = program.compiled(types, RecordingBackend()).lowered.renamed
     done = renamed.get("run_chain.done", "run_chain.done")
     backend = RecordingBackend(done)

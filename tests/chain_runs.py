@@ -26,7 +26,7 @@ def inputs(transitions: int, step: float = 0.3, first: int = 0, lanes: int = LAN
     return ChainInputs.begin(
         random.lane_keys(4, lanes), position, values, gradients, np.ones((lanes, 2)),
         start_adaptation(np.full(lanes, np.log(step))), np.full(lanes, False),
-        first=np.full(lanes, first, "int64"), transitions=np.full(lanes, transitions, "int64"),
+        first=np.full(lanes, first, "int64"), transitions=np.full(lanes, transitions, "int64"), max_tree_depth=8,
     )  # fmt: skip
 
 

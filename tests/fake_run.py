@@ -29,6 +29,9 @@ def make_draws(
         "n_steps": np.full(shape, 7),
         "diverging": np.zeros(shape, dtype=bool),
         "energy": rng.normal(size=shape),
+        "energy_error": rng.normal(size=shape),
+        "max_energy_error": rng.normal(size=shape),
+        "index_in_trajectory": np.ones(shape, "int32"),
         "reached_max_treedepth": np.zeros(shape, dtype=bool),
     }
     return Draws(

@@ -140,6 +140,7 @@ def test_the_file_has_arvizs_schema(finished: Any) -> None:
     assert np.isfinite(posterior["x"].values).all()
     assert set(stats.data_vars) == {
         "lp", "acceptance_rate", "step_size", "tree_depth", "n_steps", "diverging", "energy", "reached_max_treedepth",
+        "energy_error", "max_energy_error", "index_in_trajectory",
     }  # fmt: skip
     assert all(stats[name].dims == ("chain", "draw") for name in stats.data_vars)
     assert stats["diverging"].dtype == bool

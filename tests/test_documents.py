@@ -152,7 +152,7 @@ def test_ir_lines_of_the_architecture_page_are_true(tmp_path):
     vector = np.zeros((1, model.dimension), "float32")
     count = np.zeros(1, "int64")
     chain = (random.lane_keys(0, 1), vector, one, vector, vector, start_adaptation(one), one > 0)
-    inputs = ChainInputs.begin(*chain, first=count, transitions=count)
+    inputs = ChainInputs.begin(*chain, first=count, transitions=count, max_tree_depth=10)
     known |= dumps(program, program.lane_types(inputs))
     assert [line for line in wanted if line not in known] == []
 

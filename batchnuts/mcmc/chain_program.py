@@ -23,6 +23,11 @@ class Record(NamedTuple):
     tree_depth: Array
     n_steps: Array
     diverging: Array
+    energy_error: Array
+    max_energy_error: Array
+    index_in_trajectory: Array
+    last_position: Array
+    """Transition.last_position where asked for, else ()."""
 
 
 class ChainInputs(NamedTuple):
@@ -45,6 +50,8 @@ class ChainInputs(NamedTuple):
     """Transition i of the stretch goes to row i - first_row of the buffers."""
     until: Array
     """The chain stops after this number of transitions of the stretch."""
+    max_tree_depth: Array
+    """A trajectory doubles at most this many times."""
 
     @classmethod
     def begin(
@@ -59,6 +66,7 @@ class ChainInputs(NamedTuple):
         *,
         first: Array,
         transitions: Array,
+        max_tree_depth: int,
     ) -> ChainInputs:
         """Of chains [chains, ...] that each make `transitions` transitions (int64 [chains]) in this stretch."""
         none = np.zeros_like(first)
@@ -75,6 +83,7 @@ class ChainInputs(NamedTuple):
             divergences=none,
             first_row=none,
             until=transitions,
+            max_tree_depth=np.full_like(first, max_tree_depth),
         )
 
 
@@ -99,20 +108,31 @@ CARRIED = ("position", "log_density", "gradient", "adaptation", "done", "diverge
 """Fields of a ChainResult that become the inputs of the same name when the chain continues."""
 
 
-def empty_records(capacity: int, dimension: int, dtype: str) -> Record:
-    """Buffers for one chain, all zero: position [capacity, dimension], the others [capacity]."""
-    scalar = dict.fromkeys(("lp", "energy", "acceptance_rate", "step_size"), dtype)
-    scalar |= {"tree_depth": "int32", "n_steps": "int32", "diverging": "bool"}
+def empty_records(capacity: int, dimension: int, dtype: str, divergences: bool = False) -> Record:
+    """Buffers for one chain, all zero: positions [capacity, dimension], the others [capacity].
+
+    divergences: whether last positions are recorded.
+    """
+    scalar = dict.fromkeys(("lp", "energy", "acceptance_rate", "step_size", "energy_error", "max_energy_error"), dtype)
+    scalar |= {"tree_depth": "int32", "n_steps": "int32", "diverging": "bool", "index_in_trajectory": "int32"}
     arrays = {name: np.zeros(capacity, kind) for name, kind in scalar.items()}
-    return Record(position=np.zeros((capacity, dimension), dtype), **arrays)
+    positions = np.zeros((capacity, dimension), dtype)
+    return Record(position=positions, last_position=positions.copy() if divergences else (), **arrays)
 
 
 def make_chain(
-    transition: BatchedFunction, target_acceptance: float, capacity: int, dimension: int, dtype: str
+    transition: BatchedFunction,
+    target_acceptance: float,
+    capacity: int,
+    dimension: int,
+    dtype: str,
+    *,
+    divergences: bool = False,
 ) -> BatchedFunction:
     """The program `run_chain`: transitions from a state, until `until` of a stretch are done, each recorded.
 
-    transition: see `transition.py`. dtype: of positions, and so of all that is computed from them.
+    transition: see `transition.py`. dtype: of positions, and so of all that is computed from them. divergences: whether
+    each transition's last position is recorded too, which takes as much memory as the draws.
 
     One chain takes a ChainInputs: key uint32[2]; position, gradient, inverse_mass [dimension]; log_density scalar;
     adaptation a DualAveraging; adapting bool; the others int64, with until - first_row <= capacity. Transition i uses
@@ -122,7 +142,8 @@ def make_chain(
     A machine's owner may increase `first_row` and `until` while a chain runs: rows that it has taken out of the buffers
     then make room for more (`execution/chunk.py`).
     """
-    empty = empty_records(capacity, dimension, dtype)
+    empty = empty_records(capacity, dimension, dtype, divergences)
+    keeps_ends = divergences
 
     @batch
     def run_chain(
@@ -138,13 +159,14 @@ def make_chain(
         divergences: Array,
         first_row: Array,
         until: Array,
+        max_tree_depth: Array,
     ) -> ChainResult:
         """Transitions one after another; chains of a batch are out of step with each other all the time."""
         records = empty
         while (done < until) & (log_density < float("inf")):
             step_size = ops.exp(adaptation.log_step)
             transition_key = random.fold_in(key, first + done)
-            new = transition(transition_key, position, log_density, gradient, step_size, inverse_mass)
+            new = transition(transition_key, position, log_density, gradient, step_size, inverse_mass, max_tree_depth)
             adaptation = adapt_if(adapting, adaptation, new.acceptance_rate, target_acceptance)
             position, log_density, gradient = new.position, new.log_density, new.gradient
             records = write(
@@ -159,6 +181,10 @@ def make_chain(
                     tree_depth=ops.cast(new.tree_depth, "int32"),
                     n_steps=ops.cast(new.n_steps, "int32"),
                     diverging=new.diverging,
+                    energy_error=new.energy_error,
+                    max_energy_error=new.max_energy_error,
+                    index_in_trajectory=new.index_in_trajectory,
+                    last_position=new.last_position if keeps_ends else (),
                 ),
             )
             bounded = log_density < float("inf")  # else the row just written does not count

@@ -22,14 +22,21 @@ STATISTICS = (
     "n_steps",
     "diverging",
     "energy",
+    "energy_error",
+    "max_energy_error",
+    "index_in_trajectory",
     "reached_max_treedepth",
 )
 """Keys of `Draws.stats`: the names of ArviZ's schema for sample statistics."""
 
 
-def draw_bytes(dimension: int, dtype: str) -> int:
-    """Bytes of one draw of one chain with its statistics: four in the model's dtype, two int32, two bool."""
-    return (dimension + 4) * np.dtype(dtype).itemsize + 10
+def draw_bytes(dimension: int, dtype: str, divergences: bool = False) -> int:
+    """Bytes of one draw of one chain with its statistics: six in the model's dtype, three int32, two bool.
+
+    divergences: whether the end of each trajectory is recorded too.
+    """
+    positions = 2 * dimension if divergences else dimension
+    return (positions + 6) * np.dtype(dtype).itemsize + 14
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,9 @@ class Draws:
     `metric` the parameters of the metric used for the draws; `warmup` how the warmup before them went; `timings`
     seconds of the phases `compile`, `warmup`, `sampling`;
     `useful_gradients` and `utilization` of the whole run after compilation; `arrangement` how chains were executed,
-    None if the run ended before that; `begun` bool [chains]: which had started (None: all).
+    None if the run ended before that; `begun` bool [chains]: which had started (None: all). Where
+    asked for: `last_position` [chains, draws, dimension], the last state made in each draw's trajectory, and `start`
+    [chains, dimension], where the first one began.
     """
 
     position: NDArray[Any]
@@ -112,6 +121,8 @@ class Draws:
     begun: NDArray[Any] | None = None
     ended: str = ""
     """Why sampling ended, where `settings.until` is set and the run was not interrupted."""
+    last_position: NDArray[Any] | None = None
+    start: NDArray[Any] | None = None
 
     @property
     def chains(self) -> NDArray[Any]:

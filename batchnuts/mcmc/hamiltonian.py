@@ -23,12 +23,15 @@ Array = Any
 
 
 class Point(NamedTuple):
-    """A phase-space point with the force, which the integrator needs: three vectors [dimension]."""
+    """A phase-space point of a trajectory with the force, which the integrator needs: three vectors [dimension]."""
 
     position: Array
     momentum: Array
     force: Array
     """How the momentum changes at the position: `Metric.force` of the log-density's gradient."""
+    index: Array
+    """Its number in the trajectory, which starts at 0: negative before the start. A whole number, but of the model's
+    dtype, like all else that is stored with it."""
 
 
 def value_and_gradient(

@@ -2,8 +2,9 @@
 
 Groups: `posterior` (the values of the model's variables, and what it generates from them), `sample_stats`,
 `observed_data`, `constant_data`, `ground_truth`, `adaptation` (the metric, of the real numbers that the sampler moves),
-for a run that was interrupted, `unfinished` (the draws that only some chains had made), and as the model has functions
-for them: `log_likelihood`, `posterior_predictive`, `prior`, `prior_predictive`. Dimensions are (chain, draw, ...).
+for a run that was interrupted, `unfinished` (the draws that only some chains had made), where asked for, `divergences`,
+and as the model has functions for them: `log_likelihood`, `posterior_predictive`, `prior`, `prior_predictive`.
+Dimensions are (chain, draw, ...).
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def to_datasets(
 
     `posterior` and `sample_stats` hold the rectangle of draws that every chain completed. If the run was interrupted,
     chains that had not begun are left out, and the further draws of faster chains are in `unfinished`, padded with NaN,
-    with the count of each chain. `config` is kept in the attributes as JSON (default: the run's settings).
-    `unconstrained` adds the group `unconstrained_posterior`. Where a function of the model fails, its group is left
-    out, with a line on stderr.
+    with the count of each chain. `divergences` is there if the draws have the ends of their trajectories. `config` is
+    kept in the attributes as JSON (default: the run's settings). `unconstrained` adds the group
+    `unconstrained_posterior`. Where a function of the model fails, its group is left out, with a line on stderr.
     """
     import xarray
 
@@ -76,6 +77,8 @@ def to_datasets(
     groups["adaptation"] = _adaptation(draws.metric, model, attributes)
     if int(draws.done.max()) > complete:
         groups["unfinished"] = _unfinished(draws, model, labels, attributes)
+    if draws.last_position is not None:
+        groups["divergences"] = _divergences(draws, model, labels, attributes)
     return groups
 
 
@@ -94,7 +97,7 @@ def _adaptation(metric: MetricParameters, model: Model, attributes: Attributes) 
 
 
 def file_size(model: Model, sampler: SamplerSettings) -> int:
-    """Bytes that the draws of a run take on the disk, about: at least those of its arrays."""
+    """Bytes that the draws of a run take on the disk, about: at least those of its arrays, without `divergences`."""
     return OVERHEAD + sampler.chains * sampler.draws * draw_bytes(model.size, model.dtype)
 
 
@@ -259,3 +262,33 @@ def _unfinished(draws: Draws, model: Model, labels: Mapping[str, list[Any]], att
     entries["draws_done"] = (("chain",), np.asarray(done, dtype=np.int64))
     coords = {"chain": draws.chains, "draw": numbers, **labels}
     return xarray.Dataset(entries, coords=coords, attrs=attributes)
+
+
+def _divergences(draws: Draws, model: Model, labels: Mapping[str, list[Any]], attributes: Attributes) -> xarray.Dataset:
+    """Of each draw whose trajectory diverged: the variables' values where it began, and where it diverged.
+
+    Dimensions are (divergence, point, ...), with `chain` and `draw` of each divergence, those in `unfinished` included.
+    """
+    import xarray
+
+    assert draws.last_position is not None
+    assert draws.start is not None
+    made = np.arange(draws.position.shape[1]) < draws.done[:, None]
+    chain, draw = np.nonzero(draws.stats["diverging"] & made)
+    start = np.where(draw[:, None] > 0, draws.position[chain, draw - 1], draws.start[chain])
+    points = np.stack([start, draws.last_position[chain, draw]], axis=1)
+    entries = {
+        name: (("divergence", "point", *dims[2:]), values, *rest)
+        for name, (dims, values, *rest) in _reported(draws, model, points).items()
+    }
+    used = {dim for dims, *_ in entries.values() for dim in dims}
+    coords: dict[str, Any] = {dim: names for dim, names in labels.items() if dim in used}
+    coords |= {"point": ["start", "end"], "chain": ("divergence", chain), "draw": ("divergence", draw)}
+    return xarray.Dataset(entries, coords=coords, attrs=attributes)
+
+
+def _reported(draws: Draws, model: Model, position: NDArray[Any]) -> dict[str, tuple[Any, ...]]:
+    """The values of what the model calls its variables, at positions [chain, draw, dimension]."""
+    if model.reports_variables or not position.size:
+        return _named(position, model)
+    return _from_draws(draws, model, position).get("posterior", {}) or _named(position, model)

@@ -16,13 +16,14 @@ _MATRICES = 8
 """In float64, that an estimate of a dense metric makes."""
 
 
-def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str) -> str | None:
+def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str, divergences: bool = False) -> str | None:
     """Why the draws, or a dense metric, do not fit into memory, naming the settings; None if they do.
 
-    The records of all draws are counted, once, and the matrices that a dense metric is estimated with. Memory is
-    reserved only when it is written to, so the system would kill a run that needs too much midway, with all its draws.
+    The records of all draws are counted, once, with the ends of trajectories where `divergences` are asked for, and the
+    matrices that a dense metric is estimated with. Memory is reserved only when it is written to, so the system would
+    kill a run that needs too much midway, with all its draws.
     """
-    needed = sampler.chains * sampler.draws * draw_bytes(dimension, dtype)
+    needed = sampler.chains * sampler.draws * draw_bytes(dimension, dtype, divergences)
     there = machine_memory()
     matrices = _MATRICES * 8 * dimension**2 if sampler.metric == "dense" else 0
     if matrices > there:

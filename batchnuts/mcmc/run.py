@@ -22,9 +22,9 @@ from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.initialization import Proposals
+from batchnuts.mcmc.make_transition import make_transition
 from batchnuts.mcmc.metric_estimates import MetricParameters, unit_metric
 from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import evaluate_at, find_starts
 from batchnuts.mcmc.step_size import start_adaptation
@@ -79,6 +79,8 @@ class Run:
     programs: Programs
     keys: np.ndarray
     """uint32 [chains, 2]."""
+    divergences: bool = False
+    """Whether the ends of trajectories are recorded."""
     spent: Spent = field(default_factory=Spent)
     checks: CheckPoints | None = None
     """Of the draws, where the run may end before all are made."""
@@ -129,26 +131,22 @@ class Run:
         """The minimum capacity of the runner's buffers."""
         longest = max([self.sampler.draws, *(w.transitions for w in self.windows)])
         model = self.model
-        return buffer_rows(longest, self.sampler.chains, model.dimension, model.dtype, self.execution)
+        return buffer_rows(longest, self.sampler.chains, model.dimension, model.dtype, self.execution, self.divergences)
 
     def find_runner(self, states: ChainStates) -> Runner:
         """The runner of an earlier run, if its buffers are long enough; else a new one."""
         sampler, model, programs = self.sampler, self.model, self.programs
         rows = self.rows
-        if programs.runner is not None and programs.rows >= rows:
+        if programs.runner is not None and programs.rows >= rows and programs.divergences == self.divergences:
             return programs.runner
         programs.runner = None
-        options = NutsOptions(
-            sampler.max_tree_depth,
-            sampler.leapfrogs_per_leaf,
-            sampler.divergence_threshold,
-            model.dtype,
-            programs.metric,
+        transition = make_transition(programs.value_and_gradient, sampler, model.dtype, programs.metric)
+        program = make_chain(
+            transition, sampler.target_acceptance, rows, model.dimension, model.dtype, divergences=self.divergences
         )
-        transition = make_nuts(programs.value_and_gradient, options)
-        program = make_chain(transition, sampler.target_acceptance, rows, model.dimension, model.dtype)
         example = self.inputs(states, 0, False)
-        return self.timed("compile", lambda: make_runner(program, example, self.execution, sampler.max_tree_depth))
+        deepest = max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0)
+        return self.timed("compile", lambda: make_runner(program, example, self.execution, deepest))
 
     def compile(self, runner: Runner, states: ChainStates) -> ChainStates:
         """Compile everything that the run needs, the runner in the background. Returns the states with a first step
@@ -158,6 +156,7 @@ class Run:
         self.timed("compile", runner.wait_until_compiled)
         if self.programs.runner is None:
             self.programs.runner, self.programs.rows = runner, self.rows
+            self.programs.divergences = self.divergences
         return states
 
     def with_found_step_size(self, states: ChainStates) -> ChainStates:
@@ -187,8 +186,10 @@ class Run:
 
     # ---- stretches -------------------------------------------------------------------------------------------------
 
-    def inputs(self, states: ChainStates, transitions: int, adapting: bool) -> ChainInputs:
-        """The arguments of `run_chain` from the states of all chains."""
+    def inputs(
+        self, states: ChainStates, transitions: int, adapting: bool, max_tree_depth: int | None = None
+    ) -> ChainInputs:
+        """The arguments of `run_chain` from the states of all chains. max_tree_depth: None takes that of the draws."""
         n, dtype = self.sampler.chains, self.model.dtype
         return ChainInputs.begin(
             self.keys,
@@ -200,6 +201,7 @@ class Run:
             np.full(n, adapting),
             first=np.full(n, states.transitions_done, "int64"),
             transitions=np.full(n, transitions, "int64"),
+            max_tree_depth=max_tree_depth or self.sampler.max_tree_depth,
         )
 
     def stretch(
@@ -321,7 +323,8 @@ class Run:
         begun: NDArray[np.bool_] | None = None,
     ) -> Draws:
         """The result object. begun: which chains had started, where some may not have."""
-        records = {name: array[:, : self.sampler.draws] for name, array in result.records._asdict().items()}
+        recorded = result.records._asdict().items()
+        records = {name: array[:, : self.sampler.draws] for name, array in recorded if not isinstance(array, tuple)}
         return self.given_out(states, runner, records, np.asarray(result.done), warmup, begun)
 
     def nothing_drawn(self, states: ChainStates, runner: Runner | None) -> Draws:
@@ -330,6 +333,7 @@ class Run:
         records = {name: np.zeros((chains, draws), "float64") for name in Record._fields}
         records["diverging"] = np.zeros((chains, draws), bool)
         records["position"] = np.full((chains, draws, dimension), np.nan, self.model.dtype)
+        records["last_position"] = records["position"]
         warmup = WarmupReport(states.transitions_done, "interrupted")
         return self.given_out(states, runner, records, np.zeros(chains, "int64"), warmup, np.ones(chains, bool))
 
@@ -344,7 +348,7 @@ class Run:
     ) -> Draws:
         """From records [chains, draws, ...]. begun None: the run came to its end."""
         sampler = self.sampler
-        position = records.pop("position")
+        position, last_position = records.pop("position"), records.pop("last_position", None)
         records["reached_max_treedepth"] = (records["tree_depth"] >= sampler.max_tree_depth) & ~records["diverging"]
         counts = self.spent.counts["warmup"] + self.spent.counts["sampling"]
         return Draws(
@@ -362,5 +366,7 @@ class Run:
             execution=self.execution,
             engine=self.engine.reason,
             arrangement=runner.arrangement if runner is not None else None,
+            last_position=last_position if self.divergences else None,
+            start=states.position if self.divergences else None,
             ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",
         )

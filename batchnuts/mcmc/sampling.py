@@ -32,6 +32,7 @@ def sample_chains(
     *,
     progress: ProgressCallback | bool | None = None,
     unconstrained: bool = False,
+    divergences: bool = False,
     **settings: Any,
 ) -> Any:
     """Sample a model with NUTS and give the draws as an ArviZ object, the same that the command line saves.
@@ -39,6 +40,7 @@ def sample_chains(
     settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: a function that is called a few
     times a second, True or False for progress on stderr or none; by default there is some in a terminal or notebook.
     unconstrained: whether to add the group `unconstrained_posterior`, the real numbers that the sampler moved.
+    divergences: whether to add the group `divergences`, where trajectories that diverged began and ended.
     `batchnuts.check` judges the result.
 
     Ctrl-C ends the run and gives the draws made so far, marked as interrupted, with a line on stderr; in a program's
@@ -62,7 +64,7 @@ def sample_chains(
     with StopSignals() as stop:
         try:
             with view as report:
-                draws = run_chains(model, sampler, execution, report, stop)
+                draws = run_chains(model, sampler, execution, report, stop, divergences=divergences)
         except Exception as error:
             if hasattr(error, "draws_so_far"):
                 error.result = to_arviz(to_datasets(error.draws_so_far, model))  # type: ignore[attr-defined]
@@ -83,17 +85,19 @@ def run_chains(
     execution: ExecutionSettings,
     progress: ProgressCallback | None = None,
     stop: StopSignals | None = None,
+    *,
+    divergences: bool = False,
 ) -> Draws:
     """Run warmup and draws; exactly `sampler.draws` draws of every chain, unless interrupted.
 
     Ctrl-C, SIGTERM and SIGHUP (where `stop` handles them) and a KeyboardInterrupt of `progress` end the run early and
     give what was drawn so far, with `interrupted` set. Any other error after the first draw is raised with the draws in
-    its attribute `draws_so_far`. The model is checked first.
+    its attribute `draws_so_far`. The model is checked first. divergences: whether to keep `start` and `last_position`.
     """
-    if too_large := memory_problem(sampler, model.dimension, model.dtype):
+    if too_large := memory_problem(sampler, model.dimension, model.dtype, divergences):
         raise SettingsError(f"{too_large}.")
     with keeping(execution.cache):
-        return _run_chains(model, sampler, execution, progress, stop)
+        return _run_chains(model, sampler, execution, progress, stop, divergences)
 
 
 def _run_chains(
@@ -102,6 +106,7 @@ def _run_chains(
     execution: ExecutionSettings,
     progress: ProgressCallback | None,
     stop: StopSignals | None,
+    divergences: bool,
 ) -> Draws:
     proposals = make_proposals(model, sampler, execution)
     position = positions_to_check(model, sampler, proposals)
@@ -112,7 +117,7 @@ def _run_chains(
     programs = borrow(model, engine, sampler, execution, first)
     keys = random.lane_keys(sampler.seed, sampler.chains)
     report, signals = progress or (lambda _: None), stop or StopSignals()
-    run = Run(model, engine, sampler, execution, report, signals, programs, keys, checks=checks)
+    run = Run(model, engine, sampler, execution, report, signals, programs, keys, divergences, checks=checks)
     draws = _phases(run, proposals)
     give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown
     return draws

@@ -84,7 +84,7 @@ class InitSettings(Settings):
 
 
 class SamplerSettings(Settings):
-    """What is sampled: how many chains and draws, and the constants of NUTS and of its warmup."""
+    """What is sampled: how many chains and draws, and the constants of the transition and of its warmup."""
 
     chains: int = Field(256, ge=1, le=MOST_NUMBERS, description="number of chains, run together")
     warmup: WarmupSettings = Field(
@@ -109,10 +109,35 @@ class SamplerSettings(Settings):
     target_acceptance: float = Field(
         0.8, ge=0.01, le=0.9999, description="mean acceptance statistic that the step size is adapted to"
     )
+    transition: Literal["nuts", "walnuts"] = Field(
+        "nuts",
+        description="nuts: the No-U-Turn Sampler, with one step size; walnuts: with leapfrogs that are divided "
+        "where the energy demands it",
+    )
+    selection: Literal["multinomial", "slice"] = Field(
+        "multinomial",
+        description="how a draw is chosen from its trajectory; multinomial: with weight exp(-H); slice: with equal "
+        "weights, among the states whose exp(-H) exceeds a random level",
+    )
     max_tree_depth: int = Field(10, ge=1, le=20, description="a trajectory doubles at most this many times")
+    max_tree_depth_warmup: int | None = Field(
+        None, ge=1, le=20, description="the same during warmup; null takes max_tree_depth there too"
+    )
     leapfrogs_per_leaf: int = Field(1, ge=1, le=10_000, description="leapfrog steps between two states of a trajectory")
     divergence_threshold: float = Field(
-        1000.0, gt=0.0, le=1e30, description="an energy error above this ends the trajectory and counts as a divergence"
+        1000.0,
+        gt=0.0,
+        le=1e30,
+        description="nuts: an energy error above this ends the trajectory and counts as a divergence",
+    )
+    energy_tolerance: float = Field(
+        0.5,
+        gt=0.0,
+        le=1e30,
+        description="walnuts: the leapfrogs between two states are halved until the energy varies by at most this",
+    )
+    max_step_halvings: int = Field(
+        10, ge=0, le=20, description="walnuts: how often at most; where that is not enough, the trajectory diverges"
     )
     step_size: float | None = Field(
         None,

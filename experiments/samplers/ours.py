@@ -61,6 +61,7 @@ def make_task_chain(task: Task, problem: Problem) -> Chain:
             np.full(chains, False),
             first=np.zeros(chains, "int64"),
             transitions=np.full(chains, task.transitions, "int64"),
+            max_tree_depth=task.max_tree_depth,
         )
 
     return Chain(program, execution, arguments)

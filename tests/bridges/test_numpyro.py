@@ -121,6 +121,7 @@ def test_density_is_numpyros_and_the_jacobian(dtype: Any, wide: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Continuous inference poorly handles circular sample site:UserWarning")
 @pytest.mark.parametrize("wide", [False, True], ids=["user's 32 bits", "user's 64 bits"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", MODELS)

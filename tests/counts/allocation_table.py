@@ -40,7 +40,7 @@ def nuts_passes() -> dict[str, Program]:
 
     scalar, vector = TensorType("float32"), TensorType("float32", (10,))
     nuts = make_nuts(value_and_gradient, NutsOptions())
-    return nuts.passes(TensorType("uint32", (2,)), vector, scalar, vector, scalar, vector)
+    return nuts.passes(TensorType("uint32", (2,)), vector, scalar, vector, scalar, vector, TensorType("int64"))
 
 
 def shaped_passes() -> dict[str, Program]:

@@ -43,7 +43,7 @@ def make_machine(schedule: str | Schedule = "sweep") -> tuple[VirtualMachine, di
     state = start_adaptation(np.zeros(LANES), settled=False)
     inputs = ChainInputs.begin(
         random.lane_keys(0, LANES), position, log_density, gradient, np.ones_like(position), state,
-        np.full(LANES, False), first=np.zeros(LANES, "int64"), transitions=np.full(LANES, 2, "int64"),
+        np.full(LANES, False), first=np.zeros(LANES, "int64"), transitions=np.full(LANES, 2, "int64"), max_tree_depth=4,
     )  # fmt: skip
     nuts = make_nuts(value_and_gradient(model), NutsOptions(4, dtype="float64"))
     chain = make_chain(nuts, 0.8, CAPACITY, DIMENSION, "float64")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import Record, empty_records
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
@@ -14,7 +15,7 @@ CHAINS, TRANSITIONS, LANES, ROWS = 4, 6, 3, 2
 def rows(numbers: list[list[float]]) -> Record:
     """Of a machine's buffers: these log-densities [lanes, rows], everything else zero."""
     one = empty_records(ROWS, 2, "float32")
-    return Record(*(np.stack([array] * LANES) for array in one))._replace(lp=np.array(numbers, "float32"))
+    return map_leaves(lambda array: np.stack([array] * LANES), one)._replace(lp=np.array(numbers, "float32"))
 
 
 def record(storage: MemoryStorage, chains: list[int], lanes: list[int], first: list[int], last: list[int], of: Record):

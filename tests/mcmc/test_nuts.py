@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mcmc_models import gaussian_primitive, quartic, quartic_alone, stiff, stiff_alone
-from nuts_oracle import Expected, Orbit, directions, replay
+from nuts_oracle import Expected, Orbit, agree, directions, drawn_state, replay
 from scipy import stats
 
 from batchnuts.autobatch import TensorType, VariableAllocation, primitive, random
@@ -41,42 +41,33 @@ def expected(
     """What the oracle says of each lane's transition, given the random numbers for momentum and directions."""
     momentum = random.normal(event(keys, _MOMENTUM, 0), (2,), "float64") / np.sqrt(INVERSE_MASS)
     flips = np.stack([random.bernoulli(event(keys, _DIRECTION, depth)) for depth in range(options.max_tree_depth)])
+    sliced = options.selection == "slice"
+    heights = np.log(random.uniform(event(keys, _MOMENTUM, 1), (), "float64"))
     oracles = []
     for lane in range(len(keys)):
-        orbit = kind(target[1], position[lane], momentum[lane], step, INVERSE_MASS, options.leapfrogs_per_leaf)
-        forwards = directions(flips[:, lane])
-        oracles.append(replay(orbit, forwards, options.max_tree_depth, options.divergence_threshold))
+        height = float(heights[lane]) if sliced else None
+        threshold = options.divergence_threshold - (height or 0.0)
+        start = position[lane], momentum[lane], step
+        orbit = kind(target[1], *start, INVERSE_MASS, options.leapfrogs_per_leaf, threshold)
+        oracles.append(replay(orbit, directions(flips[:, lane]), options.max_tree_depth, height))
     return oracles
 
 
-def drawn_state(found: Transition, lane: int, oracle: Expected) -> int:
-    """The number on the orbit of the state that the transition drew."""
-    possible = [k for k, probability in oracle.probabilities.items() if probability > 0]
-    distances = [np.abs(oracle.orbit[k][0] - found.position[lane]).max() for k in possible]
-    assert min(distances) < 1e-9, f"lane {lane}: the position is not among the states {possible} of its trajectory"
-    return possible[int(np.argmin(distances))]
-
-
-def agree(found: Transition, lane: int, oracle: Expected) -> int:
-    """Compare one lane with the oracle; gives the number of the drawn state."""
-    assert found.tree_depth[lane] == oracle.tree_depth
-    assert found.n_steps[lane] == oracle.n_steps
-    assert found.diverging[lane] == oracle.diverging
-    np.testing.assert_allclose(found.acceptance_rate[lane], oracle.acceptance_rate, rtol=1e-9)
-    number = drawn_state(found, lane, oracle)
-    q, _, log_density, energy = oracle.orbit[number]
-    np.testing.assert_allclose(found.energy[lane], energy, atol=1e-9)
-    np.testing.assert_allclose(found.log_density[lane], log_density, atol=1e-9)
-    np.testing.assert_allclose(found.gradient[lane], oracle.orbit.density(q)[1], atol=1e-9)
-    return number
-
-
 @pytest.mark.parametrize(
-    ("max_tree_depth", "step", "leapfrogs"),
-    [(1, 0.5, 1), (2, 0.8, 1), (3, 0.3, 1), (4, 0.2, 1), (6, 0.05, 1), (4, 0.05, 4)],
+    ("max_tree_depth", "step", "leapfrogs", "selection"),
+    [
+        (1, 0.5, 1, "multinomial"),
+        (2, 0.8, 1, "multinomial"),
+        (3, 0.3, 1, "slice"),
+        (4, 0.2, 1, "multinomial"),
+        (6, 0.05, 1, "slice"),
+        (4, 0.05, 4, "multinomial"),
+    ],
 )
-def test_transitions_follow_the_enumerated_trajectory(max_tree_depth: int, step: float, leapfrogs: int) -> None:
-    options = NutsOptions(max_tree_depth, leapfrogs, dtype="float64")
+def test_transitions_follow_the_enumerated_trajectory(
+    max_tree_depth: int, step: float, leapfrogs: int, selection: Any
+) -> None:
+    options = NutsOptions(max_tree_depth, leapfrogs, dtype="float64", selection=selection)
     position = np.random.default_rng(max_tree_depth).normal(size=(40, 2))
     keys, found = run(options, position, step, seed=max_tree_depth, executor="unbatched")
     numbers = [agree(found, lane, oracle) for lane, oracle in enumerate(expected(keys, position, step, options))]
@@ -88,6 +79,20 @@ def test_transitions_follow_the_enumerated_trajectory(max_tree_depth: int, step:
     if max_tree_depth > 3:
         assert (full & (found.tree_depth < max_tree_depth)).any(), "none turned as a whole"
         assert (~full).any(), "none turned within a subtree"
+
+
+def test_each_chain_has_its_own_maximum_tree_depth() -> None:
+    """It is an input of the program, as the key is: the same as programs made with that number."""
+    position = np.random.default_rng(2).normal(size=(9, 2))
+    depths = np.arange(9) % 3 + 1
+    keys, values = random.lane_keys(2, 9), [quartic_alone(q) for q in position]
+    arguments = (keys, position, *(np.array(x) for x in zip(*values, strict=True)), np.full(9, 0.02))
+    program = make_nuts(quartic, NutsOptions(dtype="float64"))
+    found = program.run(*arguments, np.tile(INVERSE_MASS, (9, 1)), depths, backend="numpy")
+    np.testing.assert_array_equal(found.tree_depth, depths)
+    for lane, depth in enumerate(depths):
+        _, alone = run(NutsOptions(int(depth), dtype="float64"), position, 0.02, seed=2, backend="numpy")
+        np.testing.assert_array_equal(alone.position[lane], found.position[lane])
 
 
 class _Omitting(Orbit):
@@ -121,9 +126,10 @@ def test_the_checks_across_subtrees_decide_some_trajectories() -> None:
             assert (without > n_steps).sum() >= 2, (check, within)
 
 
-def test_divergences_are_those_above_the_threshold() -> None:
+@pytest.mark.parametrize(("selection", "threshold"), [("multinomial", 0.4), ("slice", 0.1)])
+def test_divergences_are_those_above_the_threshold(selection: Any, threshold: float) -> None:
     """With a low threshold and a long step some lanes diverge, early or late; nothing of them is drawn."""
-    options = NutsOptions(5, divergence_threshold=0.4, dtype="float64")
+    options = NutsOptions(5, divergence_threshold=threshold, dtype="float64", selection=selection)
     position = np.random.default_rng(1).normal(size=(60, 2)) * 1.5
     keys, found = run(options, position, 0.5, seed=2, executor="unbatched")
     for lane, oracle in enumerate(expected(keys, position, 0.5, options)):
@@ -160,13 +166,14 @@ def test_a_density_that_is_not_finite_ends_the_trajectory(value: float, how: dic
     assert ended
 
 
-def test_states_are_drawn_with_their_multinomial_weights() -> None:
+@pytest.mark.parametrize("selection", ["multinomial", pytest.param("slice", marks=pytest.mark.slow)])
+def test_states_are_drawn_with_their_weights(selection: Any) -> None:
     """The rank of the drawn state in its own predicted distribution is uniform, in two orders of the states.
 
     For each transition the oracle gives the exact probability of each state; summed up to the drawn one (which counts
     a random part of its own) this is uniform on (0, 1) if, and only if, the drawing follows the prediction.
     """
-    options = NutsOptions(4, dtype="float64")
+    options = NutsOptions(4, dtype="float64", selection=selection)
     lanes, step = 2000, 0.55
     rng = np.random.default_rng(7)
     position = rng.normal(size=(lanes, 2)) * 0.6
@@ -193,21 +200,22 @@ def test_states_are_drawn_with_their_multinomial_weights() -> None:
         assert stats.chisquare(counts).pvalue > ALPHA / 3, counts
 
 
-def test_the_target_is_invariant() -> None:
+@pytest.mark.parametrize("selection", ["multinomial", "slice"])
+def test_the_target_is_invariant(selection: Any) -> None:
     """Exact draws of a correlated Gaussian are still exact draws after a transition with a long step."""
     value_and_gradient, covariance = gaussian_primitive(3)
     lanes = 20_000
     rng = np.random.default_rng(3)
     position = rng.multivariate_normal(np.zeros(3), covariance, size=lanes)
     gradient = -position @ np.linalg.inv(covariance)
-    nuts_transition = make_nuts(value_and_gradient, NutsOptions(4, dtype="float64"))
+    nuts_transition = make_nuts(value_and_gradient, NutsOptions(4, dtype="float64", selection=selection))
     found = nuts_transition.run(
         random.lane_keys(1, lanes), position, 0.5 * (position * gradient).sum(1), gradient, np.full(lanes, 0.45),
         np.tile([0.5, 1.0, 2.0], (lanes, 1)),
     )  # fmt: skip
     assert 0.3 < found.acceptance_rate.mean() < 0.9, "the step is to be so long that weights differ"
     assert len(set(found.tree_depth)) >= 3
-    assert (found.position != position).any(axis=1).mean() > 0.8
+    assert (found.position != position).any(axis=1).mean() > (0.8 if selection == "multinomial" else 0.7)
     root = np.linalg.inv(np.linalg.cholesky(covariance))
     white = found.position @ root.T
     tests = [stats.kstest(white[:, i], stats.norm.cdf).pvalue for i in range(3)]
@@ -267,10 +275,10 @@ def test_executors_agree_with_plain_python(ten_dimensional: Any, how: dict[str, 
 @pytest.mark.parametrize("backend", ["tensorflow", "numpy"])
 @pytest.mark.parametrize("leapfrogs", [1, 4])
 def test_what_is_stacked(backend: str, leapfrogs: int) -> None:
-    """The five vectors of a finished first half that wait for the second, its three scalars, and the depth to reach."""
+    """The five vectors of a finished first half that wait for the second, its scalars, and the depth to reach."""
     nuts_transition = make_nuts(gaussian_primitive(10)[0], NutsOptions(10, leapfrogs, dtype="float64"))
     vector, scalar = TensorType("float64", (10,)), TensorType("float64", ())
-    types = (TensorType("uint32", (2,)), vector, scalar, vector, scalar, vector)
+    types = (TensorType("uint32", (2,)), vector, scalar, vector, scalar, vector, TensorType("int64"))
     program = nuts_transition.compiled(types, get_backend(backend, "eager")).lowered
     stacked = {v for v, allocation in program.var_alloc.items() if allocation is VariableAllocation.FULL}
     vectors = {v for v in stacked if program.var_defs[v].shape == (10,)}
@@ -283,8 +291,7 @@ def test_what_is_stacked(backend: str, leapfrogs: int) -> None:
     }
     scalars = {
         "build_subtree.inner.log_weight",
-        "build_subtree.inner.proposal.energy",
-        "build_subtree.inner.proposal.log_density",
+        "build_subtree.inner.proposal.scalars",
         "build_subtree.tree_depth",
     }
     # NumPy's program shows two more, of which the second half's are always taken

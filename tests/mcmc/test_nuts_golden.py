@@ -14,5 +14,5 @@ from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 def test_nuts_after_a_pass(name: str, check_golden_text: Callable[[str, str], None]) -> None:
     nuts_transition = make_nuts(gaussian_primitive(10, "float32")[0], NutsOptions())
     vector = "float32[10]"
-    types = ("uint32[2]", vector, "float32", vector, "float32", vector)
+    types = ("uint32[2]", vector, "float32", vector, "float32", vector, "int64")
     check_golden_text(f"nuts.{name}", nuts_transition.dump(*types, after=name))

@@ -28,8 +28,13 @@ MODEL = gaussian(3, covariance="ar1", correlation=0.6)
 FIXED: dict[str, Any] = {"chains": 4, "warmup": 0, "draws": 9, "step_size": 0.4, "seed": 7, "backend": "numpy"}
 
 
-def run(model: Model = MODEL, progress: Callable[[Progress], None] | None = None, **settings: Any) -> Draws:
-    return run_chains(model, *split_settings(FIXED | settings), progress)
+def run(
+    model: Model = MODEL,
+    progress: Callable[[Progress], None] | None = None,
+    divergences: bool = False,
+    **settings: Any,
+) -> Draws:
+    return run_chains(model, *split_settings(FIXED | settings), progress, divergences=divergences)
 
 
 def assert_same(one: Draws, other: Draws, chains: slice = slice(None), draws: slice = slice(None)) -> None:
@@ -65,6 +70,11 @@ def test_the_statistics_fit_the_draws(plain: Draws) -> None:
     depth, steps = plain.stats["tree_depth"], plain.stats["n_steps"]
     assert ((2**depth - 1 <= steps) & (steps < 2 ** (depth + 1))).all()
     assert ((plain.stats["acceptance_rate"] > 0) & (plain.stats["acceptance_rate"] <= 1)).all()
+    assert (np.abs(plain.stats["energy_error"]) <= np.abs(plain.stats["max_energy_error"])).all()
+    assert (np.abs(plain.stats["index_in_trajectory"]) <= steps).all()
+    assert plain.stats["index_in_trajectory"].min() < 0 < plain.stats["index_in_trajectory"].max()
+    moved = plain.stats["index_in_trajectory"] != 0
+    np.testing.assert_array_equal(moved[:, 1:], (np.diff(plain.position, axis=1) != 0).any(axis=2))
     assert plain.useful_gradients == steps.sum()
     assert 0 < plain.utilization <= 1
     assert set(plain.timings) == {"compile", "warmup", "sampling"}
@@ -145,6 +155,47 @@ def test_the_tree_depth_is_bounded_and_marked() -> None:
     assert stats["tree_depth"].max() == 2
     assert stats["n_steps"].max() == 3
     np.testing.assert_array_equal(stats["reached_max_treedepth"], stats["tree_depth"] == 2)
+
+
+def test_the_warmup_may_have_another_tree_depth() -> None:
+    """A warmup whose depth is bounded by its own setting ends where one bounded by the common setting does."""
+    options = {"warmup": 21, "step_size": 0.05, "draws": 1, "metric": "unit"}
+    deep, shallow = run(max_tree_depth=5, **options), run(max_tree_depth=2, **options)
+    mixed = run(max_tree_depth=5, max_tree_depth_warmup=2, divergences=True, **options)
+    assert mixed.start is not None
+    assert mixed.stats["tree_depth"].max() > 2
+    assert mixed.useful_gradients < deep.useful_gradients
+    one = {"warmup": 21, "draws": 1, "max_tree_depth": 2, "step_size": 0.05, "metric": "unit"}
+    np.testing.assert_array_equal(mixed.start, run(divergences=True, **one).start)
+    assert shallow.stats["tree_depth"].max() <= 2
+
+
+@pytest.mark.parametrize("how", [{}, {"executor": "stackless"}], ids=str)
+def test_the_places_of_divergences_are_given_on_request(how: dict[str, Any]) -> None:
+    wild = {"step_size": 3.0, "draws": 6, "divergence_threshold": 5.0, **how}
+    plain, asked = run(**wild), run(divergences=True, **wild)
+    assert_same(plain, asked)
+    assert plain.last_position is None
+    assert "divergences" not in to_datasets(plain, MODEL)
+    group = to_datasets(asked, MODEL)["divergences"]
+    chains, draws = group["chain"].values, group["draw"].values
+    np.testing.assert_array_equal(np.stack([chains, draws]), np.nonzero(plain.stats["diverging"]))
+    assert len(chains) > 1
+    assert (draws > 0).any()
+    assert asked.start is not None
+    starts = np.concatenate([asked.start[:, None], asked.position[:, :-1]], axis=1)[chains, draws]
+    (name,) = group.data_vars
+    points = group[name]
+    assert points.dims[:2] == ("divergence", "point")
+    np.testing.assert_array_equal(points.sel(point="start").values.reshape(starts.shape), starts)
+    # the density there explains the energy, but for the kinetic energy at the start
+    precision = np.linalg.inv(MODEL.constant_data["true_covariance"][1])
+    ends = points.sel(point="end").values.reshape(starts.shape)
+    lost = 0.5 * (np.einsum("di,ij,dj->d", ends, precision, ends) - np.einsum("di,ij,dj->d", starts, precision, starts))
+    energy = plain.stats["max_energy_error"][chains, draws]
+    assert (energy > 5.0).all()
+    assert (lost <= energy + 15).all()
+    assert (ends != starts).all()
 
 
 def test_divergences_are_marked_and_counted() -> None:

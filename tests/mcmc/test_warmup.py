@@ -276,7 +276,8 @@ def test_a_stretch_may_leave_the_slowest_chains_behind() -> None:
         np.testing.assert_array_equal(done, found[0].done)
         for chain, n in enumerate(done):
             for name, array in result.records._asdict().items():
-                np.testing.assert_array_equal(array[chain, :n], getattr(whole.records, name)[chain, :n])
+                if name != "last_position":  # it is recorded only where asked for
+                    np.testing.assert_array_equal(array[chain, :n], getattr(whole.records, name)[chain, :n])
 
 
 def test_the_adaptation_of_chains_left_behind_is_that_of_their_last_transition() -> None:

@@ -44,6 +44,7 @@ def draws(vectorizer: str, mode: str) -> Any:
         random.lane_keys(4, CHAINS), position, np.asarray(values), np.asarray(tape.gradient(values, starts)),
         np.ones((CHAINS, 3)), start_adaptation(np.full(CHAINS, np.log(0.3)), settled=False), np.full(CHAINS, False),
         first=np.zeros(CHAINS, "int64"), transitions=np.full(CHAINS, TRANSITIONS, "int64"),
+        max_tree_depth=6,
     )  # fmt: skip
     return program.run(*arguments, backend=TensorFlowBackend(mode, vectorizer=vectorizer))
 

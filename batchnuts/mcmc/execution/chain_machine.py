@@ -8,7 +8,7 @@ import numpy as np
 
 from batchnuts.autobatch import StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram, State
-from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.step_size import DualAveraging
@@ -60,12 +60,14 @@ class ChainMachine:
         """The chains' results up to now; position, log-density and gradient are valid for finished chains."""
         # a chain's outputs are set when it returns; until then they are in the program's own variables, of which those
         # that a transition does not need are unchanged while it is under way
-        records = Record(**{name: self.working(state, f"records.{name}") for name in Record._fields})
+        result = self.result(state)
+        recorded = [name for name, buffer in result.records._asdict().items() if not isinstance(buffer, tuple)]
+        records = result.records._replace(**{name: self.working(state, f"records.{name}") for name in recorded})
         adaptation = DualAveraging(
             **{name: self.working(state, f"adaptation.{name}") for name in DualAveraging._fields}
         )
         done, divergences = (self.working(state, name) for name in ("done", "divergences"))
-        return self.result(state)._replace(adaptation=adaptation, records=records, done=done, divergences=divergences)
+        return result._replace(adaptation=adaptation, records=records, done=done, divergences=divergences)
 
     def working(self, state: State, name: str) -> np.ndarray:
         """A variable of `run_chain` as it stands now, [chains, ...]."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from batchnuts.autobatch.machine import LaneProgram, is_compiled_whole, processors, use_own_threads
-from batchnuts.mcmc.chain_program import empty_records
+from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.execution.runner import STRETCH
 from batchnuts.mcmc.settings import ExecutionSettings
 
@@ -75,11 +75,16 @@ def own_threads(chains: int, execution: ExecutionSettings) -> None:
         use_own_threads(shards, execution.backend)
 
 
-def buffer_rows(transitions: int, chains: int, dimension: int, dtype: str, execution: ExecutionSettings) -> int:
-    """How many transitions of each chain a machine's buffers hold, at most the `transitions` that it makes in all."""
+def buffer_rows(
+    transitions: int, chains: int, dimension: int, dtype: str, execution: ExecutionSettings, divergences: bool = False
+) -> int:
+    """How many transitions of each chain a machine's buffers hold, at most the `transitions` that it makes in all.
+
+    divergences: whether the ends of trajectories are recorded too.
+    """
     if execution.executor != "virtual_machine":
         return min(STRETCH, transitions)
-    size: int = sum(array.nbytes for array in empty_records(1, dimension, dtype))
+    size = draw_bytes(dimension, dtype, divergences)
     lanes = min(chains, execution.chunk_lanes or (MAX_WIDTH if is_compiled(execution) else chains))
     return min(transitions, max(MIN_ROWS, BUFFER_BYTES // (lanes * size)))
 

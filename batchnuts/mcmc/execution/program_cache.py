@@ -65,6 +65,8 @@ class Programs:
     """None until it is compiled."""
     rows: int = 0
     """Of its buffers."""
+    divergences: bool = False
+    """Whether it records the ends of trajectories."""
 
 
 def keep_programs(models: int) -> None:

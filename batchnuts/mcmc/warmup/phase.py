@@ -75,7 +75,7 @@ def _window(run: Run, runner: Runner, states: ChainStates, window: Window, total
     """One window: adapt in every chain, then pool."""
     sampler, transitions = run.sampler, window.transitions
     adapting = sampler.step_size is None
-    inputs = run.inputs(states, transitions, adapting)
+    inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup)
     result = run.stretch(runner, inputs, transitions, "warmup", total, states.transitions_done, window.leave)
     return run.timed("warmup", lambda: _pooled(run, states, result, window))
 

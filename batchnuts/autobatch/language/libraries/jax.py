@@ -47,23 +47,34 @@ def _as_users(function: Function, *arrays: Array) -> Function:
             if not any(isinstance(argument, jax.core.Tracer) for argument in arguments):
                 return function(*arguments)
             traced, shapes = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*arguments)
-        copies = [np.array(c) if isinstance(c, np.ndarray) else c for c in traced.consts]
-        run = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(_with_dtypes(traced.jaxpr), copies))
+        copies = [np.array(c) if isinstance(c, np.ndarray) or _is_weak(c) else c for c in traced.consts]
+        run = jax.extend.core.jaxpr_as_fun(jax.extend.core.ClosedJaxpr(_without_weak_types(traced.jaxpr), copies))
         return jax.tree.unflatten(jax.tree.structure(shapes), run(*jax.tree.leaves(arguments)))
 
     return narrow
 
 
-def _with_dtypes(jaxpr: Any) -> Any:
-    """The same with Python's numbers of the dtype that they were traced with. They are weakly typed, and where JAX
-    lowers a primitive by a function (`bessel_i0e`), two weak float32 make a float64 while 64 bits are on."""
+def _is_weak(constant: Any) -> bool:
+    return not isinstance(constant, jax.core.Tracer) and bool(getattr(constant, "weak_type", False))
+
+
+def _without_weak_types(jaxpr: Any) -> Any:
+    """The same in which no type is weak, as those of Python's numbers are.
+
+    It is lowered with 64 bits on. Where JAX lowers a primitive by a function (`bessel_i0e`), two weak float32 make a
+    float64 then.
+    """
 
     def fixed(atom: Any) -> Any:
-        if not isinstance(atom, jax.extend.core.Literal) or not isinstance(atom.val, (bool, int, float, complex)):
-            return atom
-        return jax.extend.core.Literal(atom.aval.dtype.type(atom.val), atom.aval)
+        if isinstance(atom, jax.extend.core.Literal) and getattr(atom.aval, "weak_type", False):
+            return jax.extend.core.Literal(atom.aval.dtype.type(atom.val), atom.aval.update(weak_type=False))
+        return atom
 
-    return jaxpr.replace(eqns=[eqn.replace(invars=[*map(fixed, eqn.invars)]) for eqn in jaxpr.eqns])
+    def fixed_equation(equation: Any) -> Any:
+        params = {**equation.params, "weak_type": False} if "weak_type" in equation.params else equation.params
+        return equation.replace(invars=[*map(fixed, equation.invars)], params=params)
+
+    return jaxpr.replace(eqns=[*map(fixed_equation, jaxpr.eqns)])
 
 
 def with_64_bits(function: Function) -> Function:
