@@ -26,6 +26,8 @@ class Judged:
     ess_of: str
     rhat: float
     """The largest of that which decides: nested R-hat where the file says that its chains form superchains."""
+    rhat_limit: float
+    """What it must be below: for nested R-hat `nested_rhat.limit_of`."""
     converged: bool
 
     def reached(self, goal: int) -> bool:
@@ -47,6 +49,7 @@ def judge(file: Path, parameters: Sequence[str]) -> Judged:
         ess=float(ess[least]),
         ess_of=found.names[least],
         rhat=float(found.deciding_rhat[found.worst_first()[0]]),
+        rhat_limit=found.limit,
         converged=bool(found.converged),
     )
 

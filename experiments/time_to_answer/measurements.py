@@ -40,6 +40,8 @@ class Measurement:
     """The element that has it."""
     rhat: float | None
     """The largest that decides."""
+    rhat_limit: float | None
+    """What it had to be below: 1.01, for nested R-hat with what few draws of each superchain add."""
     gradients: float | None
     """Of the draws, and of warmup where `warmup_counted`."""
     executed: float | None

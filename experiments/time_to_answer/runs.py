@@ -176,13 +176,14 @@ class ReadyAnswer:
     runs: Runs
     draws: int
     """Per chain, that were enough."""
+    searched: int
+    """Runs until they were found."""
     first_seconds: float | None
     preparation: Preparation
 
     def run(self, seed: int) -> RowFigures:
         """A second start: a run that reaches the goal, with caches that are warm for it."""
         last = self.runs.made[-1]
-        count = len(self.runs.made)
         if last.seed != seed or not last.was_warm:
             draws = search(lambda draws: self.runs.run(draws, seed), self.draws, self.task.goal)[-1].draws
             if not self.runs.made[-1].was_warm:
@@ -194,10 +195,11 @@ class ReadyAnswer:
             chains=last.judged.chains,
             draws=last.judged.draws,
             warmup=last.cost.warmup,
-            runs=count,
+            runs=self.searched,
             ess=last.judged.ess,
             ess_of=last.judged.ess_of,
             rhat=last.judged.rhat,
+            rhat_limit=last.judged.rhat_limit,
             gradients=last.cost.gradients,
             executed=last.cost.executed,
             warmup_counted=last.cost.warmup_counted,
@@ -234,14 +236,15 @@ def prepare(task: Task) -> ReadyAnswer:
             caches.empty()
         return runs.run(draws, task.search_seed)
 
-    enough = search(attempt, draws, task.goal)[-1].draws
+    tried = search(attempt, draws, task.goal)
+    enough = tried[-1].draws
     first = None
     if task.first_start:
         if runs.made[-1].was_warm:
             caches.empty()
             runs.run(enough, task.search_seed)
         first = runs.made[-1].tried.seconds
-    return ReadyAnswer(task, runs, enough, first, Preparation(time.perf_counter() - began))
+    return ReadyAnswer(task, runs, enough, len(tried), first, Preparation(time.perf_counter() - began))
 
 
 def check_available(task: Task, model: str) -> None:

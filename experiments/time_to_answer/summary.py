@@ -73,7 +73,7 @@ def _runs(results: AnswerResults) -> str:
             )  # fmt: skip
     columns = (
         "posterior", "sampler", "goal", "second start s", "first start s", "chains x (warmup + draws)", "runs",
-        "min bulk ESS", "largest R-hat", "gradients", "executed",
+        "min bulk ESS", "largest R-hat (limit)", "gradients", "executed",
     )  # fmt: skip
     return table(columns, rows)
 
@@ -84,7 +84,7 @@ def _cells(row: Measurement) -> tuple[str, ...]:
         f"{row.chains} x ({row.warmup:,} + {row.draws:,})",
         str(row.runs),
         "-" if row.ess is None else f"{row.ess:,.0f} ({row.ess_of})",
-        "-" if row.rhat is None else f"{row.rhat:.4f}",
+        "-" if row.rhat is None else f"{row.rhat:.4f} (< {row.rhat_limit:.4f})",
         gradients if row.warmup_counted or row.gradients is None else f"≥ {gradients}",
         "-" if row.executed is None else format_figure(row.executed, ".3g"),
     )
@@ -99,8 +99,8 @@ def how_made(results: AnswerResults) -> list[str]:
         "- A run is a process of its own. Its time is from its start to its end: imports, compiling, warmup, draws, "
         "the sampler's own diagnostics printed and the draws saved.",
         "- Then all saved draws are judged alike: the smallest bulk ESS (ArviZ) over all elements of all parameters, "
-        "and R-hat below 1.01; rank-normalized R-hat, and nested R-hat for chains that form superchains (its limit is "
-        "a little higher with few draws).",
+        "and R-hat below 1.01; rank-normalized R-hat, and for chains that form superchains nested R-hat, with "
+        "the limit sqrt(1.01^2 + 1 / (M N)) for M chains with N draws in each: with few draws 1.01 is exceeded at stationarity.",
         "- Ours ends by itself (`sampler.until`). Draws of the others are doubled until a run has enough; only that "
         f"run counts. A run is ended after {limit:g} s, and a sampler that has no run by then is not asked for more.",
         "- First start: all caches empty. Second start: the same command once more. JAX keeps compiled programs only "

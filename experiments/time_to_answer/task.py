@@ -31,13 +31,14 @@ class Figures:
     ess: float | None
     ess_of: str
     rhat: float | None
+    rhat_limit: float | None
     gradients: float | None
     executed: float | None
     warmup_counted: bool | None
     load: float | None
 
 
-NOTHING = Figures(None, None, None, None, None, None, None, "", None, None, None, None, None)
+NOTHING = Figures(None, None, None, None, None, None, None, "", None, None, None, None, None, None)
 
 
 @dataclass(frozen=True)
