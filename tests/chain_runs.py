@@ -33,7 +33,9 @@ def inputs(transitions: int, step: float = 0.3, first: int = 0, lanes: int = LAN
 @functools.cache  # a process compiles it once for each capacity
 def make_program(capacity: int = CAPACITY) -> Any:
     """NUTS on the quartic density, with buffers of so many rows."""
-    return make_chain(make_nuts(quartic, NutsOptions(8, dtype="float64")), 0.8, capacity, 2, "float64")
+    return make_chain(
+        make_nuts(quartic, NutsOptions(8, dtype="float64")), 0.8, capacity, 2, "float64", divergences=True
+    )
 
 
 def slice_for(seconds: float, patch: pytest.MonkeyPatch) -> None:

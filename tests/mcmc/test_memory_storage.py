@@ -14,7 +14,7 @@ CHAINS, TRANSITIONS, LANES, ROWS = 4, 6, 3, 2
 
 def rows(numbers: list[list[float]]) -> Record:
     """Of a machine's buffers: these log-densities [lanes, rows], everything else zero."""
-    one = empty_records(ROWS, 2, "float32")
+    one = empty_records(ROWS, 2, "float32", divergences=True)
     return map_leaves(lambda array: np.stack([array] * LANES), one)._replace(lp=np.array(numbers, "float32"))
 
 
