@@ -100,7 +100,8 @@ def how_made(results: AnswerResults) -> list[str]:
         "the sampler's own diagnostics printed and the draws saved.",
         "- Then all saved draws are judged alike: the smallest bulk ESS (ArviZ) over all elements of all parameters, "
         "and R-hat below 1.01; rank-normalized R-hat, and for chains that form superchains nested R-hat, with "
-        "the limit sqrt(1.01^2 + 1 / (M N)) for M chains with N draws in each: with few draws 1.01 is exceeded at stationarity.",
+        "the limit sqrt(1.01^2 + 1 / (M N)) for M chains with N draws in each: with few draws 1.01 is exceeded at "
+        "stationarity.",
         "- Ours ends by itself (`sampler.until`). Draws of the others are doubled until a run has enough; only that "
         f"run counts. A run is ended after {limit:g} s, and a sampler that has no run by then is not asked for more.",
         "- First start: all caches empty. Second start: the same command once more. JAX keeps compiled programs only "

@@ -60,9 +60,8 @@ class MemoryStorage:
                 rows = min(size, there.shape[1])
                 to[chains[from_start], :rows] = there[lanes[from_start], :rows]
                 for i in singly:
-                    to[chains[i], low[i] - start : high[i] - start] = there[
-                        lanes[i], low[i] - first[i] : high[i] - first[i]
-                    ]
+                    taken = there[lanes[i], low[i] - first[i] : high[i] - first[i]]
+                    to[chains[i], low[i] - start : high[i] - start] = taken
 
     def flush(self) -> None:
         """See Storage: there is no other place."""
