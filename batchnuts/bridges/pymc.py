@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype
-from batchnuts.bridges.users import place_in_users_code, refuse_names, require, text_of
+from batchnuts.bridges.users import PYMC, place_in_users_code, refuse_names, text_of
 from batchnuts.mcmc.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.variables import ModelError, Variable
 from batchnuts.settings.schema import shown
 from batchnuts.stopping import say
 
-OLDEST = (5, 20)
-require("PyMC", "pymc", OLDEST, "pymc")
+PYMC.require()
 
 import jax  # noqa: E402
 import pymc  # noqa: E402
