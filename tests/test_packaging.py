@@ -11,6 +11,7 @@ import pytest
 
 from batchnuts.bridges.registry import BRIDGES
 from batchnuts.bridges.users import NUMPYRO, PYMC, Library
+from batchnuts.mcmc.model import ModelError
 from batchnuts.settings.yaml import ConfigError
 
 ROOT = Path(__file__).parent.parent
@@ -60,3 +61,8 @@ def test_a_library_of_models_that_is_missing_or_too_old_is_named_before_it_is_im
     installed = f"{needed}.1"
     with pytest.raises(ConfigError, match="no module 'no_such_module'"):
         bridge.build(options)
+    with (
+        pytest.raises(ModelError, match=rf"{needed}.1 cannot be used: .*'moved'.*pip install -U '.*>={needed},<"),
+        library.importing(),
+    ):
+        raise ImportError("cannot import name 'moved'")

@@ -27,9 +27,11 @@ NUMPYRO.require()
 
 import jax  # noqa: E402
 import numpyro  # noqa: E402
-from numpyro import distributions  # noqa: E402
 
-from batchnuts.bridges import numpyro_traces as traces  # noqa: E402
+with NUMPYRO.importing():
+    from numpyro import distributions
+
+    from batchnuts.bridges import numpyro_traces as traces
 
 OPTIONS = ("name", "dtype", "dims", "coords", "init_strategy")
 """Keywords that are not the model's."""

@@ -47,7 +47,7 @@ def _users_settings() -> Iterator[None]:
             os.environ["XLA_FLAGS"] = flags
 
 
-with _users_settings():
+with _users_settings(), PYMC.importing():
     from pymc.backends.arviz import find_constants, find_observations
     from pymc.logprob.utils import replace_rvs_by_values
     from pymc.sampling.jax import get_jaxified_graph

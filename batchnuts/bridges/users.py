@@ -8,7 +8,8 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,8 @@ class Library:
     """Its name for pip and, in Python, for `import`."""
     oldest: tuple[int, ...]
     """The oldest version that works; pyproject.toml's extra of the package's name asks for the same."""
+    untried: str
+    """The first version after those that were tried."""
 
     def check_version(self) -> None:
         """Raise NotInstalledError where it is missing, and ModelError where it is too old; imports nothing."""
@@ -100,6 +103,18 @@ class Library:
                 f"pip install -U {self.package}."
             ) from error
 
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """Around imports from it, of names that another release may lack: then raises ModelError."""
+        try:
+            yield
+        except ImportError as error:
+            needed = ".".join(map(str, self.oldest))
+            raise ModelError(
+                f"{self.title} {self._version()} cannot be used: {text_of(error)}. batchnuts was tried with versions "
+                f"from {needed} on, below {self.untried}: pip install -U '{self.package}>={needed},<{self.untried}'."
+            ) from error
+
     def _version(self) -> str:
         try:
             return importlib.metadata.version(self.package)
@@ -110,8 +125,8 @@ class Library:
             ) from None
 
 
-NUMPYRO = Library("NumPyro", "numpyro", (0, 21))
+NUMPYRO = Library("NumPyro", "numpyro", (0, 21), "0.23")
 """Before 0.21 it cannot be imported beside JAX 0.10."""
 
-PYMC = Library("PyMC", "pymc", (5, 26))
+PYMC = Library("PyMC", "pymc", (5, 26), "6.5")
 """Earlier ones ask for versions of PyTensor that have no `pytensor.graph.traversal`."""
