@@ -1,6 +1,6 @@
 """Whole runs: initial positions, warmup windows with pooling between them, then draws.
 
-positions -> check -> first step size -> [window -> pool metric and step size]* -> draws -> Draws
+positions -> check -> first step size, or an earlier run's -> [window -> pool metric and step size]* -> draws -> Draws
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.run import ProgressCallback, Run
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.starts import check_at_starts
+from batchnuts.mcmc.tuning import read_tuning
 from batchnuts.mcmc.warmup.phase import warm_up
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
@@ -108,7 +109,8 @@ def _run_chains(
     stop: StopSignals | None,
     divergences: bool,
 ) -> Draws:
-    proposals = make_proposals(model, sampler, execution)
+    tuning = read_tuning(model, sampler)
+    proposals = make_proposals(model, sampler, execution, tuning)
     position = positions_to_check(model, sampler, proposals)
     engine, execution = choose_engine(model, execution, position[0])
     first = check_at_starts(model, engine, proposals, position)
@@ -117,7 +119,9 @@ def _run_chains(
     programs = borrow(model, engine, sampler, execution, first)
     keys = random.lane_keys(sampler.seed, sampler.chains)
     report, signals = progress or (lambda _: None), stop or StopSignals()
-    run = Run(model, engine, sampler, execution, report, signals, programs, keys, divergences, checks=checks)
+    run = Run(
+        model, engine, sampler, execution, report, signals, programs, keys, divergences, checks=checks, tuning=tuning
+    )
     draws = _phases(run, proposals)
     give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown
     return draws
