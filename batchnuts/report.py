@@ -41,6 +41,8 @@ def print_report(
     seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
     speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s in warmup and sampling, " if seconds else ""
     served = f"; {draws.arrangement}" if draws.arrangement is not None else ""
+    if draws.chains_reason:
+        console.print(f"Chains: {draws.chains_reason}", highlight=False, markup=False, soft_wrap=True)
     console.print(_warmup(draws), highlight=False, markup=False, soft_wrap=True)
     if draws.ended:
         console.print(f"Sampling ended: {draws.ended}", highlight=False, markup=False, soft_wrap=True)

@@ -30,7 +30,7 @@ def check_points_of(
     """
     if sampler.until is None:
         return None
-    if sampler.until.rhat is not None and sampler.chains < 2:
+    if sampler.until.rhat is not None and sampler.chain_count < 2:
         raise SettingsError(
             f"sampler.until.rhat: found {sampler.until.rhat:g} with one chain; R-hat compares chains, so expected "
             "null, or sampler.chains of at least 2"
@@ -38,7 +38,7 @@ def check_points_of(
     key, asked = "sampler.until.parameters", sampler.until.parameters
     parameters = natural_parameters(model, engine, execution, sampler.seed, asked, key)
     superchains = count_superchains(sampler)
-    rule = StoppingRule(sampler.until, parameters.names, sampler.chains, superchains, parameters.may_be_constant)
+    rule = StoppingRule(sampler.until, parameters.names, sampler.chain_count, superchains, parameters.may_be_constant)
     return CheckPoints(rule, parameters, sampler.draws)
 
 

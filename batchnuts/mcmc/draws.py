@@ -117,6 +117,8 @@ class Draws:
     execution: ExecutionSettings
     engine: str = ""
     """Why `execution.backend` was taken; see `Engine.reason`."""
+    chains_reason: str = ""
+    """Why there are so many chains, where `sampler.chains` is auto; `settings` have the number."""
     arrangement: Arrangement | None = None
     begun: NDArray[Any] | None = None
     ended: str = ""
