@@ -256,6 +256,7 @@ class Run:
                         spent.counts[phase].useful_gradients,
                         spent.counts[phase].utilization,
                         spent.counts[phase].divergences,
+                        checks.last.lacking if checks is not None else (),
                     )
                 )
                 self.stop.check()
