@@ -34,7 +34,7 @@ def make_proposals(
     """
     init, count = sampler.init, count_superchains(sampler)
     of_superchains = _of_superchains(model, sampler, execution, count, tuning)
-    superchain = superchain_of(sampler.chains, count)
+    superchain = superchain_of(sampler.chain_count, count)
 
     first = functools.cache(lambda: made(0))  # it is checked, and then used: an initializer is called once
 
@@ -55,7 +55,7 @@ def positions_to_check(model: Model, sampler: SamplerSettings, proposals: Propos
     """[chains, dimension]: where the density is tried before anything is compiled, or optimized."""
     if sampler.init.method != "pathfinder":
         return proposals(0)
-    return _uniform(model, sampler.init, _rng(sampler, 0), sampler.chains).astype(model.dtype)
+    return _uniform(model, sampler.init, _rng(sampler, 0), sampler.chain_count).astype(model.dtype)
 
 
 _JITTER, _RUN, _PATH = 1, 2, 3
@@ -83,7 +83,7 @@ def _of_superchains(
         return _of_paths(model, sampler, count)
     if init.method == "auto":
         # of as many as there are chains, so that those of the first superchains do not depend on their number
-        return lambda attempt: model.initial_positions(_rng(sampler, attempt), sampler.chains)[:count]
+        return lambda attempt: model.initial_positions(_rng(sampler, attempt), sampler.chain_count)[:count]
     return lambda attempt: _uniform(model, init, _rng(sampler, attempt), count)
 
 
@@ -101,21 +101,31 @@ def _chosen(rows: NDArray[Any], count: int, seed: int, attempt: int) -> NDArray[
     return rows[order[np.arange(count) % len(rows)]]
 
 
-def _given(model: Model, values: Mapping[str, Any], count: int) -> NDArray[Any]:
-    """[starts, dimension], from values by name [*shape] or [starts, *shape]."""
-    shapes = {variable.name: variable.shape for variable in model.variables}
+def count_starts(model: Model, init: InitSettings) -> int:
+    """How many starts `init.values` gives; 1 without them."""
+    return 1 if init.values is None else _arrays(model, init.values)[1]
+
+
+def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[np.float64]], int]:
+    """Values by name, [*shape] or [starts, *shape], as arrays; and the number of starts."""
     try:
         arrays = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
     except (TypeError, ValueError):
         raise SettingsError("init.values: expected numbers, or lists of numbers, by the names of variables.") from None
     leads = {
-        arrays[name].shape[0]
-        for name, shape in shapes.items()
-        if name in arrays and arrays[name].ndim == len(shape) + 1
+        arrays[variable.name].shape[0]
+        for variable in model.variables
+        if variable.name in arrays and arrays[variable.name].ndim == len(variable.shape) + 1
     }
     if len(leads) > 1:
         raise SettingsError(f"init.values: found {sorted(leads)} starts; expected the same number for all variables.")
-    starts = leads.pop() if leads else 1
+    return arrays, leads.pop() if leads else 1
+
+
+def _given(model: Model, values: Mapping[str, Any], count: int) -> NDArray[Any]:
+    """[starts, dimension], from values by name [*shape] or [starts, *shape]."""
+    shapes = {variable.name: variable.shape for variable in model.variables}
+    arrays, starts = _arrays(model, values)
     if starts > count:
         raise SettingsError(
             f"init.values: found {starts} starts for {count} superchains; set superchains to at least {starts}."

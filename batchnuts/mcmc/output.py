@@ -97,7 +97,7 @@ def _adaptation(draws: Draws, model: Model, attributes: Attributes) -> xarray.Da
 
 def file_size(model: Model, sampler: SamplerSettings) -> int:
     """Bytes that the draws of a run take on the disk, about: at least those of its arrays, without `divergences`."""
-    return OVERHEAD + sampler.chains * sampler.draws * draw_bytes(model.size, model.dtype)
+    return OVERHEAD + sampler.fewest_chains * sampler.draws * draw_bytes(model.size, model.dtype)
 
 
 def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:
@@ -142,6 +142,8 @@ def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) ->
         "interrupted": int(draws.interrupted),
         "log_density_rounding": rounding_of(draws.rectangle(draws.stats["lp"])),
     }
+    if draws.chains_reason:
+        attributes["chains_reason"] = draws.chains_reason
     if draws.ended:
         attributes["sampling_ended"] = draws.ended
     if draws.arrangement is not None:

@@ -87,11 +87,13 @@ class Run:
     """Of the draws, where the run may end before all are made."""
     tuning: Tuning | None = None
     """Of an earlier run, from which warmup starts."""
+    chains_reason: str = ""
+    """Why there are so many chains, where the number was chosen."""
 
     @property
     def superchain(self) -> NDArray[np.int64]:
         """[chains]: the number of each chain's superchain."""
-        return superchain_of(self.sampler.chains, count_superchains(self.sampler))
+        return superchain_of(self.sampler.chain_count, count_superchains(self.sampler))
 
     @property
     def group(self) -> NDArray[np.int64]:
@@ -101,7 +103,7 @@ class Run:
     @property
     def windows(self) -> tuple[Window, ...]:
         """Of warmup: those that are made, or, where it ends by itself, those that may be."""
-        settings, chains = self.sampler.warmup, self.sampler.chains
+        settings, chains = self.sampler.warmup, self.sampler.chain_count
         if settings.transitions == "auto":
             left = settings.maximum - (self.check.transitions if self.check is not None else 0)
             return (*automatic_windows(chains, left), settling_window(chains))
@@ -110,7 +112,7 @@ class Run:
     @property
     def check(self) -> Window | None:
         """The window before these, where a warmup that ends by itself begins with an earlier run's tuning."""
-        settings, chains = self.sampler.warmup, self.sampler.chains
+        settings, chains = self.sampler.warmup, self.sampler.chain_count
         if self.tuning is None or settings.transitions != "auto":
             return None
         return check_window(chains, count_superchains(self.sampler) == chains, settings.maximum)
@@ -130,14 +132,14 @@ class Run:
         position, log_density, gradient = find_starts(model, self.programs.evaluate, proposals, self.execution)
         known = self.tuning
         metric = unit_metric(model.dimension, sampler.metric) if known is None else known.metric
-        step_size = np.full(sampler.chains, sampler.step_size or (1.0 if known is None else known.step_size))
+        step_size = np.full(sampler.chain_count, sampler.step_size or (1.0 if known is None else known.step_size))
         return ChainStates(position, log_density, gradient, metric, self.use(metric), step_size)
 
     def use(self, metric: MetricParameters) -> np.ndarray:
         """Let programs that start from now on have this metric; returns the chains' inverse masses [chains,
         dimension]."""
         inverse_mass = self.programs.metric.set(metric).astype(self.model.dtype)
-        return np.broadcast_to(inverse_mass, (self.sampler.chains, self.model.dimension))
+        return np.broadcast_to(inverse_mass, (self.sampler.chain_count, self.model.dimension))
 
     @property
     def rows(self) -> int:
@@ -145,7 +147,9 @@ class Run:
         checks = () if self.check is None else (self.check,)
         longest = max([self.sampler.draws, *(w.transitions for w in (*checks, *self.windows))])
         model = self.model
-        return buffer_rows(longest, self.sampler.chains, model.dimension, model.dtype, self.execution, self.divergences)
+        return buffer_rows(
+            longest, self.sampler.chain_count, model.dimension, model.dtype, self.execution, self.divergences
+        )
 
     def find_runner(self, states: ChainStates) -> Runner:
         """The runner of an earlier run, if its buffers are long enough; else a new one."""
@@ -175,7 +179,7 @@ class Run:
 
     def with_found_step_size(self, states: ChainStates) -> ChainStates:
         """The states with the median of the reasonable step sizes of all chains of a group at their positions."""
-        n = self.sampler.chains
+        n = self.sampler.chain_count
         options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         if options["schedule"] == "auto":
             options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
@@ -204,7 +208,7 @@ class Run:
         self, states: ChainStates, transitions: int, adapting: bool, max_tree_depth: int | None = None
     ) -> ChainInputs:
         """The arguments of `run_chain` from the states of all chains. max_tree_depth: None takes that of the draws."""
-        n, dtype = self.sampler.chains, self.model.dtype
+        n, dtype = self.sampler.chain_count, self.model.dtype
         settled = states.transitions_done > 0 or self.tuning is not None
         return ChainInputs.begin(
             self.keys,
@@ -234,7 +238,7 @@ class Run:
 
         total: 0 where it is not known. leave: see Runner.run. checks: the stretch may end at any of these.
         """
-        spent, chains = self.spent, self.sampler.chains
+        spent, chains = self.spent, self.sampler.chain_count
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
         result: ChainResult | None = None
         runner.watch(checks.next if checks is not None else 0)
@@ -252,6 +256,7 @@ class Run:
                         spent.counts[phase].useful_gradients,
                         spent.counts[phase].utilization,
                         spent.counts[phase].divergences,
+                        checks.last.lacking if checks is not None else (),
                     )
                 )
                 self.stop.check()
@@ -344,7 +349,7 @@ class Run:
 
     def nothing_drawn(self, states: ChainStates, runner: Runner | None) -> Draws:
         """The same of a run that was interrupted before its first draw."""
-        chains, draws, dimension = self.sampler.chains, self.sampler.draws, self.model.dimension
+        chains, draws, dimension = self.sampler.chain_count, self.sampler.draws, self.model.dimension
         records = {name: np.zeros((chains, draws), "float64") for name in Record._fields}
         records["diverging"] = np.zeros((chains, draws), bool)
         records["position"] = np.full((chains, draws, dimension), np.nan, self.model.dtype)
@@ -370,7 +375,7 @@ class Run:
             position=position,
             stats=records,
             done=done,
-            begun=np.ones(sampler.chains, bool) if begun is None else begun,
+            begun=np.ones(sampler.chain_count, bool) if begun is None else begun,
             interrupted=begun is not None and bool((done < sampler.draws).any()),
             metric=states.metric,
             warmup=warmup,
@@ -383,5 +388,6 @@ class Run:
             arrangement=runner.arrangement if runner is not None else None,
             last_position=last_position if self.divergences else None,
             start=states.position if self.divergences else None,
+            chains_reason=self.chains_reason,
             ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",
         )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from batchnuts.mcmc.until import Until
+from batchnuts.mcmc.until import CONDITIONS, Until
 from batchnuts.settings.schema import Settings, SettingsError, explain, fields_of, nearest, shown
 from batchnuts.store.folder import problem_with
 
@@ -19,6 +19,10 @@ early."""
 
 MOST_TRANSITIONS = 1_000_000_000
 """The same of transitions of a chain."""
+
+
+FEWEST_CHAINS = 4
+"""That are chosen automatically: R-hat compares them."""
 
 
 class WarmupSettings(Settings):
@@ -114,7 +118,10 @@ class InitSettings(Settings):
 class SamplerSettings(Settings):
     """What is sampled: how many chains and draws, and the constants of the transition and of its warmup."""
 
-    chains: int = Field(256, ge=1, le=MOST_NUMBERS, description="number of chains, run together")
+    chains: int | Literal["auto"] = Field(
+        256,
+        description="number of chains, run together. auto: as many as reach what `until` asks soonest on this machine",
+    )
     warmup: WarmupSettings = Field(
         WarmupSettings.model_validate({}),
         description="auto, or a number of transitions, or these with other settings of warmup",
@@ -191,8 +198,24 @@ class SamplerSettings(Settings):
         """Of other metrics."""
         return set() if self.metric == "low_rank" else {"metric_rank"}
 
+    @property
+    def chain_count(self) -> int:
+        """The number of chains, of settings in which it is decided."""
+        assert self.chains != "auto", "it is decided at the start of a run"
+        return self.chains
+
+    @property
+    def fewest_chains(self) -> int:
+        """The number of chains, or the smallest that may be chosen."""
+        return max(FEWEST_CHAINS, self.superchains or 1) if self.chains == "auto" else self.chains
+
     @model_validator(mode="after")
     def _consistent(self) -> SamplerSettings:
+        if self.chains == "auto" and (self.until is None or not self.until.conditions):
+            raise ValueError(
+                f"chains: found 'auto', but no accuracy is asked for that it could reach soonest; expected {_CHAINS}, "
+                f"or sampler.until with at least one of {', '.join(CONDITIONS)}"
+            )
         self.refuse_without_effect(f"on metric {self.metric!r}")
         if self.metric in ("dense", "low_rank") and self.warmup.pool != "all":
             raise ValueError(
@@ -200,6 +223,13 @@ class SamplerSettings(Settings):
                 "expected warmup.pool all, or metric diag"
             )
         return self
+
+    @field_validator("chains")
+    @classmethod
+    def _some(cls, chains: Any) -> Any:
+        if isinstance(chains, int) and not 1 <= chains <= MOST_NUMBERS:
+            raise ValueError(f"found {shown(chains)}; expected auto, or {_CHAINS}")
+        return chains
 
     @field_validator("warmup", mode="before")
     @classmethod
@@ -227,9 +257,12 @@ class SamplerSettings(Settings):
     @classmethod
     def _of_chains(cls, superchains: Any, info: ValidationInfo) -> Any:
         chains = info.data.get("chains")
-        if superchains is not None and chains is not None and superchains > chains:
+        if superchains is not None and isinstance(chains, int) and superchains > chains:
             raise ValueError(f"found {superchains}; expected at most the number of chains, {chains}")
         return superchains
+
+
+_CHAINS = f"an integer of at least 1 and at most {MOST_NUMBERS:,}"
 
 
 class ExecutionSettings(Settings):

@@ -50,7 +50,7 @@ def warm_up(run: Run, runner: Runner, states: ChainStates) -> tuple[ChainStates,
     """All windows: as many as are asked for, or until two in a row agree (`agreement`) and chains have settled."""
     if run.sampler.warmup.transitions == "auto":
         return _until_agreed(run, runner, states)
-    outliers: NDArray[np.bool_] = np.zeros(run.sampler.chains, bool)
+    outliers: NDArray[np.bool_] = np.zeros(run.sampler.chain_count, bool)
     total = run.sampler.warmup.transitions
     for window in run.windows:
         pooled = _window(run, runner, states, window, total)
@@ -209,4 +209,4 @@ def _compare(run: Run, before: Pooled, now: Pooled) -> Agreement:
 
 def _single(run: Run) -> bool:
     """Whether each chain is a superchain of its own."""
-    return len(np.unique(run.superchain)) == run.sampler.chains
+    return len(np.unique(run.superchain)) == run.sampler.chain_count

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from batchnuts.mcmc.settings import WarmupSettings
+
 FIRST = 10
 """Transitions of the first automatic window."""
 
@@ -96,6 +98,26 @@ def check_window(chains: int, single: bool, maximum: int) -> Window:
     """
     transitions = settling_window(chains).transitions * (SINGLE if single else 1)
     return Window(min(transitions, maximum), True, compared=True)
+
+
+LIKELY_WINDOWS, LIKELY_SINGLE = 3, 6
+"""How many automatic windows there are likely to be before the last one, with superchains and without: then it takes
+long windows until chains of a window differ little. Measured for packaged models (docs/results/chains.md): 3 and 4 with
+superchains, 6 and 8 without."""
+
+
+def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool) -> int:
+    """How many transitions a warmup is expected to make.
+
+    nested: whether chains form superchains of several.
+    """
+    if settings.transitions != "auto":
+        return settings.transitions
+    if settings.from_ is not None:  # an earlier run's tuning, which is likely to fit
+        return check_window(chains, not nested, settings.maximum).transitions
+    windows = automatic_windows(chains, settings.maximum)[: LIKELY_WINDOWS if nested else LIKELY_SINGLE]
+    made = sum(window.transitions for window in windows) + settling_window(chains).transitions
+    return max(made, settings.minimum)
 
 
 def _first(chains: int) -> int:
