@@ -454,6 +454,7 @@ def test_bad_models(models: Path, run_here: Callable[..., str], target: str, wor
         ("sampler.chains=many", "sampler.chains: found 'many' (a text); expected an integer"),
         ("sampler.step_size=.nan", "sampler.step_size: found nan"),
         ("sampler.dras=3", "did you mean 'draws'"),
+        ("sampler.warmup.from=gone.nc", "sampler.warmup.from: there is no file gone.nc"),
         ("execution.executor=pc", "expected one of virtual_machine, stackless, unbatched"),
     ],
 )

@@ -113,6 +113,8 @@ def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool) -
     """
     if settings.transitions != "auto":
         return settings.transitions
+    if settings.from_ is not None:  # an earlier run's tuning, which is likely to fit
+        return check_window(chains, not nested, settings.maximum).transitions
     windows = automatic_windows(chains, settings.maximum)[: LIKELY_WINDOWS if nested else LIKELY_SINGLE]
     made = sum(window.transitions for window in windows) + settling_window(chains).transitions
     return max(made, settings.minimum)
