@@ -100,10 +100,10 @@ def check_window(chains: int, single: bool, maximum: int) -> Window:
     return Window(min(transitions, maximum), True, compared=True)
 
 
-LIKELY_WINDOWS, LIKELY_SINGLE = 3, 6
+LIKELY_WINDOWS, LIKELY_SINGLE = 3, 5
 """How many automatic windows there are likely to be before the last one, with superchains and without: then it takes
-long windows until chains of a window differ little. Measured for packaged models (docs/results/chains.md): 3 and 4 with
-superchains, 6 and 8 without."""
+long windows until chains of a window differ little. Measured for packaged models (docs/results/chains.md): 3 or 4 with
+superchains, 4 to 8 without."""
 
 
 def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool) -> int:
