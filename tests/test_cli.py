@@ -98,7 +98,7 @@ def test_unwritable_output_is_refused(cli, path):
     ("arguments", "message"),
     [
         (["sampler.chians=3"], "sampler.chians: unknown key; did you mean 'chains'?"),
-        (["sampler.chains=0"], "sampler.chains: found 0 (an integer); expected an integer at least 1"),
+        (["sampler.chains=0"], "sampler.chains: found 0; expected auto, or an integer of at least 1"),
         (["sampler.draws=-1"], "sampler.draws: found -1 (an integer); expected an integer at least 1"),
         (["model.name=x"], "model.name: found 'x'; expected one of logistic_regression, correlated_gaussian"),
     ],

@@ -75,8 +75,8 @@ def test_resolved_config_is_a_config_of_the_same_run(config, text):
 
 BAD = [
     ("sampler:\n  chians: 3\n", (), "my.yaml:3: sampler.chians: unknown key; did you mean 'chains'?"),
-    ("sampler:\n  chains: x\n", (), "my.yaml:3: sampler.chains: found 'x' (a text); expected an integer at least 1"),
-    ("sampler:\n  chains: 0\n", (), "my.yaml:3: sampler.chains: found 0 (an integer); expected an integer at least 1"),
+    ("sampler:\n  chains: x\n", (), "my.yaml:3: sampler.chains: found 'x' (a text); expected an integer or auto"),
+    ("sampler:\n  chains: 0\n", (), "my.yaml:3: sampler.chains: found 0; expected auto, or an integer of at least 1"),
     ("sampler: {draws: -5}\n", (), "my.yaml:2: sampler.draws: found -5 (an integer); expected an integer at least 1"),
     (
         "sampler:\n  until:\n    ess_blk: 4\n",
@@ -176,7 +176,7 @@ BAD += [
     (
         "",
         ("sampler.chains=99999999999999999999",),
-        "found 99999999999999999999 (an integer); expected an integer at least 1",
+        "found 99999999999999999999; expected auto, or an integer of at least 1",
     ),
     (
         "",

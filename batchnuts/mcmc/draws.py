@@ -55,6 +55,8 @@ class Progress:
     useful_gradients: int = 0
     utilization: float = 0.0
     divergences: int = 0
+    missing: tuple[str, ...] = ()
+    """What `sampler.until` asks for and did not find when it was looked at last: `ess_bulk 231/400`."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ class Draws:
     execution: ExecutionSettings
     engine: str = ""
     """Why `execution.backend` was taken; see `Engine.reason`."""
+    chains_reason: str = ""
+    """Why there are so many chains, where `sampler.chains` is auto; `settings` have the number."""
     arrangement: Arrangement | None = None
     begun: NDArray[Any] | None = None
     ended: str = ""

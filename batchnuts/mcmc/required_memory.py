@@ -20,10 +20,11 @@ def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str, diverge
     """Why the draws, or a dense metric, do not fit into memory, naming the settings; None if they do.
 
     The records of all draws are counted, once, with the ends of trajectories where `divergences` are asked for, and the
-    matrices that a dense metric is estimated with. Memory is reserved only when it is written to, so the system would
-    kill a run that needs too much midway, with all its draws.
+    matrices that a dense metric is estimated with. Where the number of chains is chosen, the smallest one counts.
+    Memory is reserved only when it is written to, so the system would kill a run that needs too much midway, with all
+    its draws.
     """
-    needed = sampler.chains * sampler.draws * draw_bytes(dimension, dtype, divergences)
+    needed = sampler.fewest_chains * sampler.draws * draw_bytes(dimension, dtype, divergences)
     there = machine_memory()
     matrices = _MATRICES * 8 * dimension**2 if sampler.metric == "dense" else 0
     if matrices > there:
@@ -34,7 +35,7 @@ def memory_problem(sampler: SamplerSettings, dimension: int, dtype: str, diverge
     if needed <= there:
         return None
     return (
-        f"chains x draws: {sampler.chains} x {sampler.draws} draws of {dimension} numbers or more take "
+        f"chains x draws: {sampler.fewest_chains} x {sampler.draws} draws of {dimension} numbers or more take "
         f"{needed / 1e9:.3g} GB, and this machine has {there / 1e9:.3g} GB; lower sampler.chains or sampler.draws"
     )
 

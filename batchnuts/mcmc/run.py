@@ -29,9 +29,10 @@ from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import evaluate_at, find_starts
 from batchnuts.mcmc.step_size import start_adaptation
 from batchnuts.mcmc.superchains import count_superchains, superchain_of
+from batchnuts.mcmc.tuning import Tuning
 from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients, draws_with_gradients
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
-from batchnuts.mcmc.warmup.windows import Window, automatic_windows, fixed_windows, settling_window
+from batchnuts.mcmc.warmup.windows import Window, automatic_windows, check_window, fixed_windows, settling_window
 from batchnuts.stopping import StopSignals
 
 ProgressCallback = Callable[[Progress], None]
@@ -84,11 +85,15 @@ class Run:
     spent: Spent = field(default_factory=Spent)
     checks: CheckPoints | None = None
     """Of the draws, where the run may end before all are made."""
+    tuning: Tuning | None = None
+    """Of an earlier run, from which warmup starts."""
+    chains_reason: str = ""
+    """Why there are so many chains, where the number was chosen."""
 
     @property
     def superchain(self) -> NDArray[np.int64]:
         """[chains]: the number of each chain's superchain."""
-        return superchain_of(self.sampler.chains, count_superchains(self.sampler))
+        return superchain_of(self.sampler.chain_count, count_superchains(self.sampler))
 
     @property
     def group(self) -> NDArray[np.int64]:
@@ -98,10 +103,19 @@ class Run:
     @property
     def windows(self) -> tuple[Window, ...]:
         """Of warmup: those that are made, or, where it ends by itself, those that may be."""
-        settings, chains = self.sampler.warmup, self.sampler.chains
+        settings, chains = self.sampler.warmup, self.sampler.chain_count
         if settings.transitions == "auto":
-            return (*automatic_windows(chains, settings.maximum), settling_window(chains))
+            left = settings.maximum - (self.check.transitions if self.check is not None else 0)
+            return (*automatic_windows(chains, left), settling_window(chains))
         return fixed_windows(settings.transitions)
+
+    @property
+    def check(self) -> Window | None:
+        """The window before these, where a warmup that ends by itself begins with an earlier run's tuning."""
+        settings, chains = self.sampler.warmup, self.sampler.chain_count
+        if self.tuning is None or settings.transitions != "auto":
+            return None
+        return check_window(chains, count_superchains(self.sampler) == chains, settings.maximum)
 
     def timed(self, phase: Phase, work: Callable[[], Result]) -> Result:
         """The result of `work`, its time added to the phase."""
@@ -116,22 +130,26 @@ class Run:
         """Starts that all chains can use, from the proposed ones."""
         model, sampler = self.model, self.sampler
         position, log_density, gradient = find_starts(model, self.programs.evaluate, proposals, self.execution)
-        metric = unit_metric(model.dimension, sampler.metric)
-        step_size = np.full(sampler.chains, sampler.step_size or 1.0)
+        known = self.tuning
+        metric = unit_metric(model.dimension, sampler.metric) if known is None else known.metric
+        step_size = np.full(sampler.chain_count, sampler.step_size or (1.0 if known is None else known.step_size))
         return ChainStates(position, log_density, gradient, metric, self.use(metric), step_size)
 
     def use(self, metric: MetricParameters) -> np.ndarray:
         """Let programs that start from now on have this metric; returns the chains' inverse masses [chains,
         dimension]."""
         inverse_mass = self.programs.metric.set(metric).astype(self.model.dtype)
-        return np.broadcast_to(inverse_mass, (self.sampler.chains, self.model.dimension))
+        return np.broadcast_to(inverse_mass, (self.sampler.chain_count, self.model.dimension))
 
     @property
     def rows(self) -> int:
         """The minimum capacity of the runner's buffers."""
-        longest = max([self.sampler.draws, *(w.transitions for w in self.windows)])
+        checks = () if self.check is None else (self.check,)
+        longest = max([self.sampler.draws, *(w.transitions for w in (*checks, *self.windows))])
         model = self.model
-        return buffer_rows(longest, self.sampler.chains, model.dimension, model.dtype, self.execution, self.divergences)
+        return buffer_rows(
+            longest, self.sampler.chain_count, model.dimension, model.dtype, self.execution, self.divergences
+        )
 
     def find_runner(self, states: ChainStates) -> Runner:
         """The runner of an earlier run, if its buffers are long enough; else a new one."""
@@ -151,7 +169,7 @@ class Run:
     def compile(self, runner: Runner, states: ChainStates) -> ChainStates:
         """Compile everything that the run needs, the runner in the background. Returns the states with a first step
         size."""
-        if self.sampler.step_size is None:
+        if self.sampler.step_size is None and self.tuning is None:
             states = self.timed("compile", lambda: self.with_found_step_size(states))
         self.timed("compile", runner.wait_until_compiled)
         if self.programs.runner is None:
@@ -161,7 +179,7 @@ class Run:
 
     def with_found_step_size(self, states: ChainStates) -> ChainStates:
         """The states with the median of the reasonable step sizes of all chains of a group at their positions."""
-        n = self.sampler.chains
+        n = self.sampler.chain_count
         options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         if options["schedule"] == "auto":
             options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
@@ -190,14 +208,15 @@ class Run:
         self, states: ChainStates, transitions: int, adapting: bool, max_tree_depth: int | None = None
     ) -> ChainInputs:
         """The arguments of `run_chain` from the states of all chains. max_tree_depth: None takes that of the draws."""
-        n, dtype = self.sampler.chains, self.model.dtype
+        n, dtype = self.sampler.chain_count, self.model.dtype
+        settled = states.transitions_done > 0 or self.tuning is not None
         return ChainInputs.begin(
             self.keys,
             states.position,
             states.log_density,
             states.gradient,
             states.inverse_mass,
-            start_adaptation(np.log(states.step_size).astype(dtype), settled=states.transitions_done > 0),
+            start_adaptation(np.log(states.step_size).astype(dtype), settled),
             np.full(n, adapting),
             first=np.full(n, states.transitions_done, "int64"),
             transitions=np.full(n, transitions, "int64"),
@@ -219,7 +238,7 @@ class Run:
 
         total: 0 where it is not known. leave: see Runner.run. checks: the stretch may end at any of these.
         """
-        spent, chains = self.spent, self.sampler.chains
+        spent, chains = self.spent, self.sampler.chain_count
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
         result: ChainResult | None = None
         runner.watch(checks.next if checks is not None else 0)
@@ -237,6 +256,7 @@ class Run:
                         spent.counts[phase].useful_gradients,
                         spent.counts[phase].utilization,
                         spent.counts[phase].divergences,
+                        checks.last.lacking if checks is not None else (),
                     )
                 )
                 self.stop.check()
@@ -329,7 +349,7 @@ class Run:
 
     def nothing_drawn(self, states: ChainStates, runner: Runner | None) -> Draws:
         """The same of a run that was interrupted before its first draw."""
-        chains, draws, dimension = self.sampler.chains, self.sampler.draws, self.model.dimension
+        chains, draws, dimension = self.sampler.chain_count, self.sampler.draws, self.model.dimension
         records = {name: np.zeros((chains, draws), "float64") for name in Record._fields}
         records["diverging"] = np.zeros((chains, draws), bool)
         records["position"] = np.full((chains, draws, dimension), np.nan, self.model.dtype)
@@ -355,7 +375,7 @@ class Run:
             position=position,
             stats=records,
             done=done,
-            begun=np.ones(sampler.chains, bool) if begun is None else begun,
+            begun=np.ones(sampler.chain_count, bool) if begun is None else begun,
             interrupted=begun is not None and bool((done < sampler.draws).any()),
             metric=states.metric,
             warmup=warmup,
@@ -368,5 +388,6 @@ class Run:
             arrangement=runner.arrangement if runner is not None else None,
             last_position=last_position if self.divergences else None,
             start=states.position if self.divergences else None,
+            chains_reason=self.chains_reason,
             ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",
         )

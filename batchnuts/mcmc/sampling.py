@@ -1,14 +1,17 @@
 """Whole runs: initial positions, warmup windows with pooling between them, then draws.
 
-positions -> check -> first step size -> [window -> pool metric and step size]* -> draws -> Draws
+positions -> check -> first step size, or an earlier run's -> [window -> pool metric and step size]* -> draws -> Draws
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from typing import Any
 
 from batchnuts.autobatch import random
+from batchnuts.mcmc.chains_choice import with_chains
+from batchnuts.mcmc.chains_for import chains_for
 from batchnuts.mcmc.check_points import check_points_of
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.engine import choose_engine
@@ -18,9 +21,10 @@ from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_t
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.quantities import check_quantities
 from batchnuts.mcmc.required_memory import memory_problem
-from batchnuts.mcmc.run import ProgressCallback, Run
+from batchnuts.mcmc.run import ProgressCallback, Run, Spent
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.starts import check_at_starts
+from batchnuts.mcmc.tuning import read_tuning
 from batchnuts.mcmc.warmup.phase import warm_up
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
@@ -97,7 +101,15 @@ def run_chains(
     if too_large := memory_problem(sampler, model.dimension, model.dtype, divergences):
         raise SettingsError(f"{too_large}.")
     with keeping(execution.cache):
-        return _run_chains(model, sampler, execution, progress, stop, divergences)
+        began, choice = time.perf_counter(), None
+        if sampler.chains == "auto":
+            choice = chains_for(model, sampler, execution, divergences=divergences)
+            sampler = with_chains(sampler, choice.chains)
+        spent = Spent()
+        spent.seconds["compile"] += time.perf_counter() - began
+        return _run_chains(
+            model, sampler, execution, progress, stop, divergences, spent, choice.reason if choice is not None else ""
+        )
 
 
 def _run_chains(
@@ -107,17 +119,34 @@ def _run_chains(
     progress: ProgressCallback | None,
     stop: StopSignals | None,
     divergences: bool,
+    spent: Spent,
+    chains_reason: str,
 ) -> Draws:
-    proposals = make_proposals(model, sampler, execution)
+    tuning = read_tuning(model, sampler)
+    proposals = make_proposals(model, sampler, execution, tuning)
     position = positions_to_check(model, sampler, proposals)
     engine, execution = choose_engine(model, execution, position[0])
     first = check_at_starts(model, engine, proposals, position)
     check_quantities(model, engine, first)
     checks = check_points_of(model, engine, sampler, execution)
     programs = borrow(model, engine, sampler, execution, first)
-    keys = random.lane_keys(sampler.seed, sampler.chains)
+    keys = random.lane_keys(sampler.seed, sampler.chain_count)
     report, signals = progress or (lambda _: None), stop or StopSignals()
-    run = Run(model, engine, sampler, execution, report, signals, programs, keys, divergences, checks=checks)
+    run = Run(
+        model,
+        engine,
+        sampler,
+        execution,
+        report,
+        signals,
+        programs,
+        keys,
+        divergences,
+        spent,
+        checks,
+        tuning,
+        chains_reason,
+    )
     draws = _phases(run, proposals)
     give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown
     return draws

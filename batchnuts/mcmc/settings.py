@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from batchnuts.mcmc.until import Until
-from batchnuts.settings.schema import Settings, SettingsError, explain, nearest, shown
+from batchnuts.mcmc.until import CONDITIONS, Until
+from batchnuts.settings.schema import Settings, SettingsError, explain, fields_of, nearest, shown
 from batchnuts.store.folder import problem_with
 
 MOST_NUMBERS = 10_000_000
@@ -20,15 +21,36 @@ MOST_TRANSITIONS = 1_000_000_000
 """The same of transitions of a chain."""
 
 
+FEWEST_CHAINS = 4
+"""That are chosen automatically: R-hat compares them."""
+
+
 class WarmupSettings(Settings):
-    """How the sampler adapts before the draws. In place of the whole group, the number of its transitions will do."""
+    """How the sampler adapts before the draws. In place of the whole group, the number of its transitions will do.
+
+    `from` is a reserved word of Python: `WarmupSettings(from_="run.nc")`, or {"from": "run.nc"} for the whole group.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
 
     transitions: int | Literal["auto"] = Field(
         "auto",
         description="warmup transitions per chain; they adapt and are not kept. auto: until step size, metric and "
         "position have settled",
     )
-    minimum: int = Field(30, ge=0, le=MOST_TRANSITIONS, description="of auto: transitions that are always made")
+    from_: str | None = Field(
+        None,
+        alias="from",
+        min_length=1,
+        description="file of an earlier run, whose step size, metric and last positions are taken; auto: if a short "
+        "check confirms them, the draws begin, else warmup goes on",
+    )
+    minimum: int = Field(
+        30,
+        ge=0,
+        le=MOST_TRANSITIONS,
+        description="of auto: transitions that are made at least, unless an earlier run's tuning is confirmed",
+    )
     maximum: int = Field(1000, ge=1, le=MOST_TRANSITIONS, description="of auto: the most transitions")
     pool: Literal["all", "groups", "none"] = Field(
         "all",
@@ -38,6 +60,11 @@ class WarmupSettings(Settings):
     restart: bool = Field(
         False, description="whether a chain that is stuck far from all others starts again where another chain is"
     )
+
+    @field_validator("from_", mode="before")
+    @classmethod
+    def _a_path(cls, path: Any) -> Any:
+        return os.fspath(path) if isinstance(path, os.PathLike) else path
 
     @field_validator("transitions")
     @classmethod
@@ -70,6 +97,11 @@ class InitSettings(Settings):
     )
     run: str | None = Field(None, min_length=1, description="file of an earlier run, whose draws are starts")
 
+    @property
+    def given(self) -> bool:
+        """Whether it says more than what holds by default, or with an earlier run's tuning: then it decides."""
+        return self.method != "auto" or self.values is not None or self.run is not None
+
     @model_validator(mode="after")
     def _fits(self) -> InitSettings:
         if self.values is not None and self.run is not None:
@@ -86,7 +118,10 @@ class InitSettings(Settings):
 class SamplerSettings(Settings):
     """What is sampled: how many chains and draws, and the constants of the transition and of its warmup."""
 
-    chains: int = Field(256, ge=1, le=MOST_NUMBERS, description="number of chains, run together")
+    chains: int | Literal["auto"] = Field(
+        256,
+        description="number of chains, run together. auto: as many as reach what `until` asks soonest on this machine",
+    )
     warmup: WarmupSettings = Field(
         WarmupSettings.model_validate({}),
         description="auto, or a number of transitions, or these with other settings of warmup",
@@ -163,8 +198,24 @@ class SamplerSettings(Settings):
         """Of other metrics."""
         return set() if self.metric == "low_rank" else {"metric_rank"}
 
+    @property
+    def chain_count(self) -> int:
+        """The number of chains, of settings in which it is decided."""
+        assert self.chains != "auto", "it is decided at the start of a run"
+        return self.chains
+
+    @property
+    def fewest_chains(self) -> int:
+        """The number of chains, or the smallest that may be chosen."""
+        return max(FEWEST_CHAINS, self.superchains or 1) if self.chains == "auto" else self.chains
+
     @model_validator(mode="after")
     def _consistent(self) -> SamplerSettings:
+        if self.chains == "auto" and (self.until is None or not self.until.conditions):
+            raise ValueError(
+                f"chains: found 'auto', but no accuracy is asked for that it could reach soonest; expected {_CHAINS}, "
+                f"or sampler.until with at least one of {', '.join(CONDITIONS)}"
+            )
         self.refuse_without_effect(f"on metric {self.metric!r}")
         if self.metric in ("dense", "low_rank") and self.warmup.pool != "all":
             raise ValueError(
@@ -173,13 +224,20 @@ class SamplerSettings(Settings):
             )
         return self
 
+    @field_validator("chains")
+    @classmethod
+    def _some(cls, chains: Any) -> Any:
+        if isinstance(chains, int) and not 1 <= chains <= MOST_NUMBERS:
+            raise ValueError(f"found {shown(chains)}; expected auto, or {_CHAINS}")
+        return chains
+
     @field_validator("warmup", mode="before")
     @classmethod
     def _its_transitions(cls, warmup: Any) -> Any:
         if isinstance(warmup, WarmupSettings | Mapping):
             return warmup
         if isinstance(warmup, bool) or not isinstance(warmup, int | str):
-            keys = ", ".join(WarmupSettings.model_fields)
+            keys = ", ".join(fields_of(WarmupSettings))
             raise ValueError(
                 f"found {shown(warmup)}; expected auto, a number of transitions, or a mapping with keys among {keys}"
             )
@@ -199,9 +257,12 @@ class SamplerSettings(Settings):
     @classmethod
     def _of_chains(cls, superchains: Any, info: ValidationInfo) -> Any:
         chains = info.data.get("chains")
-        if superchains is not None and chains is not None and superchains > chains:
+        if superchains is not None and isinstance(chains, int) and superchains > chains:
             raise ValueError(f"found {superchains}; expected at most the number of chains, {chains}")
         return superchains
+
+
+_CHAINS = f"an integer of at least 1 and at most {MOST_NUMBERS:,}"
 
 
 class ExecutionSettings(Settings):

@@ -23,7 +23,7 @@ def count_superchains(sampler: SamplerSettings) -> int:
     """As many as the settings ask for; by default SUPERCHAINS where chains suffice, else each chain is its own."""
     if sampler.superchains is not None:
         return sampler.superchains
-    return SUPERCHAINS if sampler.chains >= SMALLEST * SUPERCHAINS else sampler.chains
+    return SUPERCHAINS if sampler.chain_count >= SMALLEST * SUPERCHAINS else sampler.chain_count
 
 
 def superchain_of(chains: int, count: int) -> NDArray[np.int64]:

@@ -22,9 +22,9 @@ def test_numpy_scalars_are_numbers():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"chains": 0}, "chains: found 0 (an integer); expected an integer at least 1"),
-        ({"chains": 2.0}, "chains: found 2.0 (a number); expected an integer"),
-        ({"chains": True}, "chains: found True (a boolean); expected an integer"),
+        ({"chains": 0}, "chains: found 0; expected auto, or an integer of at least 1 and at most 10,000,000"),
+        ({"chains": 2.0}, "chains: found 2.0 (a number); expected an integer or auto"),
+        ({"chains": True}, "chains: found True (a boolean); expected an integer or auto"),
         ({"draws": -1}, "draws: found -1 (an integer); expected an integer at least 1"),
         (
             {"warmup": -1},
@@ -36,6 +36,11 @@ def test_numpy_scalars_are_numbers():
         ({"warmup": {"pol": "all"}}, "warmup.pol: unknown key; did you mean 'pool'?"),
         ({"warmup": {"pool": "each"}}, "warmup.pool: found 'each' (a text); expected one of all, groups, none"),
         ({"warmup": {"maximum": 0}}, "warmup.maximum: found 0 (an integer); expected an integer at least 1"),
+        (
+            {"chains": "auto"},
+            "chains: found 'auto', but no accuracy is asked for that it could reach soonest",
+        ),
+        ({"chains": "auto", "until": {"seconds": 1.0}}, "chains: found 'auto', but no accuracy is asked for"),
         ({"superchains": 0}, "superchains: found 0 (an integer); expected null or an integer at least 1"),
         ({"chains": 4, "superchains": 5}, "superchains: found 5; expected at most the number of chains, 4"),
         ({"seed": 2**63}, "expected an integer at least 0 and below 2**63"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from batchnuts.autobatch.machine import LaneProgram, is_compiled_whole, processors, use_own_threads
 from batchnuts.mcmc.draws import draw_bytes
@@ -65,12 +66,13 @@ def chains_alone(program: LaneProgram) -> int:
     return 1 if program.costly_work > COSTLY_WORK else ALONE
 
 
-def own_threads(chains: int, execution: ExecutionSettings) -> None:
+def own_threads(chains: int | Literal["auto"], execution: ExecutionSettings) -> None:
     """Give each shard threads of its own if there will be several, and the backend's library is not initialized yet.
 
     Not with one chunk, whose gradient may use all threads.
     """
-    shards = divide(chains, execution, chains, processors(), alone=1).shards
+    likely = MIN_LANES * processors() if chains == "auto" else chains
+    shards = divide(likely, execution, likely, processors(), alone=1).shards
     if is_compiled(execution) and shards > 1:
         use_own_threads(shards, execution.backend)
 

@@ -1,0 +1,54 @@
+"""`sampler.chains: auto` for a model on this machine: its gradient is timed, and the number chosen from that."""
+
+from __future__ import annotations
+
+from batchnuts.autobatch.machine import processors
+from batchnuts.mcmc.chains_choice import ChainsChoice, choose_chains, possible_chains, with_chains
+from batchnuts.mcmc.engine import choose_engine
+from batchnuts.mcmc.execution.chunk_plan import is_compiled
+from batchnuts.mcmc.execution.gradient_times import time_gradients
+from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.initialization import count_starts, make_proposals, positions_to_check
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.starts import check_at_starts, evaluate_at, make_evaluate
+from batchnuts.settings.schema import SettingsError
+
+
+def chains_for(
+    model: Model, sampler: SamplerSettings, execution: ExecutionSettings, *, divergences: bool = False
+) -> ChainsChoice:
+    """Choose the number of chains of a run. The choice depends on the times that are measured, so it may differ.
+
+    The model is checked first. divergences: whether the run records the ends of trajectories. Raises ModelError for a
+    model that cannot be sampled, SettingsError where no number fits the other settings, or the machine is not one
+    compiled program, of which there is nothing to time.
+    """
+    cores = execution.shards or processors()
+    numbers = possible_chains(
+        sampler,
+        cores,
+        model.dimension,
+        model.dtype,
+        starts=count_starts(model, sampler.init),
+        divergences=divergences,
+    )
+    tried = with_chains(sampler, numbers[0])
+    proposals = make_proposals(model, tried, execution)
+    position = positions_to_check(model, tried, proposals)
+    engine, execution = choose_engine(model, execution, position[0])
+    if not is_compiled(execution):
+        raise SettingsError(
+            f"sampler.chains: found auto with executor {execution.executor}, backend {execution.backend} and mode "
+            f"{execution.mode}; expected a number of chains, or executor virtual_machine in mode xla, whose speed "
+            "depends on the number."
+        )
+    first = check_at_starts(model, engine, proposals, position)
+    density = value_and_gradient(model, engine)
+    try:
+        times = time_gradients(density, first, execution)
+    except Exception:
+        evaluate_at(model, make_evaluate(density), position, execution)  # raises what is wrong with the model, in words
+        raise
+    seconds = {chains: times.of_all_chains(chains, model.dimension, execution, cores) for chains in numbers}
+    return choose_chains(sampler, seconds, cores)

@@ -1,0 +1,161 @@
+"""`sampler.chains: auto`: the choice in a table of cases with known times, and a run that makes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchnuts import Model, sample_chains
+from batchnuts.mcmc import chains_for
+from batchnuts.mcmc.chains_choice import choose_chains, draws_together, possible_chains
+from batchnuts.mcmc.execution.gradient_times import GradientTimes, time_gradients
+from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.model import ModelError
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.until import Until
+from batchnuts.settings.schema import SettingsError
+
+CHEAP = GradientTimes((1, 128), (1e-7, 3e-6), costly=False)
+COSTLY = GradientTimes((1, 128), (0.1, 12.8), costly=True)
+"""A kernel dominates the one; the other takes twice as long for twice the lanes."""
+EXECUTION = ExecutionSettings.model_validate({"backend": "jax"})
+
+
+def sampler(draws: int = 100_000, warmup: Any = "auto", **until: Any) -> SamplerSettings:
+    return split_settings({"chains": "auto", "draws": draws, "warmup": warmup, "until": until})[0]
+
+
+def chosen(times: GradientTimes, settings: SamplerSettings, cores: int = 2) -> int:
+    numbers = possible_chains(settings, cores, 10, "float32")
+    seconds = {chains: times.of_all_chains(chains, 10, EXECUTION, cores) for chains in numbers}
+    return choose_chains(settings, seconds, cores).chains
+
+
+def test_a_cheap_density_gets_more_chains_than_a_costly_one() -> None:
+    for warmup in ("auto", 100):
+        asked = sampler(warmup=warmup, ess_bulk=400.0)
+        assert chosen(COSTLY, asked) < chosen(CHEAP, asked)
+
+
+def test_more_cores_and_more_accuracy_ask_for_more_chains() -> None:
+    by_accuracy = [chosen(CHEAP, sampler(ess_bulk=ess)) for ess in (40.0, 400.0, 4000.0, 40_000.0, 400_000.0)]
+    assert by_accuracy == sorted(by_accuracy)
+    assert by_accuracy[0] < by_accuracy[-1]
+    by_cores = [chosen(CHEAP, sampler(ess_bulk=4000.0), cores) for cores in (1, 2, 8, 64)]
+    assert by_cores == sorted(by_cores)
+    assert by_cores[0] < by_cores[-1]
+    assert chosen(COSTLY, sampler(ess_bulk=4000.0), 64) >= 64, "each core has a chain"
+
+
+def test_a_long_warmup_asks_for_fewer_chains() -> None:
+    by_warmup = [chosen(CHEAP, sampler(warmup=warmup, ess_bulk=4000.0)) for warmup in (10, 100, 1000, 10_000)]
+    assert by_warmup == sorted(by_warmup, reverse=True)
+    assert by_warmup[-1] < by_warmup[0]
+
+
+def test_rhat_asks_for_draws_of_each_group_that_it_compares() -> None:
+    rhat = Until(rhat=1.01)
+    assert draws_together(rhat, 256) == pytest.approx(256 * 2 / 0.0201)
+    assert draws_together(rhat, 16) == pytest.approx(16 * 2 / 0.0201)
+    assert draws_together(Until(rhat=1.01, ess_bulk=400.0, ess_tail=4000.0), 16) == pytest.approx(8000)
+    assert draws_together(Until(rhat=1.01, ess_tail=400.0), 16) == pytest.approx(16 * 2 / 0.0201)
+
+
+def test_where_all_draws_are_too_few_there_are_as_many_chains_as_may_be() -> None:
+    settings = sampler(draws=20, ess_bulk=4000.0)
+    seconds = {8: 1e-6, 16: 1e-5}
+    found = choose_chains(settings, seconds, 2)
+    assert found.chains == 16
+    assert "sampler.draws=20 of each are likely too few for bulk ESS >= 4000" in found.reason
+    found = choose_chains(settings, {**seconds, 512: 1.0}, 2)
+    assert found.chains == 512
+    assert "are likely too few" not in found.reason
+
+
+def test_the_reason_names_what_is_asked_and_the_neighbours() -> None:
+    found = choose_chains(sampler(warmup=90, ess_bulk=40.0, rhat=1.05), {8: 2e-5, 16: 1e-5, 32: 2e-5}, 2)
+    assert found.chains == 16
+    assert found.reason.startswith("16 are expected to reach bulk ESS >= 40 and R-hat < 1.05 soonest on 2 processors")
+    assert "8 chains 2.0 times as long, 32 chains 2.0 times as long" in found.reason
+    assert found.reason.endswith("sampler.chains=16 repeats this run")
+
+
+def test_numbers_fit_the_other_settings() -> None:
+    asked = sampler(ess_bulk=400.0)
+    assert possible_chains(asked, 1, 10, "float32")[0] == 4
+    assert possible_chains(asked, 6, 10, "float32")[0] == 8
+    assert possible_chains(asked.model_copy(update={"superchains": 20}), 2, 10, "float32")[0] == 32
+    assert possible_chains(asked, 2, 10, "float32", starts=20) == (32,), "with 64 chains there are 16 superchains"
+    assert len(possible_chains(asked, 2, 1000, "float32")) < len(possible_chains(asked, 2, 10, "float32")), "memory"
+    with pytest.raises(SettingsError, match="found 50 starts, which no number of chains up to 4096 has"):
+        possible_chains(asked, 2, 10, "float32", starts=50)
+    with pytest.raises(SettingsError, match=r"chains x draws: 4 x 10{8} draws"):
+        possible_chains(sampler(draws=10**8, ess_bulk=400.0), 1, 10**6, "float32")
+
+
+def test_times_between_and_beyond_the_measured_widths() -> None:
+    times = GradientTimes((1, 16), (2.0, 17.0), costly=True)
+    assert [times.of(width) for width in (1, 2, 16, 32)] == [2.0, 3.0, 17.0, 34.0]
+    of_128, of_256 = (times.of_all_chains(chains, 10, EXECUTION, 1) for chains in (128, 256))
+    assert of_256 == pytest.approx(2 * of_128), "chunks of 128, one after another"
+
+
+def gaussian() -> Model:
+    return Model.from_function(lambda x: -0.5 * (x**2).sum(), dimension=2)
+
+
+@pytest.mark.slow
+def test_a_density_is_timed() -> None:
+    model = gaussian()
+    found = time_gradients(value_and_gradient(model), np.zeros(2, "float32"), EXECUTION)
+    assert found.widths[0] == 1
+    assert len(found.seconds) == len(found.widths)
+    assert all(0 < seconds < 1 for seconds in found.seconds)
+
+
+def fake_times(monkeypatch: pytest.MonkeyPatch, times: GradientTimes) -> None:
+    monkeypatch.setattr(chains_for, "time_gradients", lambda *_: times)
+    monkeypatch.setattr(chains_for, "processors", lambda: 2)
+
+
+def test_the_number_for_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = gaussian(), sampler(ess_bulk=400.0)
+    for times in (CHEAP, COSTLY):
+        fake_times(monkeypatch, times)
+        assert chains_for.chains_for(model, asked, EXECUTION).chains == chosen(times, asked)
+    fake_times(monkeypatch, CHEAP)
+    starts = {"position": np.zeros((20, 2)).tolist()}
+    given = asked.model_copy(update={"init": asked.init.model_copy(update={"values": starts})})
+    assert chains_for.chains_for(model, given, EXECUTION).chains == 32
+
+
+def test_what_is_wrong_with_a_density_is_said_as_without_auto() -> None:
+    model = Model.from_function(lambda x: x.nothing, dimension=2)
+    with pytest.raises(ModelError) as fixed:
+        sample_chains(model, chains=4, progress=False, backend="jax")
+    with pytest.raises(ModelError) as auto:
+        sample_chains(model, chains="auto", until={"ess_bulk": 100.0}, progress=False, backend="jax")
+    assert str(auto.value) == str(fixed.value)
+
+
+@pytest.mark.slow
+def test_a_run_with_the_chosen_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gaussian()
+    fake_times(monkeypatch, COSTLY)
+    options = {"warmup": 10, "draws": 400, "seed": 3, "progress": False, "until": {"ess_bulk": 100.0}}
+    result = sample_chains(model, chains="auto", **options)
+    attributes = result.posterior.attrs
+    chains = result.posterior.sizes["chain"]
+    assert chains == attributes["chains_requested"]
+    assert attributes["chains_reason"].startswith(f"{chains} are expected to reach bulk ESS >= 100 soonest")
+    again = sample_chains(model, chains=chains, **options)
+    assert "chains_reason" not in again.posterior.attrs
+    np.testing.assert_array_equal(result.posterior["position"].values, again.posterior["position"].values)
+
+
+def test_auto_is_refused_where_there_is_no_compiled_machine() -> None:
+    for options in ({"executor": "unbatched"}, {"mode": "eager"}, {"backend": "numpy"}):
+        with pytest.raises(SettingsError, match="chains: found auto with executor"):
+            sample_chains(gaussian(), chains="auto", until={"ess_bulk": 100.0}, progress=False, **options)
