@@ -17,7 +17,7 @@ from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.models import REGISTRY, ModelOptions, build
-from batchnuts.settings.schema import Settings, expected, nearest, shown
+from batchnuts.settings.schema import Settings, expected, fields_of, nearest, shown
 from batchnuts.settings.yaml import (
     ConfigError,
     Origin,
@@ -209,7 +209,7 @@ def describe_keys() -> str:
 def _describe(path: str, schema: type[Settings]) -> list[str]:
     """The keys of a group, and of groups within it."""
     lines: list[str] = []
-    for name, info in schema.model_fields.items():
+    for name, info in fields_of(schema).items():
         types = [kind for kind in (info.annotation, *get_args(info.annotation)) if isinstance(kind, type)]
         if within := next((kind for kind in types if issubclass(kind, Settings)), None):
             lines += [

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -160,12 +161,13 @@ class ProgressView:
 
 
 def plain_line(progress: Progress) -> str:
-    """Phase, share, rates, seconds so far and to go."""
+    """Phase, share, rates, what `sampler.until` still misses, seconds so far and to go."""
     share = f" {100 * progress.done / progress.total:.0f}%" if progress.total else ""
-    figures = rates(progress)
+    figures = rates(replace(progress, missing=()))
     left = remaining(progress)
     to_go = f", {_clock(left)} left" if left else ""
-    return f"{progress.phase}{share}{'  ' + figures if figures else ''}  {progress.elapsed:.0f} s{to_go}"
+    until = f"  until: {', '.join(progress.missing)}" if progress.missing else ""
+    return f"{progress.phase}{share}{'  ' + figures if figures else ''}{until}  {progress.elapsed:.0f} s{to_go}"
 
 
 def remaining(progress: Progress) -> float | None:
@@ -182,11 +184,19 @@ def _clock(seconds: float) -> str:
 
 
 def rates(progress: Progress, narrow: bool = False) -> str:
-    """Draws and useful gradients per second of this phase, utilization, divergences, in words; none while compiling."""
+    """Draws and useful gradients per second of this phase, utilization, divergences, in words; none while compiling.
+
+    What `sampler.until` still misses takes the place of gradients and utilization; in a narrow line the first of it.
+    """
     if progress.phase == "compile":
         return ""
     unit = "draws" if progress.phase == "sampling" else "transitions"
     seconds = max(progress.elapsed, 1e-9)
+    if progress.missing:
+        speed = f"{short(progress.done / seconds)} {unit}/s"
+        if narrow:
+            return f"{speed} {progress.divergences} div until: {progress.missing[0]}"
+        return f"{speed}  {progress.divergences} divergences  until: {', '.join(progress.missing)}"
     if narrow:
         unit = unit.replace("transitions", "trans")
         return (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from batchnuts.config import RunConfig
-from batchnuts.mcmc.diagnostics import COLUMNS, Diagnostics, DiagnosticsError
+from batchnuts.mcmc.diagnostics import COLUMNS, Diagnostics, DiagnosticsError, some_numbers
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.verdict import diagnose_groups
 from batchnuts.progress import SafeConsole, short
@@ -61,18 +61,12 @@ def _warmup(draws: Draws) -> str:
     if report.agreed is False:
         text += "\nWARNING: warmup had not settled when it ended: raise sampler.warmup.maximum, or reparametrize."
     if report.outliers:
-        shown = ", ".join(map(str, report.outliers[:_MOST_CHAINS]))
-        more = len(report.outliers) - _MOST_CHAINS
         text += (
             f"\nWARNING: {len(report.outliers)} of {len(draws.done)} chains stayed far from all others, and did not "
-            f"count for the step size and metric: {shown}{f' and {more} more' if more > 0 else ''}. Their draws are in "
+            f"count for the step size and metric: {some_numbers(report.outliers)}. Their draws are in "
             "the file; sampler.warmup.restart=true starts such chains again near others."
         )
     return text
-
-
-_MOST_CHAINS = 20
-"""Numbers of chains that are printed."""
 
 
 def summary_table(found: Diagnostics, rows: int = 12, *, narrow: bool = False) -> Table:

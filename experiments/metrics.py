@@ -1,8 +1,9 @@
 """Metrics compared: `python -m batchnuts.experiments.metrics [TARGET ...]` prints a table.
 
 Of each target and metric: gradients in sampling for each effective draw (the least bulk ESS over the real numbers that
-the sampler moves), from the same seeds. `variance` is Stan's estimator of a diagonal metric, from positions alone:
-pooled variances, shrunk towards 1e-3 with the weight of five draws.
+the sampler moves), from the same seeds. Beside the metrics of `sampler.metric` two other estimators of a diagonal one:
+`variance` is Stan's, from positions alone: pooled variances, shrunk towards 1e-3 with the weight of five draws;
+`fisher` is that of least Fisher divergence.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TARGETS: dict[str, dict[str, Any]] = {
 }
 """Options of packaged models."""
 
-METRICS = ("variance", "diag", "low_rank", "dense")
+METRICS = ("variance", "fisher", "diag", "low_rank", "dense")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,9 +76,9 @@ def cell(model: Any, metric: str, seeds: int, **settings: int) -> str:
     from batchnuts.mcmc.settings import split_settings
 
     costs, divergences = [], []
-    kind = "diag" if metric == "variance" else metric
+    kind = "diag" if metric in DIAGONAL else metric
     for seed in range(seeds):
-        with by_variance() if metric == "variance" else nullcontext():
+        with estimated_by(metric) if metric in DIAGONAL else nullcontext():
             draws = run_chains(model, *split_settings({**settings, "metric": kind, "seed": seed}))
         costs.append(draws.stats["n_steps"].sum() / np.nanmin(bulk_ess(draws.position)))
         divergences.append(draws.stats["diverging"].mean())
@@ -86,19 +87,34 @@ def cell(model: Any, metric: str, seeds: int, **settings: int) -> str:
 
 
 @contextmanager
-def by_variance() -> Iterator[None]:
-    """Within, `diag` is estimated from positions alone."""
-    with mock.patch("batchnuts.mcmc.warmup.pooling.estimate", variance_estimate):
+def estimated_by(name: str) -> Iterator[None]:
+    """Within, `diag` is estimated in the other way of that name."""
+    with mock.patch("batchnuts.mcmc.warmup.pooling.estimate", DIAGONAL[name]):
         yield
 
 
 def variance_estimate(kind: str, positions: NDArray[Any], gradients: NDArray[Any], rank: int) -> Any:
     """Stan's: n/(n+5) var + 5/(n+5) 1e-3."""
+    n = len(positions)
+    return _diagonal_metric((n * positions.astype(np.float64).var(axis=0, ddof=1) + 5e-3) / (n + 5.0))
+
+
+def fisher_estimate(kind: str, positions: NDArray[Any], gradients: NDArray[Any], rank: int) -> Any:
+    """sqrt(var x / var g), shrunk where draws are few."""
+    from batchnuts.mcmc.metric_estimates import fisher_diagonal
+
+    centred = (draws - draws.mean(axis=0) for draws in (positions.astype(np.float64), gradients.astype(np.float64)))
+    return _diagonal_metric(fisher_diagonal(*centred))
+
+
+def _diagonal_metric(inverse_mass: NDArray[np.float64]) -> Any:
     from batchnuts.mcmc.metric_estimates import MetricParameters
 
-    n, size = positions.shape
-    variance = positions.astype(np.float64).var(axis=0, ddof=1)
-    return MetricParameters("diag", (n * variance + 5e-3) / (n + 5.0), np.zeros((size, 0)), np.zeros(0))
+    return MetricParameters("diag", inverse_mass, np.zeros((len(inverse_mass), 0)), np.zeros(0))
+
+
+DIAGONAL = {"variance": variance_estimate, "fisher": fisher_estimate}
+"""Other estimators of a diagonal metric."""
 
 
 if __name__ == "__main__":

@@ -50,6 +50,18 @@ def test_the_time_left_is_that_of_the_phase():
     assert plain_line(Progress("warmup", 100, 7300, 50.0)).endswith("  50 s, 1:00:00 left")
 
 
+def test_what_a_run_until_enough_is_known_still_misses():
+    missing = ("ess_bulk 231/400", "ess_tail 99/400", "rhat 1.0231/1.0123")
+    step = Progress("sampling", 25_600, 51_200, 4.0, 1_000_000, 0.93, 3, missing)
+    all_of_it = "until: ess_bulk 231/400, ess_tail 99/400, rhat 1.0231/1.0123"
+    assert f"utilization 0.93  3 divergences  {all_of_it}  4 s" in plain_line(step)
+    for width, text in ((160, f"6.4k draws/s  3 divergences  {all_of_it}"), (80, "3 div until: ess_bulk 231/400")):
+        console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+        with ProgressView(console) as view:
+            view(step)
+        assert text in console.file.getvalue()
+
+
 class Gone(io.StringIO):
     """A terminal that closed, a pipe without a reader, a full disk."""
 

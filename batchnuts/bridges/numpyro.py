@@ -17,19 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype
-from batchnuts.bridges.users import failed, refuse_names, require
+from batchnuts.bridges.users import NUMPYRO, failed, refuse_names
 from batchnuts.mcmc.model import Data, DType, Model
 from batchnuts.mcmc.variables import ModelError, Variable
 from batchnuts.settings.schema import nearest, shown
 from batchnuts.stopping import say
 
-require("NumPyro", "numpyro", (0, 19), "numpyro")
+NUMPYRO.require()
 
 import jax  # noqa: E402
 import numpyro  # noqa: E402
-from numpyro import distributions  # noqa: E402
 
-from batchnuts.bridges import numpyro_traces as traces  # noqa: E402
+with NUMPYRO.importing():
+    from numpyro import distributions
+
+    from batchnuts.bridges import numpyro_traces as traces
 
 OPTIONS = ("name", "dtype", "dims", "coords", "init_strategy")
 """Keywords that are not the model's."""

@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype
-from batchnuts.bridges.users import place_in_users_code, refuse_names, require, text_of
+from batchnuts.bridges.users import PYMC, place_in_users_code, refuse_names, text_of
 from batchnuts.mcmc.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.variables import ModelError, Variable
 from batchnuts.settings.schema import shown
 from batchnuts.stopping import say
 
-OLDEST = (5, 20)
-require("PyMC", "pymc", OLDEST, "pymc")
+PYMC.require()
 
 import jax  # noqa: E402
 import pymc  # noqa: E402
@@ -48,7 +47,7 @@ def _users_settings() -> Iterator[None]:
             os.environ["XLA_FLAGS"] = flags
 
 
-with _users_settings():
+with _users_settings(), PYMC.importing():
     from pymc.backends.arviz import find_constants, find_observations
     from pymc.logprob.utils import replace_rvs_by_values
     from pymc.sampling.jax import get_jaxified_graph

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
 from batchnuts.bridges.tfp import import_tfp
+from batchnuts.bridges.users import NUMPYRO, PYMC
 from batchnuts.data import read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.settings.schema import Settings, nearest, shown
@@ -22,6 +23,7 @@ from batchnuts.target import DataOptions, VariableOptions, in_full
 from batchnuts.users_code import imported, refuse_other_than_place
 
 Tree = Any
+T = TypeVar("T")
 
 _OF_DRAWS = ("initializer", "generated", "log_likelihood", "predictive", "prior")
 _OF_JAX = ("transform", "inverse", "log_jacobian", *_OF_DRAWS)
@@ -125,6 +127,7 @@ class NumpyroOptions(Settings):
 
 def build_numpyro(options: NumpyroOptions) -> Model:
     """Make the model; raises ConfigError for what cannot be imported or does not fit."""
+    built("numpyro", NUMPYRO.check_version)  # before the user's module imports it, which may fail within
     model = imported("numpyro", options.numpyro)
     args, kwargs, labels = _arguments("numpyro", model, options)
     named = {"name": options.numpyro, "dims": options.dims, "coords": {**labels, **options.coords}}
@@ -152,6 +155,7 @@ class PymcOptions(Settings):
 
 def build_pymc(options: PymcOptions) -> Model:
     """Make the model; raises ConfigError for what cannot be imported or does not fit."""
+    built("pymc", PYMC.check_version)
     model = imported("pymc", options.pymc, function=False)
     is_function = inspect.isroutine(model) or isinstance(model, functools.partial)
     if is_function:
@@ -273,7 +277,7 @@ def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[s
     return args, {**kwargs, **columns}, found.labels
 
 
-def built(key: str, make: Callable[[], Model]) -> Model:
+def built(key: str, make: Callable[[], T]) -> T:
     """What `make` gives; its ModelError becomes a ConfigError of the key `model.<key>`."""
     try:
         return make()

@@ -8,7 +8,9 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import batchnuts
@@ -67,19 +69,64 @@ def refuse_names(title: str, kind: str, names: Iterable[str], remedy: str = "") 
             raise ModelError(f"Model {title!r}: its {kind} {name!r} has a slash, which netCDF files exclude{remedy}.")
 
 
-def require(title: str, module: str, oldest: tuple[int, ...], extra: str) -> None:
-    """Import a library. Raises NotInstalledError, and ModelError where it cannot be imported, or is too old."""
-    install = f"pip install 'batchnuts[{extra}]'"
-    try:
-        version = importlib.metadata.version(module)
-    except importlib.metadata.PackageNotFoundError:
-        raise NotInstalledError(f"A model of {title} needs {title}, which is not installed: {install}.") from None
-    if tuple(int(part) for part in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
-        needed = ".".join(map(str, oldest))
-        raise ModelError(f"{title} {version} is too old; batchnuts works with {needed} and later: {install}.")
-    try:
-        importlib.import_module(module)
-    except Exception as error:
-        raise ModelError(
-            f"{title} {version} cannot be imported: {text_of(error)}. A newer one may do: {install}."
-        ) from error
+@dataclass(frozen=True)
+class Library:
+    """One whose models a bridge takes."""
+
+    title: str
+    """Its name in messages."""
+    package: str
+    """Its name for pip and, in Python, for `import`."""
+    oldest: tuple[int, ...]
+    """The oldest version that works; pyproject.toml's extra of the package's name asks for the same."""
+    untried: str
+    """The first version after those that were tried."""
+
+    def check_version(self) -> None:
+        """Raise NotInstalledError where it is missing, and ModelError where it is too old; imports nothing."""
+        version = self._version()
+        if tuple(int(part) for part in re.findall(r"\d+", version)[: len(self.oldest)]) < self.oldest:
+            needed = ".".join(map(str, self.oldest))
+            raise ModelError(
+                f"{self.title} {version} is too old; batchnuts works with {needed} and later: "
+                f"pip install -U '{self.package}>={needed}'."
+            )
+
+    def require(self) -> None:
+        """Import it. Raises NotInstalledError, and ModelError where it cannot be imported, or is too old."""
+        self.check_version()
+        try:
+            importlib.import_module(self.package)
+        except Exception as error:
+            raise ModelError(
+                f"{self.title} {self._version()} cannot be imported: {text_of(error)}. A newer one may do: "
+                f"pip install -U {self.package}."
+            ) from error
+
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """Around imports from it, of names that another release may lack: then raises ModelError."""
+        try:
+            yield
+        except ImportError as error:
+            needed = ".".join(map(str, self.oldest))
+            raise ModelError(
+                f"{self.title} {self._version()} cannot be used: {text_of(error)}. batchnuts was tried with versions "
+                f"from {needed} on, below {self.untried}: pip install -U '{self.package}>={needed},<{self.untried}'."
+            ) from error
+
+    def _version(self) -> str:
+        try:
+            return importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError:
+            raise NotInstalledError(
+                f"A model of {self.title} needs {self.title}, which is not installed: "
+                f"pip install 'batchnuts[{self.package}]'."
+            ) from None
+
+
+NUMPYRO = Library("NumPyro", "numpyro", (0, 21), "0.23")
+"""Before 0.21 it cannot be imported beside JAX 0.10."""
+
+PYMC = Library("PyMC", "pymc", (5, 26), "6.5")
+"""Earlier ones ask for versions of PyTensor that have no `pytensor.graph.traversal`."""

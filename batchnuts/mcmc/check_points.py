@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from batchnuts.mcmc.execution.runner import Counts, Runner
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.natural_parameters import NaturalParameters, natural_parameters
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.stopping_rule import Decision, StoppingRule
+from batchnuts.mcmc.stopping_rule import START, StoppingRule
 from batchnuts.mcmc.superchains import count_superchains
 from batchnuts.settings.schema import SettingsError
 
@@ -69,8 +69,10 @@ class CheckPoints:
         self.max_draws = max_draws
         self.left = list(rule.check_points(max_draws))
         self.values: NDArray[Any] = np.empty((rule.chains, 0, len(parameters.names)))
-        """[chains, draws, coefficients], of the draws looked at so far."""
-        self.last = Decision(None)
+        """[chains, draws, coefficients], of the draws looked at so far, and room for more."""
+        self.known = 0
+        """Draws that are in it."""
+        self.last = START
         self.ended: Ended | None = None
         self.seconds = 0.0
         """Spent here."""
@@ -102,11 +104,16 @@ class CheckPoints:
     def _ask(self, position: NDArray[Any], gradients: int) -> None:
         """At the next check point, with the positions [chains, draws, dimension] up to it."""
         point = self.left.pop(0)
-        known = self.values.shape[1]
-        new = position[:, known:]
-        rows = self.parameters.values(new.reshape(-1, position.shape[2]))
-        self.values = np.concatenate([self.values, rows.reshape(*new.shape[:2], -1)], axis=1)
-        self.last = self.rule.decide(self.values, gradients, self.last.worst)
+        new = position[:, self.known :]
+        rows = self.parameters.values(new.reshape(-1, position.shape[2])).reshape(*new.shape[:2], -1)
+        if point > self.values.shape[1]:
+            grown = np.empty((len(rows), min(2 * point, self.max_draws), rows.shape[2]))
+            grown[:, : self.known] = self.values[:, : self.known]
+            self.values = grown
+        self.values[:, self.known : point], self.known = rows, point
+        if point == self.max_draws:  # what is missing in the end is said of all draws
+            self.last = replace(self.last, not_before=0.0)
+        self.last = self.rule.decide(self.values[:, :point], gradients, self.last)
         if self.last.reason is not None:
             self.ended = Ended(point, self.last.reason + (self._but() if self.last.missing else ""))
         elif point == self.max_draws:

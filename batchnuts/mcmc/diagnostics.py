@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
+from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
 
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
@@ -62,6 +63,10 @@ class Diagnostics:
     """Nats, see `rounding_of`."""
     nested: NDArray[np.float64] | None = None
     superchains: int = 0
+    persistence: NDArray[np.float64] | None = None
+    """Of chains that form superchains: what lasts of the differences between chains (`stuck_chains.py`)."""
+    apart: tuple[int, ...] = ()
+    """The numbers of chains that stay away from all others."""
 
     @property
     def rhat(self) -> NDArray[np.float64]:
@@ -80,11 +85,21 @@ class Diagnostics:
 
     @property
     def converged(self) -> bool | None:
-        """True if every R-hat is below its limit; None if there are too few chains or draws to compute any."""
+        """True if every R-hat is below its limit and no chain is stuck (`stuck_chains.py`); None if there are too few
+        chains or draws to compute any R-hat."""
         if self.nested is None and (self.draws < MINIMUM_DRAWS or self.chains < 2):
             return None
-        # NaN compares as false: a stuck coefficient has not converged
-        return bool(np.all(self.deciding_rhat < self.limit))
+        return self.agrees and not self.apart and not self.persists
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every R-hat is below its limit."""
+        return bool(np.all(self.deciding_rhat < self.limit))  # NaN compares as false: a stuck coefficient does not
+
+    @property
+    def persists(self) -> bool:
+        """Whether differences between chains last in some coefficient, as where they are stuck in several places."""
+        return self.persistence is not None and bool((self.persistence > PERSISTENCE_LIMIT).any())
 
     def worst_first(self) -> NDArray[np.intp]:
         """Indices of the coefficients by decreasing R-hat, the deciding one; those without one come first."""
@@ -102,10 +117,11 @@ class Diagnostics:
             ]
         else:
             worst = int(self.worst_first()[0])
-            answer = "yes" if self.converged else "no"
             value = self.deciding_rhat[worst]
             shown = "not defined (it never moved)" if np.isnan(value) else f"{value:.4f}"
-            lines = [f"{self._kind()} on all {count} coefficients: {answer}, worst {self.names[worst]} = {shown}"]
+            agree = "yes" if self.agrees else "no"
+            lines = [f"{self._kind()} on all {count} coefficients: {agree}, worst {self.names[worst]} = {shown}"]
+            lines += self._stuck()
         ess = self.columns["ess_bulk"]
         if np.isfinite(ess).any():
             lowest = int(np.nanargmin(ess))
@@ -128,6 +144,23 @@ class Diagnostics:
             lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth}")
         return "\n".join(lines)
 
+    def _stuck(self) -> list[str]:
+        """What was found of stuck chains, in words."""
+        lines = []
+        if self.apart:
+            lines.append(
+                f"WARNING: {len(self.apart)} of {self.chains} chains stayed away from all others: "
+                f"{some_numbers(self.apart)}. What they found is another mode, or nothing: look at their draws."
+            )
+        if self.persists:
+            assert self.persistence is not None
+            worst = int(self.persistence.argmax())
+            lines.append(
+                f"WARNING: {100 * self.persistence[worst]:.0f}% of the variance of {self.names[worst]} is between "
+                "chains and lasts: chains are stuck in different places, or have too few draws to tell."
+            )
+        return lines
+
     def _kind(self) -> str:
         """Which R-hat decides, with its limit, in words."""
         if self.nested is None:
@@ -135,6 +168,12 @@ class Diagnostics:
         each = self.chains / self.superchains
         size = f"{'about ' * (each != int(each))}{each:.0f}"
         return f"Nested R-hat < {self.limit:.4g} ({self.superchains} superchains of {size} chains)"
+
+
+def some_numbers(numbers: Sequence[int], most: int = 20) -> str:
+    """The first of the numbers of chains, and how many more there are."""
+    more = len(numbers) - most
+    return f"{', '.join(map(str, numbers[:most]))}{f' and {more} more' if more > 0 else ''}"
 
 
 def rounding_of(log_density: NDArray[Any]) -> float:
@@ -153,11 +192,13 @@ def diagnose(
     reached_max_treedepth: NDArray[Any] | None = None,
     log_density: NDArray[Any] | None = None,
     superchain: NDArray[np.int64] | None = None,
+    numbers: NDArray[np.int64] | None = None,
 ) -> Diagnostics:
     """Diagnose draws `position`; the two flags are bool arrays [chains, draws].
 
     position: [chains, draws, coefficients], or several such arrays, whose coefficients follow each other.
     log_density [chains, draws]: in the dtype in which it was computed. superchain [chains]: the number of each chain's.
+    numbers [chains]: those of the chains; None: from 0.
 
     Raises DiagnosticsError for another shape, for no draws at all, and for draws that are not finite.
     """
@@ -179,6 +220,8 @@ def diagnose(
     nested, count = None, 0 if superchain is None else len(np.unique(superchain))
     if superchain is not None and 1 < count < chains:
         nested = _in_slices(blocks, lambda part: {"nested": nested_rhat(part, superchain)}, ["nested"])["nested"]
+    stuck = [find_stuck(block) for block in blocks]
+    apart = np.flatnonzero(np.any([one.apart for one in stuck], axis=0))
     return Diagnostics(
         names=tuple(names),
         columns=columns,
@@ -189,6 +232,8 @@ def diagnose(
         rounding=0.0 if log_density is None else rounding_of(log_density),
         nested=nested,
         superchains=count,
+        persistence=None if nested is None else np.concatenate([one.persistence for one in stuck]),
+        apart=tuple((apart if numbers is None else numbers[apart]).tolist()),
     )
 
 

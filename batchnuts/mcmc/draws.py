@@ -55,6 +55,8 @@ class Progress:
     useful_gradients: int = 0
     utilization: float = 0.0
     divergences: int = 0
+    missing: tuple[str, ...] = ()
+    """What `sampler.until` asks for and did not find when it was looked at last: `ess_bulk 231/400`."""
 
 
 @dataclass(frozen=True)

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.earlier_run import draws_of_run
 from batchnuts.mcmc.engine import Engine, default_engine
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.pathfinder import pathfinder_starts
 from batchnuts.mcmc.quantities import Quantities
 from batchnuts.mcmc.settings import ExecutionSettings, InitSettings, SamplerSettings
 from batchnuts.mcmc.superchains import count_superchains, superchain_of
+from batchnuts.mcmc.tuning import KEY, Tuning
 from batchnuts.settings.schema import SettingsError
 
 Proposals = Callable[[int], NDArray[Any]]
 """Of the number of an attempt: positions [chains, dimension] in the model's dtype, not finite where there is none."""
 
 
-def make_proposals(model: Model, sampler: SamplerSettings, execution: ExecutionSettings) -> Proposals:
+def make_proposals(
+    model: Model, sampler: SamplerSettings, execution: ExecutionSettings, tuning: Tuning | None = None
+) -> Proposals:
     """The starts that are tried first (attempt 0), and others where the density is not finite there.
 
-    The chains of a superchain start at the same position. Those of a seed are always the same. Raises SettingsError
+    The chains of a superchain start at the same position. Those of a seed are always the same. tuning: of an earlier
+    run, whose last positions are starts unless the settings say where chains start. Raises SettingsError
     where the method does not fit the model, or a run cannot be read.
     """
     init, count = sampler.init, count_superchains(sampler)
-    of_superchains = _of_superchains(model, sampler, execution, count)
+    of_superchains = _of_superchains(model, sampler, execution, count, tuning)
     superchain = superchain_of(sampler.chain_count, count)
 
     first = functools.cache(lambda: made(0))  # it is checked, and then used: an initializer is called once
@@ -59,15 +62,21 @@ _JITTER, _RUN, _PATH = 1, 2, 3
 """What random numbers are for."""
 
 
-def _of_superchains(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, count: int) -> Proposals:
+def _of_superchains(
+    model: Model, sampler: SamplerSettings, execution: ExecutionSettings, count: int, tuning: Tuning | None
+) -> Proposals:
     """Of an attempt, [superchains, dimension]."""
     init = sampler.init
     if init.values is not None:
         rows = _given(model, init.values, count)
         return lambda attempt: rows[np.arange(count) % len(rows)]
     if init.run is not None:
-        drawn = draws_of_run(model, init.run)
+        drawn = draws_of_run(model, init.run, "init.run")
         return lambda attempt: _chosen(drawn, count, sampler.seed, attempt)
+    if tuning is not None and not init.given:
+        enough = len(tuning.positions) >= count
+        last = tuning.positions if enough else draws_of_run(model, tuning.path, KEY)
+        return lambda attempt: _chosen(last, count, sampler.seed, attempt)
     if init.method == "prior":
         return _of_prior(model, sampler, execution, count)
     if init.method == "pathfinder":
@@ -130,57 +139,6 @@ def _given(model: Model, values: Mapping[str, Any], count: int) -> NDArray[Any]:
     except ModelError as error:
         raise SettingsError(f"init.values: {error}") from None
     return np.asarray(rows).reshape(starts, model.dimension)
-
-
-def draws_of_run(model: Model, path: str) -> NDArray[Any]:
-    """[n, dimension]: the draws in a file of an earlier run, as positions of this model.
-
-    From the group `unconstrained_posterior`, else from the values of the variables. Raises SettingsError for a file
-    that cannot be read or does not fit.
-    """
-    file = Path(os.path.expanduser(path))
-    import xarray
-
-    groups: dict[str, Any] = {}
-    for name in ("unconstrained_posterior", "posterior"):
-        try:
-            with xarray.open_dataset(file, group=name, engine="h5netcdf") as dataset:
-                groups[name] = dataset.load()
-        except FileNotFoundError:
-            raise SettingsError(f"init.run: there is no file {path}.") from None
-        except (OSError, ValueError, KeyError) as error:
-            if not groups and name == "posterior":
-                raise SettingsError(f"init.run: {path} is no file of an earlier run ({error}).") from error
-    free = groups.get("unconstrained_posterior")
-    names = [variable.name for variable in model.variables]
-    if free is not None and set(names) <= set(free.data_vars):
-        parts = [_rows(free[v.name], v.free, path) for v in model.variables]
-        return np.concatenate(parts, axis=1)
-    posterior = groups.get("posterior")
-    missing = [name for name in names if posterior is None or name not in posterior.data_vars]
-    if missing:
-        raise SettingsError(
-            f"init.run: {path} has no {missing[0]!r}; expected draws of {', '.join(names)}. A run of this model with "
-            "output.unconstrained=true has them."
-        )
-    assert posterior is not None
-    values = {v.name: _rows(posterior[v.name], v.size, path).reshape(-1, *v.shape) for v in model.variables}
-    try:
-        return model.unconstrain(values)
-    except ModelError as error:
-        raise SettingsError(f"init.run: {path} does not fit the model: {error}") from None
-
-
-def _rows(array: Any, size: int, path: str) -> NDArray[Any]:
-    """[draws of all chains, size] of one variable."""
-    rest = [dim for dim in array.dims if dim not in ("chain", "draw")]
-    values = array.transpose("chain", "draw", *rest).values
-    rows: NDArray[Any] = values.reshape(values.shape[0] * values.shape[1], -1)
-    if rows.shape[1] != size:
-        raise SettingsError(
-            f"init.run: in {path} {array.name!r} has {rows.shape[1]} numbers in each draw; expected {size}."
-        )
-    return rows
 
 
 def _of_prior(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, count: int) -> Proposals:

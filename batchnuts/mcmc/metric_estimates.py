@@ -8,12 +8,21 @@ Carpenter, arXiv 2603.18845; nutpie). With Cx the covariance of positions and Cg
 and for a diagonal M^-1 this is sqrt(var x_i / var g_i). Of a Gaussian, gradients are -(its precision) (x - mean): the
 estimate is then exact from few draws, where the variance of n draws alone is wrong by a share of sqrt(2/n).
 
+**Coordinates that depend on others.** With R_i the correlation of x_i and g_i, `diag` is
+
+    log M^-1_i = R_i^2 log sqrt(var x_i / var g_i) + (1 - R_i^2) log var x_i
+
+where R_i^2 is the share of var g_i that x_i itself explains: of a Gaussian with covariance C and precision P it is
+1 / (C_ii P_ii). It is small for scales of a hierarchy, whose gradients depend on all that they scale. They mix slowest,
+and the Fisher estimate, which for them is far below the variance, makes that worse (docs/results/metric.md).
+
 **Few draws.** How far an estimate can be trusted shows in how well gradients are a linear function of positions: the
 logarithm of the ratio of the deviations of two variables, from n draws, has the variance (1 - R^2) / (n - 2), where R
-is their correlation (Pitman 1939, Morgan 1939). It is zero for a Gaussian. Estimates are shrunk by that variance: of a
-coordinate towards the geometric mean over all, by the variance between coordinates (empirical Bayes); of a matrix
-towards its diagonal. Draws are counted as if they were
-independent; those of one chain are not, so an estimate from a single chain is shrunk too little.
+is their correlation (Pitman 1939, Morgan 1939). With the variance 2 / n of log var x, of Gaussian draws, and their
+covariance (1 - R^2) / n, the estimate above has (1 - R^2) (2 - R^4) / n. Both vanish where gradients are linear.
+Estimates are shrunk by these: of a coordinate towards the geometric mean over all, by the variance between coordinates
+(empirical Bayes); of a matrix towards its diagonal. Draws are counted as if they were independent; those of one chain
+are not, so an estimate from a single chain is shrunk too little.
 
 **No information.** By Stein's identity cov(x_i, g_i) = -1, so var x_i * var g_i >= 1. Where it is less than LEAST of
 that, and gradients are no linear function either, the density is flat where the chains are: then the estimate is the
@@ -107,12 +116,12 @@ def estimate(kind: Kind, positions: NDArray[Any], gradients: NDArray[Any], rank:
         return unit_metric(positions.shape[1], kind)
     eps = [float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0 for dtype in (x.dtype, gradients.dtype)]
     x, g = _centred(x, eps[0]), _centred(g, eps[1])
-    diagonal = diagonal_estimate(x, g)
     match kind:
         case "dense":
-            return _dense(diagonal, x, g)
+            return _dense(fisher_diagonal(x, g), x, g)
         case "low_rank":
-            return _low_rank(diagonal, x, g, rank)
+            return _low_rank(fisher_diagonal(x, g), x, g, rank)
+    diagonal = diagonal_estimate(x, g)
     return MetricParameters("diag", diagonal, np.zeros((len(diagonal), 0)), np.zeros(0))
 
 
@@ -124,7 +133,16 @@ def _centred(draws: Floats, eps: float) -> Floats:
 
 
 def diagonal_estimate(x: Floats, g: Floats) -> Floats:
-    """Inverse masses [dimension] from centred draws and gradients [n, dimension], n at least 3."""
+    """Inverse masses [dimension] of `diag` from centred draws and gradients [n, dimension], n at least 3."""
+    return _diagonal(x, g, depends=True)
+
+
+def fisher_diagonal(x: Floats, g: Floats) -> Floats:
+    """Likewise of the diagonal Gaussian of minimum Fisher divergence: the scales in which matrices are estimated."""
+    return _diagonal(x, g, depends=False)
+
+
+def _diagonal(x: Floats, g: Floats, depends: bool) -> Floats:
     n = len(x)
     var_x, var_g, cov = (x * x).mean(axis=0), (g * g).mean(axis=0), (x * g).mean(axis=0)
     has_x, has_g = var_x > 0, var_g > 0
@@ -132,10 +150,14 @@ def diagonal_estimate(x: Floats, g: Floats) -> Floats:
     log_x, log_g = np.log(np.where(has_x, var_x, 1.0)), np.log(np.where(has_g, var_g, 1.0))
     r_squared = np.where(both, np.minimum((cov * np.exp(-0.5 * (log_x + log_g))) ** 2, 1.0), 0.0)
     flat = ~has_g | ((log_x + log_g < np.log(LEAST)) & (r_squared < 0.5))
-    log_estimate = np.select([has_x & flat, both, has_g], [log_x, 0.5 * (log_x - log_g), -log_g], 0.0)
+    log_ratio, variance = 0.5 * (log_x - log_g), (1.0 - r_squared) / (n - 2)
+    if depends:
+        share = np.maximum(1.0 - (1.0 - r_squared) * (n - 1) / (n - 2), 0.0)  # R^2, without its bias of few draws
+        log_ratio = share * log_ratio + (1.0 - share) * log_x
+        variance *= 2.0 - r_squared**2
+    log_estimate = np.select([has_x & flat, both, has_g], [log_x, log_ratio, -log_g], 0.0)
     known = has_x | has_g
     typical, spread = (log_estimate[known].mean(), log_estimate[known].var()) if known.any() else (0.0, 0.0)
-    variance = (1.0 - r_squared) / (n - 2)
     spread = max(spread - variance[known].mean(), 0.0) if known.any() else 0.0  # without the noise
     weight = np.where(variance > 0, spread / (spread + variance + np.finfo(float).tiny), 1.0)
     deviation = np.where(known, weight * (log_estimate - typical), 0.0)

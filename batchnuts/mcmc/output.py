@@ -1,9 +1,10 @@
 """A run's draws in ArviZ's schema, as they are saved (saving.py) and returned.
 
 Groups: `posterior` (the values of the model's variables, and what it generates from them), `sample_stats`,
-`observed_data`, `constant_data`, `ground_truth`, `adaptation` (the metric, of the real numbers that the sampler moves),
-for a run that was interrupted, `unfinished` (the draws that only some chains had made), where asked for, `divergences`,
-and as the model has functions for them: `log_likelihood`, `posterior_predictive`, `prior`, `prior_predictive`.
+`observed_data`, `constant_data`, `ground_truth`, `adaptation` (step sizes and metric, of the real numbers that the
+sampler moves, and where chains ended: tuning.py), for a run that was interrupted, `unfinished` (the draws that only
+some chains had made), where asked for, `divergences`, and as the model has functions for them: `log_likelihood`,
+`posterior_predictive`, `prior`, `prior_predictive`.
 Dimensions are (chain, draw, ...).
 """
 
@@ -22,12 +23,12 @@ from numpy.typing import NDArray
 import batchnuts
 from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draws import Draws, draw_bytes
-from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.model import DATA_GROUPS, Data, Model, ModelError
 from batchnuts.mcmc.quantities import PRIOR_DRAWS, Arrays, Quantities, has_quantities
 from batchnuts.mcmc.saving import OVERHEAD
 from batchnuts.mcmc.settings import SamplerSettings
 from batchnuts.mcmc.superchains import count_superchains
+from batchnuts.mcmc.tuning import tuning_of
 from batchnuts.stopping import say
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def to_datasets(
         groups[name] = _of_samples(arrays, there, labels, attributes)
     if unconstrained:
         groups["unconstrained_posterior"] = _of_samples(_free(position, model), samples, {}, attributes)
-    groups["adaptation"] = _adaptation(draws.metric, model, attributes)
+    groups["adaptation"] = _adaptation(draws, model, attributes)
     if int(draws.done.max()) > complete:
         groups["unfinished"] = _unfinished(draws, model, labels, attributes)
     if draws.last_position is not None:
@@ -82,17 +83,15 @@ def to_datasets(
     return groups
 
 
-def _adaptation(metric: MetricParameters, model: Model, attributes: Attributes) -> xarray.Dataset:
-    """The metric; of one with correlations the eigenvectors and eigenvalues too (see MetricParameters)."""
+def _adaptation(draws: Draws, model: Model, attributes: Attributes) -> xarray.Dataset:
+    """The metric, the step sizes and where chains ended: what a later run may take over."""
     import xarray
 
-    dims = ("chain", "coefficient")[-metric.inverse_mass.ndim :]
-    entries: dict[str, Any] = {"inverse_mass": (dims, metric.inverse_mass)}
-    if metric.kind in ("dense", "low_rank"):
-        entries["metric_eigenvectors"] = (("coefficient", "direction"), metric.eigenvectors)
-        entries["metric_eigenvalues"] = (("direction",), metric.eigenvalues)
+    entries, own = tuning_of(draws, model)
     return xarray.Dataset(
-        entries, coords={"coefficient": model.free_names()}, attrs={**attributes, "metric": metric.kind}
+        entries,
+        coords={"chain": draws.chains, "coefficient": model.free_names()},
+        attrs={**attributes, **own},
     )
 
 
@@ -120,7 +119,7 @@ def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:
 
 def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) -> Attributes:
     resolved = config or {
-        "sampler": draws.settings.model_dump(mode="json"),
+        "sampler": draws.settings.model_dump(mode="json", by_alias=True),
         "execution": draws.execution.model_dump(mode="json"),
     }
     attributes: Attributes = {

@@ -183,7 +183,9 @@ def _of_prior(model: Model) -> Callable[..., Any]:
         library = tensor_library_of(key)
         if library is None:
             return _called(model, "prior", (key,), None)
-        return library.call(lambda key: _called(model, "prior", (_as_seed(key, library),), library), key)
+        # the second argument only says that there are 64 bits where the model has them
+        wide = library.tensor(np.zeros((), model.dtype))
+        return library.call(lambda key, _: _called(model, "prior", (_as_seed(key, library),), library), key, wide)
 
     return of_prior
 

@@ -39,7 +39,8 @@ def _scores(ascending: NDArray[Any], order: NDArray[np.intp]) -> Array:
     lengths = np.diff(starts, append=ascending.size)
     # ranks of a run are start + 1 to start + length; doubled means of ranks are integers, from 2 to 2 S
     doubled = 2 * (starts % size) + lengths + 1
-    by_rank = ndtri((np.arange(2 * size + 1) / 2 - _OFFSET) / (size - 2 * _OFFSET + 1))
+    lower = ndtri((np.arange(size + 1) / 2 - _OFFSET) / (size - 2 * _OFFSET + 1))
+    by_rank = np.concatenate([lower, [0.0], -lower[::-1]])  # symmetric about the middle rank
     scores = np.empty(ascending.shape)
     np.put_along_axis(scores, order, np.repeat(by_rank[doubled], lengths).reshape(ascending.shape), axis=1)
     return scores

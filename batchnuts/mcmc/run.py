@@ -29,9 +29,10 @@ from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import evaluate_at, find_starts
 from batchnuts.mcmc.step_size import start_adaptation
 from batchnuts.mcmc.superchains import count_superchains, superchain_of
+from batchnuts.mcmc.tuning import Tuning
 from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients, draws_with_gradients
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
-from batchnuts.mcmc.warmup.windows import Window, automatic_windows, fixed_windows, settling_window
+from batchnuts.mcmc.warmup.windows import Window, automatic_windows, check_window, fixed_windows, settling_window
 from batchnuts.stopping import StopSignals
 
 ProgressCallback = Callable[[Progress], None]
@@ -84,6 +85,8 @@ class Run:
     spent: Spent = field(default_factory=Spent)
     checks: CheckPoints | None = None
     """Of the draws, where the run may end before all are made."""
+    tuning: Tuning | None = None
+    """Of an earlier run, from which warmup starts."""
     chains_reason: str = ""
     """Why there are so many chains, where the number was chosen."""
 
@@ -102,8 +105,17 @@ class Run:
         """Of warmup: those that are made, or, where it ends by itself, those that may be."""
         settings, chains = self.sampler.warmup, self.sampler.chain_count
         if settings.transitions == "auto":
-            return (*automatic_windows(chains, settings.maximum), settling_window(chains))
+            left = settings.maximum - (self.check.transitions if self.check is not None else 0)
+            return (*automatic_windows(chains, left), settling_window(chains))
         return fixed_windows(settings.transitions)
+
+    @property
+    def check(self) -> Window | None:
+        """The window before these, where a warmup that ends by itself begins with an earlier run's tuning."""
+        settings, chains = self.sampler.warmup, self.sampler.chain_count
+        if self.tuning is None or settings.transitions != "auto":
+            return None
+        return check_window(chains, count_superchains(self.sampler) == chains, settings.maximum)
 
     def timed(self, phase: Phase, work: Callable[[], Result]) -> Result:
         """The result of `work`, its time added to the phase."""
@@ -118,8 +130,9 @@ class Run:
         """Starts that all chains can use, from the proposed ones."""
         model, sampler = self.model, self.sampler
         position, log_density, gradient = find_starts(model, self.programs.evaluate, proposals, self.execution)
-        metric = unit_metric(model.dimension, sampler.metric)
-        step_size = np.full(sampler.chain_count, sampler.step_size or 1.0)
+        known = self.tuning
+        metric = unit_metric(model.dimension, sampler.metric) if known is None else known.metric
+        step_size = np.full(sampler.chain_count, sampler.step_size or (1.0 if known is None else known.step_size))
         return ChainStates(position, log_density, gradient, metric, self.use(metric), step_size)
 
     def use(self, metric: MetricParameters) -> np.ndarray:
@@ -131,7 +144,8 @@ class Run:
     @property
     def rows(self) -> int:
         """The minimum capacity of the runner's buffers."""
-        longest = max([self.sampler.draws, *(w.transitions for w in self.windows)])
+        checks = () if self.check is None else (self.check,)
+        longest = max([self.sampler.draws, *(w.transitions for w in (*checks, *self.windows))])
         model = self.model
         return buffer_rows(
             longest, self.sampler.chain_count, model.dimension, model.dtype, self.execution, self.divergences
@@ -155,7 +169,7 @@ class Run:
     def compile(self, runner: Runner, states: ChainStates) -> ChainStates:
         """Compile everything that the run needs, the runner in the background. Returns the states with a first step
         size."""
-        if self.sampler.step_size is None:
+        if self.sampler.step_size is None and self.tuning is None:
             states = self.timed("compile", lambda: self.with_found_step_size(states))
         self.timed("compile", runner.wait_until_compiled)
         if self.programs.runner is None:
@@ -195,13 +209,14 @@ class Run:
     ) -> ChainInputs:
         """The arguments of `run_chain` from the states of all chains. max_tree_depth: None takes that of the draws."""
         n, dtype = self.sampler.chain_count, self.model.dtype
+        settled = states.transitions_done > 0 or self.tuning is not None
         return ChainInputs.begin(
             self.keys,
             states.position,
             states.log_density,
             states.gradient,
             states.inverse_mass,
-            start_adaptation(np.log(states.step_size).astype(dtype), settled=states.transitions_done > 0),
+            start_adaptation(np.log(states.step_size).astype(dtype), settled),
             np.full(n, adapting),
             first=np.full(n, states.transitions_done, "int64"),
             transitions=np.full(n, transitions, "int64"),
@@ -241,6 +256,7 @@ class Run:
                         spent.counts[phase].useful_gradients,
                         spent.counts[phase].utilization,
                         spent.counts[phase].divergences,
+                        checks.last.lacking if checks is not None else (),
                     )
                 )
                 self.stop.check()

@@ -1,6 +1,6 @@
 """Whole runs: initial positions, warmup windows with pooling between them, then draws.
 
-positions -> check -> first step size -> [window -> pool metric and step size]* -> draws -> Draws
+positions -> check -> first step size, or an earlier run's -> [window -> pool metric and step size]* -> draws -> Draws
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.run import ProgressCallback, Run, Spent
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.starts import check_at_starts
+from batchnuts.mcmc.tuning import read_tuning
 from batchnuts.mcmc.warmup.phase import warm_up
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
@@ -121,7 +122,8 @@ def _run_chains(
     spent: Spent,
     chains_reason: str,
 ) -> Draws:
-    proposals = make_proposals(model, sampler, execution)
+    tuning = read_tuning(model, sampler)
+    proposals = make_proposals(model, sampler, execution, tuning)
     position = positions_to_check(model, sampler, proposals)
     engine, execution = choose_engine(model, execution, position[0])
     first = check_at_starts(model, engine, proposals, position)
@@ -131,7 +133,19 @@ def _run_chains(
     keys = random.lane_keys(sampler.seed, sampler.chain_count)
     report, signals = progress or (lambda _: None), stop or StopSignals()
     run = Run(
-        model, engine, sampler, execution, report, signals, programs, keys, divergences, spent, checks, chains_reason
+        model,
+        engine,
+        sampler,
+        execution,
+        report,
+        signals,
+        programs,
+        keys,
+        divergences,
+        spent,
+        checks,
+        tuning,
+        chains_reason,
     )
     draws = _phases(run, proposals)
     give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown

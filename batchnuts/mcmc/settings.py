@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from batchnuts.mcmc.until import CONDITIONS, Until
-from batchnuts.settings.schema import Settings, SettingsError, explain, nearest, shown
+from batchnuts.settings.schema import Settings, SettingsError, explain, fields_of, nearest, shown
 from batchnuts.store.folder import problem_with
 
 MOST_NUMBERS = 10_000_000
@@ -25,14 +26,31 @@ FEWEST_CHAINS = 4
 
 
 class WarmupSettings(Settings):
-    """How the sampler adapts before the draws. In place of the whole group, the number of its transitions will do."""
+    """How the sampler adapts before the draws. In place of the whole group, the number of its transitions will do.
+
+    `from` is a reserved word of Python: `WarmupSettings(from_="run.nc")`, or {"from": "run.nc"} for the whole group.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
 
     transitions: int | Literal["auto"] = Field(
         "auto",
         description="warmup transitions per chain; they adapt and are not kept. auto: until step size, metric and "
         "position have settled",
     )
-    minimum: int = Field(30, ge=0, le=MOST_TRANSITIONS, description="of auto: transitions that are always made")
+    from_: str | None = Field(
+        None,
+        alias="from",
+        min_length=1,
+        description="file of an earlier run, whose step size, metric and last positions are taken; auto: if a short "
+        "check confirms them, the draws begin, else warmup goes on",
+    )
+    minimum: int = Field(
+        30,
+        ge=0,
+        le=MOST_TRANSITIONS,
+        description="of auto: transitions that are made at least, unless an earlier run's tuning is confirmed",
+    )
     maximum: int = Field(1000, ge=1, le=MOST_TRANSITIONS, description="of auto: the most transitions")
     pool: Literal["all", "groups", "none"] = Field(
         "all",
@@ -42,6 +60,11 @@ class WarmupSettings(Settings):
     restart: bool = Field(
         False, description="whether a chain that is stuck far from all others starts again where another chain is"
     )
+
+    @field_validator("from_", mode="before")
+    @classmethod
+    def _a_path(cls, path: Any) -> Any:
+        return os.fspath(path) if isinstance(path, os.PathLike) else path
 
     @field_validator("transitions")
     @classmethod
@@ -73,6 +96,11 @@ class InitSettings(Settings):
         "turns at",
     )
     run: str | None = Field(None, min_length=1, description="file of an earlier run, whose draws are starts")
+
+    @property
+    def given(self) -> bool:
+        """Whether it says more than what holds by default, or with an earlier run's tuning: then it decides."""
+        return self.method != "auto" or self.values is not None or self.run is not None
 
     @model_validator(mode="after")
     def _fits(self) -> InitSettings:
@@ -209,7 +237,7 @@ class SamplerSettings(Settings):
         if isinstance(warmup, WarmupSettings | Mapping):
             return warmup
         if isinstance(warmup, bool) or not isinstance(warmup, int | str):
-            keys = ", ".join(WarmupSettings.model_fields)
+            keys = ", ".join(fields_of(WarmupSettings))
             raise ValueError(
                 f"found {shown(warmup)}; expected auto, a number of transitions, or a mapping with keys among {keys}"
             )

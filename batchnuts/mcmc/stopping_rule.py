@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
 from batchnuts.mcmc.running_diagnostics import MINIMUM_DRAWS, running_diagnostics
+from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.until import Until
 
@@ -35,6 +36,12 @@ quarter more draws than it needs."""
 
 ESS_DRAWS = 10
 """With fewer draws, halves of chains have too few lags: the estimate then ignores autocorrelation, and is too high."""
+
+SOONER = 2.0
+"""How much sooner than in proportion to the draws a condition may come to hold; it is not looked at before."""
+
+LONGEST_WAIT = 4.0
+"""Times as many draws after which conditions are looked at again in any case."""
 
 VALUES_AT_ONCE = 200_000
 """Of coefficients that are looked at together."""
@@ -53,6 +60,14 @@ class Decision:
     """The coefficient that is furthest from a condition, among those that were looked at."""
     missing: str = ""
     """Which condition does not hold of it, if any, in words."""
+    lacking: tuple[str, ...] = ()
+    """The same in short, of all conditions that were found not to hold of it: `ess_bulk 231/400`."""
+    not_before: float = 0.0
+    """Draws of each chain before which the conditions need not be looked at again."""
+
+
+START = Decision(None)
+"""What is known before the first check point."""
 
 
 @dataclass(frozen=True)
@@ -86,16 +101,16 @@ class StoppingRule:
             points.append(2 * math.ceil(points[-1] * GROWTH / 2))
         return (*(point for point in points if point < max_draws), max_draws)
 
-    def decide(self, draws: NDArray[Any], gradients: int = 0, likely: int = 0) -> Decision:
+    def decide(self, draws: NDArray[Any], gradients: int = 0, last: Decision = START) -> Decision:
         """Whether sampling ends with these draws [chains, draws, coefficients], which took so many gradients.
 
-        Nothing but the arguments decides. likely: the coefficient that is looked at first, `worst` of the last
-        decision; it saves time, and changes no reason.
+        Nothing but the arguments decides. last: the decision at the last check point. Its worst coefficient is looked
+        at first, which saves time and changes no reason; before its `not_before` it still holds.
         """
         each = f"after {draws.shape[1]} draws of each chain"
-        decision = Decision(None, likely)
-        if self.until.conditions:
-            decision = self._first_missing(draws, likely)
+        decision = replace(last, reason=None)
+        if self.until.conditions and draws.shape[1] >= last.not_before:
+            decision = self._first_missing(draws, last.worst)
             if not decision.missing:
                 return replace(decision, reason=f"{self._met()} {each}")
         limit = self.until.gradients
@@ -130,7 +145,26 @@ class StoppingRule:
             if (short > 0).any():
                 which, at = np.unravel_index(short.argmax(), short.shape)
                 name, condition = self.names[part[at]], conditions[which]
-                return Decision(None, int(part[at]), self._said(name, condition, found[condition][at], length))
+                said = self._said(name, condition, found[condition][at], length)
+                failing = [c for c, of_all in zip(conditions, short, strict=True) if of_all[at] > 0]
+                lacking = tuple(self._in_short(c, found[c][at], length) for c in failing)
+                return Decision(None, int(part[at]), said, lacking, self._not_before(failing, found, int(at), length))
+        return self._stuck(draws, likely) if self.until.rhat is not None else Decision(None, likely)
+
+    def _stuck(self, draws: NDArray[Any], likely: int) -> Decision:
+        """What R-hat does not see, and is looked at when that is small: whether chains are stuck (stuck_chains.py)."""
+        found = find_stuck(draws, VALUES_AT_ONCE)
+        if found.apart.any():
+            chain = int(found.apart.argmax())
+            worst = int(found.furthest[chain])
+            also = f" and {found.apart.sum() - 1} more" if found.apart.sum() > 1 else ""
+            away = f"chain {chain}{also} stays away from all others, in {self.names[worst]}"
+            return Decision(None, worst, away, (f"stuck chains {found.apart.sum()}/0",))
+        worst = int(found.persistence.argmax())
+        lasting = found.persistence[worst]
+        if self.nested and lasting > PERSISTENCE_LIMIT:
+            lasts = f"{100 * lasting:.0f}% of the variance of {self.names[worst]} is between chains and lasts"
+            return Decision(None, worst, lasts, (f"persistence {lasting:.2f}/{PERSISTENCE_LIMIT:g}",))
         return Decision(None, likely)
 
     def _together(self) -> list[tuple[str, ...]]:
@@ -163,6 +197,29 @@ class StoppingRule:
         else:
             short = np.log(wanted / found)
         return np.where(np.isnan(found), np.inf, short)
+
+    def _not_before(self, failing: list[str], found: dict[str, NDArray[np.float64]], at: int, draws: int) -> float:
+        """The draws of each chain before which conditions that do not hold of a coefficient are unlikely to hold.
+
+        Effective sizes grow in proportion to the draws. The excess of R-hat over 1 falls at least so, and with the
+        square of the draws where it is what is left of the start.
+        """
+        factors = [1.0]
+        for condition in failing:
+            wanted, value = self._wanted(condition, draws), float(found[condition][at])
+            if condition == "rhat":
+                factors.append(math.sqrt((value**2 - 1.0) / (wanted**2 - 1.0)))
+            else:
+                factors.append(wanted / value)
+        largest = max((factor for factor in factors if not math.isnan(factor)), default=1.0)
+        return draws * min(largest / SOONER, LONGEST_WAIT)
+
+    def _in_short(self, condition: str, found: float, draws: int) -> str:
+        """What was found of a condition that does not hold, over what is wanted."""
+        wanted = self._wanted(condition, draws)
+        if condition == "rhat":
+            return f"rhat {found:.4f}/{wanted:.4f}"
+        return f"{condition} {found:.0f}/{wanted:.0f}"
 
     def _said(self, name: str, condition: str, found: float, draws: int) -> str:
         """That a condition does not hold of a coefficient, in words."""

@@ -14,6 +14,7 @@ from batchnuts.mcmc.diagnostics import (
     Diagnostics,
     DiagnosticsError,
     diagnose,
+    some_numbers,
 )
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
@@ -32,11 +33,12 @@ TREEDEPTH_SHARE = 0.01
 class Check:
     """The verdict on a run; `print` shows all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
 
-    `ok` is True if R-hat is below 1.01 (nested R-hat below its limit, where chains form superchains) and the bulk ESS
-    at least 400 on all coefficients, no draw diverged, and the log-density is not rounded by more than 0.05 (see
-    `Diagnostics.rounding`). `worst_rhat` is of the R-hat that decides. It and `min_ess` are NaN where they cannot be
-    computed (see Diagnostics). With fewer than 4 draws of each chain, `min_ess` is the number of chains where nested
-    R-hat is below its limit: draws of different chains are independent then. `advice` is empty if all is well.
+    `ok` is True if R-hat is below 1.01 (nested R-hat below its limit, where chains form superchains), no chain is stuck
+    away from others (stuck_chains.py), the bulk ESS is at least 400 on all coefficients, no draw diverged, and the
+    log-density is not rounded by more than 0.05 (see `Diagnostics.rounding`). `worst_rhat` is of the R-hat that
+    decides. It and `min_ess` are NaN where they cannot be computed (see Diagnostics). With fewer than 4 draws of each
+    chain, `min_ess` is the number of chains where nested R-hat is below its limit: draws of different chains are
+    independent then. `advice` is empty if all is well.
     """
 
     diagnostics: Diagnostics
@@ -84,8 +86,9 @@ def diagnose_groups(posterior: xarray.Dataset, stats: xarray.Dataset | None) -> 
     for name in ("diverging", "reached_max_treedepth"):
         if stats is not None and name in stats:
             flags[name] = stats[name].transpose("chain", "draw").values
+    numbers = posterior["chain"].values if "chain" in posterior.coords else np.arange(posterior.sizes["chain"])
+    flags["numbers"] = numbers
     if (count := int(posterior.attrs.get("superchains", 0))) > 1:
-        numbers = posterior["chain"].values if "chain" in posterior.coords else np.arange(posterior.sizes["chain"])
         flags["superchain"] = superchain_of(int(numbers.max()) + 1, count)[numbers]
     if stats is not None and "lp" in stats:
         flags["log_density"] = stats["lp"].transpose("chain", "draw").values
@@ -118,10 +121,16 @@ def _judge(found: Diagnostics, interrupted: bool) -> Check:
         advice.append("The run was interrupted: there are fewer draws than were asked for.")
     if found.converged is None:
         advice.append(f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each.")
-    elif not found.converged:
+    if found.apart:
         advice.append(
-            f"The chains do not agree (R-hat above {found.limit:.4g}): double warmup and draws. If that changes "
-            "little, chains are stuck in different places: reparametrize the model."
+            f"Chains {some_numbers(found.apart)} are stuck apart from the others: sampler.warmup.restart=true starts "
+            "those that are stuck in warmup again, near others; if what they found matters, reparametrize the model."
+        )
+    if found.converged is False and (found.persists or not found.agrees):
+        what = f"R-hat above {found.limit:.4g}" if not found.agrees else "differences between them last"
+        advice.append(
+            f"The chains do not agree ({what}): double warmup and draws. If that changes little, chains are stuck in "
+            "different places: reparametrize the model."
         )
     if lowest < ESS_LIMIT:
         advice.append(f"There are few effective draws: raise draws until the minimum bulk ESS is {ESS_LIMIT}.")

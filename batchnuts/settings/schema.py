@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from batchnuts.autobatch import BatchnutsError
 
@@ -35,6 +36,11 @@ class Settings(BaseModel):
         for name in sorted(self.without_effect()):
             if getattr(self, name) != fields[name].default:
                 raise ValueError(f"{name}: found {shown(getattr(self, name))}, which has no effect {reason}")
+
+
+def fields_of(schema: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields by the names that users write, which a reserved word of Python cannot be in a class."""
+    return {field.alias or name: field for name, field in schema.model_fields.items()}
 
 
 def shown(value: Any) -> str:
@@ -75,7 +81,7 @@ def explain(
         path = ".".join([*([prefix] if prefix else []), *keys])
         field = str(location[0]) if location else ""
         if item["type"] == "extra_forbidden":
-            known = list(inner.model_fields)
+            known = list(fields_of(inner))
             hint = nearest(keys[-1], known) or f"; expected one of {', '.join(known)}"
             if elsewhere and keys[-1] in elsewhere:
                 hint = f"; did you mean {elsewhere[keys[-1]]!r}?"
@@ -93,7 +99,7 @@ def explain(
             hint = ""
             if item["type"] == "literal_error" and isinstance(item["input"], str):
                 hint = nearest(item["input"], choices(inner, field))
-            what = expected(inner, field) if field else f"a mapping with keys among {', '.join(inner.model_fields)}"
+            what = expected(inner, field) if field else f"a mapping with keys among {', '.join(fields_of(inner))}"
             lines.append(f"{where(path)}{path}: {found}; expected {what}{hint}")
     # A union reports each of its branches; the texts are the same here, so each is reported once.
     return list(dict.fromkeys(lines))
@@ -104,7 +110,7 @@ def _innermost(
 ) -> tuple[type[BaseModel], list[str], tuple[int | str, ...]]:
     """Of a place in a group of settings within others, or in a mapping of names to such groups: the group's schema, the
     keys to it, the place in it."""
-    field = schema.model_fields.get(str(location[0])) if len(location) > 1 else None
+    field = fields_of(schema).get(str(location[0])) if len(location) > 1 else None
     for mapping in (field.annotation, *get_args(field.annotation)) if field is not None else ():
         if isinstance(mapping, type) and issubclass(mapping, BaseModel):
             return mapping, [str(location[0])], location[1:]
@@ -118,7 +124,7 @@ def _innermost(
 
 def _key_path(schema: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     """The keys of a mistake's place, without the names that pydantic adds for a union's branch or a mapping's key."""
-    field = schema.model_fields.get(str(location[0])) if location else None
+    field = fields_of(schema).get(str(location[0])) if location else None
     if field is None or "dict" in str(field.annotation):
         return [str(part) for part in location if part != "[key]"]
     return [str(part) for position, part in enumerate(location) if position == 0 or isinstance(part, int)]
@@ -131,14 +137,14 @@ def _kind(value: Any) -> str:
 
 def choices(schema: type[BaseModel], name: str) -> tuple[str, ...]:
     """The allowed words of a field that is a choice, else an empty tuple."""
-    field = schema.model_fields.get(name)
+    field = fields_of(schema).get(name)
     options = get_args(field.annotation) if field is not None else ()
     return tuple(option for option in options if isinstance(option, str))
 
 
 def expected(schema: type[BaseModel], name: str) -> str:
     """What a field accepts, in words, from the schema itself: its type and its bounds."""
-    field = schema.model_fields[name]
+    field = fields_of(schema)[name]
     words = choices(schema, name)
     if words:
         return "one of " + ", ".join(words) if len(words) > 1 else words[0]

@@ -26,7 +26,7 @@ from ruamel.yaml.events import (
 from ruamel.yaml.reader import ReaderError
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.settings.schema import Settings, explain, nearest, shown
+from batchnuts.settings.schema import Settings, explain, fields_of, nearest, shown
 
 _PACKAGED = Path(__file__).parents[1] / "configs"
 
@@ -276,7 +276,7 @@ def check_section(
     if content is None:  # a section whose lines are all commented out
         content = {}
     if not isinstance(content, dict):
-        keys = ", ".join(schema.model_fields)
+        keys = ", ".join(fields_of(schema))
         problems.append(f"{origin(name)}{name}: found {shown(content)}; expected a mapping with keys among {keys}")
         return None
     try:
@@ -288,7 +288,7 @@ def check_section(
 
 def dump_settings(settings: Settings) -> dict[str, Any]:
     """Plain data that the same settings can be read from; what the others make meaningless is left out."""
-    return settings.model_dump(mode="json", exclude=settings.without_effect())
+    return settings.model_dump(mode="json", by_alias=True, exclude=settings.without_effect())
 
 
 def to_yaml(data: Mapping[str, Any]) -> str:

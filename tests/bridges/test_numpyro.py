@@ -365,24 +365,6 @@ def test_an_argument_with_the_name_of_an_option_is_bound_beforehand() -> None:
     assert Model.from_numpyro(functools.partial(model, name="x")).dims == {"x": ()}
 
 
-@pytest.mark.parametrize(
-    ("version", "words"), [(None, "needs NumPyro, which is not installed"), ("0.12.1", "0.12.1 is too old.*0.19")]
-)
-def test_library_missing_or_too_old(version: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.metadata
-
-    from batchnuts.bridges.users import require
-
-    def found(name: str) -> str:
-        if version is None:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return str(version)
-
-    monkeypatch.setattr(importlib.metadata, "version", found)
-    with pytest.raises(ModelError, match=words):
-        require("NumPyro", "numpyro", (0, 19), "numpyro")
-
-
 # Configs
 
 MODULE = """

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchnuts.mcmc.metric_estimates import KINDS, MetricParameters, estimate, geometric_mean
+from batchnuts.mcmc.metric_estimates import (
+    KINDS,
+    MetricParameters,
+    diagonal_estimate,
+    estimate,
+    fisher_diagonal,
+    geometric_mean,
+)
 from batchnuts.mcmc.warmup.metric_draws import draws_with_gradients
 
 RNG = np.random.default_rng(2026)
@@ -48,11 +55,19 @@ def test_the_diagonal_estimate_is_exact_for_a_diagonal_gaussian(n: int) -> None:
     np.testing.assert_allclose(found.inverse_mass, variances, rtol=1e-6)
 
 
-def test_the_diagonal_estimate_is_the_geometric_mean_of_variance_and_inverse_precision() -> None:
+def test_the_diagonal_estimate_is_between_fisher_and_variance() -> None:
+    """With weights R^2 and 1 - R^2, where R^2 of a coordinate is 1 / (C_ii P_ii): one is alone, others are tied."""
     covariance = wishart(6)
-    found = estimate("diag", *gaussian_draws(covariance, 200_000), rank=4)
-    wanted = np.sqrt(np.diag(covariance) / np.diag(np.linalg.inv(covariance)))
-    np.testing.assert_allclose(found.inverse_mass, wanted, rtol=0.02)
+    covariance[0, 1:] = covariance[1:, 0] = 0.0
+    x, g = gaussian_draws(covariance, 200_000)
+    variance, precision = np.diag(covariance), np.diag(np.linalg.inv(covariance))
+    r_squared = 1 / (variance * precision)
+    assert r_squared[0] == pytest.approx(1.0)
+    assert (r_squared[1:] < 0.9).all()
+    fisher = np.sqrt(variance / precision)
+    np.testing.assert_allclose(fisher_diagonal(x - x.mean(axis=0), g - g.mean(axis=0)), fisher, rtol=0.02)
+    wanted = fisher**r_squared * variance ** (1 - r_squared)
+    np.testing.assert_allclose(estimate("diag", x, g, rank=4).inverse_mass, wanted, rtol=0.02)
 
 
 @pytest.mark.parametrize("n", [30, 200])
@@ -88,17 +103,21 @@ def test_the_low_rank_estimate_has_no_directions_where_none_are_needed() -> None
     np.testing.assert_allclose(found.inverse_mass, variances, rtol=1e-6)
 
 
-def test_few_draws_are_shrunk() -> None:
-    """Of a strongly correlated Gaussian the ratio of two deviations, from three draws, is wild."""
-    covariance = np.full((10, 10), 0.99) + 0.01 * np.eye(10)
-    truth = np.sqrt(np.diag(covariance) / np.diag(np.linalg.inv(covariance)))
-    errors = {"raw": [], "shrunk": []}
+@pytest.mark.parametrize("depends", [False, True])
+def test_few_draws_are_shrunk(depends: bool) -> None:
+    """Of pairs of strongly correlated coordinates the estimates, from few draws, are wild."""
+    covariance = np.kron(np.eye(5), np.array([[1.0, 0.99], [0.99, 1.0]]))
+    r_squared = 1 / (np.diag(covariance) * np.diag(np.linalg.inv(covariance))) if depends else np.ones(10)
+    truth = np.diag(covariance) * r_squared ** (r_squared / 2) if depends else np.full(10, np.sqrt(1 - 0.99**2))
+    errors: dict[str, list[np.ndarray]] = {"raw": [], "shrunk": []}
     for seed in range(200):
-        x, g = gaussian_draws(covariance, 3, seed)
-        errors["raw"].append(np.log(x.std(axis=0) / g.std(axis=0) / truth))
-        errors["shrunk"].append(np.log(estimate("diag", x, g, rank=1).inverse_mass / truth))
+        x, g = (draws - draws.mean(axis=0) for draws in gaussian_draws(covariance, 5, seed))
+        variance, ratio = x.var(axis=0), x.std(axis=0) / g.std(axis=0)
+        share = (x * g).mean(axis=0) ** 2 / variance / g.var(axis=0) if depends else np.ones(10)
+        errors["raw"].append(np.log(ratio**share * variance ** (1 - share) / truth))
+        errors["shrunk"].append(np.log((diagonal_estimate if depends else fisher_diagonal)(x, g) / truth))
     rms = {name: float(np.sqrt(np.mean(np.square(values)))) for name, values in errors.items()}
-    assert rms["shrunk"] < 0.95 * rms["raw"]
+    assert rms["shrunk"] < 0.8 * rms["raw"]
 
 
 @pytest.mark.parametrize("kind", ["dense", "low_rank"])

@@ -117,6 +117,17 @@ def test_functions_of_jax_with_its_own_random_numbers() -> None:
     assert (drawn["posterior_predictive"]["n"] == 3).all()
 
 
+@needs_jax
+def test_the_prior_of_a_model_in_float64_has_64_bits_on_jax() -> None:
+    def prior(seed: Any) -> Any:
+        return {"mu": random.normal(seed, (), "float64"), "tau": ops.exp(random.normal(seed, (), "float64"))}
+
+    drawn = drawn_from(model(dtype="float64", log_likelihood=None, predictive=None, prior=prior), "jax")["prior"]
+    assert drawn["mu"].dtype == "float64"
+    np.testing.assert_allclose(np.exp(drawn["mu"].values), drawn["tau"].values, rtol=1e-14)
+    assert (drawn["mu"].values.astype("float32") != drawn["mu"].values).any()
+
+
 def fails(p: Any) -> Any:
     raise RuntimeError("no such thing")
 

@@ -20,7 +20,7 @@ from batchnuts.mcmc.natural_parameters import NaturalParameters, natural_paramet
 from batchnuts.mcmc.nested_rhat import nested_rhat
 from batchnuts.mcmc.parameters import positive, real
 from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.stopping_rule import StoppingRule
+from batchnuts.mcmc.stopping_rule import Decision, StoppingRule
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.until import Until
 from batchnuts.settings.schema import SettingsError
@@ -115,6 +115,13 @@ def test_gradients_end_sampling_in_any_case() -> None:
     assert rule(gradients=1000).decide(draws(), 2).reason is None
 
 
+def test_what_is_lacking_is_said_in_short() -> None:
+    assert rule(ess_bulk=1e6, ess_tail=1, rhat=1.0001).decide(draws(), last=Decision(None, 1)).lacking == (
+        f"ess_bulk {FOUND['ess_bulk'][1]:.0f}/1000000", f"rhat {FOUND['r_hat'][1]:.4f}/1.0001",
+    )  # fmt: skip
+    assert rule(ess_bulk=1).decide(draws()).lacking == ()
+
+
 def test_few_draws_are_too_few_to_tell() -> None:
     """Of 8 draws no autocorrelation is estimated, and ArviZ's effective size is larger than the number of draws."""
     assert rule(ess_bulk=1).decide(draws(8)).missing == "8 draws of each chain are too few to tell"
@@ -139,7 +146,7 @@ def test_the_order_in_which_parameters_are_looked_at_changes_no_reason(
 ) -> None:
     monkeypatch.setattr(stopping_rule, "VALUES_AT_ONCE", at_once)
     for until in ({"ess_bulk": just("ess_bulk", 1, 1.001)}, {"ess_bulk": just("ess_bulk", 1, 0.999), "rhat": 99.0}):
-        decisions = [rule(**until).decide(draws(), likely=likely) for likely in range(4)]
+        decisions = [rule(**until).decide(draws(), last=Decision(None, likely)) for likely in range(4)]
         assert len({decision.reason for decision in decisions}) == 1
         if decisions[0].reason is None:
             assert {decision.worst for decision in decisions} == {1}
@@ -150,8 +157,25 @@ def test_a_check_that_fails_again_looks_at_one_part_only(monkeypatch: pytest.Mon
     seen = []
     whole = StoppingRule._statistics
     monkeypatch.setattr(StoppingRule, "_statistics", lambda self, *part: seen.append(part) or whole(self, *part))
-    assert rule(ess_bulk=just("ess_bulk", 1, 1.001)).decide(draws(), likely=1).worst == 1
+    assert rule(ess_bulk=just("ess_bulk", 1, 1.001)).decide(draws(), last=Decision(None, 1)).worst == 1
     assert len(seen) == 1
+
+
+def test_conditions_that_are_far_away_are_not_looked_at_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before half of the draws that an effective size in proportion to them needs, or four times as many.
+
+    The limit on gradients counts meanwhile."""
+    asked = rule(ess_bulk=just("ess_bulk", 1, 3.0), gradients=1000)
+    last = asked.decide(draws(), 10)
+    assert last.not_before == pytest.approx(1.5 * 40)
+    assert rule(ess_bulk=1e9).decide(draws()).not_before == 4 * 40
+    assert rule(rhat=just("r_hat", 1, 1.0)).decide(draws()).not_before == pytest.approx(20)
+    monkeypatch.setattr(StoppingRule, "_statistics", lambda *_: pytest.fail("it is not looked at"))
+    assert asked.decide(draws(59), 999, last) == last
+    ended = asked.decide(draws(59), 1000, last)
+    assert (ended.missing, str(ended.reason)[:9]) == (last.missing, "the draws")
+    with pytest.raises(pytest.fail.Exception):
+        asked.decide(draws(61), 10, last)
 
 
 # ---- which parameters ------------------------------------------------------------------------------------------------

@@ -18,7 +18,15 @@ from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, split_settings
 from batchnuts.mcmc.superchains import superchain_of
-from batchnuts.mcmc.warmup.agreement import Agreement, change_of_metric, change_of_step, drift, memory
+from batchnuts.mcmc.warmup.agreement import (
+    MEMORY,
+    STANDARD_ERRORS,
+    Agreement,
+    change_of_metric,
+    change_of_step,
+    drift,
+    memory,
+)
 from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients
 from batchnuts.mcmc.warmup.moments import Moments, moments_of
 from batchnuts.mcmc.warmup.outliers import find_outliers
@@ -229,14 +237,20 @@ def test_superchains_that_remember_their_start_are_told_from_those_that_have_for
     starts = rng.normal(size=(16, 30))[superchain]
     assert memory(of_draws(position + 0.5 * starts[:, None]), superchain) > 0.1
     assert memory(of_draws(position[:1]), superchain[:1]) == math.inf
+    few = of_draws(rng.normal(size=(64, 8, 30)))
+    assert memory(few, superchain[:64]) > MEMORY > memory(few, superchain[:64], STANDARD_ERRORS)
+    assert memory(of_draws(position + 0.5 * starts[:, None]), superchain, STANDARD_ERRORS) > 0.1
+
+
+def moved(before: Moments, now: Moments) -> float:
+    return drift(before.centre, now.centre, now.pooled_variance)
 
 
 def test_drift_is_in_standard_deviations_and_forgives_chance() -> None:
     rng = np.random.default_rng(0)
     one, other = (of_draws(3.0 * rng.normal(size=(64, 10, 20))) for _ in range(2))
-    assert drift(one, other) == 0
-    moved = of_draws(3.0 * rng.normal(size=(64, 10, 20)) + 3.0)
-    assert 0.8 < drift(one, moved) < 2.0
+    assert moved(one, other) == 0
+    assert 0.8 < moved(one, of_draws(3.0 * rng.normal(size=(64, 10, 20)) + 3.0)) < 2.0
 
 
 def test_changes_are_relative() -> None:

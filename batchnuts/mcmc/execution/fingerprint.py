@@ -182,7 +182,7 @@ class _Reader:
         for kind in type(value).__mro__:
             slots = kind.__dict__.get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
-                if hasattr(value, name) and name not in ("__dict__", "__weakref__"):
+                if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                     own[name] = getattr(value, name)
         for name, entry in sorted(own.items(), key=lambda item: str(item[0])):
             self.read(entry, (*key, str(name)))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.warmup.moments import Float, Moments
+from batchnuts.mcmc.warmup.moments import Centre, Float, Moments
 
 STEP, METRIC, DRIFT, MEMORY = 0.15, 0.1, 0.1, 0.02
 """Tolerances. A metric that is off by a tenth costs nothing that could be measured; a step size of a sixth less costs a
@@ -33,13 +33,15 @@ STANDARD_ERRORS = 3.0
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest difference of each kind; `single` if each chain is a superchain of its own."""
+    """The largest difference of each kind; `single` if each chain is a superchain of its own; `earlier` if a window is
+    compared with an earlier run."""
 
     step: float
     metric: float
     drift: float
     memory: float
     single: bool
+    earlier: bool = False
 
     @property
     def reached(self) -> bool:
@@ -50,11 +52,14 @@ class Agreement:
         """What is not within its tolerance, in words."""
         found = []
         if not self.step <= STEP:
-            found.append(f"the step size still changes by {_percent(self.step)}")
+            found.append(f"the step size {'is off' if self.earlier else 'still changes'} by {_percent(self.step)}")
         if not self.metric <= METRIC:
-            found.append(f"the metric's scales still change by {_percent(self.metric)}")
+            found.append(
+                f"the metric's scales {'are off' if self.earlier else 'still change'} by {_percent(self.metric)}"
+            )
         if not self.drift <= DRIFT:
-            found.append(f"the mean of all chains still moves, by {self.drift:.2g} standard deviations")
+            moves = "is off" if self.earlier else "still moves,"
+            found.append(f"the mean of all chains {moves} by {self.drift:.2g} standard deviations")
         if not self.memory <= (SINGLE_MEMORY if self.single else MEMORY):
             found.append(
                 f"groups of chains with the same start still differ, by {math.sqrt(self.memory):.2g} standard "
@@ -75,24 +80,35 @@ def change_of_step(before: Float, now: Float) -> float:
 
 
 def change_of_metric(before: Float, now: Float) -> float:
-    """Root mean square of the log ratios of the scales of two diagonal inverse metrics [..., dimension]."""
-    return float(np.sqrt(np.mean((0.5 * np.log(now / before)) ** 2)))
+    """Root mean square of the log ratios of the scales of two metrics, given as for `log_ratios`."""
+    return float(np.sqrt(np.mean((0.5 * log_ratios(before, now)) ** 2)))
 
 
-def drift(before: Moments, now: Moments) -> float:
-    """By how many standard deviations the pooled mean has moved in the worst column, beyond its standard errors."""
-    errors = [moments.mean.var(axis=0) / len(moments.mean) for moments in (before, now)]
-    moved = np.abs(now.pooled_mean - before.pooled_mean) - STANDARD_ERRORS * np.sqrt(sum(errors))
-    return _largest(np.maximum(moved, 0.0), np.sqrt(now.pooled_variance))
+def log_ratios(before: Float, now: Float) -> Float:
+    """Of the squared scales of two metrics: [2, dimension], or [2, chains, dimension] if one is not of all chains."""
+    one, other = (scales[:, None] if scales.ndim == 2 else scales for scales in (before, now))
+    ratios: Float = np.log(other / one)
+    return ratios
 
 
-def memory(moments: Moments, superchain: NDArray[np.int64]) -> float:
+def drift(before: Centre, now: Centre, variance: Float) -> float:
+    """By how many standard deviations the pooled mean has moved in the worst column, beyond its standard errors.
+
+    variance [columns]: the posterior's.
+    """
+    error = np.sqrt(before.squared_error + now.squared_error)
+    moved = np.abs(now.mean - before.mean) - STANDARD_ERRORS * error
+    return _largest(np.maximum(moved, 0.0), np.sqrt(variance))
+
+
+def memory(moments: Moments, superchain: NDArray[np.int64], standard_errors: float = 0.0) -> float:
     """What is left of the starts, as a share of the posterior's variance, in the worst column.
 
     superchain [chains]: the number of each chain's. Nested R-hat is sqrt(1 + B/W), with B the variance between the
     means of superchains, and W the mean over superchains of the variance between their chains plus that within chains
     (Margossian et al. 2024, equation (6)). Of chains that have forgotten their starts, B is the variance between
     the chains of a superchain over their number; that is subtracted here, so that what is left is zero on average.
+    Its standard error is sqrt(2/(superchains - 1)) of what is subtracted; standard_errors: so many are forgiven.
     Where each chain is a superchain of its own, this is B/W.
     """
     numbers, place = np.unique(superchain, return_inverse=True)
@@ -106,6 +122,7 @@ def memory(moments: Moments, superchain: NDArray[np.int64]) -> float:
         return _largest(between, within)
     among = np.stack([moments.mean[place == k].var(axis=0, ddof=1) for k in range(len(numbers))])
     by_chance = (among / size[:, None]).mean(axis=0)
+    by_chance *= 1.0 + standard_errors * math.sqrt(2.0 / (len(numbers) - 1))
     return _largest(np.maximum(between - by_chance, 0.0), among.mean(axis=0) + within)
 
 

@@ -12,6 +12,21 @@ Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
+class Centre:
+    """Where chains are: the mean over all of them, and how well it is known."""
+
+    mean: Float
+    """[columns]."""
+    squared_error: Float
+    """[columns]: of the mean, from the variance between chains."""
+
+    @property
+    def of_position(self) -> Centre:
+        """Without column 0, the log-density."""
+        return Centre(self.mean[1:], self.squared_error[1:])
+
+
+@dataclass(frozen=True, eq=False)
 class Moments:
     """Of the log-density (column 0) and every number of the position, for each chain; float64."""
 
@@ -30,6 +45,11 @@ class Moments:
     def pooled_mean(self) -> Float:
         """[columns], over all draws of all chains."""
         return np.average(self.mean, axis=0, weights=self.count)
+
+    @property
+    def centre(self) -> Centre:
+        """Of all columns."""
+        return Centre(self.pooled_mean, self.mean.var(axis=0) / len(self.mean))
 
     @property
     def pooled_variance(self) -> Float:

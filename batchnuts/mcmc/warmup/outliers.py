@@ -35,17 +35,26 @@ def find_outliers(moments: Moments) -> NDArray[np.bool_]:
     if drawn.sum() < FEWEST:
         return outliers
     found = moments.of(drawn)
-    with np.errstate(invalid="ignore", over="ignore"):
-        distance = found.mean - np.median(found.mean, axis=0)
-        distance[:, 0] = np.minimum(distance[:, 0], 0.0)
-        far = np.abs(distance) > FAR * _spread(found)
-        stays = np.sqrt(found.variance) < STAYS * np.abs(distance)
-    outliers[drawn] = (far & stays).any(axis=1) | ~np.isfinite(found.mean).all(axis=1)
+    away = far_and_stay(found.mean, found.variance)
+    with np.errstate(invalid="ignore"):
+        away[:, 0] &= found.mean[:, 0] < np.median(found.mean[:, 0])
+    outliers[drawn] = away.any(axis=1) | ~np.isfinite(found.mean).all(axis=1)
     return outliers if outliers.sum() <= MOST * drawn.sum() else np.zeros_like(outliers)
 
 
-def _spread(moments: Moments) -> Float:
+def far_and_stay(mean: Float, variance: Float) -> NDArray[np.bool_]:
+    """[chains, columns]: where a chain is far from the others, on either side, and does not cross the distance.
+
+    mean, variance [chains, columns]: of the draws of each chain.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        distance = np.abs(mean - np.median(mean, axis=0))
+        far = distance > FAR * _spread(mean, variance)
+        return far & (np.sqrt(variance) < STAYS * distance)
+
+
+def _spread(mean: Float, variance: Float) -> Float:
     """[columns]: a standard deviation of draws that few chains cannot move: of medians between and within chains."""
-    low, high = np.quantile(moments.mean, (0.25, 0.75), axis=0)
+    low, high = np.quantile(mean, (0.25, 0.75), axis=0)
     between = (high - low) / 1.349  # of a normal distribution
-    return np.sqrt(between**2 + np.median(moments.variance, axis=0))  # type: ignore[no-any-return]
+    return np.sqrt(between**2 + np.median(variance, axis=0))  # type: ignore[no-any-return]

@@ -10,8 +10,18 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.chain_program import ChainResult
 from batchnuts.mcmc.draws import WarmupReport
 from batchnuts.mcmc.execution.runner import Runner
+from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.run import ChainStates, Run
-from batchnuts.mcmc.warmup.agreement import Agreement, change_of_metric, change_of_step, drift, memory
+from batchnuts.mcmc.tuning import Tuning
+from batchnuts.mcmc.warmup.agreement import (
+    STANDARD_ERRORS,
+    Agreement,
+    change_of_metric,
+    change_of_step,
+    drift,
+    log_ratios,
+    memory,
+)
 from batchnuts.mcmc.warmup.moments import Moments, moments_of
 from batchnuts.mcmc.warmup.outliers import find_outliers
 from batchnuts.mcmc.warmup.pooling import pooled_metric, pooled_step_sizes
@@ -32,6 +42,8 @@ class Pooled:
     moments: Moments
     counts: NDArray[np.bool_]
     """[chains]: which chains count: those that are no outliers, and have drawn."""
+    outliers: NDArray[np.bool_]
+    """[chains]: see outliers.py."""
 
 
 def warm_up(run: Run, runner: Runner, states: ChainStates) -> tuple[ChainStates, WarmupReport]:
@@ -43,7 +55,8 @@ def warm_up(run: Run, runner: Runner, states: ChainStates) -> tuple[ChainStates,
     for window in run.windows:
         pooled = _window(run, runner, states, window, total)
         states, outliers = pooled.states, ~pooled.counts
-    return states, _report(states, "as asked", outliers)
+    reason = "as asked" if run.tuning is None else f"as asked, from the tuning of {run.tuning}"
+    return states, _report(states, reason, outliers)
 
 
 def _until_agreed(run: Run, runner: Runner, states: ChainStates) -> tuple[ChainStates, WarmupReport]:
@@ -51,6 +64,15 @@ def _until_agreed(run: Run, runner: Runner, states: ChainStates) -> tuple[ChainS
     minimum = run.sampler.warmup.minimum - last.transitions
     before: Pooled | None = None
     missing: tuple[str, ...] = ("there was one window only",)
+    checked = ""
+    if run.tuning is not None:
+        before, unfit = _check_tuning(run, runner, states, run.tuning)
+        states = before.states
+        if not unfit:
+            reason = f"taken from {run.tuning}, confirmed after {states.transitions_done} transitions"
+            return states, _report(states, reason, ~before.counts, agreed=True)
+        missing = unfit
+        checked = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
     for window in windows:
         pooled = _window(run, runner, states, window, 0)
         if before is not None:
@@ -63,7 +85,7 @@ def _until_agreed(run: Run, runner: Runner, states: ChainStates) -> tuple[ChainS
         reason = f"at its maximum of {run.sampler.warmup.maximum} transitions; {'; '.join(missing)}"
     else:
         reason = "step size, metric and mean agreed in two windows, and the starts were forgotten"
-    return pooled.states, _report(pooled.states, reason, ~pooled.counts, agreed=not missing)
+    return pooled.states, _report(pooled.states, reason + checked, ~pooled.counts, agreed=not missing)
 
 
 def _report(states: ChainStates, reason: str, outliers: NDArray[np.bool_], agreed: bool | None = None) -> WarmupReport:
@@ -73,48 +95,63 @@ def _report(states: ChainStates, reason: str, outliers: NDArray[np.bool_], agree
 
 def _window(run: Run, runner: Runner, states: ChainStates, window: Window, total: int) -> Pooled:
     """One window: adapt in every chain, then pool."""
-    sampler, transitions = run.sampler, window.transitions
-    adapting = sampler.step_size is None
-    inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup)
-    result = run.stretch(runner, inputs, transitions, "warmup", total, states.transitions_done, window.leave)
+    result = _made(run, runner, states, window, total)
     return run.timed("warmup", lambda: _pooled(run, states, result, window))
 
 
+def _made(run: Run, runner: Runner, states: ChainStates, window: Window, total: int) -> ChainResult:
+    sampler, transitions = run.sampler, window.transitions
+    adapting = sampler.step_size is None
+    inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup)
+    return run.stretch(runner, inputs, transitions, "warmup", total, states.transitions_done, window.leave)
+
+
 def _pooled(run: Run, before: ChainStates, result: ChainResult, window: Window) -> Pooled:
-    sampler, records, n = run.sampler, result.records, window.transitions
+    now = _with_step_sizes(run, before, result, window)
+    if window.estimates_metric and run.sampler.metric != "unit":
+        now = _with_metric(run, now, _estimated(run, now, result), window)
+    return _restarted(run, now)
+
+
+def _with_step_sizes(run: Run, before: ChainStates, result: ChainResult, window: Window) -> Pooled:
+    """The step sizes pooled; the metric is that before."""
+    records, n = result.records, window.transitions
     moments = moments_of(
-        records.position[:, :n], records.lp[:, :n], np.asarray(result.done), second_half=window.leave > 0
+        records.position[:, :n], records.lp[:, :n], np.asarray(result.done), second_half=window.compared
     )
     outliers = find_outliers(moments)
     counts = ~outliers & (moments.count > 0)
     states = run.after(before, result, window)
-    adapting = sampler.step_size is None
-    if adapting:
+    if run.sampler.step_size is None:
         step_size = pooled_step_sizes(result.adaptation.log_step_mean, run.group, counts)
         states = replace(states, step_size=step_size)
-    if window.estimates_metric and sampler.metric != "unit":
-        drawn = run.draws_with_gradients(states, result, np.asarray(result.done) - moments.count)
-        metric = pooled_metric(sampler.metric, sampler.metric_rank, drawn, run.group, counts)
-        large = np.abs(np.log(metric.scales() / states.metric.scales())).max() > 2 * np.log(LARGE_CHANGE)
-        states = replace(states, metric=metric, inverse_mass=run.use(metric))
-        if adapting and (large or not window.leave):
-            states = run.with_found_step_size(states)
-    if outliers.any() and sampler.warmup.restart:
-        states = _restarted(run, states, outliers, counts, moments)
-    return Pooled(states, moments, counts)
+    return Pooled(states, moments, counts, outliers)
 
 
-def _restarted(
-    run: Run,
-    states: ChainStates,
-    outliers: NDArray[np.bool_],
-    counts: NDArray[np.bool_],
-    moments: Moments,
-) -> ChainStates:
-    """The states with each outlier near the position of another chain, drawn at random."""
+def _estimated(run: Run, now: Pooled, result: ChainResult) -> MetricParameters:
+    """The metric from the draws of a window that count."""
+    drawn = run.draws_with_gradients(now.states, result, np.asarray(result.done) - now.moments.count)
+    return pooled_metric(run.sampler.metric, run.sampler.metric_rank, drawn, run.group, now.counts)
+
+
+def _with_metric(run: Run, now: Pooled, metric: MetricParameters, window: Window) -> Pooled:
+    """That metric taken, and the step size searched for anew where it has changed much, or nothing is compared."""
+    large = np.abs(log_ratios(now.states.metric.scales(), metric.scales())).max() > 2 * np.log(LARGE_CHANGE)
+    states = replace(now.states, metric=metric, inverse_mass=run.use(metric))
+    if run.sampler.step_size is None and (large or not window.compared):
+        states = run.with_found_step_size(states)
+    return replace(now, states=states)
+
+
+def _restarted(run: Run, now: Pooled) -> Pooled:
+    """Where that is allowed, each outlier near the position of another chain, drawn at random."""
+    states, counts = now.states, now.counts
+    outliers = now.outliers
+    if not (outliers.any() and run.sampler.warmup.restart):
+        return now
     rng = np.random.default_rng((run.sampler.seed, states.transitions_done))
     chosen = rng.choice(np.flatnonzero(counts), int(outliers.sum()))
-    scale = np.sqrt(moments.of(counts).pooled_variance[1:])
+    scale = np.sqrt(now.moments.of(counts).pooled_variance[1:])
     position = np.array(states.position)
     position[outliers] = position[chosen] + JITTER * scale * rng.normal(size=(len(chosen), position.shape[1]))
     log_density, gradient = run.evaluated(position)
@@ -124,16 +161,52 @@ def _restarted(
         exact[outliers] = exact[chosen]
         position = np.where(bad[:, None], exact, position)
         log_density, gradient = run.evaluated(position)
-    return replace(states, position=position, log_density=log_density, gradient=gradient)
+    return replace(now, states=replace(states, position=position, log_density=log_density, gradient=gradient))
+
+
+def _check_tuning(run: Run, runner: Runner, states: ChainStates, tuning: Tuning) -> tuple[Pooled, tuple[str, ...]]:
+    """One window with an earlier run's tuning, and what does not fit, in words.
+
+    Where all fits, the metric stays, which comes from more draws than this window has; else it is taken from here, as
+    after any window.
+    """
+    window = run.check
+    assert window is not None
+    result = _made(run, runner, states, window, 0)
+
+    def judged() -> tuple[Pooled, tuple[str, ...]]:
+        now = _with_step_sizes(run, states, result, window)
+        metric = states.metric if run.sampler.metric == "unit" else _estimated(run, now, result)
+        moments = now.moments.of(now.counts)
+        found = Agreement(
+            step=change_of_step(states.step_size, now.states.step_size),
+            metric=change_of_metric(states.metric.scales(), metric.scales()),
+            drift=drift(tuning.centre, moments.centre.of_position, moments.pooled_variance[1:]),
+            memory=memory(moments, run.superchain[now.counts], STANDARD_ERRORS),
+            single=_single(run),
+            earlier=True,
+        ).missing()
+        if far := int(now.outliers.sum()):
+            found += (f"{far} chain{' is' if far == 1 else 's are'} far from all others",)
+        if found and metric is not states.metric:
+            now = _with_metric(run, now, metric, window)
+        return _restarted(run, now), found
+
+    return run.timed("warmup", judged)
 
 
 def _compare(run: Run, before: Pooled, now: Pooled) -> Agreement:
     both = before.counts & now.counts
-    superchain = run.superchain
+    of_both = now.moments.of(both)
     return Agreement(
         step=change_of_step(before.states.step_size, now.states.step_size),
         metric=change_of_metric(before.states.metric.scales(), now.states.metric.scales()),
-        drift=drift(before.moments.of(both), now.moments.of(both)),
-        memory=memory(now.moments.of(now.counts), superchain[now.counts]),
-        single=len(np.unique(superchain)) == len(superchain),
+        drift=drift(before.moments.of(both).centre, of_both.centre, of_both.pooled_variance),
+        memory=memory(now.moments.of(now.counts), run.superchain[now.counts]),
+        single=_single(run),
     )
+
+
+def _single(run: Run) -> bool:
+    """Whether each chain is a superchain of its own."""
+    return len(np.unique(run.superchain)) == run.sampler.chain_count

@@ -20,6 +20,9 @@ draws; it is the time to reach the typical set, and to forget the start, that is
 SETTLE = 15
 """Transitions of the window after the last estimate of the metric: the step size settles, and all chains finish."""
 
+SINGLE = 4
+"""How many times longer the check of an earlier run's tuning is where each chain is a superchain of its own."""
+
 LEAVE = 0.75
 """Share of a chunk's chains that need not finish an automatic window: with 0 utilization is that of the slowest chain.
 What they have done counts. Not in the last window: the chains that a window leaves behind are in regions where
@@ -35,6 +38,9 @@ class Window:
     """Whether the metric is set, when the window ends, from its draws."""
     leave: float = 0.0
     """Share of each chunk's chains that need not finish."""
+    compared: bool = False
+    """Whether it is compared with another one, or with an earlier run: then the second half of its draws counts, and
+    the step size is searched for anew only where the metric has changed much."""
 
 
 def fixed_windows(warmup: int) -> tuple[Window, ...]:
@@ -73,7 +79,7 @@ def automatic_windows(chains: int, maximum: int) -> tuple[Window, ...]:
         taken = round(length)
         if left - taken < round(GROWTH * length):  # a remainder shorter than the next one joins this one
             taken = left
-        windows.append(Window(taken, True, LEAVE))
+        windows.append(Window(taken, True, LEAVE, compared=True))
         left -= taken
         length *= GROWTH
     return tuple(windows)
@@ -82,6 +88,16 @@ def automatic_windows(chains: int, maximum: int) -> tuple[Window, ...]:
 def settling_window(chains: int) -> Window:
     """The last automatic one."""
     return Window(max(SETTLE, _first(chains)), False)
+
+
+def check_window(chains: int, single: bool, maximum: int) -> Window:
+    """The one in which the tuning of an earlier run is checked; no chain is left behind, because it may be the last.
+
+    single: whether each chain is a superchain of its own. Then chains are compared by means of their own, which need
+    more draws.
+    """
+    transitions = settling_window(chains).transitions * (SINGLE if single else 1)
+    return Window(min(transitions, maximum), True, compared=True)
 
 
 LIKELY_WINDOWS, LIKELY_SINGLE = 3, 5
@@ -97,6 +113,8 @@ def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool) -
     """
     if settings.transitions != "auto":
         return settings.transitions
+    if settings.from_ is not None:  # and that is confirmed
+        return check_window(chains, not nested, settings.maximum).transitions
     windows = automatic_windows(chains, settings.maximum)[: LIKELY_WINDOWS if nested else LIKELY_SINGLE]
     made = sum(window.transitions for window in windows) + settling_window(chains).transitions
     return max(made, settings.minimum)
