@@ -60,6 +60,8 @@ def test_warmups_are_as_long_as_they_are_expected_to_be() -> None:
     automatic = sampler(ess_bulk=400.0).warmup
     assert likely_transitions(automatic, 64, nested=True) == 62
     assert likely_transitions(automatic, 16, nested=False) == 147
+    assert likely_transitions(automatic, 8, nested=False) == 434
+    assert likely_transitions(automatic, 1, nested=False) == automatic.maximum
     earlier = automatic.model_copy(update={"from_": "run.nc"})
     assert likely_transitions(earlier, 64, nested=True) == 15
     assert likely_transitions(sampler(warmup=40, ess_bulk=400.0).warmup, 64, nested=True) == 40
