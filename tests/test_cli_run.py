@@ -459,7 +459,7 @@ def test_bad_models(models: Path, run_here: Callable[..., str], target: str, wor
     ],
 )
 def test_bad_settings(models: Path, run_here: Callable[..., str], override: str, words: str) -> None:
-    assert words in run_here("--config", "flat.yaml", override, cwd=models, code=2)
+    assert words in run_here("--config", "flat.yaml", override, "output.path=refused.nc", cwd=models, code=2)
 
 
 @pytest.mark.parametrize("path", ["missing/out.nc", ".", "/proc/out.nc"])
