@@ -114,6 +114,8 @@ class CheckPoints:
         if point == self.max_draws:  # what is missing in the end is said of all draws
             self.last = replace(self.last, not_before=0.0)
         self.last = self.rule.decide(self.values[:, :point], gradients, self.last)
+        if self.rule.until.gradients is None:  # which would be asked at each
+            self.left = [one for one in self.left if one >= self.last.not_before or one == self.max_draws]
         if self.last.reason is not None:
             self.ended = Ended(point, self.last.reason + (self._but() if self.last.missing else ""))
         elif point == self.max_draws:
