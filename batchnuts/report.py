@@ -84,7 +84,8 @@ def summary_table(found: Diagnostics, rows: int = 12, *, narrow: bool = False) -
     count = len(found.names)
     left_out = max(count - rows, 0)
     order: Sequence[int] = list(range(count)) if not left_out else [int(i) for i in found.worst_first()[:rows]]
-    caption = f"worst R-hat first; {left_out} more coefficients are not shown" if left_out else None
+    order_of = "R-hat" if found.nested is None else "nested R-hat"
+    caption = f"worst {order_of} first; {left_out} more coefficients are not shown" if left_out else None
     columns = _NARROW if narrow else COLUMNS
     title = f"{count} coefficients, {found.chains} chains x {found.draws} draws"
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)

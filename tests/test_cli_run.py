@@ -449,16 +449,17 @@ def test_bad_models(models: Path, run_here: Callable[..., str], target: str, wor
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("sampler.chains=0", "sampler.chains: found 0 (an integer); expected an integer at least 1"),
+        ("sampler.chains=0", "sampler.chains: found 0; expected auto, or an integer of at least 1"),
         ("sampler.draws=-1", "sampler.draws: found -1 (an integer); expected an integer at least 1"),
         ("sampler.chains=many", "sampler.chains: found 'many' (a text); expected an integer"),
         ("sampler.step_size=.nan", "sampler.step_size: found nan"),
         ("sampler.dras=3", "did you mean 'draws'"),
+        ("sampler.warmup.from=gone.nc", "sampler.warmup.from: there is no file gone.nc"),
         ("execution.executor=pc", "expected one of virtual_machine, stackless, unbatched"),
     ],
 )
 def test_bad_settings(models: Path, run_here: Callable[..., str], override: str, words: str) -> None:
-    assert words in run_here("--config", "flat.yaml", override, cwd=models, code=2)
+    assert words in run_here("--config", "flat.yaml", override, "output.path=refused.nc", cwd=models, code=2)
 
 
 @pytest.mark.parametrize("path", ["missing/out.nc", ".", "/proc/out.nc"])

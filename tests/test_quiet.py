@@ -41,6 +41,11 @@ from batchnuts.models.neal_funnel import NealFunnelOptions, build_neal_funnel
 build_neal_funnel(NealFunnelOptions())
 """
 
+BRIDGED = """
+from batchnuts.bridges.tfp import import_tfp
+import_tfp().distributions.Normal(0.0, 1.0).log_prob(0.0)
+"""
+
 OF_THE_USER = """
 import os
 os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
@@ -62,7 +67,7 @@ def run_python(program: str, **more: str) -> subprocess.CompletedProcess[str]:
         )
 
 
-PROGRAMS = {"batched": BATCHED, "pfor": PFOR, "model": MODEL, "packaged": PACKAGED}
+PROGRAMS = {"batched": BATCHED, "pfor": PFOR, "model": MODEL, "packaged": PACKAGED, "bridged": BRIDGED}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from batchnuts.mcmc.check_model import users_place
 from batchnuts.mcmc.model import DType, ModelError
 from batchnuts.mcmc.supports import REAL, Support
 from batchnuts.mcmc.variables import Labels, Variable
-from batchnuts.quiet import quiet_imports, without_jax
+from batchnuts.quiet import import_tensorflow, without_jax
 
 OLDEST = (0, 25)
 
@@ -23,7 +23,8 @@ OLDEST = (0, 25)
 def import_tfp() -> Any:
     """TensorFlow Probability; raises ModelError where it cannot be imported, or is too old."""
     try:
-        with without_jax(), quiet_imports():
+        with without_jax():
+            import_tensorflow()  # TensorFlow Probability does so when something of it is used first, not quietly
             import tensorflow_probability as tfp
     except ImportError as error:
         raise ModelError(

@@ -12,6 +12,7 @@ from batchnuts.mcmc.initialization import count_starts, make_proposals, position
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import check_at_starts, evaluate_at, make_evaluate
+from batchnuts.mcmc.tuning import read_tuning
 from batchnuts.settings.schema import SettingsError
 
 
@@ -34,7 +35,7 @@ def chains_for(
         divergences=divergences,
     )
     tried = with_chains(sampler, numbers[0])
-    proposals = make_proposals(model, tried, execution)
+    proposals = make_proposals(model, tried, execution, read_tuning(model, tried))
     position = positions_to_check(model, tried, proposals)
     engine, execution = choose_engine(model, execution, position[0])
     if not is_compiled(execution):

@@ -24,7 +24,7 @@ from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.run import ProgressCallback, Run, Spent
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.starts import check_at_starts
-from batchnuts.mcmc.tuning import read_tuning
+from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.warmup.phase import warm_up
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
@@ -100,6 +100,7 @@ def run_chains(
     """
     if too_large := memory_problem(sampler, model.dimension, model.dtype, divergences):
         raise SettingsError(f"{too_large}.")
+    tuning = read_tuning(model, sampler)
     with keeping(execution.cache):
         began, choice = time.perf_counter(), None
         if sampler.chains == "auto":
@@ -108,7 +109,15 @@ def run_chains(
         spent = Spent()
         spent.seconds["compile"] += time.perf_counter() - began
         return _run_chains(
-            model, sampler, execution, progress, stop, divergences, spent, choice.reason if choice is not None else ""
+            model,
+            sampler,
+            execution,
+            progress,
+            stop,
+            divergences,
+            tuning,
+            spent,
+            choice.reason if choice is not None else "",
         )
 
 
@@ -119,10 +128,10 @@ def _run_chains(
     progress: ProgressCallback | None,
     stop: StopSignals | None,
     divergences: bool,
+    tuning: Tuning | None,
     spent: Spent,
     chains_reason: str,
 ) -> Draws:
-    tuning = read_tuning(model, sampler)
     proposals = make_proposals(model, sampler, execution, tuning)
     position = positions_to_check(model, sampler, proposals)
     engine, execution = choose_engine(model, execution, position[0])

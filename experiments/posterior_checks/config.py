@@ -157,7 +157,7 @@ class PosteriorsConfig:
     def size(self, curve: str, problem: str) -> int:
         """Number of chains."""
         options = self.options(curve, problem)
-        return int(options.get("chains", self.configs[problem].sampler.chains))
+        return int(options.get("chains", self.configs[problem].sampler.chain_count))
 
     def options(self, curve: str, problem: str) -> dict[str, Any]:
         """Of a curve's sampler, on a problem."""
@@ -281,6 +281,8 @@ def _check_problems(
                 check_section(f"{path}.options.{curve}", whole, schema, origin, problems)
         try:
             configs[name] = load_config(target.config, overrides_of(merged(run.settings, target.settings)))
+            if configs[name].sampler.chains == "auto":
+                raise ConfigError("sampler.chains: found auto; expected a number, since every measurement has one")
         except ConfigError as error:
             problems.append(f"{origin(f'{path}.config')}{path}.config: {target.config} with its settings: {error}")
     return configs

@@ -106,6 +106,10 @@ BAD = [
         "problems.gauss.config: gauss.yaml with its settings: --config gauss.yaml: ",
     ),
     ("problems.gauss.settings.sampler.draw=3", "sampler.draw: unknown key; did you mean 'draws'?"),
+    (
+        "problems.gauss.settings.sampler={chains: auto, until: {ess_bulk: 400}}",
+        "sampler.chains: found auto; expected a number, since every measurement has one",
+    ),
     ("problems.gauss.transforms.x=exp", "problems.gauss.transforms.x: found 'exp'"),
     ("problems.gauss.curves=[ours, other]", "problems.gauss.curves.1: found 'other'"),
     ("problems.schools.curves=[ours]", "problems.schools.curves: found ['ours']; expected 'numpyro' among them"),

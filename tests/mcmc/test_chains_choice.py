@@ -15,6 +15,7 @@ from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.until import Until
+from batchnuts.mcmc.warmup.windows import likely_transitions
 from batchnuts.settings.schema import SettingsError
 
 CHEAP = GradientTimes((1, 128), (1e-7, 3e-6), costly=False)
@@ -53,6 +54,17 @@ def test_a_long_warmup_asks_for_fewer_chains() -> None:
     by_warmup = [chosen(CHEAP, sampler(warmup=warmup, ess_bulk=4000.0)) for warmup in (10, 100, 1000, 10_000)]
     assert by_warmup == sorted(by_warmup, reverse=True)
     assert by_warmup[-1] < by_warmup[0]
+
+
+def test_warmups_are_as_long_as_they_are_expected_to_be() -> None:
+    automatic = sampler(ess_bulk=400.0).warmup
+    assert likely_transitions(automatic, 64, nested=True) == 62
+    assert likely_transitions(automatic, 16, nested=False) == 147
+    assert likely_transitions(automatic, 8, nested=False) == 434
+    assert likely_transitions(automatic, 1, nested=False) == automatic.maximum
+    earlier = automatic.model_copy(update={"from_": "run.nc"})
+    assert likely_transitions(earlier, 64, nested=True) == 15
+    assert likely_transitions(sampler(warmup=40, ess_bulk=400.0).warmup, 64, nested=True) == 40
 
 
 def test_rhat_asks_for_draws_of_each_group_that_it_compares() -> None:

@@ -35,6 +35,8 @@ def test_numpy_scalars_are_numbers():
         ({"warmup": True}, "warmup: found True; expected auto, a number of transitions, or a mapping"),
         ({"warmup": {"pol": "all"}}, "warmup.pol: unknown key; did you mean 'pool'?"),
         ({"warmup": {"pool": "each"}}, "warmup.pool: found 'each' (a text); expected one of all, groups, none"),
+        ({"warmup": {"from": 3}}, "warmup.from: found 3 (an integer); expected null or a text"),
+        ({"warmup": {"form": "run.nc"}}, "warmup.form: unknown key; did you mean 'from'?"),
         ({"warmup": {"maximum": 0}}, "warmup.maximum: found 0 (an integer); expected an integer at least 1"),
         (
             {"chains": "auto"},

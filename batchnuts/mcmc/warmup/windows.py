@@ -100,10 +100,10 @@ def check_window(chains: int, single: bool, maximum: int) -> Window:
     return Window(min(transitions, maximum), True, compared=True)
 
 
-LIKELY_WINDOWS, LIKELY_SINGLE = 3, 6
-"""How many automatic windows there are likely to be before the last one, with superchains and without: then it takes
-long windows until chains of a window differ little. Measured for packaged models (docs/results/chains.md): 3 and 4 with
-superchains, 6 and 8 without."""
+LIKELY_WINDOWS, LIKELY_DRAWS, LIKELY_LENGTH = 3, 800, 50
+"""An automatic warmup likely ends with its third window or a later one: the first that has so many draws of all chains,
+and, where chains are compared by means of their own, so many of each. Measured for packaged models
+(docs/results/chains.md): 3 or 4 windows with superchains, without them 4 to 8 with 16 chains and 7 with 8."""
 
 
 def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool) -> int:
@@ -113,8 +113,15 @@ def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool) -
     """
     if settings.transitions != "auto":
         return settings.transitions
-    windows = automatic_windows(chains, settings.maximum)[: LIKELY_WINDOWS if nested else LIKELY_SINGLE]
-    made = sum(window.transitions for window in windows) + settling_window(chains).transitions
+    if settings.from_ is not None:  # and that is confirmed
+        return check_window(chains, not nested, settings.maximum).transitions
+    made = 0
+    for number, window in enumerate(automatic_windows(chains, settings.maximum), 1):
+        made += window.transitions
+        long_enough = nested or window.transitions >= LIKELY_LENGTH
+        if number >= LIKELY_WINDOWS and window.transitions * chains >= LIKELY_DRAWS and long_enough:
+            break
+    made += settling_window(chains).transitions
     return max(made, settings.minimum)
 
 
