@@ -150,11 +150,11 @@ def _run_chains(
         signals,
         programs,
         keys,
-        divergences,
-        spent,
-        checks,
-        tuning,
-        chains_reason,
+        divergences=divergences,
+        spent=spent,
+        checks=checks,
+        tuning=tuning,
+        chains_reason=chains_reason,
     )
     draws = _phases(run, proposals)
     give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown

@@ -43,7 +43,7 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mod
 
 
 def use(name: str, monkeypatch: pytest.MonkeyPatch) -> ModelWithData:
-    """The model, whose programs take the data that are set: nothing is compiled anew for others."""
+    """The model, whose programs take the data that are set: nothing is compiled again for others."""
     made: ModelWithData = getattr(models_with_data, name)()
     monkeypatch.setattr(program_cache, "value_and_gradient", lambda *_, **__: made.density)
     return made

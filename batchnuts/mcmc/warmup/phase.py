@@ -28,7 +28,7 @@ from batchnuts.mcmc.warmup.pooling import pooled_metric, pooled_step_sizes
 from batchnuts.mcmc.warmup.windows import Window
 
 LARGE_CHANGE = 2.0
-"""Factor of a scale of the metric from which on the step size is searched for anew."""
+"""Factor of a scale of the metric from which on the step size is searched for again."""
 
 JITTER = 0.1
 """Of a chain that starts again near another: in standard deviations."""
@@ -135,7 +135,7 @@ def _estimated(run: Run, now: Pooled, result: ChainResult) -> MetricParameters:
 
 
 def _with_metric(run: Run, now: Pooled, metric: MetricParameters, window: Window) -> Pooled:
-    """That metric taken, and the step size searched for anew where it has changed much, or nothing is compared."""
+    """That metric taken, and the step size searched for again where it has changed much, or nothing is compared."""
     large = np.abs(log_ratios(now.states.metric.scales(), metric.scales())).max() > 2 * np.log(LARGE_CHANGE)
     states = replace(now.states, metric=metric, inverse_mass=run.use(metric))
     if run.sampler.step_size is None and (large or not window.compared):

@@ -40,7 +40,7 @@ class Window:
     """Share of each chunk's chains that need not finish."""
     compared: bool = False
     """Whether it is compared with another one, or with an earlier run: then the second half of its draws counts, and
-    the step size is searched for anew only where the metric has changed much."""
+    the step size is searched for again only where the metric has changed much."""
 
 
 def fixed_windows(warmup: int) -> tuple[Window, ...]:
