@@ -145,7 +145,8 @@ class Run:
     def rows(self) -> int:
         """The minimum capacity of the runner's buffers."""
         checks = () if self.check is None else (self.check,)
-        longest = max([self.sampler.draws, *(w.transitions for w in (*checks, *self.windows))])
+        windows = replace(self, tuning=None).windows  # so that one compiled program serves with a tuning and without
+        longest = max([self.sampler.draws, *(w.transitions for w in (*checks, *windows))])
         model = self.model
         return buffer_rows(
             longest, self.sampler.chain_count, model.dimension, model.dtype, self.execution, self.divergences

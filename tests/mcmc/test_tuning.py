@@ -18,6 +18,7 @@ from batchnuts.mcmc.initialization import make_proposals
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.output import to_datasets
+from batchnuts.mcmc.run import Run
 from batchnuts.mcmc.saving import save
 from batchnuts.mcmc.settings import SamplerSettings, split_settings
 from batchnuts.mcmc.tuning import read_tuning
@@ -273,6 +274,20 @@ def test_one_that_does_not_fit_is_found_and_the_ordinary_warmup_follows(
     assert attributes["warmup_agreed"] == 1
     np.testing.assert_allclose(result["adaptation"]["inverse_mass"], (factor * SCALES) ** 2, rtol=0.01)
     assert largest_z(result, shift, factor) < MOST_Z
+
+
+@pytest.mark.parametrize("chains", [5, 64])
+def test_the_same_compiled_program_serves_with_a_tuning_and_without(tmp_path: Path, chains: int) -> None:
+    """Its buffers have the same rows, so it is found on disk."""
+    path = saved(fake_groups(), tmp_path)
+
+    def rows(**warmup: Any) -> int:
+        sampler, execution = split_settings({"chains": chains, "draws": 20, "warmup": warmup, "backend": "numpy"})
+        unused: Any = None
+        tuning = read_tuning(MODEL, sampler)
+        return Run(MODEL, unused, sampler, execution, unused, unused, unused, unused, tuning=tuning).rows
+
+    assert rows(**{"from": path}) == rows()
 
 
 @pytest.mark.slow
