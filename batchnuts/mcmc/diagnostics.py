@@ -1,18 +1,14 @@
 """Convergence and precision: R-hat, effective sample sizes, Monte Carlo errors, a verdict.
 
-The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS: Vehtari, Gelman, Simpson, Carpenter,
-Buerkner, "Rank-normalization, folding, and localization", 2021), but for nested R-hat (nested_rhat.py). Its array
-functions are called on all coefficients together, not one at a time, and on one slice of them per thread.
+The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS, Monte Carlo errors: convergence.py), and
+nested R-hat (nested_rhat.py). They are computed of one slice of the coefficients per thread.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.convergence import MINIMUM_DRAWS, STATISTICS, TAILS, convergence
 from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
 
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
 """Nats of rounding in the log-density above which acceptances are visibly wrong: exp(0.05) is 1.05."""
-MINIMUM_DRAWS = 4
-"""Split chains need at least two draws in each half."""
-
-_TAILS = (0.05, 0.95)
 COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
 """What is computed of each coefficient; `batchnuts/report.py` prints it."""
 _SLICE_VALUES = 2_000_000
-"""Values in one slice of coefficients (16 MB in float64): ArviZ makes several copies of what it is given."""
+"""Values in one slice of coefficients (16 MB in float64), of which several copies are made."""
 
 
 Blocks = NDArray[Any] | Sequence[NDArray[Any]]
@@ -257,7 +250,7 @@ def _in_slices(
     width = max(1, min(_SLICE_VALUES // (chains * draws), -(-count // (os.cpu_count() or 1))))
     slices = [slice(start, min(start + width, count)) for start in range(0, count, width)]
     # Two at a time at most: a slice takes several times its own memory, and sorting is bound by memory bandwidth.
-    with _quiet(), ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         for part, result in zip(slices, pool.map(lambda part: statistics(_taken(blocks, part)), slices), strict=True):
             for name, values in result.items():
                 columns[name][part] = values
@@ -277,85 +270,26 @@ def _taken(blocks: Sequence[NDArray[Any]], part: slice) -> NDArray[Any]:
 
 
 def _bulk_ess(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
-    import arviz
-    import xarray
-
-    if not np.isfinite(position).all():
-        raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")
-    if position.shape[1] < MINIMUM_DRAWS:
-        return {}
-    data = xarray.Dataset({"x": (("chain", "draw", "coefficient"), position.astype(np.float64))})
-    still = (position == position[:1, :1]).all(axis=(0, 1))
-    return {"ess_bulk": np.where(still, np.nan, arviz.ess(data, method="bulk")["x"].values)}
+    _refuse_what_is_not_finite(position)
+    return convergence(position, ["ess_bulk"]) if position.shape[1] >= MINIMUM_DRAWS else {}
 
 
 def _columns(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
-    import arviz
-    import xarray
-
+    _refuse_what_is_not_finite(position)
     values = position.astype(np.float64)
-    if not np.isfinite(values).all():
-        raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")
     flat = values.reshape(-1, values.shape[2])
-    low, high = np.quantile(flat, _TAILS, axis=0)
+    low, high = np.quantile(flat, TAILS, axis=0)
     result = {
         "mean": flat.mean(axis=0),
         "sd": flat.std(axis=0, ddof=1) if len(flat) > 1 else np.full(flat.shape[1], np.nan),
         "5%": low,
         "95%": high,
     }
-    if position.shape[1] < MINIMUM_DRAWS:
-        return result
-    # A Dataset is the one form that the functions of ArviZ 0.x and 1.x both take.
-    data = xarray.Dataset({"x": (("chain", "draw", "coefficient"), values)})
-    if position.shape[0] >= 2:
-        result["r_hat"] = arviz.rhat(data, method="rank")["x"].values
-    result["ess_bulk"] = arviz.ess(data, method="bulk")["x"].values
-    result["ess_tail"] = arviz.ess(data, method="tail", prob=_TAILS)["x"].values
-    result["mcse_mean"] = arviz.mcse(data, method="mean")["x"].values
-    result["mcse_sd"] = _mcse_of_sd(values)
-    # A coefficient that never moved: ArviZ reports an ESS of all its draws, which would look excellent.
-    still = flat.max(axis=0) == flat.min(axis=0)
-    for name in ("r_hat", "ess_bulk", "ess_tail", "mcse_mean", "mcse_sd"):
-        if name in result:
-            result[name] = np.where(still, np.nan, result[name])
+    if position.shape[1] >= MINIMUM_DRAWS:
+        result |= convergence(values, [name for name in STATISTICS if name != "r_hat" or position.shape[0] >= 2])
     return result
 
 
-def _mcse_of_sd(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the standard deviation, for values [chains, draws, coefficients].
-
-    The variance's error is that of a mean, of squares; the root's is that over twice the root (delta method), as in
-    ArviZ. Its own function raises TypeError where Numba is installed beside a recent NumPy (0.23.4 and 2.4).
-    """
-    import arviz
-    import xarray
-
-    squares = (values - values.mean(axis=(0, 1))) ** 2
-    variance = squares.mean(axis=(0, 1))
-    data = xarray.Dataset({"x": (("chain", "draw", "coefficient"), squares)})
-    ess = arviz.ess(data, method="mean")["x"].values
-    with np.errstate(invalid="ignore", divide="ignore"):  # a coefficient that never moved
-        error: NDArray[np.float64] = np.sqrt(((squares**2).mean(axis=(0, 1)) - variance**2) / ess / variance) / 2
-    return error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence warnings that do not concern a user's draws.
-
-    ArviZ 0.x announces its successor when imported, and both versions divide zero by zero for a coefficient that never
-    moved, which is reported here as NaN. Where Numba is installed, ArviZ compiles with it, and slices that are computed
-    at the same time may ask for the same function.
-    """
-    logger = logging.getLogger("arviz")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
-            warnings.filterwarnings("ignore", message="invalid value|divide by zero", category=RuntimeWarning)
-            warnings.filterwarnings("ignore", message="Compilation requested for previously compiled")
-            yield
-    finally:
-        logger.setLevel(level)
+def _refuse_what_is_not_finite(position: NDArray[Any]) -> None:
+    if not np.isfinite(position).all():
+        raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.convergence import MINIMUM_DRAWS, convergence
 from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
-from batchnuts.mcmc.running_diagnostics import MINIMUM_DRAWS, running_diagnostics
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.until import Until
@@ -176,10 +176,10 @@ class StoppingRule:
     def _statistics(self, draws: NDArray[Any], conditions: tuple[str, ...]) -> dict[str, NDArray[np.float64]]:
         """By condition, of each coefficient."""
         if "rhat" not in conditions:
-            return running_diagnostics(draws, conditions)
+            return convergence(draws, conditions)
         if self.nested:
             return {"rhat": nested_rhat(draws, superchain_of(self.chains, self.superchains))}
-        found = running_diagnostics(draws, [*conditions, "r_hat"])
+        found = convergence(draws, [*conditions, "r_hat"])
         return {**found, "rhat": found["r_hat"]}
 
     def _wanted(self, condition: str, draws: int) -> float:

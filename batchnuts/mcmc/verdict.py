@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from batchnuts.mcmc.convergence import MINIMUM_DRAWS
 from batchnuts.mcmc.diagnostics import (
-    MINIMUM_DRAWS,
     ROUNDING_LIMIT,
     Diagnostics,
     DiagnosticsError,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from batchnuts.mcmc.diagnostics import MINIMUM_DRAWS
+from batchnuts.mcmc.convergence import MINIMUM_DRAWS
 from batchnuts.settings.schema import Settings
 
 

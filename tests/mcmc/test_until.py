@@ -9,11 +9,11 @@ import pytest
 from chain_runs import slice_for
 from mcmc_models import gaussian
 
+from batchnuts.mcmc.convergence import convergence
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.parameters import positive, real
-from batchnuts.mcmc.running_diagnostics import running_diagnostics
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 from batchnuts.settings.schema import SettingsError
@@ -34,7 +34,7 @@ def whole() -> Draws:
 
 def sizes(draws: Draws, n: int) -> np.ndarray:
     """Bulk ESS of each coefficient, of the first n draws."""
-    return running_diagnostics(draws.position[:, :n], ["ess_bulk"])["ess_bulk"]
+    return convergence(draws.position[:, :n], ["ess_bulk"])["ess_bulk"]
 
 
 @pytest.fixture(scope="module")
@@ -147,4 +147,4 @@ def test_natural_parameters_decide() -> None:
     found = run_chains(made, *settings)
     tau = made.elements(found.position)[:, :, 1:]
     assert (tau > 0).all()
-    assert (running_diagnostics(tau, ["ess_tail"])["ess_tail"] >= 20).all() or found.complete == 24
+    assert (convergence(tau, ["ess_tail"])["ess_tail"] >= 20).all() or found.complete == 24

@@ -1,10 +1,9 @@
-"""R-hat and effective sample sizes while a run is under way: ArviZ's, of many coefficients at once.
+"""R-hat, effective sample sizes and Monte Carlo errors of many coefficients at once, during a run and after it.
 
-They are what ArviZ's `rhat(method="rank")`, `ess(method="bulk")` and `ess(method="tail")` give, to rounding: the
-verdict at the end is ArviZ's, and a run that stops by other numbers would be judged by it. ArviZ computes one
-coefficient at a time in Python, which takes longer than sampling does. Here the normal scores come from one table for
-all coefficients, and power spectra are averaged over chains before they are transformed back: one inverse transform for
-a coefficient.
+They are what ArviZ's `rhat(method="rank")`, `ess` and `mcse` give, to rounding. ArviZ computes one coefficient at a
+time in Python, which takes longer than sampling does, and its import alone as long as all else that a short run does
+after its draws (decision 46). Here the normal scores come from one table for all coefficients, and power spectra are
+averaged over chains before they are transformed back: one inverse transform for a coefficient.
 
 Ranks change with every new draw, so these statistics cannot be updated draw by draw. Check points whose numbers of
 draws grow geometrically (`stopping_rule.py`) bound the cost of all of them together by a multiple of the last one's.
@@ -26,14 +25,17 @@ from batchnuts.mcmc.rank_normal import folded, rank_normal
 TAILS = (0.05, 0.95)
 """The quantiles whose effective sample sizes make the tail ESS."""
 
+STATISTICS = ("r_hat", "ess_bulk", "ess_tail", "mcse_mean", "mcse_sd")
+"""What can be asked for."""
+
 MINIMUM_DRAWS = 4
 """Halves of chains need at least two draws each."""
 
 Array = NDArray[np.float64]
 
 
-def running_diagnostics(draws: NDArray[Any], names: Collection[str]) -> dict[str, Array]:
-    """The statistics among `r_hat`, `ess_bulk` and `ess_tail` that are named, each float64 [coefficients].
+def convergence(draws: NDArray[Any], names: Collection[str]) -> dict[str, Array]:
+    """Those of STATISTICS that are named, each float64 [coefficients].
 
     draws [chains, draws, coefficients], of at least 4 draws, and at least 2 chains for `r_hat`. NaN for a coefficient
     that is not finite everywhere, or does not vary.
@@ -44,22 +46,38 @@ def running_diagnostics(draws: NDArray[Any], names: Collection[str]) -> dict[str
     varies = np.asarray(np.isfinite(flat).all(axis=1))
     varies[varies] = (flat[varies] != flat[varies, :1]).any(axis=1)
     values, flat = values[varies], flat[varies]
-    halves = _halves(values)
-    scores = rank_normal(halves.reshape(len(halves), -1)) if {"r_hat", "ess_bulk"} & set(names) else halves
-    scores = scores.reshape(halves.shape)
     found: dict[str, Array] = {}
-    if "r_hat" in names:
-        of_folded = rank_normal(folded(halves.reshape(len(halves), -1))).reshape(halves.shape)
-        found["r_hat"] = np.maximum(_rhat(scores), _rhat(of_folded))
-    if "ess_bulk" in names:
-        found["ess_bulk"] = effective_size(scores)
+    if {"r_hat", "ess_bulk"} & set(names):
+        halves = _halves(values)
+        scores = rank_normal(halves.reshape(len(halves), -1)).reshape(halves.shape)
+        if "r_hat" in names:
+            of_folded = rank_normal(folded(halves.reshape(len(halves), -1))).reshape(halves.shape)
+            found["r_hat"] = np.maximum(_rhat(scores), _rhat(of_folded))
+        if "ess_bulk" in names:
+            found["ess_bulk"] = effective_size(scores)
     if "ess_tail" in names:
         found["ess_tail"] = np.min([_ess_of_quantile(values, flat, probability) for probability in TAILS], axis=0)
+    if "mcse_mean" in names:
+        found["mcse_mean"] = flat.std(axis=1, ddof=1) / np.sqrt(effective_size(_halves(values)))
+    if "mcse_sd" in names:
+        found["mcse_sd"] = _error_of_sd(values)
     result = {}
     for name, part in found.items():
         result[name] = np.full(coefficients, np.nan)
         result[name][varies] = part
     return result
+
+
+def _error_of_sd(values: Array) -> Array:
+    """Monte Carlo standard error of the standard deviation, of [coefficients, chains, draws].
+
+    The variance's error is that of a mean, of squares; the root's is that over twice the root (delta method).
+    """
+    squares = (values - values.mean(axis=(1, 2), keepdims=True)) ** 2
+    variance = squares.mean(axis=(1, 2))
+    of_variance = ((squares**2).mean(axis=(1, 2)) - variance**2) / effective_size(_halves(squares))
+    error: Array = np.sqrt(of_variance / variance) / 2
+    return error
 
 
 def _halves(values: Array) -> Array:
