@@ -89,6 +89,9 @@ class BatchedFunction(LaneFunction):
         if isinstance(machines, bool) or not isinstance(machines, int) or machines < 1:
             raise ValueError(f"machines must be an integer of at least 1; found {machines!r}")
         super().__init__(python_function)
+        self.source: str | None = None
+        """What its programs depend on beside the types of arguments and the files of this package, if that is known.
+        Programs that are kept on disk then need not be traced to be found. See `TensorLibrary.identity_of`."""
         self._compiled: LruCache[CompiledFunction] = LruCache(machines)
         self._machines: LruCache[VirtualMachine] = LruCache(machines)
         self._block_code: LruCache[stackless.BlockCodeCache] = LruCache(machines)
@@ -261,7 +264,7 @@ class BatchedFunction(LaneFunction):
     ) -> VirtualMachine:
         """A virtual machine for this function, to be driven step by step (see `runtime.virtual_machine`)."""
         lowered = self.compiled(types, backend).lowered
-        return VirtualMachine(lowered, backend, lanes, stack_depth, schedule, profiled)
+        return VirtualMachine(lowered, backend, lanes, stack_depth, schedule, profiled, source=self.source)
 
     def schedule(
         self, *types: Any, policy: str = "auto", backend: str = "tensorflow", profile: Profile | None = None

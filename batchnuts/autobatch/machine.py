@@ -81,6 +81,7 @@ class LaneProgram:
     def __init__(self, function: BatchedFunction, arguments: tuple[Any, ...], backend: str, mode: str) -> None:
         self._backend = get_backend(backend, mode)
         self._compiled = function.compiled(function.lane_types(arguments), self._backend)
+        self._source = function.source
         self.result_type: Any = self._compiled.result_type
         """Structure of the TensorTypes of one lane's result."""
 
@@ -93,9 +94,10 @@ class LaneProgram:
         halted.
         """
         lowered = self._compiled.lowered
-        return Machine(
-            self, VirtualMachine(lowered, self._backend, lanes, stack_depth, schedule, ends_early=ends_early)
+        machine = VirtualMachine(
+            lowered, self._backend, lanes, stack_depth, schedule, ends_early=ends_early, source=self._source
         )
+        return Machine(self, machine)
 
     @cached_property
     def buffers(self) -> frozenset[str]:

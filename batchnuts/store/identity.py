@@ -76,3 +76,10 @@ def _identity_of(path: Path) -> tuple[str, bytes, bytes]:
         file.seek(max(0, status.st_size - _ENDS))
         last = file.read(_ENDS)
     return f"{path.name} {status.st_size} {status.st_mtime_ns}", first, last
+
+
+@functools.cache
+def sources(folder: str) -> str:
+    """The Python files beneath a package's folder, by place and content."""
+    files = sorted(Path(folder).rglob("*.py"))
+    return digest_of(*(part for path in files for part in (str(path.relative_to(folder)), path.read_bytes())))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from batchnuts.autobatch import ops
+from batchnuts.autobatch.backends.jax.machine import _Program
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.model import Model
@@ -40,7 +41,23 @@ def kept_in(folder: Path) -> Entries:
     return kept
 
 
-def test_a_second_start_compiles_nothing_and_draws_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each machine that is traced."""
+    seen: list[int] = []
+    whole = _Program._trace
+
+    def counted(program: _Program) -> None:
+        seen.append(len(program.types))
+        whole(program)
+
+    monkeypatch.setattr(_Program, "_trace", counted)
+    return seen
+
+
+def test_a_second_start_compiles_and_traces_no_machine_and_draws_the_same(
+    tmp_path: Path, traces: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BATCHNUTS_CACHE", str(tmp_path / "never"))
     alone = run(None)
     assert list(tmp_path.iterdir()) == []
@@ -48,7 +65,9 @@ def test_a_second_start_compiles_nothing_and_draws_the_same(tmp_path: Path, monk
     written = tally.written
     assert written >= 4, "the density alone, the density of all chains, the first step size, the machine"
     assert tally.missing == written
+    assert len(traces) == 2 * 3, "the density of all chains, the first step size, the chains"
     second = run(tmp_path)
+    assert len(traces) == 2 * 3
     assert (tally.missing, tally.written, tally.dropped) == (written, written, 0)
     assert tally.found >= written
     for draws in (first, second):
@@ -56,6 +75,50 @@ def test_a_second_start_compiles_nothing_and_draws_the_same(tmp_path: Path, monk
         np.testing.assert_array_equal(draws.stats["n_steps"], alone.stats["n_steps"])
     assert kept_in(tmp_path).summary().entries == written
     assert os.listdir(tmp_path) == ["programs"]
+
+
+def scaled(scale: Any) -> Model:
+    return Model.from_function(lambda q: -0.5 * ops.sum(q * q / scale), dimension=3)
+
+
+def drawn(folder: Path, scale: Any, **settings: Any) -> np.ndarray:
+    options = SMALL | {"backend": "jax", "cache": str(folder)} | settings
+    return run_chains(scaled(scale), *split_settings(options)).position
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scale", "settings", "traced"),
+    [
+        (3.0, {}, 3),
+        (np.array([1.0, 2.0, 3.0], "float32"), {}, 3),
+        (2.0, {"divergence_threshold": 10.0}, 3),
+        (2.0, {"draws": 6, "seed": 3}, 0),
+    ],
+    ids=["number", "array", "setting of the transition", "setting of no program"],
+)
+def test_another_density_or_setting_is_another_program(
+    tmp_path: Path, traces: list[int], scale: Any, settings: dict[str, Any], traced: int
+) -> None:
+    drawn(tmp_path, 2.0)
+    drawn(tmp_path, np.array([1.0, 2.0, 3.5], "float32"))
+    del traces[:]
+    found = drawn(tmp_path, scale, **settings)
+    assert len(traces) == traced
+    np.testing.assert_array_equal(found, drawn(tmp_path / "alone", scale, **settings))
+
+
+@pytest.mark.slow
+def test_a_program_that_was_deleted_is_traced_again(tmp_path: Path, traces: list[int]) -> None:
+    first = drawn(tmp_path, 2.0)
+    for file in kept_in(tmp_path).folder.iterdir():
+        if file.stat().st_size > 1000:  # what remains are the keys of programs
+            file.unlink()
+    del traces[:]
+    np.testing.assert_array_equal(drawn(tmp_path, 2.0), first)
+    assert len(traces) == 3
+    np.testing.assert_array_equal(drawn(tmp_path, 2.0), first)
+    assert len(traces) == 3
 
 
 @pytest.mark.slow

@@ -33,6 +33,21 @@ class CompiledMachine(Protocol):
         """Do the Python part of compiling for such arguments, so that other threads can run Python during the rest."""
 
 
+@dataclass(frozen=True)
+class MachineFunction:
+    """A whole machine as a function of a state and scalars, and what is known of it without a trace."""
+
+    advance: Callable[..., tuple[State, Array]]
+    gives: tuple[str, ...]
+    """The names of the state that it gives."""
+    source: str | None = None
+    """What it depends on beside its arguments' types and the files of this package; None: not known."""
+
+    def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
+        """The changed entries of the state, and how many sweeps were made."""
+        return self.advance(state, *scalars)
+
+
 STYLES = ("masking", "gather")
 """How a primitive runs on the active lanes only: masking computes all rows and selects, so that shapes stay static;
 gather computes the active lanes' rows and scatters the results back, so that no work is wasted."""
@@ -195,7 +210,7 @@ class Backend(Evaluator, Protocol):
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of States and scalars as the mode runs it."""
 
-    def compile_machine(self, function: Callable[..., tuple[State, Array]], plain: bool) -> CompiledMachine:
+    def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
         """The same for a whole machine; small arrays of its result may be on the host.
 
         plain: a compiler loses nothing if it makes plain loops of all operations.

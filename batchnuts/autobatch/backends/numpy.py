@@ -19,9 +19,9 @@ from batchnuts.autobatch.backends.abstract import (
     without_lanes,
 )
 from batchnuts.autobatch.backends.backend import (
-    Array,
     CompiledMachine,
     Interpreted,
+    MachineFunction,
     RowFunction,
     State,
     SweepPlan,
@@ -181,7 +181,7 @@ class NumpyBackend:
         """See Backend: nothing to do."""
         return function
 
-    def compile_machine(self, function: Callable[..., tuple[State, Array]], plain: bool) -> CompiledMachine:
+    def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
         """See Backend: nothing to do."""
         return Interpreted(function)
 

@@ -27,8 +27,17 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import Array, Backend, BlockStep, State, StateArrays, SweepPlan
+from batchnuts.autobatch.backends.backend import (
+    Array,
+    Backend,
+    BlockStep,
+    MachineFunction,
+    State,
+    StateArrays,
+    SweepPlan,
+)
 from batchnuts.autobatch.errors import StackOverflowError
+from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import Program, VariableAllocation
 from batchnuts.autobatch.language.shared import PREFIX
 from batchnuts.autobatch.runtime.block_code import MachineBlocks
@@ -37,6 +46,7 @@ from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH, Fault, Fault
 from batchnuts.autobatch.scheduling.dispatch import Rule
 from batchnuts.autobatch.scheduling.policies import ending_early, make_schedule
 from batchnuts.autobatch.scheduling.schedule import Schedule
+from batchnuts.store.identity import digest_of
 
 FIRST_STACK_DEPTH = 16
 """Where an automatic stack depth begins; it grows up to LARGEST_STACK_DEPTH."""
@@ -74,6 +84,7 @@ class VirtualMachine:
     schedule: a policy's name, or a Schedule made by hand; ValueError if it does not fit the program.
     profiled: whether the state also records what a profile needs (see `MachineBlocks`).
     ends_early: see `scheduling.policies.ending_early`.
+    source: what the program depends on beside the types of its inputs and the files of this package, if that is known.
     """
 
     def __init__(
@@ -85,6 +96,7 @@ class VirtualMachine:
         schedule: str | Schedule = "auto",
         profiled: bool = False,
         ends_early: bool = False,
+        source: str | None = None,
     ) -> None:
         self.program = program
         self.backend = backend
@@ -125,11 +137,16 @@ class VirtualMachine:
 
         self._sweeps = advance
         one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
-        self._advance = backend.compile_machine(advance, plain=one_vector)
+        self._source = source
+        if source is not None:
+            source = digest_of(source, show_program(program), repr((lanes, stack_depth, self.schedule, profiled)))
+        self._advance = backend.compile_machine(MachineFunction(advance, plan.touches, source), plain=one_vector)
 
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
         """The same machine with stacks of another depth."""
-        return VirtualMachine(self.program, self.backend, self.lanes, stack_depth, self.schedule, self.profiled)
+        return VirtualMachine(
+            self.program, self.backend, self.lanes, stack_depth, self.schedule, self.profiled, source=self._source
+        )
 
     def start(self, inputs: dict[str, Array]) -> State:
         """The state before the first block; `inputs` maps the program's input variables to arrays [lanes, ...]."""

@@ -12,6 +12,7 @@ traced again.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections import OrderedDict
@@ -31,6 +32,8 @@ from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import make_evaluate
 from batchnuts.mcmc.step_size import make_first_step_size
+from batchnuts.store.folder import current
+from batchnuts.store.identity import digest_of
 
 ANY_VALUE = frozenset({"seed", "warmup", "superchains", "init", "until", "draws", "step_size"})
 """Settings of the sampler that no program depends on; the length of buffers is checked separately."""
@@ -61,6 +64,8 @@ class Programs:
     """What the density gave there, outside of compiled programs."""
     reached: Fingerprint
     """What it found around it, but for what it changes itself: a list in which it notes its calls, say."""
+    source: str | None
+    """See `BatchedFunction.source`."""
     runner: Runner | None = None
     """None until it is compiled."""
     rows: int = 0
@@ -107,7 +112,18 @@ def borrow(
     density = value_and_gradient(model, engine, xla=execution.mode == "xla")
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
-    return Programs(density, metric, evaluate, first_step_size, position.copy(), found, settled)
+    source = _source(model, engine, key, position)
+    evaluate.source = first_step_size.source = source
+    return Programs(density, metric, evaluate, first_step_size, position.copy(), found, settled, source)
+
+
+def _source(model: Model, engine: Engine, settings: Shape, position: np.ndarray) -> str | None:
+    """What the programs depend on beside the files of this package; None where it is not known for certain."""
+    if current() is None or model.batched_value_and_gradient is not None:
+        return None
+    library = engine.library
+    density = library.identity_of(functools.partial(library.value_and_gradient, model.flat_log_density), position)
+    return None if density is None else digest_of(density, model.dtype, repr(settings))
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:

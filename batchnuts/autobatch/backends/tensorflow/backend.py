@@ -23,6 +23,7 @@ from batchnuts.autobatch.backends.backend import (
     BlockStep,
     CompiledMachine,
     Interpreted,
+    MachineFunction,
     RowFunction,
     State,
     SweepPlan,
@@ -247,7 +248,7 @@ class TensorFlowBackend:
             compile_small_loops_whole(plain=False)  # unless a machine has set it
         return _traced(function, jit_compile=self.mode == "xla")
 
-    def compile_machine(self, function: Callable[..., tuple[State, Any]], plain: bool) -> CompiledMachine:
+    def compile_machine(self, function: MachineFunction, plain: bool) -> CompiledMachine:
         """See Backend: small arrays are packed, under XLA only if they have few bytes in all."""
         if self.mode == "eager":
             return Interpreted(function)

@@ -22,6 +22,7 @@ from jax import lax
 from jax.interpreters import ad, batching, mlir
 
 from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole
+from batchnuts.autobatch.language.libraries.jax_identity import identity_of
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.autobatch.language.libraries.library import Array, Function
 from batchnuts.autobatch.language.libraries.tensors import Formulas
@@ -414,6 +415,10 @@ class JaxLibrary(Formulas):
     def traced_once(self, function: Function, xla: bool) -> Function:
         """See TensorLibrary: tracing takes JAX a fraction of the time that compiling does."""
         return function
+
+    def identity_of(self, function: Function, *arrays: Array) -> str | None:
+        """See TensorLibrary: of its trace."""
+        return identity_of(function, *arrays)
 
     def trace_of(self, x: Array) -> object | None:
         """See TensorLibrary."""

@@ -3,6 +3,9 @@
 A program is its StableHLO text with all constants in it and without the places of the source, so what runs is always
 what was traced here; only XLA's part of the work is left out. Its key has all else that XLA's result depends on.
 
+Where who makes a program can say what it depends on (`Known`), that is a second key, whose entry is the first one: then
+the program need not even be traced.
+
 JAX's own persistent cache is a setting of the whole process, which belongs to the user, and does not replace a damaged
 entry.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,55 +27,95 @@ from jax.experimental import serialize_executable
 from batchnuts.autobatch.language.libraries.jax_flags import OPTIONS, compiled_with_options, options_in_force
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import current
-from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, surroundings
+from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, sources, surroundings
 
 
-def compiled(traced: Any, lowered: Any, kept: Entries | None) -> Any:
-    """The executable of a traced and lowered program (jax.stages), which was traced with `keep_unused`."""
+@dataclass(frozen=True)
+class Known:
+    """What is known of a program before it is traced."""
+
+    source: str
+    """All that it depends on beside the types of its arguments and the files of this package (`identity_of`)."""
+    result: Any
+    """A tree like that of its results."""
+
+
+def compiled(traced: Any, lowered: Any, kept: Entries | None, source: str | None = None) -> Any:
+    """The executable of a traced and lowered program (jax.stages), which was traced with `keep_unused`.
+
+    source: its key from `key_by_source`, if it has one.
+    """
     key = None
     if kept is not None:
         with suppress(Exception):  # interfaces of JAX that change: then its programs are not kept
             key = _key(traced, lowered)
     if kept is None or key is None:
         return compiled_with_options(lowered)
-    content = kept.get(key)
-    if content is not None:
+    program = _load(key, kept, jax.tree_util.tree_structure(lowered.args_info), lowered.out_tree)
+    if program is None:
+        program = compiled_with_options(lowered)
         try:
-            return _loaded(content, lowered)
-        except Exception:  # sound, but this JAX does not take it
-            kept.drop(key)
-    program = compiled_with_options(lowered)
-    try:
-        content, *_ = serialize_executable.serialize(program)
-    except Exception:  # some programs cannot be kept
-        return program
-    kept.put(key, content)
+            content, *_ = serialize_executable.serialize(program)
+        except Exception:  # some programs cannot be kept
+            return program
+        kept.put(key, content)
+    if source is not None:
+        kept.put(source, key.encode())
     return program
 
 
-def _loaded(content: bytes, lowered: Any) -> Any:
-    in_tree = jax.tree_util.tree_structure(lowered.args_info)
-    return serialize_executable.deserialize_and_load(content, in_tree, lowered.out_tree)
+def named_by(source: str | None, kept: Entries) -> str | None:
+    """The key of the program whose key by source this is; None if there is none."""
+    content = None if source is None else kept.get(source)
+    return None if content is None else content.decode()
+
+
+def load(key: str, kept: Entries, arguments: Any, result: Any) -> Any | None:
+    """The executable of that key, which takes and gives such trees; None if it is not there, or of no use."""
+    structure = jax.tree_util.tree_structure
+    return _load(key, kept, structure(arguments), structure(result))
+
+
+def _load(key: str, kept: Entries, in_tree: Any, out_tree: Any) -> Any | None:
+    content = kept.get(key)
+    if content is not None:
+        try:
+            return serialize_executable.deserialize_and_load(content, in_tree, out_tree)
+        except Exception:  # sound, but this JAX does not take it
+            kept.drop(key)
+    return None
+
+
+def key_by_source(known: Known, types: str) -> str | None:
+    """The second key of a program for arguments of such types; None where there may be more than one device."""
+    import batchnuts
+
+    if len(jax.devices()) > 1:
+        return None
+    with suppress(OSError):  # a package without files
+        package = sources(str(Path(batchnuts.__file__).parent))
+        return digest_of("jax by source", known.source, types, package, np.__version__, *_process())
+    return None
 
 
 def _key(traced: Any, lowered: Any) -> str | None:
     """None for a program that cannot be kept: one that calls back into this process, has effects, or may have more than
     one device; and for one with large data, which would be in its text and twice in its entry."""
-    devices = jax.devices()
     size = sum(getattr(constant, "nbytes", 0) for constant in traced.jaxpr.consts)
-    if traced.jaxpr.effects or len(devices) > 1 or size > MOST_CONSTANT_BYTES:
+    if traced.jaxpr.effects or len(jax.devices()) > 1 or size > MOST_CONSTANT_BYTES:
         return None
     text = lowered.compiler_ir("stablehlo").operation.get_asm(large_elements_limit=None, enable_debug_info=False)
     if "callback" in text:
         return None
     arguments = (lowered.in_tree, lowered.out_tree, traced.jaxpr.in_avals, traced.jaxpr.out_avals)
     weak = [a.weak_type for a in (*traced.jaxpr.in_avals, *traced.jaxpr.out_avals) if hasattr(a, "weak_type")]
-    device = devices[0]
-    return digest_of(
-        "jax",
-        text,
-        *map(str, arguments),
-        str(weak),
+    return digest_of("jax", text, *map(str, arguments), str(weak), *_process())
+
+
+def _process() -> tuple[str | bytes, ...]:
+    """What XLA's result depends on beside a program."""
+    device = jax.devices()[0]
+    return (
         jax.__version__,
         jaxlib.version.__version__,
         binaries(str(Path(jaxlib.__file__).parent)),

@@ -230,5 +230,11 @@ class TensorLibrary(Library, Protocol):
         xla: whether XLA will compile these programs.
         """
 
+    def identity_of(self, function: Function, *arrays: Array) -> str | None:
+        """What a function computes of such arrays, as hexadecimal digits that no other function has; None: not known.
+
+        Of two functions with one identity the derivatives may differ.
+        """
+
     def trace_of(self, x: Array) -> object | None:
         """What records the operations on `x`, to tell a value of an inner function from one of ours; None: nothing."""

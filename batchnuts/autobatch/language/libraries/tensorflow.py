@@ -280,6 +280,10 @@ class TensorFlowLibrary(Formulas):
         """See TensorLibrary: a call of one function, in any graph."""
         return TracedOnce(function, xla=xla)
 
+    def identity_of(self, function: Function, *arrays: Array) -> str | None:
+        """See TensorLibrary: a graph does not say it."""
+        return None
+
     def trace_of(self, x: Array) -> object | None:
         """See TensorLibrary: the graph."""
         return getattr(x, "graph", None)

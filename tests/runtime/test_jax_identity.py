@@ -1,0 +1,120 @@
+"""What is known of a JAX function's computation: one key for what is the same, never one for what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from batchnuts.autobatch.language.libraries.jax_identity import identity_of
+
+X = np.linspace(0.1, 3.0, 4, dtype="float32")
+DATA = np.arange(4, dtype="float32")
+
+Function = Callable[[Any], Any]
+
+
+def scaled(scale: Any) -> Function:
+    return lambda x: jnp.sum(x * scale)
+
+
+def inner(data: Any) -> Function:
+    """With constants within a program of its own."""
+    return lambda x: jax.jit(lambda y: y * jnp.asarray(data))(x)
+
+
+def looped(trips: int, data: Any = DATA) -> Function:
+    return lambda x: jax.lax.scan(lambda c, d: (c * d + x, jnp.sum(c)), x, jnp.stack([data] * trips))
+
+
+def chosen(scale: float) -> Function:
+    return lambda x: jax.lax.cond(x[0] > 0, lambda y: y * scale, lambda y: y, x)
+
+
+FAMILIES: dict[str, Callable[[Any], Function]] = {
+    "literal": scaled,
+    "constant": lambda n: scaled(DATA + n),
+    "constant within": lambda n: inner(DATA + n),
+    "trips": lambda n: looped(n + 1),
+    "constant of a loop": lambda n: looped(3, DATA + n),
+    "branch": chosen,
+    "axis": lambda n: lambda x: jnp.cumsum(jnp.outer(x, x), axis=n % 2),
+    "gradient": lambda n: jax.value_and_grad(lambda x: jnp.sum(jax.nn.softplus(x) ** (n + 1))),
+    "solved": lambda n: lambda x: jnp.linalg.cholesky(jnp.outer(x, x) + (n + 1) * jnp.eye(4)),
+    "structure": lambda n: lambda x: {"ab"[n % 2]: x},
+    "dtype": lambda n: lambda x: x.astype(["int32", "float32"][n % 2]),
+    "gathered": lambda n: lambda x: x[jnp.array([n % 4, 1])],
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_function_has_the_same_identity_and_others_have_not(family: str) -> None:
+    make = FAMILIES[family]
+    found = [identity_of(make(n), X) for n in (0, 1, 0)]
+    assert found[0] is not None
+    assert found[0] == found[2]
+    assert found[1] not in (None, found[0])
+
+
+def test_the_order_of_equations_and_which_operand_is_which_matter() -> None:
+    functions = [lambda x, y: x - y, lambda x, y: y - x, lambda x, y: x - x, lambda x, y: (x, y), lambda x, y: (y, x)]
+    assert len({identity_of(function, X, X) for function in functions}) == len(functions)
+
+
+def test_types_matter() -> None:
+    arguments = [X, X[:3], X.astype("int32"), X.reshape(2, 2), jnp.asarray(1.0)]
+    assert len({identity_of(lambda x: x * 2, argument) for argument in arguments}) == len(arguments)
+
+
+def _own_primitive(x: Any) -> Any:
+    own = jax.extend.core.Primitive("sin")  # named like one of JAX's
+    own.def_abstract_eval(lambda x: x)
+    return own.bind(x)
+
+
+@jax.custom_batching.custom_vmap
+def _with_a_rule(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+_with_a_rule.def_vmap(lambda size, batched, x: (jnp.cos(x), True))
+
+
+@jax.custom_jvp
+def _with_a_derivative(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+_with_a_derivative.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 3.0 * tangents[0]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _own_primitive,
+        _with_a_rule,
+        lambda x: jax.pure_callback(lambda v: v * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
+        lambda x: (jax.debug.print("x"), x)[1],
+        lambda x: x + jax.random.normal(jax.random.key(0), (4,)),  # a parameter has the generator's functions
+    ],
+    ids=["a primitive of the user's", "a batching rule of the user's", "callback", "effect", "random numbers"],
+)
+def test_what_is_not_known_for_certain_has_none(function: Function) -> None:
+    assert identity_of(function, X) is None
+
+
+def test_large_data_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchnuts.autobatch.language.libraries.jax_identity.MOST_CONSTANT_BYTES", DATA.nbytes - 1)
+    assert identity_of(scaled(DATA), X) is None
+
+
+def test_a_derivative_of_the_users_counts_where_it_is_taken() -> None:
+    """Only what is computed has an identity: the function itself does not take its derivative."""
+    assert identity_of(_with_a_derivative, X) is not None
+    taken = identity_of(jax.grad(lambda x: jnp.sum(_with_a_derivative(x))), X)
+    assert taken not in (None, identity_of(jax.grad(lambda x: jnp.sum(jnp.sin(x))), X))
