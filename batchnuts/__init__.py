@@ -8,7 +8,11 @@ They are loaded on first use, so that `import batchnuts` (and the command line's
 from __future__ import annotations
 
 import importlib
+import time
 from typing import TYPE_CHECKING, Any
+
+BEGAN = time.time()
+"""When this process began to read the package's files: what is in them later may not be what it runs."""
 
 __version__ = "0.1.0"
 

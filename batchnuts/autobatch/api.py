@@ -17,7 +17,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import Backend
+from batchnuts.autobatch.backends.backend import Backend, Source
 from batchnuts.autobatch.backends.registry import as_backend, get_backend
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.explain import explain_passes
@@ -89,9 +89,8 @@ class BatchedFunction(LaneFunction):
         if isinstance(machines, bool) or not isinstance(machines, int) or machines < 1:
             raise ValueError(f"machines must be an integer of at least 1; found {machines!r}")
         super().__init__(python_function)
-        self.source: str | None = None
-        """What its programs depend on beside the types of arguments and the files of this package, if that is known.
-        Programs that are kept on disk then need not be traced to be found. See `TensorLibrary.identity_of`."""
+        self.source: Source | None = None
+        """Where it is set, programs of it that are kept on disk need not be traced to be found."""
         self._compiled: LruCache[CompiledFunction] = LruCache(machines)
         self._machines: LruCache[VirtualMachine] = LruCache(machines)
         self._block_code: LruCache[stackless.BlockCodeCache] = LruCache(machines)

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from batchnuts.autobatch.api import BatchedFunction
-from batchnuts.autobatch.backends.backend import State
+from batchnuts.autobatch.backends.backend import Source, State
 from batchnuts.autobatch.backends.registry import get_backend, has_jax, is_compiled_whole
 from batchnuts.autobatch.ir.program import STORED, PrimOp, WriteRowOp
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
@@ -46,6 +46,7 @@ __all__ = [
     "CostlyRuns",
     "LaneProgram",
     "Machine",
+    "Source",
     "State",
     "Tally",
     "TensorLibrary",

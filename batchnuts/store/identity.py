@@ -78,8 +78,19 @@ def _identity_of(path: Path) -> tuple[str, bytes, bytes]:
     return f"{path.name} {status.st_size} {status.st_mtime_ns}", first, last
 
 
-@functools.cache
-def sources(folder: str) -> str:
-    """The Python files beneath a package's folder, by place and content."""
+def sources(folder: str, since: float) -> str | None:
+    """The Python files beneath a package's folder, by place and content, if they are those that this process has read.
+
+    since: when it began to read them, as `time.time()`. None if a file has changed since then, or if there are none.
+    """
     files = sorted(Path(folder).rglob("*.py"))
+    for path in files:
+        status = path.stat()
+        if max(status.st_mtime, status.st_ctime) >= since:
+            return None
+    return _contents(folder, tuple(files)) if files else None
+
+
+@functools.cache
+def _contents(folder: str, files: tuple[Path, ...]) -> str:
     return digest_of(*(part for path in files for part in (str(path.relative_to(folder)), path.read_bytes())))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import batchnuts
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.backends.jax.machine import _Program
 from batchnuts.mcmc.draws import Draws
@@ -43,7 +45,8 @@ def kept_in(folder: Path) -> Entries:
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each machine that is traced."""
+    """One entry for each machine that is traced, where programs are found by the files of the package."""
+    monkeypatch.setattr(batchnuts, "BEGAN", time.time())
     seen: list[int] = []
     whole = _Program._trace
 
@@ -106,6 +109,31 @@ def test_another_density_or_setting_is_another_program(
     found = drawn(tmp_path, scale, **settings)
     assert len(traces) == traced
     np.testing.assert_array_equal(found, drawn(tmp_path / "alone", scale, **settings))
+
+
+@pytest.mark.slow
+def test_a_density_that_changes_while_it_is_traced_is_not_found_again(tmp_path: Path, traces: list[int]) -> None:
+    scale = [2.0, 2.0, 2.0, 2.0]
+
+    def changing(q: Any) -> Any:
+        scale[0] += 1.0
+        return -0.5 * ops.sum(q * q / scale[0])
+
+    for _ in range(2):
+        before = len(traces)
+        options = SMALL | {"backend": "jax", "cache": str(tmp_path)}
+        run_chains(Model.from_function(changing, dimension=3), *split_settings(options))
+        assert len(traces) == before + 3
+
+
+@pytest.mark.slow
+def test_files_that_have_changed_since_they_were_read_name_no_program(
+    tmp_path: Path, traces: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = drawn(tmp_path, 2.0)
+    monkeypatch.setattr(batchnuts, "BEGAN", 0.0)
+    np.testing.assert_array_equal(drawn(tmp_path, 2.0), first)
+    assert len(traces) == 6
 
 
 @pytest.mark.slow

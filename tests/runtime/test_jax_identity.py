@@ -16,6 +16,8 @@ from batchnuts.autobatch.language.libraries.jax_identity import identity_of
 X = np.linspace(0.1, 3.0, 4, dtype="float32")
 DATA = np.arange(4, dtype="float32")
 
+KEY = jax.random.key(1)
+
 Function = Callable[[Any], Any]
 
 
@@ -101,8 +103,18 @@ _with_a_derivative.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 3.0 * 
         lambda x: jax.pure_callback(lambda v: v * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
         lambda x: (jax.debug.print("x"), x)[1],
         lambda x: x + jax.random.normal(jax.random.key(0), (4,)),  # a parameter has the generator's functions
+        lambda x: x + jax.random.normal(KEY, (4,)),
+        lambda x: x + jnp.ones(7),
     ],
-    ids=["a primitive of the user's", "a batching rule of the user's", "callback", "effect", "random numbers"],
+    ids=[
+        "a primitive of the user's",
+        "a batching rule of the user's",
+        "callback",
+        "effect",
+        "random numbers",
+        "a key from outside",
+        "an error",
+    ],
 )
 def test_what_is_not_known_for_certain_has_none(function: Function) -> None:
     assert identity_of(function, X) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,25 @@ class CompiledMachine(Protocol):
         """Do the Python part of compiling for such arguments, so that other threads can run Python during the rest."""
 
 
+class Source:
+    """What a program depends on beside its text, its arguments' types and the files of this package.
+
+    now: says it as it is when called; None: not known for certain.
+    """
+
+    def __init__(self, now: Callable[[], str | None]) -> None:
+        self._now = now
+
+    @functools.cached_property
+    def first(self) -> str | None:
+        """As it was when it was first asked for."""
+        return self._now()
+
+    def is_unchanged(self) -> bool:
+        """Whether it still is as it was."""
+        return self._now() == self.first
+
+
 @dataclass(frozen=True)
 class MachineFunction:
     """A whole machine as a function of a state and scalars, and what is known of it without a trace."""
@@ -40,8 +60,9 @@ class MachineFunction:
     advance: Callable[..., tuple[State, Array]]
     gives: tuple[str, ...]
     """The names of the state that it gives."""
-    source: str | None = None
-    """What it depends on beside its arguments' types and the files of this package; None: not known."""
+    text: Callable[[], str]
+    """Of the program, its lanes and schedule."""
+    source: Source | None = None
 
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
         """The changed entries of the state, and how many sweeps were made."""

@@ -32,6 +32,7 @@ from batchnuts.autobatch.backends.backend import (
     Backend,
     BlockStep,
     MachineFunction,
+    Source,
     State,
     StateArrays,
     SweepPlan,
@@ -46,7 +47,6 @@ from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH, Fault, Fault
 from batchnuts.autobatch.scheduling.dispatch import Rule
 from batchnuts.autobatch.scheduling.policies import ending_early, make_schedule
 from batchnuts.autobatch.scheduling.schedule import Schedule
-from batchnuts.store.identity import digest_of
 
 FIRST_STACK_DEPTH = 16
 """Where an automatic stack depth begins; it grows up to LARGEST_STACK_DEPTH."""
@@ -84,7 +84,8 @@ class VirtualMachine:
     schedule: a policy's name, or a Schedule made by hand; ValueError if it does not fit the program.
     profiled: whether the state also records what a profile needs (see `MachineBlocks`).
     ends_early: see `scheduling.policies.ending_early`.
-    source: what the program depends on beside the types of its inputs and the files of this package, if that is known.
+    source: what the program depends on beside its text, its inputs' types and the files of this package, if that is
+        known.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class VirtualMachine:
         schedule: str | Schedule = "auto",
         profiled: bool = False,
         ends_early: bool = False,
-        source: str | None = None,
+        source: Source | None = None,
     ) -> None:
         self.program = program
         self.backend = backend
@@ -138,9 +139,12 @@ class VirtualMachine:
         self._sweeps = advance
         one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
         self._source = source
-        if source is not None:
-            source = digest_of(source, show_program(program), repr((lanes, stack_depth, self.schedule, profiled)))
-        self._advance = backend.compile_machine(MachineFunction(advance, plan.touches, source), plain=one_vector)
+
+        def text() -> str:
+            return f"{show_program(program)}\n{(lanes, stack_depth, self.schedule, profiled)}"
+
+        whole = MachineFunction(advance, plan.touches, text, source)
+        self._advance = backend.compile_machine(whole, plain=one_vector)
 
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
         """The same machine with stacks of another depth."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class ChainMachine:
         """Rows of the buffers that transitions are recorded in."""
         self.machine.trace(state)
         thread = ThreadPoolExecutor(1)
-        self.compiled = thread.submit(self._compile, state)
+        self.compiled = thread.submit(copy_context().run, self._compile, state)
         """Ready as soon as the machine is compiled. XLA does that while Python continues."""
         thread.shutdown(wait=False)
 

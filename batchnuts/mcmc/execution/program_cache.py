@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction
+from batchnuts.autobatch.machine import Source
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.execution.runner import Runner
@@ -64,14 +65,18 @@ class Programs:
     """What the density gave there, outside of compiled programs."""
     reached: Fingerprint
     """What it found around it, but for what it changes itself: a list in which it notes its calls, say."""
-    source: str | None
-    """See `BatchedFunction.source`."""
     runner: Runner | None = None
     """None until it is compiled."""
     rows: int = 0
     """Of its buffers."""
     divergences: bool = False
     """Whether it records the ends of trajectories."""
+    source: Source | None = None
+    """See `BatchedFunction.source`."""
+
+    def know(self, source: Source | None) -> None:
+        """What programs depend on that will be compiled from now on."""
+        self.source = self.evaluate.source = self.first_step_size.source = source
 
 
 def keep_programs(models: int) -> None:
@@ -105,6 +110,7 @@ def borrow(
         and all(reached.get(place) == digest for place, digest in programs.reached.items())
         and _are_same(_evaluated(model, engine, programs.position), programs.found)
     ):
+        programs.know(_source(model, engine, key, execution, position))
         return programs
     found = _evaluated(model, engine, position)
     after = _reached(model)
@@ -112,18 +118,27 @@ def borrow(
     density = value_and_gradient(model, engine, xla=execution.mode == "xla")
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
-    source = _source(model, engine, key, position)
-    evaluate.source = first_step_size.source = source
-    return Programs(density, metric, evaluate, first_step_size, position.copy(), found, settled, source)
+    programs = Programs(density, metric, evaluate, first_step_size, position.copy(), found, settled)
+    programs.know(_source(model, engine, key, execution, position))
+    return programs
 
 
-def _source(model: Model, engine: Engine, settings: Shape, position: np.ndarray) -> str | None:
-    """What the programs depend on beside the files of this package; None where it is not known for certain."""
-    if current() is None or model.batched_value_and_gradient is not None:
+def _source(
+    model: Model, engine: Engine, settings: Shape, execution: ExecutionSettings, position: np.ndarray
+) -> Source | None:
+    """What the programs depend on beside the files of this package: the density as it is, and the settings."""
+    on_machine = execution.executor == "virtual_machine" and execution.backend == "jax" and execution.mode == "xla"
+    if not on_machine or current() is None or model.batched_value_and_gradient is not None:
         return None
     library = engine.library
-    density = library.identity_of(functools.partial(library.value_and_gradient, model.flat_log_density), position)
-    return None if density is None else digest_of(density, model.dtype, repr(settings))
+    both = functools.partial(library.value_and_gradient, model.flat_log_density)
+    others = repr([(name, value) for name, value in settings if name != "cache"])
+
+    def now() -> str | None:
+        density = library.identity_of(both, position)
+        return None if density is None else digest_of(density, model.dtype, others)
+
+    return Source(now)
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:

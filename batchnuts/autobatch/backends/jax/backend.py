@@ -36,7 +36,7 @@ from batchnuts.autobatch.backends.jax.products import vectorized
 from batchnuts.autobatch.backends.jax.work_estimate import inputs_used, primitive_work
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
 from batchnuts.autobatch.language.libraries.jax import LIBRARY, with_64_bits
-from batchnuts.autobatch.language.libraries.jax_programs import Jitted, Known
+from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 
@@ -205,8 +205,7 @@ class JaxBackend:
         """See Backend."""
         if self.mode == "eager":
             return Interpreted(with_64_bits(function))
-        known = None if function.source is None else Known(function.source, (dict.fromkeys(function.gives, 0), 0))
-        return JitMachine(function, known)
+        return JitMachine(function)
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
         """See Backend: a host loop in eager mode, else one `lax.while_loop`.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
-from batchnuts.autobatch.backends.backend import Array, State
+from batchnuts.autobatch.backends.backend import Array, MachineFunction, State
 from batchnuts.autobatch.language.libraries.jax import enable_x64
-from batchnuts.autobatch.language.libraries.jax_programs import Known, compiled, key_by_source, load, named_by
+from batchnuts.autobatch.language.libraries.jax_programs import compiled, found, key_by_source, load
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import current
 
@@ -23,43 +22,49 @@ _tracing = threading.RLock()
 class _Program:
     """The machine for states of one type."""
 
-    function: Any
-    """`jax.jit` of it."""
-    types: tuple[jax.ShapeDtypeStruct, ...]
-    """Of its arguments."""
-    known: Known | None
+    function: MachineFunction
+    types: tuple[Any, ...]
+    """Of its arguments: trees of jax.ShapeDtypeStruct."""
     kept: Entries | None
-    """Where the run that traced it keeps programs; another thread may compile it."""
+    """Where the run that made it keeps programs; another thread may compile it."""
     source: str | None = None
-    """The key of what is known of it, and its results."""
-    found: str | None = None
-    """The key of the program that was found by it, which then is not traced."""
+    """The key by which it will be found without a trace."""
+    content: bytes | None = None
+    """What was found by it."""
     traced: Any = None
     lowered: Any = None
     compiling: threading.Lock = field(default_factory=threading.Lock)
     compiled: Any = None
 
     def prepare(self) -> None:
-        """Do the Python part of compiling, if it is needed."""
-        if self.known is not None and self.kept is not None:
-            self.source = key_by_source(self.known, repr(self.types))
-            self.found = named_by(self.source, self.kept)
-        if self.found is None:
+        """Find it by what is known of it; else do the Python part of compiling."""
+        known, kept = self.function.source, self.kept
+        if known is None or kept is None:
             self._trace()
+            return
+        source = None
+        if (first := known.first) is not None:
+            source = key_by_source(first, self.function.text(), repr(self.types))
+        if source is not None:
+            self.content = found(source, kept)
+        if self.content is None:
+            self._trace()
+            self.source = source if known.is_unchanged() else None  # else it is not what was traced
 
     def _trace(self) -> None:
         with _tracing, enable_x64():
-            self.traced = self.function.trace(*self.types)
+            self.traced = jax.jit(self.function.advance, keep_unused=True).trace(*self.types)
             self.lowered = self.traced.lower()
 
     def ready(self) -> Any:
         """Compiled, by the thread that comes first."""
         with self.compiling:
-            if self.compiled is None and self.found is not None and self.known is not None and self.kept is not None:
-                self.compiled = load(self.found, self.kept, (self.types, {}), self.known.result)
-                if self.compiled is None:  # deleted since, or this JAX does not take it
-                    self._trace()
+            if self.compiled is None and self.content is not None:
+                self.compiled = load(self.content, (self.types, {}), (dict.fromkeys(self.function.gives, 0), 0))
+                self.content = None
             if self.compiled is None:
+                if self.traced is None:
+                    self._trace()
                 self.compiled = compiled(self.traced, self.lowered, self.kept, self.source)
                 self.traced = self.lowered = None
             return self.compiled
@@ -68,9 +73,8 @@ class _Program:
 class JitMachine:
     """The `CompiledMachine` of `jax.jit`; 64-bit dtypes are on inside. A call returns when the result is there."""
 
-    def __init__(self, function: Callable[..., tuple[State, Array]], known: Known | None = None) -> None:
-        self._jitted = jax.jit(function, keep_unused=True)
-        self._known = known
+    def __init__(self, function: MachineFunction) -> None:
+        self._function = function
         self._programs: dict[Any, _Program] = {}
 
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
@@ -97,7 +101,7 @@ class JitMachine:
                 program = self._programs.get(key)
                 if program is None:
                     types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (state, *scalars))
-                    program = _Program(self._jitted, types, self._known, current())
+                    program = _Program(self._function, types, current())
                     program.prepare()
                     self._programs[key] = program
         return program

@@ -1,8 +1,9 @@
 """What a function computes, as one key: by which a program that contains it is found without tracing the program.
 
-A function is known by its jaxpr: each equation's primitive, parameters and operands, and all constants. That says all
-only if the primitives are JAX's own (or ours) and no parameter is a Python function: a rule that a user wrote, for
-batching say, may change and the jaxpr stay as it was. Where anything is not known for certain, there is no key.
+A function is known by its jaxpr: each equation's primitive, parameters, context and operands, and all constants. That
+says all only if the primitives are JAX's own (or ours) and no parameter is a Python function: a rule that a user wrote,
+for batching say, may change and the jaxpr stay as it was. Where anything is not known for certain, there is no key. (A
+user's code may also replace a rule of JAX's own primitives; that is not seen.)
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ _DERIVATIVES = {
 }
 """Parameters that say how a function is differentiated, which is not asked any more."""
 
+_ADDRESS = " at 0x"
+"""In what prints as where it is, and not as what it is."""
+
 
 class _Unknown(Exception):
     """Something that a key cannot be made of."""
@@ -55,7 +59,7 @@ def identity_of(function: Callable[..., Any], *arrays: Any) -> str | None:
             digest.update(len(data).to_bytes(8, "little"))
             digest.update(data)
         return digest.hexdigest()
-    except _Unknown:
+    except Exception:  # what is not known, and what is new in this JAX
         return None
 
 
@@ -81,7 +85,10 @@ def _of_jaxpr(jaxpr: Any) -> Iterable[str | bytes]:
         primitive = equation.primitive
         if id(primitive) not in _primitives():
             raise _Unknown
-        yield f"{primitive.name} {len(equation.invars)} {len(equation.outvars)}"
+        context = repr(equation.ctx)
+        if _ADDRESS in context:
+            raise _Unknown
+        yield f"{primitive.name} {len(equation.invars)} {len(equation.outvars)} {context}"
         for x in (*equation.invars, *equation.outvars):
             yield from atom(x)
         rules = _DERIVATIVES.get(primitive.name, ())
@@ -134,10 +141,11 @@ def _says_all(kind: type) -> bool:
 @functools.cache
 def _primitives_of(modules: int) -> frozenset[int]:
     """The primitives in all modules of the known packages. modules: how many are imported, so that later ones count."""
-    found = set()
+    found: set[int] = set()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] in _KNOWN:
-            found |= {id(value) for value in vars(module).values() if isinstance(value, jax.extend.core.Primitive)}
+            values = list(vars(module).values())
+            found |= {id(value) for value in values if isinstance(value, jax.extend.core.Primitive)}
     return frozenset(found)
 
 

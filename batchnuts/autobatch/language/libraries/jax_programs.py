@@ -3,8 +3,8 @@
 A program is its StableHLO text with all constants in it and without the places of the source, so what runs is always
 what was traced here; only XLA's part of the work is left out. Its key has all else that XLA's result depends on.
 
-Where who makes a program can say what it depends on (`Known`), that is a second key, whose entry is the first one: then
-the program need not even be traced.
+Where who makes a program can say what it depends on, that is a second key (`key_by_source`), whose entry is the first
+one: then the program need not even be traced.
 
 JAX's own persistent cache is a setting of the whole process, which belongs to the user, and does not replace a damaged
 entry.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,6 @@ from batchnuts.store.folder import current
 from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, sources, surroundings
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is known of a program before it is traced."""
-
-    source: str
-    """All that it depends on beside the types of its arguments and the files of this package (`identity_of`)."""
-    result: Any
-    """A tree like that of its results."""
-
-
 def compiled(traced: Any, lowered: Any, kept: Entries | None, source: str | None = None) -> Any:
     """The executable of a traced and lowered program (jax.stages), which was traced with `keep_unused`.
 
@@ -51,51 +40,68 @@ def compiled(traced: Any, lowered: Any, kept: Entries | None, source: str | None
             key = _key(traced, lowered)
     if kept is None or key is None:
         return compiled_with_options(lowered)
-    program = _load(key, kept, jax.tree_util.tree_structure(lowered.args_info), lowered.out_tree)
-    if program is None:
-        program = compiled_with_options(lowered)
-        try:
-            content, *_ = serialize_executable.serialize(program)
-        except Exception:  # some programs cannot be kept
-            return program
-        kept.put(key, content)
-    if source is not None:
-        kept.put(source, key.encode())
-    return program
-
-
-def named_by(source: str | None, kept: Entries) -> str | None:
-    """The key of the program whose key by source this is; None if there is none."""
-    content = None if source is None else kept.get(source)
-    return None if content is None else content.decode()
-
-
-def load(key: str, kept: Entries, arguments: Any, result: Any) -> Any | None:
-    """The executable of that key, which takes and gives such trees; None if it is not there, or of no use."""
-    structure = jax.tree_util.tree_structure
-    return _load(key, kept, structure(arguments), structure(result))
-
-
-def _load(key: str, kept: Entries, in_tree: Any, out_tree: Any) -> Any | None:
     content = kept.get(key)
     if content is not None:
         try:
-            return serialize_executable.deserialize_and_load(content, in_tree, out_tree)
+            program = _loaded(content, jax.tree_util.tree_structure(lowered.args_info), lowered.out_tree)
         except Exception:  # sound, but this JAX does not take it
             kept.drop(key)
-    return None
+        else:
+            _name(key, source, kept)
+            return program
+    program = compiled_with_options(lowered)
+    try:
+        content, *_ = serialize_executable.serialize(program)
+    except Exception:  # some programs cannot be kept
+        return program
+    if kept.put(key, content):
+        _name(key, source, kept)
+    return program
 
 
-def key_by_source(known: Known, types: str) -> str | None:
-    """The second key of a program for arguments of such types; None where there may be more than one device."""
+def _name(key: str, source: str | None, kept: Entries) -> None:
+    if source is not None:
+        kept.put(source, key.encode())
+
+
+def found(source: str, kept: Entries) -> bytes | None:
+    """What is kept of the program with that key from `key_by_source`; None if it is not there."""
+    key = kept.get(source)
+    return None if key is None else kept.get(key.decode())
+
+
+def load(content: bytes, arguments: Any, result: Any) -> Any | None:
+    """The executable that takes and gives such trees; None where this JAX does not take what was kept."""
+    structure = jax.tree_util.tree_structure
+    try:
+        return _loaded(content, structure(arguments), structure(result))
+    except Exception:
+        return None
+
+
+def _loaded(content: bytes, in_tree: Any, out_tree: Any) -> Any:
+    return serialize_executable.deserialize_and_load(content, in_tree, out_tree)
+
+
+def key_by_source(*source: str) -> str | None:
+    """The second key of a program; None where it might not say all.
+
+    source: all that the program depends on beside the files of this package: its text, its arguments' types, and what
+    functions compute that it calls (`identity_of`).
+    """
     import batchnuts
 
-    if len(jax.devices()) > 1:
-        return None
-    with suppress(OSError):  # a package without files
-        package = sources(str(Path(batchnuts.__file__).parent))
-        return digest_of("jax by source", known.source, types, package, np.__version__, *_process())
+    with suppress(Exception):  # interfaces of JAX that change, packages without files
+        package = sources(str(Path(batchnuts.__file__).parent), batchnuts.BEGAN)
+        if package is None or len(jax.devices()) > 1 or not _is_released():
+            return None
+        return digest_of("jax by source", *source, package, np.__version__, *_process())
     return None
+
+
+def _is_released() -> bool:
+    """Whether JAX is one of its releases, which its version says all of."""
+    return "dev" not in jax.__version__ and "-packages" in str(jax.__file__)
 
 
 def _key(traced: Any, lowered: Any) -> str | None:
