@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,12 +91,13 @@ def walk(folder: Path) -> Iterator[Path]:
 MODULES = modules()
 
 
-def imports(module: str) -> set[str]:
+@functools.cache
+def imports(module: str) -> frozenset[str]:
     """The modules of ours that a module imports, anywhere in it."""
     return imports_of(ast.parse(MODULES[module].read_text(encoding="utf-8")))
 
 
-def imports_of(tree: ast.Module) -> set[str]:
+def imports_of(tree: ast.Module) -> frozenset[str]:
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -103,7 +105,7 @@ def imports_of(tree: ast.Module) -> set[str]:
             found |= {name if name in MODULES else node.module for name in names}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-    return {name for name in found if name.split(".")[0] == "batchnuts"}
+    return frozenset(name for name in found if name.split(".")[0] == "batchnuts")
 
 
 @pytest.mark.parametrize(
@@ -134,6 +136,7 @@ def test_imports_point_one_way(package: str, layers: tuple[tuple[str, ...], ...]
     assert back == []
 
 
+@functools.cache
 def public_names(module: str) -> set[str]:
     """What its __all__ lists."""
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))

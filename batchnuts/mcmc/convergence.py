@@ -45,6 +45,8 @@ def convergence(draws: NDArray[Any], names: Collection[str]) -> dict[str, Array]
     flat = values.reshape(coefficients, -1)
     varies = np.asarray(np.isfinite(flat).all(axis=1))
     varies[varies] = (flat[varies] != flat[varies, :1]).any(axis=1)
+    if not varies.any():
+        return {name: np.full(coefficients, np.nan) for name in STATISTICS if name in names}
     values, flat = values[varies], flat[varies]
     found: dict[str, Array] = {}
     if {"r_hat", "ess_bulk"} & set(names):

@@ -58,6 +58,11 @@ def of_rows(rows: int, wrapped: bool = False) -> Model:
     return Model.from_function(tf.function(log_density) if wrapped else log_density, dimension=30, dtype="float64")
 
 
+@pytest.fixture(scope="module")
+def costly() -> LaneProgram:
+    return compiled(of_rows(10_000))
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_matrix_products_are_counted(wrapped: bool) -> None:
     """Value and gradient go through the matrix once each; the rest is a handful of operations on vectors.
@@ -73,11 +78,11 @@ def test_a_batched_twin_counts_for_one_chain(cheap: LaneProgram) -> None:
     assert 20 * 20 <= cheap.costly_work <= 20 * 20 + 10 * 20
 
 
-def test_what_is_costly(cheap: LaneProgram) -> None:
-    assert cheap.costly_work < COSTLY_WORK < compiled(of_rows(10_000)).costly_work
+def test_what_is_costly(cheap: LaneProgram, costly: LaneProgram) -> None:
+    assert cheap.costly_work < COSTLY_WORK < costly.costly_work
 
 
-def test_the_width_of_a_chunk_follows_what_a_chain_keeps(cheap: LaneProgram) -> None:
+def test_the_width_of_a_chunk_follows_what_a_chain_keeps(cheap: LaneProgram, costly: LaneProgram) -> None:
     """Widest where chains are small, narrowest where a few dozen fill a cache; its own where gradients are costly."""
     medium, large = compiled(gaussian(60)), compiled(gaussian(300))
     per_coordinate = (medium.lane_bytes - cheap.lane_bytes) / 40
@@ -86,12 +91,12 @@ def test_the_width_of_a_chunk_follows_what_a_chain_keeps(cheap: LaneProgram) -> 
     assert maximum_width(cheap) == MAX_WIDTH
     assert MIN_WIDTH < maximum_width(medium) < MAX_WIDTH
     assert maximum_width(large) == MIN_WIDTH
-    assert maximum_width(compiled(of_rows(10_000))) == COSTLY_CHUNK_LANES
+    assert maximum_width(costly) == COSTLY_CHUNK_LANES
 
 
-def test_few_chains_run_alone_where_a_second_one_gains_nothing(cheap: LaneProgram) -> None:
+def test_few_chains_run_alone_where_a_second_one_gains_nothing(cheap: LaneProgram, costly: LaneProgram) -> None:
     assert chains_alone(cheap) == ALONE
-    assert chains_alone(compiled(of_rows(10_000))) == 1
+    assert chains_alone(costly) == 1
 
 
 def policy(program: LaneProgram, asked: str = "auto") -> str:
@@ -99,9 +104,9 @@ def policy(program: LaneProgram, asked: str = "auto") -> str:
     return program.machine(8, 11, asked).schedule.policy
 
 
-def test_a_cheap_gradient_is_swept_and_a_costly_one_waited_for(cheap: LaneProgram) -> None:
+def test_a_cheap_gradient_is_swept_and_a_costly_one_waited_for(cheap: LaneProgram, costly: LaneProgram) -> None:
     assert policy(cheap) == "sweep"
-    assert policy(compiled(of_rows(10_000))) == "drain"
+    assert policy(costly) == "drain"
 
 
 @pytest.mark.parametrize("mode", ["graph", "eager"])
@@ -109,9 +114,9 @@ def test_where_costs_are_not_known_the_gradient_is_waited_for(mode: str) -> None
     assert policy(compiled(gaussian(20), mode)) == "drain"
 
 
-def test_a_policy_that_is_named_is_taken(cheap: LaneProgram) -> None:
+def test_a_policy_that_is_named_is_taken(cheap: LaneProgram, costly: LaneProgram) -> None:
     assert policy(cheap, "drain") == "drain"
-    assert policy(compiled(of_rows(10_000)), "sweep") == "sweep"
+    assert policy(costly, "sweep") == "sweep"
 
 
 def test_what_computes_waits_for_company(cheap: LaneProgram) -> None:

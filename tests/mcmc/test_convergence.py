@@ -66,6 +66,10 @@ def test_what_has_no_value() -> None:
     draws[1, 3, 1] = np.nan
     for values in convergence(draws, STATISTICS).values():
         assert np.isnan(values).tolist() == [True, True] + [False] * 6
+    nothing = convergence(draws[:, :, :2], STATISTICS)
+    assert set(nothing) == set(STATISTICS)
+    for values in nothing.values():
+        assert np.isnan(values).tolist() == [True, True]
 
 
 def test_only_what_is_named_is_computed() -> None:

@@ -68,10 +68,12 @@ def test_prior_draws_are_the_models_own() -> None:
 
 
 def test_draws_of_an_earlier_run_are_starts(tmp_path: Path) -> None:
-    result = sample_chains(MODEL, chains=4, warmup=0, draws=3, step_size=0.1, backend="numpy")
+    few: dict[str, Any] = {"chains": 4, "warmup": 0, "draws": 3, "step_size": 0.1, "max_tree_depth": 2}
+    result = sample_chains(MODEL, **few, backend="numpy")
     file = tmp_path / "run.nc"
     result.to_netcdf(str(file), engine="h5netcdf")
     posterior = result["posterior"]
+    assert posterior["tau"].dims == ("chain", "draw", "tau_dim_0")
     known = posterior["mu"].values.reshape(-1)
     position = proposals(init={"run": str(file)})(0)
     assert np.isin(position[:, 0], known).all()

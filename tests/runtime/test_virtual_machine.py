@@ -72,15 +72,15 @@ def deepest(n: int) -> int:
     raise AssertionError
 
 
-def test_the_limit_is_exact() -> None:
+@pytest.mark.parametrize(("backend", "mode"), [MODES[0], pytest.param(*MODES[-1], marks=pytest.mark.slow)])
+def test_the_limit_is_exact(backend: str, mode: str) -> None:
     """One level of fibonacci more needs one frame more, where arrays are small and where XLA compiles."""
     assert deepest(5) == deepest(4) + 1 == deepest(3) + 2
     enough = deepest(5)
-    for backend, mode in (MODES[0], MODES[-1]):
-        found = fibonacci.run(np.array([5, 0]), backend=backend, mode=mode, max_stack_depth=enough)
-        np.testing.assert_array_equal(found, [8, 1])
-        with pytest.raises(StackOverflowError):
-            fibonacci.run(np.array([5, 0]), backend=backend, mode=mode, max_stack_depth=enough - 1)
+    found = fibonacci.run(np.array([5, 0]), backend=backend, mode=mode, max_stack_depth=enough)
+    np.testing.assert_array_equal(found, [8, 1])
+    with pytest.raises(StackOverflowError):
+        fibonacci.run(np.array([5, 0]), backend=backend, mode=mode, max_stack_depth=enough - 1)
 
 
 @every_mode
