@@ -159,15 +159,13 @@ def test_the_tree_depth_is_bounded_and_marked() -> None:
 
 def test_the_warmup_may_have_another_tree_depth() -> None:
     """A warmup whose depth is bounded by its own setting ends where one bounded by the common setting does."""
-    options = {"warmup": 21, "step_size": 0.05, "draws": 1, "metric": "unit"}
-    deep, shallow = run(max_tree_depth=5, **options), run(max_tree_depth=2, **options)
-    mixed = run(max_tree_depth=5, max_tree_depth_warmup=2, divergences=True, **options)
-    assert mixed.start is not None
+    options = {"warmup": 21, "step_size": 0.05, "draws": 1, "metric": "unit", "divergences": True}
+    mixed, shallow = run(max_tree_depth=4, max_tree_depth_warmup=2, **options), run(max_tree_depth=2, **options)
     assert mixed.stats["tree_depth"].max() > 2
-    assert mixed.useful_gradients < deep.useful_gradients
-    one = {"warmup": 21, "draws": 1, "max_tree_depth": 2, "step_size": 0.05, "metric": "unit"}
-    np.testing.assert_array_equal(mixed.start, run(divergences=True, **one).start)
     assert shallow.stats["tree_depth"].max() <= 2
+    assert mixed.start is not None
+    assert shallow.start is not None
+    np.testing.assert_array_equal(mixed.start, shallow.start)
 
 
 @pytest.mark.parametrize("how", [{}, {"executor": "stackless"}], ids=str)
