@@ -151,10 +151,11 @@ print(code, *[name for name in ("jax", "tensorflow") if name in sys.modules])
     ("arguments", "loaded"),
     [
         (["execution.backend=auto"], ["jax"]),
+        (["execution.executor=unbatched"], ["jax"]),
         pytest.param(["execution.backend=tensorflow"], ["tensorflow"], marks=pytest.mark.slow),
         (["--dry-run"], []),
     ],
-    ids=["auto", "tensorflow", "dry-run"],
+    ids=["auto", "unbatched", "tensorflow", "dry-run"],
 )
 def test_a_run_imports_the_library_that_runs_it_alone(tmp_path: Path, arguments: list[str], loaded: list[str]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
