@@ -58,6 +58,9 @@ class OutputSettings(Settings):
         description="also save, for each draw that diverged, where its trajectory began and where it diverged, as the "
         "group divergences",
     )
+    report: bool = Field(
+        False, description="also write an HTML page about the run beside the draws, as python -m batchnuts.report does"
+    )
     summary_rows: int = Field(
         12, ge=1, le=1_000_000, description="most rows of the summary table; worst R-hat first if some are left out"
     )

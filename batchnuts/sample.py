@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import xarray
 
     from batchnuts.config import RunConfig
+    from batchnuts.mcmc.diagnostics import Diagnostics
 
 
 def program() -> None:
@@ -82,6 +83,12 @@ def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
             return _dry_run(config)
         assert config.output.path is not None  # load_config fills it in
         target = check_path(config.output.path, force=arguments.force)
+        if config.output.report:
+            from batchnuts.report.figures import require_matplotlib
+            from batchnuts.report.page import page_path
+
+            check_path(page_path(target), force=arguments.force)
+            require_matplotlib()
         return _run(config, target, stop, force=arguments.force, quiet=arguments.quiet)
     except (ConfigError, SettingsError) as error:
         say(f"the config cannot be used.\n{error}")
@@ -164,6 +171,7 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
         say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.")
     if failure is not None:
         raise failure
+    found = None
     try:
         if quiet:
             print(target, flush=True)
@@ -172,8 +180,10 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
         else:
             from batchnuts.report import print_report
 
-            print_report(draws, groups, config, target, saving)
+            found = print_report(draws, groups, config, target, saving)
             sys.stdout.flush()
+        if config.output.report:
+            _write_page(groups, target, found, force=force, quiet=quiet)
     except KeyboardInterrupt:
         say(f"the summary was {stop.name}; the draws are in {target}.")
         return stop.exit_code
@@ -182,6 +192,19 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
         with suppress(OSError, ValueError):  # what is left in its buffer would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return stop.exit_code if draws.interrupted else 0
+
+
+def _write_page(
+    groups: Mapping[str, xarray.Dataset], target: Path, found: Diagnostics | None, *, force: bool, quiet: bool
+) -> None:
+    """Write the page beside the draws, and say where. found: what the summary has diagnosed."""
+    from batchnuts.report.page import page_path, write_page
+    from batchnuts.report.run_file import run_of
+
+    page = page_path(target)
+    write_page(run_of(target, groups, found), page, force=force)
+    if not quiet:
+        print(f"Report: {page}", flush=True)
 
 
 def _dry_run(config: RunConfig) -> int:

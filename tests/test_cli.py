@@ -282,12 +282,12 @@ def test_a_reader_that_goes_away_ends_no_run(cli, monkeypatch, stream):
 
 
 def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
-    from batchnuts import report
+    from batchnuts.report import table
 
     def pressed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report, "diagnose_groups", pressed)
+    monkeypatch.setattr(table, "diagnose_groups", pressed)
     code, _, err = cli()
     assert code == 130
     assert "the summary was interrupted; the draws are in " in err
@@ -361,3 +361,15 @@ def test_openblas_gets_one_thread_unless_the_user_says_otherwise(monkeypatch):
             sample.program()
         assert os.environ["OPENBLAS_NUM_THREADS"] == expected
         monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+
+
+def test_a_run_can_end_with_a_page_about_it(cli, tmp_path):
+    code, out, _ = cli("output.report=true")
+    assert code == 0
+    assert out.endswith(f"Report: {tmp_path.resolve() / 'out.html'}\n")
+    assert "<h2>What to do next</h2>" in Path("out.html").read_text()
+    Path("out.nc").unlink()
+    code, out, err = cli("output.report=true", "--quiet")
+    assert (code, out) == (1, "")
+    assert "out.html exists and is not overwritten. Give --force" in err
+    assert cli("output.report=true", "--quiet", "--force")[:2] == (0, f"{tmp_path.resolve() / 'out.nc'}\n")

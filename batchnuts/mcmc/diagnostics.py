@@ -24,7 +24,7 @@ RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
 """Nats of rounding in the log-density above which acceptances are visibly wrong: exp(0.05) is 1.05."""
 COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
-"""What is computed of each coefficient; `batchnuts/report.py` prints it."""
+"""What is computed of each coefficient; `batchnuts/report/table.py` prints it."""
 _SLICE_VALUES = 2_000_000
 """Values in one slice of coefficients (16 MB in float64), of which several copies are made."""
 

@@ -139,6 +139,7 @@ def _attributes(draws: Draws, model: Model, config: Mapping[str, Any] | None) ->
         "draws_made": int(draws.done.sum()),
         "chains_requested": draws.settings.chains,
         "chains_begun": len(draws.chains),
+        "backend": draws.execution.backend,
         "interrupted": int(draws.interrupted),
         "log_density_rounding": rounding_of(draws.rectangle(draws.stats["lp"])),
     }

@@ -37,34 +37,32 @@ class NotSaved(OutputError):
     """The draws could not be written to any folder."""
 
 
-def check_path(path: str | os.PathLike[str], *, force: bool = False) -> Path:
+def check_path(path: str | os.PathLike[str], *, force: bool = False, key: str = "output.path") -> Path:
     """Refuse an output path before any time is spent on sampling; gives back the absolute path.
 
     Raises OutputError where the folder is missing or cannot be written, where the path is a folder, a device or
-    write-protected, and, unless `force`, where the file exists.
+    write-protected, and, unless `force`, where the file exists. key: what the user sets for another path.
     """
     if _names_a_folder(path):
-        raise OutputError(f"Cannot write {path}: it names a folder. Set output.path to a file's name.")
+        raise OutputError(f"Cannot write {path}: it names a folder. Set {key} to a file's name.")
     target = Path(path).expanduser()
     try:
         target = target.resolve()
         folder = target.parent
         if not folder.is_dir():
-            raise OutputError(
-                f"Cannot write {target}: the folder {folder} does not exist. Make it, or set output.path."
-            )
+            raise OutputError(f"Cannot write {target}: the folder {folder} does not exist. Make it, or set {key}.")
         if target.is_dir():
-            raise OutputError(f"Cannot write {target}: it is a folder. Set output.path to a file's name.")
+            raise OutputError(f"Cannot write {target}: it is a folder. Set {key} to a file's name.")
         if os.path.lexists(target):
             mode = target.lstat().st_mode
             if not stat.S_ISREG(mode):
-                raise OutputError(f"Cannot write {target}: it is not a file. Set output.path to a file's name.")
+                raise OutputError(f"Cannot write {target}: it is not a file. Set {key} to a file's name.")
             if not force:
                 raise OutputError(
-                    f"{target} exists and is not overwritten. Give --force to replace it, or another output.path."
+                    f"{target} exists and is not overwritten. Give --force to replace it, or another {key}."
                 )
             if not mode & 0o222:
-                raise OutputError(f"Cannot write {target}: it is write-protected. Set another output.path.")
+                raise OutputError(f"Cannot write {target}: it is write-protected. Set another {key}.")
         # Permission bits are not sufficient (read-only mounts, quotas, root): make a file and delete it.
         with tempfile.TemporaryFile(dir=folder, prefix=".batchnuts-") as probe:
             probe.write(b"\0")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchnuts.mcmc.convergence import MINIMUM_DRAWS
 from batchnuts.mcmc.diagnostics import (
@@ -73,7 +74,7 @@ def check(result: Any) -> Check:
     if not posterior.sizes["draw"]:
         raise DiagnosticsError("There is no draw that every chain has; see the group 'unfinished' for those that are.")
     found = diagnose_groups(posterior, _group(result, "sample_stats"))
-    return _judge(found, bool(posterior.attrs.get("interrupted", 0)))
+    return judge(found, bool(posterior.attrs.get("interrupted", 0)))
 
 
 def diagnose_groups(posterior: xarray.Dataset, stats: xarray.Dataset | None) -> Diagnostics:
@@ -92,12 +93,21 @@ def diagnose_groups(posterior: xarray.Dataset, stats: xarray.Dataset | None) -> 
         flags["superchain"] = superchain_of(int(numbers.max()) + 1, count)[numbers]
     if stats is not None and "lp" in stats:
         flags["log_density"] = stats["lp"].transpose("chain", "draw").values
+    blocks, names = coefficients(posterior)
+    return diagnose(blocks, names, **flags)
+
+
+def coefficients(posterior: xarray.Dataset) -> tuple[list[NDArray[Any]], list[str]]:
+    """Blocks [chain, draw, coefficients] of a group of draws, one of each variable, and the names of all coefficients.
+
+    Without those that `diagnose_groups` leaves out.
+    """
     blocks, names = [], []
     for variable, array in posterior.data_vars.items():
         rest = [d for d in array.dims if d not in ("chain", "draw")]
         values = array.transpose("chain", "draw", *rest).values
         block = values.reshape(*values.shape[:2], -1)
-        found = _coefficients(str(variable), [posterior[d].values for d in rest])
+        found = labelled_elements(str(variable), [posterior[d].values for d in rest])
         varies = elements_that_vary(array.attrs.get("support", ""), values.shape[2:]).reshape(-1)
         if array.attrs.get("generated"):
             varies = np.isfinite(block).all(axis=(0, 1)) & (block != block[:1, :1]).any(axis=(0, 1))
@@ -105,10 +115,11 @@ def diagnose_groups(posterior: xarray.Dataset, stats: xarray.Dataset | None) -> 
             block, found = block[:, :, varies], list(itertools.compress(found, varies))
         blocks.append(block)
         names += found
-    return diagnose(blocks, names, **flags)
+    return blocks, names
 
 
-def _judge(found: Diagnostics, interrupted: bool) -> Check:
+def judge(found: Diagnostics, interrupted: bool) -> Check:
+    """The verdict that follows from what was diagnosed."""
     ess = found.columns["ess_bulk"]
     rhat = found.deciding_rhat
     lowest = float(np.nanmin(ess)) if np.isfinite(ess).any() else float("nan")
@@ -168,7 +179,7 @@ def _group(result: Any, name: str) -> xarray.Dataset | None:
     return group if hasattr(group, "data_vars") else None
 
 
-def _coefficients(name: str, labels: list[Any]) -> list[str]:
+def labelled_elements(name: str, labels: list[Any]) -> list[str]:
     """Of one variable: its name, with the labels of each entry in brackets."""
     if not labels:
         return [name]

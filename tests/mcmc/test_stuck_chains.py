@@ -11,7 +11,7 @@ from batchnuts.mcmc.stopping_rule import StoppingRule
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.until import Until
-from batchnuts.mcmc.verdict import _judge
+from batchnuts.mcmc.verdict import judge
 
 
 def healthy(chains: int, draws: int, coefficients: int = 4, memory: float = 0.5, seed: int = 0) -> np.ndarray:
@@ -132,6 +132,6 @@ def test_the_verdict_lists_them_by_number() -> None:
     found = diagnose(one_elsewhere(256), ("a", "b", "c", "d"), superchain=superchain_of(256, 16), numbers=numbers)
     assert found.apart == (1005,)
     assert "WARNING: 1 of 256 chains stayed away from all others: 1005." in found.verdict()
-    judged = _judge(found, False)
+    judged = judge(found, False)
     assert not judged.ok
     assert any(line.startswith("Chains 1005 are stuck apart from the others") for line in judged.advice)

@@ -26,12 +26,16 @@ _PLAIN_WIDTH = 120  # of tables that do not go to a terminal
 
 def print_report(
     draws: Draws, groups: Mapping[str, xarray.Dataset], config: RunConfig, target: Path, saving: float
-) -> None:
-    """Print it on stdout. groups: those of the output. saving: seconds that it took to write the file `target`."""
+) -> Diagnostics | None:
+    """Print it on stdout; gives what was diagnosed, None without a draw that every chain has.
+
+    groups: those of the output. saving: seconds that it took to write the file `target`.
+    """
     console = SafeConsole()
     if not console.is_terminal:
         console = SafeConsole(width=_PLAIN_WIDTH)
     timings = {**draws.timings, "saving": saving}
+    found = None
     if draws.complete:
         started = time.monotonic()
         found = diagnose_groups(groups["posterior"], groups["sample_stats"])
@@ -52,6 +56,7 @@ def print_report(
     spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
     console.print(f"Draws: {target}", highlight=False, markup=False, soft_wrap=True)
+    return found
 
 
 def _warmup(draws: Draws) -> str:
@@ -93,13 +98,14 @@ def summary_table(found: Diagnostics, rows: int = 12, *, narrow: bool = False) -
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for index in order:
-        table.add_row(escape(found.names[index]), *(_shown(name, found.columns[name][index]) for name in columns))
+        table.add_row(escape(found.names[index]), *(shown(name, found.columns[name][index]) for name in columns))
     return table
 
 
-def _shown(column: str, value: float) -> str:
+def shown(column: str, value: float) -> str:
+    """A number of the table as it is printed: `-` for NaN."""
     if np.isnan(value):
         return "-"
     if column.startswith("ess"):
         return f"{value:.0f}"
-    return f"{value:.4f}" if column == "r_hat" else f"{value:.3g}"
+    return f"{value:.4f}" if column in ("r_hat", "nested R-hat") else f"{value:.3g}"

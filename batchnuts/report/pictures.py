@@ -1,0 +1,164 @@
+"""Which pictures a report has, and what is said below each."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.report import figures, summaries
+from batchnuts.report.figures import Picture
+from batchnuts.report.run_file import BFMI_LIMIT, FinishedRun, bfmi
+
+
+def worst(run: FinishedRun, most: int = summaries.WORST) -> list[int]:
+    """The coefficients that have pictures: those of the worst R-hat, or the first ones where there is none.
+
+    Where chains are stuck, first those in which they are furthest from the others.
+    """
+    assert run.check is not None
+    found = run.check.diagnostics
+    if not np.isfinite(found.deciding_rhat).any():
+        return list(range(min(most, len(run.names))))
+    order = [int(index) for index in found.worst_first()]
+    if found.apart:
+        stuck = np.isin(run.chains, found.apart)
+        order = [int(i) for i in summaries.furthest(run.blocks, stuck)[: summaries.OF_STUCK_CHAINS]] + order
+    return list(dict.fromkeys(order))[:most]
+
+
+def of_parameters(run: FinishedRun) -> list[tuple[str, list[Picture]]]:
+    """For each of the worst: its name, its rank plot and its trace plot."""
+    parts = []
+    for index in worst(run):
+        values = run.values(index)
+        chains, draws = values.shape
+        ranks = summaries.rank_curves(values, run.chains)
+        chance = summaries.chance_of_ranks(draws, len(ranks.x))
+        many = chains > summaries.SEPARATE_CHAINS
+        lines = (
+            "quantiles over chains, and the chains of lowest, middle and highest mean" if many else "one line a chain"
+        )
+        pictures = [
+            figures.rank_plot(
+                ranks,
+                chance,
+                f"Ranks: {lines}. Flat is good; between the dots are nine tenths of chains if draws are independent.",
+            ),
+            figures.trace_plot(summaries.traces(values, run.chains), f"Trace: {lines}. Level and alike is good."),
+        ]
+        parts.append((run.names[index], pictures))
+    return parts
+
+
+def of_energy(run: FinishedRun) -> list[Picture]:
+    """Energy, acceptance and tree depth."""
+    energy = run.statistic("energy").astype(np.float64)
+    found = bfmi(energy)
+    if np.isnan(found):
+        said = "Too few draws of each chain for BFMI."
+    else:
+        wide = "narrower than energies: tails are hardly visited" if found < BFMI_LIMIT else "about as wide as energies"
+        said = f"BFMI {found:.2f}: changes from draw to draw are {wide} (limit {BFMI_LIMIT})."
+    depth, steps = run.statistic("tree_depth"), run.statistic("n_steps")
+    target = run.groups["adaptation"].attrs.get("target_acceptance") if "adaptation" in run.groups else None
+    rate = run.statistic("acceptance_rate")
+    return [
+        figures.energy_plot(energy, f"Energy. {said}"),
+        figures.acceptance_plot(
+            rate, None if target is None else float(target), f"Acceptance: mean {float(np.mean(rate)):.3f}."
+        ),
+        figures.depth_plot(
+            depth,
+            f"Trees: {float(np.mean(steps)):.3g} leapfrogs a draw on average, {int(steps.max())} at most.",
+        ),
+    ]
+
+
+def of_pairs(run: FinishedRun) -> tuple[str, list[Picture]]:
+    """What was chosen, in words, and scatters of each two of three parameters, divergences marked."""
+    if len(run.names) < 2:
+        return "The model has one coefficient, so there is no pair of them.", []
+    diverging = run.statistic("diverging").astype(bool)
+    chains, draws = diverging.shape
+    flat = np.flatnonzero(diverging)
+    if len(flat) and not diverging.all():
+        sample = summaries.thinned(chains * draws, summaries.SAMPLE)
+        sample = np.union1d(sample, flat[summaries.thinned(len(flat), summaries.SAMPLE)])
+        columns = np.concatenate([block.reshape(chains * draws, -1)[sample] for block in run.blocks], axis=1)
+        chosen = [int(i) for i in summaries.most_different(columns, diverging.ravel()[sample])[:3]]
+        said = f"{len(flat)} draws diverged; shown are the parameters in which these differ most from the others."
+    else:
+        chosen = worst(run, 3)
+        said = "Every draw diverged." if len(flat) else "No draw diverged; shown are the parameters of the worst R-hat."
+    ends = _ends(run)
+    if ends is not None and len(flat):
+        said += " Marked: where trajectories that diverged began, and where they did (group divergences)."
+    elif len(flat):
+        said += " Marked: the draws of trajectories that diverged."
+    points = summaries.thinned(chains * draws, summaries.PAIR_POINTS)
+    pictures = []
+    for first, second in [(a, b) for n, a in enumerate(chosen) for b in chosen[n + 1 :]]:
+        both = np.stack([run.values(first).ravel(), run.values(second).ravel()], axis=1)
+        marked = _marked(both, flat, ends, (run.names[first], run.names[second])) if len(flat) else []
+        names = (run.names[first], run.names[second])
+        caption = f"{names[1]} against {names[0]}, {len(points)} of {chains * draws} draws."
+        pictures.append(figures.pair_plot(both[points], marked, names, caption))
+    return said, pictures
+
+
+def _ends(run: FinishedRun) -> dict[str, NDArray[np.float64]] | None:
+    """By coefficient, [divergence, 2]: where each began and where it diverged, if the file has it."""
+    group = run.groups.get("divergences")
+    if group is None or not group.sizes.get("divergence"):
+        return None
+    from batchnuts.mcmc.verdict import labelled_elements
+
+    found: dict[str, NDArray[np.float64]] = {}
+    for variable, array in group.data_vars.items():
+        rest = [dim for dim in array.dims if dim not in ("divergence", "point")]
+        values = array.transpose("divergence", "point", *rest).values
+        labels = labelled_elements(str(variable), [group[dim].values for dim in rest])
+        found.update(zip(labels, np.moveaxis(values.reshape(*values.shape[:2], -1), 2, 0), strict=True))
+    return found
+
+
+def _marked(
+    both: NDArray[np.float64],
+    flat: NDArray[np.intp],
+    ends: dict[str, NDArray[np.float64]] | None,
+    names: tuple[str, str],
+) -> list[tuple[str, NDArray[np.float64]]]:
+    if ends is None or not set(names) <= set(ends):
+        shown = flat[summaries.thinned(len(flat), summaries.MARKED_POINTS)]
+        return [("diverged", both[shown])]
+    points = np.stack([ends[name] for name in names], axis=2).astype(np.float64)
+    points = points[summaries.thinned(len(points), summaries.MARKED_POINTS)]
+    parts = [(name, points[:, place]) for place, name in enumerate(("began", "diverged"))]
+    return [(name, part[np.isfinite(part).all(axis=1)]) for name, part in parts]
+
+
+def of_tuning(run: FinishedRun) -> tuple[list[str], list[Picture]]:
+    """Step size and metric, in words and pictures."""
+    group = run.groups.get("adaptation")
+    steps = run.statistic("step_size")[:, -1].astype(np.float64)
+    pictures = []
+    if steps.min() == steps.max():
+        words = [f"Step size {steps[0]:.4g}, of all chains."]
+    else:
+        words = [f"Step size of each chain its own: {steps.min():.3g} to {steps.max():.3g}."]
+        pictures.append(figures.step_size_plot(steps, "Step sizes over chains."))
+    if group is None or "inverse_mass" not in group:
+        return [*words, "The file has no group 'adaptation', so nothing is known of its metric."], pictures
+    mass = group["inverse_mass"].values.astype(np.float64)
+    own = mass.ndim == 2
+    scales = np.sqrt(np.exp(np.log(mass).mean(axis=0)) if own else mass)
+    names = [str(name) for name in group["coefficient"].values] if "coefficient" in group.coords else []
+    words.append(f"Metric: {group.attrs.get('metric', 'not named in the file')}{', of each chain its own' * own}.")
+    order = np.argsort(scales, kind="stable")
+    if len(scales) > 1 and scales[order[0]] < scales[order[-1]]:
+        low, high = int(order[0]), int(order[-1])
+        told = len(names) == len(scales)
+        ends = [f"{scales[i]:.3g}{f' ({names[i]})' if told else ''}" for i in (low, high)]
+        words.append(f"Scales from {ends[0]} to {ends[1]}, of the real numbers that the sampler moves.")
+        pictures.append(figures.scales_plot(scales[order], "Scales that the metric gives the coefficients."))
+    return words, pictures

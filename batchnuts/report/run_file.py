@@ -1,0 +1,230 @@
+"""A run as a report takes it: the groups of its file, what was diagnosed, and what to do next."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.diagnostics import Diagnostics, DiagnosticsError
+from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
+
+if TYPE_CHECKING:
+    import xarray
+
+GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished")
+"""Those that a report looks at: others may be much larger than the draws (log_likelihood)."""
+
+STATISTICS = ("acceptance_rate", "diverging", "energy", "n_steps", "step_size", "tree_depth")
+"""What is needed of the group sample_stats."""
+
+BFMI_LIMIT = 0.3
+"""Below it, energies change so slowly from draw to draw that the tails are hardly visited: the limit of ArviZ's and
+Stan's warnings, after Betancourt 2016, "Diagnosing suboptimal cotangent disintegrations in Hamiltonian Monte Carlo"."""
+
+
+class NotARun(BatchnutsError):
+    """The file is not the output of a run of ours, or cannot be read."""
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """A run's file in memory, and the verdict on it."""
+
+    path: Path
+    groups: Mapping[str, xarray.Dataset]
+    check: Check | None
+    """None where there is no draw that every chain has."""
+    blocks: list[NDArray[Any]]
+    """Draws [chain, draw, coefficients] of each variable; `names` has their coefficients in this order."""
+    names: list[str]
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """Of the posterior, with those that only sample_stats has."""
+        return {**self.groups["posterior"].attrs, **self.groups["sample_stats"].attrs}
+
+    @property
+    def chains(self) -> NDArray[np.int64]:
+        """[chain]: their numbers."""
+        return np.asarray(self.groups["posterior"]["chain"].values, np.int64)
+
+    def values(self, index: int) -> NDArray[np.float64]:
+        """Draws [chain, draw] of one coefficient."""
+        for block in self.blocks:
+            if index < block.shape[2]:
+                return block[:, :, index].astype(np.float64)
+            index -= block.shape[2]
+        raise IndexError(index)
+
+    def statistic(self, name: str) -> NDArray[Any]:
+        """[chain, draw] of one of STATISTICS."""
+        values: NDArray[Any] = self.groups["sample_stats"][name].transpose("chain", "draw").values
+        return values
+
+
+def read_run(path: str | os.PathLike[str]) -> FinishedRun:
+    """Read the file of a run and judge its draws.
+
+    Raises NotARun, with what was found and what was expected, for a path that is no such file, and DiagnosticsError
+    for draws that are not finite.
+    """
+    import xarray
+
+    file = Path(path).expanduser()
+    expected = "expected the netCDF file that python -m batchnuts.sample wrote"
+    try:
+        if file.is_dir():
+            raise NotARun(f"{file} is a folder; {expected}. Give the path of the file in it.")
+        if not file.exists():
+            raise NotARun(f"There is no file {file}; {expected}. Check the path, and the folder that it starts from.")
+        groups = {}
+        with _opened(file) as there:
+            names = [name for name in GROUPS if name in there]
+        for name in names:
+            with xarray.open_dataset(file, group=name, engine="h5netcdf") as dataset:
+                groups[name] = dataset.load()
+    except NotARun:
+        raise
+    except MemoryError:
+        raise NotARun(f"The draws in {file} do not fit into memory; a report takes all of them at once.") from None
+    except Exception as error:  # a damaged file can make any part of HDF5 and xarray fail
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise NotARun(
+            f"{file} cannot be read as netCDF ({reason}); {expected}. If it is such a file, it is truncated or "
+            "damaged: copy it again, or run again."
+        ) from error
+    _require_ours(file, groups, expected)
+    try:
+        return run_of(file, groups)
+    except DiagnosticsError as error:
+        raise DiagnosticsError(f"{file} cannot be judged: {error}") from error
+
+
+def run_of(path: Path, groups: Mapping[str, xarray.Dataset], found: Diagnostics | None = None) -> FinishedRun:
+    """The run whose groups are those of the output. found: what was diagnosed of them already."""
+    posterior, stats = groups["posterior"], groups["sample_stats"]
+    interrupted = bool(posterior.attrs.get("interrupted", 0))
+    if not posterior.sizes["draw"] or not posterior.sizes["chain"]:
+        return FinishedRun(path, groups, None, [], [])
+    verdict = judge(found or diagnose_groups(posterior, stats), interrupted)
+    return FinishedRun(path, groups, verdict, *coefficients(posterior))
+
+
+def _opened(file: Path) -> Any:
+    import h5netcdf
+
+    return h5netcdf.File(file, "r")
+
+
+def _require_ours(file: Path, groups: Mapping[str, xarray.Dataset], expected: str) -> None:
+    def refuse(what: str) -> None:
+        raise NotARun(
+            f"{file} is not the file of a run of batchnuts: {what}; {expected}. batchnuts.check judges the draws of "
+            "other programs, once ArviZ has opened them."
+        )
+
+    missing = [name for name in ("posterior", "sample_stats") if name not in groups]
+    if missing:
+        refuse(f"it has no group {missing[0]!r}")
+    library = groups["posterior"].attrs.get("inference_library")
+    if library != "batchnuts":
+        refuse(f"its attribute inference_library is {library!r}")
+    for name in ("posterior", "sample_stats"):
+        absent = [dim for dim in ("chain", "draw") if dim not in groups[name].dims]
+        if absent:
+            refuse(f"its group {name!r} has no dimension {absent[0]!r}")
+    lacking = [name for name in STATISTICS if groups["sample_stats"].get(name) is None]
+    if lacking:
+        refuse(f"its group 'sample_stats' has no {lacking[0]!r}")
+    if not groups["posterior"].data_vars:
+        refuse("its group 'posterior' has no variable")
+
+
+def bfmi(energy: NDArray[Any]) -> float:
+    """Estimated Bayesian fraction of missing information, of all chains together; NaN for fewer than 10 draws each.
+
+    energy [chain, draw]. E[(E_n - E_(n-1))^2] / Var(E), Betancourt 2016, equation for E-BFMI. Chains are pooled since
+    the variance within one short chain says little.
+    """
+    values = energy.astype(np.float64)
+    variance = float(values.var()) if values.shape[1] >= 10 else 0.0
+    return float((np.diff(values, axis=1) ** 2).mean() / variance) if variance > 0 else float("nan")
+
+
+def next_steps(run: FinishedRun) -> list[str]:
+    """What to do next, in words; empty where the draws can be used as they are."""
+    attributes = run.attributes
+    steps = list(run.check.advice) if run.check is not None else []
+    if run.check is None:
+        steps.append(
+            "The run was interrupted before every chain had a draw; those that there are, are in the group "
+            "'unfinished', which is biased towards fast chains. Run again, for longer."
+        )
+    if attributes.get("warmup_agreed") == 0:
+        steps.append("Warmup had not settled when it ended: raise sampler.warmup.maximum, or reparametrize the model.")
+    if outliers := attributes.get("outlier_chains"):
+        steps.append(
+            f"Chains {shortened(str(outliers))} stayed far from all others in warmup, and did not count for the step "
+            "size and metric: sampler.warmup.restart=true starts such chains again near others."
+        )
+    if run.check is not None and run.check.divergences and "divergences" not in run.groups:
+        steps.append("output.divergences=true also saves where each trajectory that diverged began and where it did.")
+    if run.check is not None and bfmi(run.statistic("energy")) < BFMI_LIMIT:
+        steps.append(
+            f"Energies change slowly from draw to draw (BFMI below {BFMI_LIMIT}), so the tails are hardly visited: "
+            "reparametrize what has heavy tails or scales of its own (non-centred parameters)."
+        )
+    return steps
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """At most so many characters of it."""
+    return text if len(text) <= most else f"{text[:most].rsplit(',', 1)[0]} and more"
+
+
+def verdict_as_json(run: FinishedRun) -> str:
+    """The verdict for programs; docs/report.md lists the keys. Numbers that cannot be computed are null."""
+    check = run.check
+    content: dict[str, Any] = {
+        "file": str(run.path),
+        "model": str(run.attributes.get("model", "")),
+        "ok": check is not None and check.ok,
+        "converged": None if check is None else check.diagnostics.converged,
+        "worst_rhat": None,
+        "rhat_limit": None,
+        "nested": None,
+        "min_ess_bulk": None,
+        "divergences": None,
+        "chains": int(run.groups["posterior"].sizes["chain"]),
+        "draws": int(run.groups["posterior"].sizes["draw"]),
+        "interrupted": bool(run.attributes.get("interrupted", 0)),
+        "stuck_chains": [],
+        "advice": next_steps(run),
+    }
+    if check is not None:
+        found = check.diagnostics
+        content |= {
+            "worst_rhat": _named(found, found.deciding_rhat, check.worst_rhat, np.nanargmax),
+            "rhat_limit": found.limit,
+            "nested": found.nested is not None,
+            "min_ess_bulk": _named(found, found.columns["ess_bulk"], check.min_ess, np.nanargmin),
+            "divergences": check.divergences,
+            "stuck_chains": list(found.apart),
+        }
+    return json.dumps(content, indent=2)
+
+
+def _named(found: Diagnostics, values: NDArray[np.float64], value: float, which: Any) -> dict[str, Any] | None:
+    """The number of the verdict and the coefficient that has it."""
+    if np.isnan(value):
+        return None
+    name = found.names[int(which(values))] if np.isfinite(values).any() else None
+    return {"name": name, "value": float(value)}

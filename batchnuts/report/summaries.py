@@ -1,0 +1,148 @@
+"""What is drawn of thousands of chains: few numbers, whatever the size of the run. Nothing here draws.
+
+Limits are of what can be told apart on a panel of about 340 pixels, and keep a page below a few hundred kilobytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+WORST = 4
+"""Parameters that have pictures: with the table, enough to see what kind of problem it is."""
+
+OF_STUCK_CHAINS = 2
+"""Of these, as many are where stuck chains are furthest from the others, if there are any: R-hat may not see them."""
+
+SEPARATE_CHAINS = 8
+"""Up to as many are drawn one by one: as many colours can be told apart. Of more, quantiles over chains are drawn."""
+
+SINGLE_CHAINS = 3
+"""Of more chains, as many are drawn besides: those of lowest, middle and highest mean."""
+
+LINE_POINTS = 200
+"""Of a line: a panel has fewer than two pixels for each."""
+
+PAIR_POINTS = 800
+"""Of a scatter: more hide each other, and each takes 80 bytes of the page."""
+
+MARKED_POINTS = 200
+"""Of draws that diverged in a scatter: more than enough to see where they are."""
+
+RANK_BINS = 20
+"""Of rank plots, as in Vehtari et al. 2021; fewer where a chain has fewer than DRAWS_PER_BIN draws for each."""
+
+DRAWS_PER_BIN = 5
+HISTOGRAM_BINS = 40
+BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Quantiles over chains: the middle half, nine tenths, and the median."""
+
+SAMPLE = 20_000
+"""Draws by which parameters are compared with divergences."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """What many chains do along x [points]: bands [quantiles of BANDS, points], if any, and some chains' own lines."""
+
+    x: Floats
+    bands: Floats | None
+    lines: tuple[tuple[str, Floats], ...]
+    """By name, [points] each."""
+
+
+def thinned(length: int, most: int) -> NDArray[np.int64]:
+    """At most `most` indices of `length`, evenly spaced, the first and the last among them."""
+    return np.unique(np.linspace(0, max(length - 1, 0), min(length, most)).round().astype(np.int64))
+
+
+def single_chains(values: Floats) -> list[int]:
+    """Rows of `values` [chain, draw] to be drawn one by one: all of few, else those of extreme and of middle mean."""
+    if len(values) <= SEPARATE_CHAINS:
+        return list(range(len(values)))
+    order = np.argsort(values.mean(axis=1), kind="stable")
+    return [int(order[place]) for place in (0, len(order) // 2, -1)][:SINGLE_CHAINS]
+
+
+def traces(values: Floats, numbers: NDArray[np.int64]) -> Curves:
+    """The draws [chain, draw] one after another; numbers [chain] are those of the chains."""
+    points = thinned(values.shape[1], LINE_POINTS)
+    shown = values[:, points]
+    return Curves(points.astype(np.float64), _bands(shown), _lines(shown, values, numbers))
+
+
+def rank_curves(values: Floats, numbers: NDArray[np.int64]) -> Curves:
+    """How often a chain has low, middle and high ranks among all draws, 1 on average: a rank plot's bars as curves.
+
+    values [chain, draw]; x are ranks as shares of all, at bins' middles. Chains that have forgotten where they started
+    are flat but for noise (Vehtari, Gelman, Simpson, Carpenter and Buerkner 2021, section 4.3).
+    """
+    bins = int(np.clip(values.shape[1] // DRAWS_PER_BIN, 2, RANK_BINS))
+    order = np.argsort(values, axis=None, kind="stable")
+    ranks = np.empty(values.size, np.int64)
+    ranks[order] = np.arange(values.size)
+    place = (ranks * bins // values.size).reshape(values.shape)
+    rows = np.arange(len(values))[:, None] * bins
+    counts = np.bincount((rows + place).ravel(), minlength=len(values) * bins).reshape(len(values), bins)
+    shares = counts * (bins / values.shape[1])
+    middles = (np.arange(bins) + 0.5) / bins
+    return Curves(middles, _bands(shares), _lines(shares, values, numbers))
+
+
+def chance_of_ranks(draws: int, bins: int) -> tuple[float, float]:
+    """Within what nine tenths of the heights of `rank_curves` are, for independent draws."""
+    from scipy.special import bdtr
+
+    below = bdtr(np.arange(draws + 1), draws, 1 / bins)  # of counts, the distribution function
+    low, high = np.searchsorted(below, (0.05, 0.95)) * bins / draws
+    return float(low), float(high)
+
+
+def _bands(values: Floats) -> Floats | None:
+    return np.quantile(values, BANDS, axis=0) if len(values) > SEPARATE_CHAINS else None
+
+
+def _lines(shown: Floats, values: Floats, numbers: NDArray[np.int64]) -> tuple[tuple[str, Floats], ...]:
+    return tuple((f"chain {numbers[row]}", shown[row]) for row in single_chains(values))
+
+
+def histogram(values: NDArray[Any], span: tuple[float, float] | None = None) -> tuple[Floats, Floats]:
+    """Edges [bins + 1] and density [bins] of all finite values; `span` is the range, by default theirs."""
+    flat = values.astype(np.float64).ravel()
+    flat = flat[np.isfinite(flat)]
+    if not flat.size:
+        return np.array([0.0, 1.0]), np.zeros(1)
+    low, high = span or (float(flat.min()), float(flat.max()))
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # all alike: a bin has no width otherwise
+        low, high = low - 0.5 * max(abs(low), 1.0), high + 0.5 * max(abs(high), 1.0)
+    density, edges = np.histogram(flat, HISTOGRAM_BINS, (low, high), density=True)
+    return edges, density
+
+
+def most_different(columns: NDArray[Any], marked: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Coefficients by how much marked draws differ from all others, most first.
+
+    columns [draw, coefficient], marked [draw]. By the largest distance between both distributions (Kolmogorov-Smirnov).
+    """
+    order = np.argsort(columns, axis=0, kind="stable")
+    of_marked = np.cumsum(marked[order], axis=0) / marked.sum()
+    of_others = np.cumsum(~marked[order], axis=0) / (~marked).sum()
+    return np.argsort(-np.abs(of_marked - of_others).max(axis=0), kind="stable")
+
+
+def furthest(blocks: Sequence[NDArray[Any]], rows: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Coefficients by how far the means of some chains are from those of the others, furthest first.
+
+    blocks [chain, draw, coefficients] each, rows [chain]. In robust standard deviations of the chains' means.
+    """
+    means = np.concatenate([block.mean(axis=1, dtype=np.float64) for block in blocks], axis=1)
+    low, middle, high = np.quantile(means, (0.25, 0.5, 0.75), axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distance = np.nan_to_num(np.abs(means[rows] - middle).max(axis=0) / (high - low))
+    return np.argsort(-distance, kind="stable")
