@@ -130,7 +130,7 @@ def test_a_bad_run_says_what_is_wrong_and_what_to_do(call: Any, points: list[int
         "Some trajectories diverged: raise target_acceptance",
         "Warmup had not settled",
         "Far from all others at the end of warmup (1): 2",
-        "4 draws diverged",
+        "Draws that diverged: 4",
         "where trajectories that diverged began",
         "Scales from 0.1 (a&lt;b[p1]) to 2 (a&lt;b[p0])",
         "Step size of each chain its own: 0.5 to 4.",

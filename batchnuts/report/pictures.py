@@ -80,18 +80,19 @@ def of_pairs(run: FinishedRun) -> tuple[str, list[Picture]]:
         return "The model has one coefficient, so there is no pair of them.", []
     diverging = run.statistic("diverging").astype(bool)
     chains, draws = diverging.shape
-    flat = np.flatnonzero(diverging)
+    flat, ends = np.flatnonzero(diverging), _ends(run)
     if len(flat) and not diverging.all():
         sample = summaries.thinned(chains * draws, summaries.SAMPLE)
         sample = np.union1d(sample, flat[summaries.thinned(len(flat), summaries.SAMPLE)])
         columns = np.concatenate([block.reshape(chains * draws, -1)[sample] for block in run.blocks], axis=1)
-        chosen = [int(i) for i in summaries.most_different(columns, diverging.ravel()[sample])[:3]]
-        said = f"{len(flat)} draws diverged; shown are the parameters in which these differ most from the others."
+        order = [int(i) for i in summaries.most_different(columns, diverging.ravel()[sample])]
+        known = [i for i in order if ends is None or run.names[i] in ends]  # generated quantities have no ends
+        chosen = (known if len(known) > 1 else order)[:3]
+        said = f"Draws that diverged: {len(flat)}; shown are the parameters in which these differ most from the others."
     else:
         chosen = worst(run, 3)
         said = "Every draw diverged." if len(flat) else "No draw diverged; shown are the parameters of the worst R-hat."
-    ends = _ends(run)
-    if ends is not None and len(flat):
+    if ends is not None and len(flat) and all(run.names[i] in ends for i in chosen):
         said += " Marked: where trajectories that diverged began, and where they did (group divergences)."
     elif len(flat):
         said += " Marked: the draws of trajectories that diverged."
