@@ -28,6 +28,12 @@ Product = Callable[[Array, Array], Array]
 batched function calls itself, not through a helper."""
 
 
+def _shape(x: Array) -> tuple[int, ...]:
+    """It is known when a program is compiled."""
+    shape: Any = ops.static_shape(x)
+    return tuple(shape)
+
+
 class Metric(Protocol):
     """One form of M in H(q, p) = -log pi(q) + p' M^-1 p / 2.
 
@@ -68,7 +74,7 @@ class DiagonalMetric:
 
     def sample_momentum(self, key: Array, inverse_mass: Array, dtype: str) -> Array:
         """See Metric."""
-        return random.normal(key, inverse_mass.shape, dtype) / ops.sqrt(inverse_mass)
+        return random.normal(key, _shape(inverse_mass), dtype) / ops.sqrt(inverse_mass)
 
     def kinetic_energy(self, momentum: Array, inverse_mass: Array) -> Array:
         """See Metric."""
@@ -103,7 +109,7 @@ class _WhiteMomentum:
 
     def sample_momentum(self, key: Array, inverse_mass: Array, dtype: str) -> Array:
         """See Metric."""
-        return random.normal(key, inverse_mass.shape, dtype)
+        return random.normal(key, _shape(inverse_mass), dtype)
 
     def kinetic_energy(self, momentum: Array, inverse_mass: Array) -> Array:
         """See Metric."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from batchnuts.autobatch.ir.program import Primitive, TensorType
-from batchnuts.autobatch.language.pytree import flatten
+from batchnuts.autobatch.language.libraries.types import Typed
+from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES, AbstractResult
 
 StandIns = Mapping[str, Any]
@@ -38,8 +40,12 @@ def trace_with_literals(
 ) -> tuple[AbstractResult, ...]:
     """`trace` with usual values in place of literals, or with zeros where it fails with those.
 
-    A literal may be an index, and zero may be valid where five is not. If both fail, the first failure is raised.
+    A literal may be an index, and zero may be valid where five is not. If both fail, the first failure is raised. What
+    consists of the language's own functions need not be traced, if all of them have rules for types.
     """
+    if function.of_language:
+        with suppress(Exception):  # no rule, or an error of the user's, which the trace will have too
+            return typed(function, arguments, USUAL)
     try:
         return trace(function, arguments, USUAL)
     except Exception:
@@ -50,6 +56,32 @@ def trace_with_literals(
         except Exception:
             pass
         raise
+
+
+def typed(function: Primitive, arguments: tuple[Any, ...], literals: StandIns) -> tuple[AbstractResult, ...]:
+    """The results for arrays that have types only. Raises whatever it may where that is not enough."""
+    types = [leaf for t in arguments for leaf in flatten(t)[0]]
+    given = [stand_in(t, literals) if t.weak else Typed(t.dtype, t.shape, frozenset([i])) for i, t in enumerate(types)]
+    position = {id(array): i for i, array in enumerate(given) if isinstance(array, Typed)}
+    leaves = iter(given)
+    with np.errstate(all="ignore"):
+        results = [
+            flatten(value) for value in function.call(*[map_leaves(lambda _: next(leaves), t) for t in arguments])
+        ]
+    used = {i for i, t in enumerate(types) if t.weak}
+    for flat, _ in results:
+        for leaf in flat:
+            if isinstance(leaf, Typed) and id(leaf) not in position:
+                used |= leaf.reads
+    abstract = []
+    for flat, tree in results:
+        leaf_types = [
+            TensorType(leaf.static_dtype.name, leaf.static_shape) if isinstance(leaf, Typed) else type_of_value(leaf)
+            for leaf in flat
+        ]
+        sources = tuple(position.get(id(leaf)) for leaf in flat)
+        abstract.append(AbstractResult(unflatten(tree, leaf_types), sources, frozenset(used)))
+    return tuple(abstract)
 
 
 def type_of_value(value: Any) -> TensorType:

@@ -170,6 +170,7 @@ class ExpressionBuilder:
             speculable=not count and speculation.is_speculable(node, self.static),
             offset=speculation.offset_of(node) if len(names) == 1 else None,
             rearranges=speculation.rearranges(node, self.static),
+            of_language=speculation.is_of_language(node, self.static),
         )
         held = tuple(self.variable(self.check()) for _ in range(count))
         inputs = tuple(map(self.variable, names))

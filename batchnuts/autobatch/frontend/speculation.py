@@ -84,6 +84,28 @@ def is_speculable(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:
     return True
 
 
+def is_of_language(node: ast.expr, static: Callable[[ast.AST], Any]) -> bool:
+    """Whether the functions that an expression calls are all the language's own, or others of this package, or make
+    structures: none of them asks what kind of array it has been given."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call):
+            replaces = isinstance(part.func, ast.Attribute) and part.func.attr == "_replace"
+            if not replaces and not _is_ours(static(part.func)):
+                return False
+    return True
+
+
+def _is_ours(function: Any) -> bool:
+    if isinstance(function, type):
+        return function in _BUILTINS or function.__bases__ == (tuple,)  # a NamedTuple
+    if function in _BUILTINS:
+        return True
+    module = getattr(function, "__module__", None)
+    return isinstance(module, str) and module.startswith("batchnuts.")
+
+
+_BUILTINS = (bool, int, float, complex, abs, len, max, min, range, tuple, list, dict, zip, enumerate)
+
 _CHOOSING = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.BoolOp)
 """Syntax that may choose between values by values."""
 

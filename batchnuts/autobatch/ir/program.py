@@ -88,11 +88,13 @@ class Primitive:
     """For each part of the expression that could be an op of its own, the variables that it reads."""
     rearranges: bool = field(default=False, compare=False)
     """Which inputs, if any, it passes on unchanged does not depend on their values."""
+    of_language: bool = field(default=False, compare=False)
+    """Whether it calls functions of the language alone, and so can be evaluated with arrays that have types only."""
     shared: tuple[Shared, ...] = field(default=(), compare=False)
     """What it reads besides its inputs: arrays without a lane axis, the same for all lanes."""
 
 
-COPY = Primitive("copy", lambda *values: values)
+COPY = Primitive("copy", lambda *values: values, of_language=True)
 """Parallel copy, from any number of variables to as many."""
 
 

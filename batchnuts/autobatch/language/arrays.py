@@ -15,6 +15,8 @@ import numpy as np
 
 from batchnuts.autobatch.language.libraries.library import Library, TensorLibrary
 from batchnuts.autobatch.language.libraries.numpy import NUMPY
+from batchnuts.autobatch.language.libraries.types import LIBRARY as TYPES
+from batchnuts.autobatch.language.libraries.types import Typed
 
 Array = Any
 """A NumPy array or scalar, a TensorFlow tensor or variable, a JAX array or tracer, or a Python scalar."""
@@ -36,7 +38,7 @@ def _tensor_library_of_type(kind: type) -> TensorLibrary | None:
             from batchnuts.autobatch.language.libraries import jax
 
             return jax.LIBRARY
-    return None
+    return TYPES if issubclass(kind, Typed) else None  # type: ignore[return-value]  # what has no rule raises NotTyped
 
 
 _PLAIN = frozenset({np.ndarray, bool, int, float, complex, *np.sctypeDict.values()})

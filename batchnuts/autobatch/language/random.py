@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.language import operators, ops
-from batchnuts.autobatch.language.arrays import library_of
+from batchnuts.autobatch.language.arrays import is_array, library_of
 from batchnuts.autobatch.language.libraries.library import Library
 
 Array = ops.Array
@@ -88,9 +88,9 @@ def _cipher(library: Library, k0: Any, k1: Any, c0: Any, c1: Any, *, rounds: int
 
 def _key_words(key: Array) -> tuple[Any, Any]:
     """The two words of a key, each of shape [..., 1] to broadcast against a row of counters."""
-    shape = getattr(key, "shape", None)
+    shape = ops.static_shape(key) if is_array(key) else None
     dtype = None if shape is None else ops.dtype_of(key)
-    if shape is None or len(shape) == 0 or shape[-1] != 2 or dtype not in (np.uint32, np.int32):
+    if not shape or shape[-1] != 2 or dtype not in (np.uint32, np.int32):
         raise ValueError(f"a key is a uint32 array of shape [2] made by random.key or random.split, not {key!r}")
     if dtype == np.int32:  # as TensorFlow's functions take their seeds
         key = ops.bitcast(key, "uint32")
