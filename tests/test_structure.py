@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1] / "batchnuts"
 
 WITHIN_AUTOBATCH = (
-    ("errors", "lru_cache", "environment"),
+    ("errors", "lru_cache", "environment", "parsing"),
     ("pfor",),
     ("language",),
     ("ir",),

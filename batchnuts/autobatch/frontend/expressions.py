@@ -33,6 +33,7 @@ from batchnuts.autobatch.language.builtins import python_len, python_max
 from batchnuts.autobatch.language.functions import write
 from batchnuts.autobatch.language.indexing import row
 from batchnuts.autobatch.language.iteration import elements, length
+from batchnuts.autobatch.parsing import parse
 
 UNKNOWN = object()
 """Not known at compile time."""
@@ -174,7 +175,7 @@ def formula(text: str, like: ast.AST, **parts: Any) -> ast.expr:
             part = parts[node.id]
             return ast.Name(part, ast.Load()) if isinstance(part, str) else copy.deepcopy(part)
 
-    return located(Fill().visit(ast.parse(text, mode="eval").body), like)
+    return located(Fill().visit(parse(text, "eval").body), like)
 
 
 def is_literal_integer(node: ast.AST | None) -> bool:

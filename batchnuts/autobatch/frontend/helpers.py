@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction
+from batchnuts.autobatch.parsing import parse
 
 _FOLDERS = (
     *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -189,7 +190,7 @@ def _changed_in(code: types.CodeType) -> frozenset[str]:
     if not by_op and not any(_CHANGING_METHODS & set(c.co_names) for c in codes):
         return frozenset()
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+        tree = parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError):  # a lambda within a line, or no source: all may be changed
         return frozenset(name for c in codes for name in (*c.co_names, *c.co_freevars, *c.co_varnames))
     return frozenset(root for node in ast.walk(tree) if (root := _root_of_change(node)) is not None)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchnuts.autobatch.errors import CompileError, Source, UnsupportedSyntaxError, start_of
+from batchnuts.autobatch.parsing import parse
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,10 @@ def _changed(name: str, filename: str) -> str:
 def _parsed(text: str, first: int) -> ast.stmt:
     """The statement that begins at line `first` of its file."""
     if text[0] in " \t":  # an indented body of something, so that columns and multi-line strings stay as they are
-        block = ast.parse("if True:\n" + text).body[0]
+        block = parse("if True:\n" + text).body[0]
         assert isinstance(block, ast.If)
         ast.increment_lineno(block, first - 2)
         return block.body[0]
-    node = ast.parse(text).body[0]
+    node: ast.stmt = parse(text).body[0]
     ast.increment_lineno(node, first - 1)
     return node

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from batchnuts.autobatch.errors import BatchnutsError
+from batchnuts.autobatch.parsing import parse
 from batchnuts.autobatch.profiling.counts import Count, Line, RunProfile, Runs
 
 JSON_VERSION = 1
@@ -102,7 +103,7 @@ def _lines_to_show(text: list[str], counted: set[int]) -> list[int]:
     """The lines of the innermost functions around the counted ones, whole; where the source is not available, these
     alone."""
     try:
-        tree: ast.AST = ast.parse("".join(text))
+        tree: ast.AST = parse("".join(text))
     except SyntaxError:  # a notebook's cell magic, say
         return sorted(counted)
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]

@@ -16,6 +16,7 @@ from batchnuts.autobatch.ir.printer import Variants, same_function, show_braced
 from batchnuts.autobatch.ir.program import COPY, Primitive, PrimOp, Program, is_check
 from batchnuts.autobatch.language.functions import PrimitiveFunction, in_one_lane_code
 from batchnuts.autobatch.language.operators import Checks
+from batchnuts.autobatch.parsing import parse
 from batchnuts.autobatch.text.tokens import TEXT, Line, Token
 
 
@@ -106,7 +107,7 @@ def _compiled(
     """
     outputs = len(vars_out)
     try:
-        node = ast.parse(token.value.strip(), mode="eval").body
+        node = parse(token.value.strip(), "eval").body
     except SyntaxError as error:
         line.fail(token.column, f"{token} is no Python expression ({error.msg}), so it cannot be compiled")
     names = tuple(variable.rpartition(".")[2] for variable in vars_in)
