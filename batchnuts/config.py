@@ -13,8 +13,8 @@ from typing import Any, get_args
 from pydantic import Field
 
 from batchnuts.bridges.registry import BRIDGES, Bridge
+from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.models import REGISTRY, ModelOptions, build
 from batchnuts.settings.schema import Settings, expected, fields_of, nearest, shown
@@ -122,8 +122,13 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
         parts[name] = check_section(name, content.get(name), schema, origin, problems, _ELSEWHERE)
     if not problems:
         # the dimension of a position is known exactly only once the model is made; the run checks again
-        numbers = getattr(parts["model"], "dimension", None) or 1
-        too_large = memory_problem(parts["sampler"], numbers, getattr(parts["model"], "dtype", "float32"))
+        numbers, dtype = getattr(parts["model"], "dimension", None) or 1, getattr(parts["model"], "dtype", "float32")
+        too_large = memory_problem(
+            parts["sampler"],
+            parts["execution"],
+            Size.at_least(numbers, dtype),
+            divergences=parts["output"].divergences,
+        )
         if too_large:
             problems.append(f"{origin('sampler.draws')}{too_large}")
     if problems:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from batchnuts.config import RunConfig
     from batchnuts.mcmc.diagnostics import Diagnostics
+    from batchnuts.mcmc.forecast import Forecast
+    from batchnuts.mcmc.model import Model
 
 
 def program() -> None:
@@ -124,7 +126,9 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--force", action="store_true", help="replace the output file if it exists")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the resolved config as YAML, check a model of your own, and stop"
+        "--dry-run",
+        action="store_true",
+        help="print the resolved config as YAML and a forecast of memory and disk, check a model of your own, and stop",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress and no summary; print only the file's path")
     parser.add_argument("--version", action="version", version=f"batchnuts {__version__}")
@@ -134,13 +138,20 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
 def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, quiet: bool) -> int:
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
-    from batchnuts.mcmc.output import file_size, to_datasets
+    from batchnuts.mcmc.forecast import available_memory, short_bytes
+    from batchnuts.mcmc.output import to_datasets
     from batchnuts.mcmc.saving import check_space
     from batchnuts.progress import ProgressView, SafeConsole
 
     import_first(config)
     model = build_model(config.model)
-    check_space(target, file_size(model, config.sampler))
+    expected = _forecast(config, model)
+    check_space(target, expected.file)
+    if expected.peak > (free := available_memory()):
+        say(
+            f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
+            "available now. End other programs, or lower sampler.draws."
+        )
     from batchnuts.mcmc.sampling import run_chains
 
     stop.check()  # an import may have swallowed what the signal raised
@@ -208,19 +219,44 @@ def _write_page(
 
 
 def _dry_run(config: RunConfig) -> int:
-    """Print the resolved config; check a model of the user's own, and say on stderr what was found."""
+    """Print the resolved config; on stderr the memory and disk that the run takes, and the check of a user's model."""
     from batchnuts.config import build_model, is_users_own
+    from batchnuts.mcmc.engine import likely_backend
+    from batchnuts.mcmc.forecast import Size, memory_problem
 
     sys.stdout.write(config.to_yaml())
     sys.stdout.flush()
-    if not is_users_own(config.model):
-        return 0
-    from batchnuts.first_imports import import_first
+    own, fits = is_users_own(config.model), True
+    if own:
+        from batchnuts.first_imports import import_first
 
-    import_first(config)
-    found = build_model(config.model).check(config.sampler.seed)
-    say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
-    return 0 if found.ok else 1
+        import_first(config)
+    model = build_model(config.model)
+    if own:
+        found = model.check(config.sampler.seed)
+        fits = found.ok
+        say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
+    say(f"forecast of this run:\n{_forecast(config, model)}")
+    backend = likely_backend(model, config.execution)
+    ends = config.output.divergences
+    problem = memory_problem(config.sampler, config.execution, Size.of(model), divergences=ends, backend=backend)
+    if problem is not None:
+        say(f"it does not fit into memory.\n{problem}.")
+    return 0 if fits and problem is None else 1
+
+
+def _forecast(config: RunConfig, model: Model) -> Forecast:
+    from batchnuts.mcmc.engine import likely_backend
+    from batchnuts.mcmc.forecast import Size, forecast
+
+    return forecast(
+        config.sampler,
+        config.execution,
+        Size.of(model),
+        divergences=config.output.divergences,
+        unconstrained=config.output.unconstrained,
+        backend=likely_backend(model, config.execution),
+    )
 
 
 @contextmanager

@@ -181,7 +181,7 @@ BAD += [
     (
         "",
         ("sampler.chains=10000000", "sampler.draws=1000000000"),
-        "sampler.draws=1000000000: chains x draws: 10000000 x",
+        "sampler.draws=1000000000: sampler.chains x sampler.draws: 10000000 x",
     ),
     ("", ("model={name: logistic_regression, rows: 1000000000, columns: 10000000}",), "do not fit into this machine's"),
     (

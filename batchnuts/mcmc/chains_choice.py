@@ -19,8 +19,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from batchnuts.mcmc.required_memory import memory_problem
-from batchnuts.mcmc.settings import SamplerSettings
+from batchnuts.mcmc.forecast import Size, memory_problem
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.stopping_rule import WORDS, StoppingRule
 from batchnuts.mcmc.superchains import count_superchains
 from batchnuts.mcmc.until import Until
@@ -71,7 +71,13 @@ def with_chains(sampler: SamplerSettings, chains: int) -> SamplerSettings:
 
 
 def possible_chains(
-    sampler: SamplerSettings, cores: int, dimension: int, dtype: str, *, starts: int = 1, divergences: bool = False
+    sampler: SamplerSettings,
+    execution: ExecutionSettings,
+    size: Size,
+    cores: int,
+    *,
+    starts: int = 1,
+    divergences: bool = False,
 ) -> tuple[int, ...]:
     """The numbers that are chosen from: powers of two that the other settings and the machine's memory allow.
 
@@ -84,7 +90,7 @@ def possible_chains(
         settings = with_chains(sampler, chains)
         if starts > count_superchains(settings):
             continue
-        problem = memory_problem(settings, dimension, dtype, divergences)
+        problem = memory_problem(settings, execution, size, divergences=divergences)
         if problem is None:
             numbers.append(chains)
         elif not numbers:

@@ -7,6 +7,7 @@ from batchnuts.mcmc.chains_choice import ChainsChoice, choose_chains, possible_c
 from batchnuts.mcmc.engine import choose_engine
 from batchnuts.mcmc.execution.chunk_plan import is_compiled
 from batchnuts.mcmc.execution.gradient_times import time_gradients
+from batchnuts.mcmc.forecast import Size
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.initialization import count_starts, make_proposals, positions_to_check
 from batchnuts.mcmc.model import Model
@@ -28,9 +29,9 @@ def chains_for(
     cores = execution.shards or processors()
     numbers = possible_chains(
         sampler,
+        execution,
+        Size.of(model),
         cores,
-        model.dimension,
-        model.dtype,
         starts=count_starts(model, sampler.init),
         divergences=divergences,
     )

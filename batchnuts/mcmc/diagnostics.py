@@ -28,6 +28,9 @@ COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_t
 _SLICE_VALUES = 2_000_000
 """Values in one slice of coefficients (16 MB in float64), of which several copies are made."""
 
+AT_ONCE = min(2, os.cpu_count() or 1)
+"""Slices: each takes several times its own memory, and sorting is bound by memory bandwidth."""
+
 
 Blocks = NDArray[Any] | Sequence[NDArray[Any]]
 """Draws [chains, draws, coefficients], whole or in parts of some coefficients each."""
@@ -247,14 +250,18 @@ def _in_slices(
     chains, draws, _ = blocks[0].shape
     count = sum(block.shape[2] for block in blocks)
     columns = {name: np.full(count, np.nan) for name in names}
-    width = max(1, min(_SLICE_VALUES // (chains * draws), -(-count // (os.cpu_count() or 1))))
+    width = slice_width(chains, draws, count)
     slices = [slice(start, min(start + width, count)) for start in range(0, count, width)]
-    # Two at a time at most: a slice takes several times its own memory, and sorting is bound by memory bandwidth.
-    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         for part, result in zip(slices, pool.map(lambda part: statistics(_taken(blocks, part)), slices), strict=True):
             for name, values in result.items():
                 columns[name][part] = values
     return columns
+
+
+def slice_width(chains: int, draws: int, count: int) -> int:
+    """Coefficients of a slice, of `count` in all."""
+    return max(1, min(_SLICE_VALUES // (chains * draws), -(-count // (os.cpu_count() or 1))))
 
 
 def _taken(blocks: Sequence[NDArray[Any]], part: slice) -> NDArray[Any]:

@@ -59,6 +59,18 @@ def default_engine(model: Model, position: NDArray[Any] | None = None) -> Engine
     return Engine("tensorflow", "because JAX is not installed")
 
 
+def likely_backend(model: Model, execution: ExecutionSettings) -> str:
+    """The backend that a run will take, as far as that is known without trying the density."""
+    if execution.backend != "auto":
+        return execution.backend
+    if model.library is not None:
+        return model.library
+    loaded = [name for name in LIBRARIES if name in sys.modules]
+    if len(loaded) == 1:
+        return loaded[0]
+    return "jax" if has_jax() and execution.mode != "graph" else "tensorflow"
+
+
 def choose_engine(
     model: Model, execution: ExecutionSettings, position: NDArray[Any]
 ) -> tuple[Engine, ExecutionSettings]:

@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 
 import batchnuts
 from batchnuts.mcmc.diagnostics import rounding_of
-from batchnuts.mcmc.draws import Draws, draw_bytes
+from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.model import DATA_GROUPS, Data, Model, ModelError
 from batchnuts.mcmc.quantities import PRIOR_DRAWS, Arrays, Quantities, has_quantities
-from batchnuts.mcmc.saving import OVERHEAD
-from batchnuts.mcmc.settings import SamplerSettings
 from batchnuts.mcmc.superchains import count_superchains
 from batchnuts.mcmc.tuning import tuning_of
 from batchnuts.stopping import say
@@ -93,11 +91,6 @@ def _adaptation(draws: Draws, model: Model, attributes: Attributes) -> xarray.Da
         coords={"chain": draws.chains, "coefficient": model.free_names()},
         attrs={**attributes, **own},
     )
-
-
-def file_size(model: Model, sampler: SamplerSettings) -> int:
-    """Bytes that the draws of a run take on the disk, about: at least those of its arrays, without `divergences`."""
-    return OVERHEAD + sampler.fewest_chains * sampler.draws * draw_bytes(model.size, model.dtype)
 
 
 def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:

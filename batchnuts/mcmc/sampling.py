@@ -14,13 +14,13 @@ from batchnuts.mcmc.chains_choice import with_chains
 from batchnuts.mcmc.chains_for import chains_for
 from batchnuts.mcmc.check_points import check_points_of
 from batchnuts.mcmc.draws import Draws, Progress
-from batchnuts.mcmc.engine import choose_engine
+from batchnuts.mcmc.engine import choose_engine, likely_backend
 from batchnuts.mcmc.execution.program_cache import borrow, give_back
 from batchnuts.mcmc.execution.runner import Runner
+from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.quantities import check_quantities
-from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.run import ProgressCallback, Run, Spent
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.starts import check_at_starts
@@ -98,7 +98,8 @@ def run_chains(
     give what was drawn so far, with `interrupted` set. Any other error after the first draw is raised with the draws in
     its attribute `draws_so_far`. The model is checked first. divergences: whether to keep `start` and `last_position`.
     """
-    if too_large := memory_problem(sampler, model.dimension, model.dtype, divergences):
+    size, backend = Size.of(model), likely_backend(model, execution)
+    if too_large := memory_problem(sampler, execution, size, divergences=divergences, backend=backend):
         raise SettingsError(f"{too_large}.")
     tuning = read_tuning(model, sampler)
     with keeping(execution.cache):

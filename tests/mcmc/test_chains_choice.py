@@ -11,6 +11,7 @@ from batchnuts import Model, sample_chains
 from batchnuts.mcmc import chains_for
 from batchnuts.mcmc.chains_choice import choose_chains, draws_together, possible_chains
 from batchnuts.mcmc.execution.gradient_times import GradientTimes, time_gradients
+from batchnuts.mcmc.forecast import Size
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
@@ -24,12 +25,19 @@ COSTLY = GradientTimes((1, 128), (0.1, 12.8), costly=True)
 EXECUTION = ExecutionSettings.model_validate({"backend": "jax"})
 
 
+def of(dimension: int) -> Size:
+    return Size.at_least(dimension, "float32")
+
+
+TEN = of(10)
+
+
 def sampler(draws: int = 100_000, warmup: Any = "auto", **until: Any) -> SamplerSettings:
     return split_settings({"chains": "auto", "draws": draws, "warmup": warmup, "until": until})[0]
 
 
 def chosen(times: GradientTimes, settings: SamplerSettings, cores: int = 2) -> int:
-    numbers = possible_chains(settings, cores, 10, "float32")
+    numbers = possible_chains(settings, EXECUTION, TEN, cores)
     seconds = {chains: times.of_all_chains(chains, 10, EXECUTION, cores) for chains in numbers}
     return choose_chains(settings, seconds, cores).chains
 
@@ -96,15 +104,17 @@ def test_the_reason_names_what_is_asked_and_the_neighbours() -> None:
 
 def test_numbers_fit_the_other_settings() -> None:
     asked = sampler(ess_bulk=400.0)
-    assert possible_chains(asked, 1, 10, "float32")[0] == 4
-    assert possible_chains(asked, 6, 10, "float32")[0] == 8
-    assert possible_chains(asked.model_copy(update={"superchains": 20}), 2, 10, "float32")[0] == 32
-    assert possible_chains(asked, 2, 10, "float32", starts=20) == (32,), "with 64 chains there are 16 superchains"
-    assert len(possible_chains(asked, 2, 1000, "float32")) < len(possible_chains(asked, 2, 10, "float32")), "memory"
+    assert possible_chains(asked, EXECUTION, TEN, 1)[0] == 4
+    assert possible_chains(asked, EXECUTION, TEN, 6)[0] == 8
+    assert possible_chains(asked.model_copy(update={"superchains": 20}), EXECUTION, TEN, 2)[0] == 32
+    assert possible_chains(asked, EXECUTION, TEN, 2, starts=20) == (32,), "with 64 chains there are 16 superchains"
+    assert len(possible_chains(asked, EXECUTION, of(1000), 2)) < len(possible_chains(asked, EXECUTION, TEN, 2)), (
+        "memory"
+    )
     with pytest.raises(SettingsError, match="found 50 starts, which no number of chains up to 4096 has"):
-        possible_chains(asked, 2, 10, "float32", starts=50)
-    with pytest.raises(SettingsError, match=r"chains x draws: 4 x 10{8} draws"):
-        possible_chains(sampler(draws=10**8, ess_bulk=400.0), 1, 10**6, "float32")
+        possible_chains(asked, EXECUTION, TEN, 2, starts=50)
+    with pytest.raises(SettingsError, match=r"chains x sampler.draws: 4 x 10{8} draws"):
+        possible_chains(sampler(draws=10**8, ess_bulk=400.0), EXECUTION, of(10**6), 1)
 
 
 def test_times_between_and_beyond_the_measured_widths() -> None:

@@ -16,7 +16,6 @@ from batchnuts.mcmc.hamiltonian import keeps_going
 from batchnuts.mcmc.metric import DIAGONAL, DenseMetric, LowRankMetric, Metric, make_metric
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.nuts import NutsOptions, Transition, make_nuts
-from batchnuts.mcmc.required_memory import memory_problem
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.step_size import make_first_step_size
@@ -149,13 +148,6 @@ def test_parameters_are_those_of_the_metric() -> None:
     narrow = LowRankMetric(2, 1, "float32")
     with pytest.raises(ValueError, match="shape"):
         narrow.set(parameters_of(covariance))
-
-
-def test_a_matrix_that_cannot_fit_is_refused() -> None:
-    assert memory_problem(SamplerSettings(metric="low_rank", chains=1, draws=1), 10**6, "float32") is None
-    problem = memory_problem(SamplerSettings(metric="dense", chains=1, draws=1), 10**6, "float32")
-    assert problem is not None
-    assert problem.startswith("metric: a dense metric of 1000000 coordinates takes 6.4e+04 GB")
 
 
 @pytest.mark.parametrize("kind", ["dense", "low_rank"])

@@ -71,14 +71,14 @@ def moments_of(position: NDArray[Any], log_density: NDArray[Any], done: NDArray[
     # about the first draw of each chain, so that squares lose no digits; rows that a chain has not drawn weigh nothing
     with np.errstate(invalid="ignore", over="ignore"):
         columns = []
-        for start in range(0, position.shape[2], _BLOCK):
-            columns.append(_mean_and_variance(position[:, :, start : start + _BLOCK], weight))
+        for start in range(0, position.shape[2], BLOCK):
+            columns.append(_mean_and_variance(position[:, :, start : start + BLOCK], weight))
         columns.insert(0, _mean_and_variance(log_density[:, :, None], weight))
     mean, variance = (np.concatenate(parts, axis=1) for parts in zip(*columns, strict=True))
     return Moments(mean, variance, count.astype(np.int64))
 
 
-_BLOCK = 64
+BLOCK = 64
 """Columns at a time."""
 
 

@@ -1,0 +1,300 @@
+"""The peak memory of a run and the size of its file, computed from settings before anything is compiled.
+
+A run's memory is the process with its libraries, what stays (the draws), and the largest of what is needed for a while:
+chains in their machines, sums over draws, a variable on its way to the disk, the diagnostics of some coefficients.
+Constants of processes and of the machine were measured (docs/results/forecast.md); all else follows from shapes.
+Log-likelihoods and predictions count as one number for each observation, generated quantities where the model names
+their axes. Not included, because their sizes are known only when a model's functions are traced: other generated
+quantities, the temporary arrays of a density, and the group `divergences` of the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from batchnuts.autobatch.machine import processors
+from batchnuts.mcmc.diagnostics import AT_ONCE, slice_width
+from batchnuts.mcmc.draws import draw_bytes
+from batchnuts.mcmc.execution.attempt import ROOM
+from batchnuts.mcmc.execution.chunk_plan import ALONE, MAX_WIDTH, buffer_rows, divide
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.saving import OVERHEAD
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.warmup.moments import BLOCK
+from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
+
+LIBRARIES = {"jax": 490_000_000, "tensorflow": 1_040_000_000, "numpy": 150_000_000}
+"""Bytes of a process that has imported the library of a backend and compiled a run of a small model."""
+
+LIBRARIES_OF_OUTPUT = 105_000_000
+"""Of xarray and h5netcdf with pandas, SciPy's transforms, and rich."""
+
+VECTORS, VECTORS_OF_FRAME = {"nuts": 27, "walnuts": 34}, 5
+"""Vectors of the position's size that a chain has in the machine, besides those of each frame of its stack."""
+
+VECTORS_OF_DENSE = 12
+"""More of them with a dense metric."""
+
+COPIES_OF_SLICE = 16
+"""Of its values in float64, that the diagnostics of a slice of coefficients make at the same time."""
+
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Of containers and jobs, under Linux."""
+
+_MATRICES = 8
+"""In float64, that an estimate of a dense metric makes."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a forecast depends on besides settings: the numbers of one draw.
+
+    dimension: of a position. values: elements of all variables. generated: of what is generated. transformed: of
+    variables with a support, which are computed from a position. of_data: elements of log-likelihoods and predictions.
+    largest: elements of the largest variable.
+    """
+
+    dimension: int
+    dtype: str
+    values: int
+    generated: int = 0
+    transformed: int = 0
+    of_data: int = 0
+    largest: int = 1
+
+    @classmethod
+    def of(cls, model: Model) -> Size:
+        """That of a model."""
+        variables, observed = model.variables, model.observed_data
+        observations = sum(int(np.size(array)) for _, array in observed.values())
+        lengths = {name: len(labels) for name, labels in model.labels().items()}
+        known = {*observed, *model.constant_data, *model.ground_truth, *(variable.name for variable in variables)}
+        generated = [dims for name, dims in model.dims.items() if name not in known and set(dims) <= lengths.keys()]
+        return cls(
+            model.dimension,
+            model.dtype,
+            model.size if model.reports_variables else 0,
+            sum(math.prod(lengths[dim] for dim in dims) for dims in generated) if model.generated is not None else 0,
+            sum(variable.size for variable in variables if not variable.is_real and model.reports_variables),
+            observations * sum(function is not None for function in (model.log_likelihood, model.predictive)),
+            max(variable.size for variable in variables),
+        )
+
+    @classmethod
+    def at_least(cls, dimension: int, dtype: str) -> Size:
+        """Where nothing but the dimension is known."""
+        return cls(dimension, dtype, dimension)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The parts of a run's peak memory, and its file, all in bytes."""
+
+    libraries: int
+    """The process before it makes draws, and what it imports to write and judge them."""
+    records: int
+    """Draws and statistics, to the end."""
+    values: int
+    """What is computed from the draws: variables with a support, generated quantities, log-likelihoods, predictions."""
+    sampling: int
+    """While chains run: their state in the machine, records of a warmup window, copies of draws at check points."""
+    metric: int
+    """While the metric is estimated."""
+    moments: int
+    """While means and variances are summed."""
+    writing: int
+    """While a variable goes to the disk."""
+    diagnostics: int
+    """While the summary is computed."""
+    file: int
+    """On the disk."""
+
+    @property
+    def least(self) -> int:
+        """Bytes of memory that draws take in any case, however few coefficients are looked at together."""
+        return self.libraries + self.records + self.values
+
+    @property
+    def stages(self) -> dict[str, int]:
+        """Bytes that are needed for a while, besides what stays, by what needs them; one at a time."""
+        return {
+            "chains in the machine": self.sampling,
+            "estimates of the metric": self.metric,
+            "means and variances of draws": self.moments,
+            "writing the file": self.writing,
+            "diagnostics": self.diagnostics,
+        }
+
+    @property
+    def peak(self) -> int:
+        """Bytes of memory at most, at one time."""
+        return self.least + max(self.stages.values())
+
+    def __str__(self) -> str:
+        stage, most = max(self.stages.items(), key=lambda item: item[1])
+        values = f", values computed from them {short_bytes(self.values)}" if self.values else ""
+        return (
+            f"memory: about {short_bytes(self.peak)} (libraries and compiled programs {short_bytes(self.libraries)}, "
+            f"draws {short_bytes(self.records)}{values}, at most at a time: {stage} {short_bytes(most)})\n"
+            f"disk: about {short_bytes(self.file)}"
+        )
+
+
+def forecast(
+    sampler: SamplerSettings,
+    execution: ExecutionSettings,
+    size: Size,
+    *,
+    divergences: bool = False,
+    unconstrained: bool = False,
+    backend: str = "jax",
+) -> Forecast:
+    """The forecast of a run with its summary. Where the number of chains is chosen, that of the smallest one.
+
+    divergences, unconstrained: of `output`. backend: the one that will run it.
+    """
+    chains, draws, item = sampler.fewest_chains, sampler.draws, np.dtype(size.dtype).itemsize
+    one = draw_bytes(size.dimension, size.dtype, divergences)
+    window = _longest_window(sampler, chains)
+    records, samples = chains * draws * one, chains * draws
+    checks = 0
+    if sampler.until is not None:  # what it looks at in float64, and blocks of records (storage/memory.py) joined
+        checks = samples * size.values * 8 + (records if draws > ROOM else 0)
+    block = 2 * 8 * min(BLOCK, size.dimension)  # float64, and less the first draw
+    computed = size.generated + size.of_data
+    values = samples * (size.transformed + computed) * item
+    on_disk = size.values + computed + (size.dimension if unconstrained else 0)
+    slice_values = samples * slice_width(chains, draws, max(1, size.values + size.generated))
+    return Forecast(
+        libraries=LIBRARIES[backend] + LIBRARIES_OF_OUTPUT,
+        records=records,
+        values=values,
+        sampling=_machine_bytes(sampler, execution, size, one, window) + max(checks, window * chains * one),
+        metric=_MATRICES * 8 * size.dimension**2 if sampler.metric == "dense" else 0,
+        moments=block * samples,
+        writing=samples * size.largest * item,
+        diagnostics=AT_ONCE * COPIES_OF_SLICE * 8 * slice_values,
+        file=OVERHEAD + samples * draw_bytes(on_disk, size.dtype),
+    )
+
+
+def _longest_window(sampler: SamplerSettings, chains: int) -> int:
+    """Transitions."""
+    warmup = sampler.warmup
+    if warmup.transitions == "auto":
+        windows = (*automatic_windows(chains, warmup.maximum), settling_window(chains))
+    else:
+        windows = fixed_windows(warmup.transitions)
+    return max((window.transitions for window in windows), default=0)
+
+
+def _machine_bytes(sampler: SamplerSettings, execution: ExecutionSettings, size: Size, record: int, window: int) -> int:
+    """Of the states of all chunks, and for each thread the one that its machine makes and a copy on the host."""
+    chains, divergences = sampler.fewest_chains, record > draw_bytes(size.dimension, size.dtype)
+    rows = buffer_rows(max(sampler.draws, window), chains, size.dimension, size.dtype, execution, divergences)
+    frames = max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0) + 1
+    vectors = VECTORS[sampler.transition] + VECTORS_OF_FRAME * (execution.max_stack_depth or frames)
+    vectors += VECTORS_OF_DENSE if sampler.metric == "dense" else 0
+    lane = rows * record + vectors * size.dimension * np.dtype(size.dtype).itemsize
+    chunking = divide(chains, execution, MAX_WIDTH, processors(), ALONE)
+    return lane * chunking.lanes * (chunking.chunks + 2 * chunking.shards)
+
+
+def memory_problem(
+    sampler: SamplerSettings,
+    execution: ExecutionSettings,
+    size: Size,
+    *,
+    divergences: bool = False,
+    backend: str = "jax",
+) -> str | None:
+    """Why a run does not fit into this machine's memory, with the settings that help most; None if it does.
+
+    Memory is reserved only when it is written to, so the system would kill such a run midway, with all its draws. What
+    other programs use now does not count: they may end before. With `sampler.until` draws alone count, since sampling
+    may end long before its last draw.
+    """
+
+    there = machine_memory()
+
+    def of(sampler: SamplerSettings, size: Size = size, divergences: bool = divergences) -> Forecast:
+        return forecast(sampler, execution, size, divergences=divergences, backend=backend)
+
+    def needs(found: Forecast) -> int:
+        return found.peak if sampler.until is None else max(found.least, found.metric)
+
+    def fits(*changed: Any, **others: Any) -> bool:
+        return needs(of(*changed, **others)) <= there
+
+    found = of(sampler)
+    if needs(found) <= there:
+        return None
+    has = f"this machine has {short_bytes(there)}"
+    if found.metric > max(there, found.records):
+        return (
+            f"sampler.metric: a dense metric of {size.dimension} coordinates takes {short_bytes(found.metric)} to "
+            f"estimate, and {has}; write sampler.metric: low_rank"
+        )
+    draws = _most(lambda n: fits(sampler.model_copy(update={"draws": n})), sampler.draws)
+    chains = 0
+    if sampler.chains != "auto":
+        chains = _most(lambda n: fits(sampler.model_copy(update={"chains": n})), sampler.fewest_chains)
+    remedies = []
+    if divergences and fits(sampler, divergences=False):
+        remedies.append("set output.divergences: false")
+    if size.dtype == "float64" and fits(sampler, replace(size, dtype="float32")):
+        remedies.append("take float32 in the model")
+    if draws:
+        remedies.append(f"set sampler.draws to at most {draws}")
+    if chains:
+        remedies.append(f"set sampler.chains to at most {chains}")
+    if sampler.until is None and draws:
+        remedies.append(f"end with sampler.until as soon as enough is known, of at most {draws} draws")
+    return (
+        f"sampler.chains x sampler.draws: {sampler.fewest_chains} x {sampler.draws} draws of {size.dimension} numbers "
+        f"or more take about {short_bytes(needs(found))} of memory ({short_bytes(found.records)} for draws), and "
+        f"{has}; {', or '.join(remedies) or 'take a smaller model, or a larger machine'}"
+    )
+
+
+def _most(fits: Callable[[int], bool], bound: int) -> int:
+    """The largest number below the bound that fits, to two digits; 0 if none does."""
+    low, high = 0, bound
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    digit: int = 10 ** max(len(str(low)) - 2, 0)
+    return low // digit * digit
+
+
+def machine_memory() -> int:
+    """Bytes: the machine's, or what its container may use."""
+    smallest = int(psutil.virtual_memory().total)
+    for name in _LIMITS:
+        try:
+            smallest = min(smallest, int(Path(name).read_text()))
+        except (OSError, ValueError):  # there is none, or it says "max"
+            continue
+    return smallest
+
+
+def available_memory() -> int:
+    """Bytes that are free now, or can be freed at once, of `machine_memory`."""
+    available = int(psutil.virtual_memory().available)
+    return min(available, machine_memory())
+
+
+def short_bytes(count: float) -> str:
+    """In words: `1.2 GB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

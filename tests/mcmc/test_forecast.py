@@ -1,0 +1,157 @@
+"""The forecast of memory and disk: its parts on known sizes, refusals with their remedies, and runs as they were."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchnuts import Model, sample_chains
+from batchnuts.autobatch import ops
+from batchnuts.mcmc import forecast as module
+from batchnuts.mcmc.diagnostics import AT_ONCE
+from batchnuts.mcmc.draws import draw_bytes
+from batchnuts.mcmc.forecast import COPIES_OF_SLICE, Forecast, Size, forecast, memory_problem
+from batchnuts.mcmc.saving import OVERHEAD
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.settings.schema import SettingsError
+
+EXECUTION = ExecutionSettings.model_validate({"shards": 2})
+
+
+def sampler(**settings: Any) -> SamplerSettings:
+    return split_settings({"chains": 256, "warmup": 50, "draws": 1000, **settings})[0]
+
+
+def of(size: Size, divergences: bool = False, **settings: Any) -> Forecast:
+    return forecast(sampler(**settings), EXECUTION, size, divergences=divergences)
+
+
+def problem(size: Size, divergences: bool = False, **settings: Any) -> str:
+    found = memory_problem(sampler(**settings), EXECUTION, size, divergences=divergences)
+    assert found is not None
+    return found
+
+
+FIFTY = Size(50, "float32", values=50, largest=50)
+
+
+def test_parts_on_known_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "slice_width", lambda chains, draws, count: 3)
+    found, samples = of(FIFTY), 256 * 1000
+    assert found.records == samples * (4 * 50 + 6 * 4 + 14)
+    assert found.values == 0
+    assert found.metric == 0
+    assert found.moments == samples * 16 * 50, "twice in float64"
+    assert found.writing == samples * 50 * 4
+    assert found.diagnostics == AT_ONCE * COPIES_OF_SLICE * 8 * 3 * samples
+    assert found.file - found.records == OVERHEAD
+    assert found.peak == found.libraries + found.records + max(found.stages.values())
+    assert of(Size(10, "float64", values=12, transformed=4)).values == samples * 4 * 8
+    assert of(FIFTY, divergences=True).records - found.records == samples * 50 * 4
+    assert of(FIFTY, metric="dense").metric == 8 * 8 * 50**2
+    assert forecast(sampler(), EXECUTION, FIFTY, backend="tensorflow").libraries > found.libraries
+
+
+def test_what_grows_with_draws_chains_and_dimension() -> None:
+    small, more = of(FIFTY, draws=4000), of(FIFTY, draws=8000)
+    for part in ("records", "moments", "writing"):
+        assert getattr(more, part) == 2 * getattr(small, part)
+    assert more.sampling == small.sampling, "buffers have a bound"
+    assert of(FIFTY, chains=512).sampling > 1.5 * of(FIFTY, chains=256).sampling
+    assert of(Size.at_least(10_000, "float32"), max_tree_depth=10).sampling > 9e8, "stacks"
+    assert of(FIFTY, until={"ess_bulk": 400}).sampling - of(FIFTY).sampling > of(FIFTY).records
+
+
+MANY = Size(1000, "float32", values=1000, largest=1000)
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "gigabytes", "remedy"),
+    [
+        (MANY, {"chains": 1000, "draws": 2000}, 12, "set sampler.draws to at most 1400"),
+        (MANY, {"chains": 1000, "draws": 2000}, 12, "sampler.chains to at most 700"),
+        (MANY, {"chains": 1000, "draws": 2000}, 12, "end with sampler.until as soon as enough is known"),
+        (MANY, {"chains": 1000, "draws": 2000, "divergences": True}, 17, "set output.divergences: false"),
+        (
+            Size(1000, "float64", values=1000, largest=1000),
+            {"chains": 1000, "draws": 2000},
+            17,
+            "take float32 in the model",
+        ),
+        (Size.at_least(30_000, "float32"), {"chains": 1, "draws": 1, "metric": "dense"}, 8, "sampler.metric: low_rank"),
+        (MANY, {"chains": 4000, "draws": 2000, "until": {"ess_bulk": 400}}, 8, "set sampler.draws to at most"),
+    ],
+)
+def test_a_refusal_names_the_remedy(
+    size: Size, settings: dict[str, Any], gigabytes: int, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "machine_memory", lambda: gigabytes * 10**9)
+    said = problem(size, **settings)
+    assert said.startswith("sampler.")
+    assert remedy in said
+    assert f"this machine has {gigabytes} GB" in said
+
+
+def test_what_is_advised_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "machine_memory", lambda: 12 * 10**9)
+    draws = int(problem(MANY, chains=1000, draws=2000).partition("sampler.draws to at most ")[2].partition(",")[0])
+    assert memory_problem(sampler(chains=1000, draws=draws), EXECUTION, MANY) is None
+    assert memory_problem(sampler(chains=1000, draws=2 * draws), EXECUTION, MANY) is not None
+
+
+def test_a_run_until_enough_is_known_is_refused_only_for_its_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "machine_memory", lambda: 10**10)
+    assert of(MANY, chains=1000, draws=2000, until={"ess_bulk": 400}).peak > 10**10
+    assert memory_problem(sampler(chains=1000, draws=2000, until={"ess_bulk": 400}), EXECUTION, MANY) is None
+
+
+def test_from_python_it_is_refused_before_the_model_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def density(q: Any) -> Any:
+        traced.append(q)
+        return -0.5 * ops.sum(q * q)
+
+    traced: list[Any] = []
+    monkeypatch.setattr(module, "machine_memory", lambda: 10**9)
+    with pytest.raises(SettingsError, match=r"set sampler\.draws to at most"):
+        sample_chains(Model.from_function(density, dimension=100), chains=256, draws=10_000, progress=False)
+    assert not traced
+
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = """
+import resource, sys
+from batchnuts.config import build_model, load_config
+from batchnuts.mcmc.forecast import Size, forecast
+from batchnuts.sample import main
+arguments = sys.argv[1:]
+config = load_config(arguments[0], arguments[1:])
+expected = forecast(config.sampler, config.execution, Size.of(build_model(config.model)))
+assert main(["--config", *arguments]) == 0
+print(expected.peak, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, expected.file)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draws", [200, 1000])
+def test_runs_take_what_was_forecast(draws: int, tmp_path: Path) -> None:
+    arguments = ["correlated_gaussian.yaml", "model.dimension=50", "sampler.warmup=50", f"sampler.draws={draws}"]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments, "output.path=a.nc", "execution.cache=null"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    peak, measured, file = map(int, done.stdout.splitlines()[-1].split())
+    assert 0.8 * measured < peak < 1.2 * measured
+    size = (tmp_path / "a.nc").stat().st_size
+    assert 0.8 * size < file < 1.2 * size
+    assert size > 256 * draws * draw_bytes(50, "float32")
