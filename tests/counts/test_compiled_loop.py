@@ -122,7 +122,7 @@ def test_the_graph_is_small() -> None:
 
 
 def test_primitives_are_looked_at_in_bare_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For types and for costs: a `tf.function` of each would take three times as long."""
+    """For costs, and for types where there are no rules: a `tf.function` of each would take three times as long."""
     looked = Counter[str]()
 
     def noting(place: Any) -> None:
@@ -143,7 +143,7 @@ def test_primitives_are_looked_at_in_bare_graphs(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tf, "function", refuse)
     monkeypatch.setattr(PROCESS, "small_loop_bytes", xla_flags.PLAIN_LOOP_BYTES)
     make_machine()
-    assert 50 < looked["backend"] <= 160
+    assert 0 < looked["backend"] <= 5, "the density; all else is typed by rules"
     assert 20 < looked["work_estimate"] <= 60
 
 
