@@ -138,15 +138,15 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
 def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, quiet: bool) -> int:
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
-    from batchnuts.mcmc.forecast import available_memory, short_bytes
+    from batchnuts.mcmc.forecast import available_memory
     from batchnuts.mcmc.output import to_datasets
-    from batchnuts.mcmc.saving import check_space
+    from batchnuts.mcmc.saving import check_space, short_bytes
     from batchnuts.progress import ProgressView, SafeConsole
 
     import_first(config)
     model = build_model(config.model)
     expected = _forecast(config, model)
-    check_space(target, expected.file)
+    check_space(target, expected.file_at_least)
     if expected.peak > (free := available_memory()):
         say(
             f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "

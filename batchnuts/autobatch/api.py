@@ -17,7 +17,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from batchnuts.autobatch.backends.backend import Backend, Source
+from batchnuts.autobatch.backends.backend import Backend, Identity
 from batchnuts.autobatch.backends.registry import as_backend, get_backend
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.explain import explain_passes
@@ -89,7 +89,7 @@ class BatchedFunction(LaneFunction):
         if isinstance(machines, bool) or not isinstance(machines, int) or machines < 1:
             raise ValueError(f"machines must be an integer of at least 1; found {machines!r}")
         super().__init__(python_function)
-        self.source: Source | None = None
+        self.identity: Identity | None = None
         """Where it is set, programs of it that are kept on disk need not be traced to be found."""
         self._compiled: LruCache[CompiledFunction] = LruCache(machines)
         self._machines: LruCache[VirtualMachine] = LruCache(machines)
@@ -263,7 +263,7 @@ class BatchedFunction(LaneFunction):
     ) -> VirtualMachine:
         """A virtual machine for this function, to be driven step by step (see `runtime.virtual_machine`)."""
         lowered = self.compiled(types, backend).lowered
-        return VirtualMachine(lowered, backend, lanes, stack_depth, schedule, profiled, source=self.source)
+        return VirtualMachine(lowered, backend, lanes, stack_depth, schedule, profiled, identity=self.identity)
 
     def schedule(
         self, *types: Any, policy: str = "auto", backend: str = "tensorflow", profile: Profile | None = None

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from batchnuts.autobatch.api import BatchedFunction
-from batchnuts.autobatch.backends.backend import Source, State
+from batchnuts.autobatch.backends.backend import Identity, State
 from batchnuts.autobatch.backends.registry import get_backend, has_jax, is_compiled_whole
 from batchnuts.autobatch.ir.program import STORED, PrimOp, WriteRowOp
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
@@ -44,9 +44,9 @@ from batchnuts.autobatch.scheduling.schedule import Schedule
 
 __all__ = [
     "CostlyRuns",
+    "Identity",
     "LaneProgram",
     "Machine",
-    "Source",
     "State",
     "Tally",
     "TensorLibrary",
@@ -82,7 +82,7 @@ class LaneProgram:
     def __init__(self, function: BatchedFunction, arguments: tuple[Any, ...], backend: str, mode: str) -> None:
         self._backend = get_backend(backend, mode)
         self._compiled = function.compiled(function.lane_types(arguments), self._backend)
-        self._source = function.source
+        self._identity = function.identity
         self.result_type: Any = self._compiled.result_type
         """Structure of the TensorTypes of one lane's result."""
 
@@ -96,7 +96,7 @@ class LaneProgram:
         """
         lowered = self._compiled.lowered
         machine = VirtualMachine(
-            lowered, self._backend, lanes, stack_depth, schedule, ends_early=ends_early, source=self._source
+            lowered, self._backend, lanes, stack_depth, schedule, ends_early=ends_early, identity=self._identity
         )
         return Machine(self, machine)
 

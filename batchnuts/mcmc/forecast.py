@@ -25,7 +25,7 @@ from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.execution.attempt import ROOM
 from batchnuts.mcmc.execution.chunk_plan import ALONE, MAX_WIDTH, buffer_rows, divide
 from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.saving import OVERHEAD
+from batchnuts.mcmc.saving import OVERHEAD, short_bytes
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.warmup.moments import BLOCK
 from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
@@ -115,6 +115,8 @@ class Forecast:
     """While the summary is computed."""
     file: int
     """On the disk."""
+    file_at_least: int
+    """Of it, variables and statistics: what is certain."""
 
     @property
     def least(self) -> int:
@@ -182,6 +184,7 @@ def forecast(
         writing=samples * size.largest * item,
         diagnostics=AT_ONCE * COPIES_OF_SLICE * 8 * slice_values,
         file=OVERHEAD + samples * draw_bytes(on_disk, size.dtype),
+        file_at_least=OVERHEAD + samples * draw_bytes(size.values, size.dtype),
     )
 
 
@@ -289,12 +292,3 @@ def available_memory() -> int:
     """Bytes that are free now, or can be freed at once, of `machine_memory`."""
     available = int(psutil.virtual_memory().available)
     return min(available, machine_memory())
-
-
-def short_bytes(count: float) -> str:
-    """In words: `1.2 GB`."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

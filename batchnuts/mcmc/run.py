@@ -163,7 +163,7 @@ class Run:
         program = make_chain(
             transition, sampler.target_acceptance, rows, model.dimension, model.dtype, divergences=self.divergences
         )
-        program.source = programs.source
+        program.identity = programs.identity
         example = self.inputs(states, 0, False)
         deepest = max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0)
         return self.timed("compile", lambda: make_runner(program, example, self.execution, deepest))

@@ -83,13 +83,13 @@ def check_space(target: Path, size: int) -> None:
     status = os.statvfs(target.parent)
     free = status.f_frsize * (status.f_bfree if os.geteuid() == 0 else status.f_bavail)
     if status.f_blocks and free < size:  # some network file systems do not report it
-        reasons.append(f"{_bytes(free)} are free there")
+        reasons.append(f"{short_bytes(free)} are free there")
     limit = _file_size_limit()
     if limit is not None and limit < size:
-        reasons.append(f"files may be at most {_bytes(limit)} long here (ulimit -f)")
+        reasons.append(f"files may be at most {short_bytes(limit)} long here (ulimit -f)")
     if reasons:
         raise OutputError(
-            f"Cannot write {target}: it needs about {_bytes(size)}, and {' and '.join(reasons)}. Make room, set "
+            f"Cannot write {target}: it needs about {short_bytes(size)}, and {' and '.join(reasons)}. Make room, set "
             "another output.path, or lower sampler.chains or sampler.draws."
         )
 
@@ -101,7 +101,8 @@ def _file_size_limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _bytes(count: float) -> str:
+def short_bytes(count: float) -> str:
+    """In words: `1.2 GB`."""
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             break

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from batchnuts import __version__
 from batchnuts.stopping import say
@@ -33,34 +34,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _report(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
+class _Refused(Exception):
+    """The command line is wrong."""
 
+
+def _report(arguments: argparse.Namespace) -> int:
     from batchnuts.autobatch import BatchnutsError
-    from batchnuts.mcmc.saving import OutputError, check_path
-    from batchnuts.report.figures import require_matplotlib
-    from batchnuts.report.page import page_path, write_page
+    from batchnuts.report.page import write_page
     from batchnuts.report.run_file import NotARun, read_run, verdict_as_json
 
     try:
-        source = Path(arguments.run).expanduser()
-        target = None
-        if source.is_file() and (arguments.output is not None or not arguments.json):
-            target = check_path(arguments.output or page_path(source), force=arguments.force, key="--output")
-            if target.samefile(source) if target.exists() else False:
-                raise OutputError(f"{target} is the run itself and is not overwritten. Set another --output.")
-            require_matplotlib()
-    except OutputError as error:
-        say(str(error))
-        return 2
-    except BatchnutsError as error:
-        say(str(error))
-        return 1
-    try:
+        target = _target(arguments)
         run = read_run(arguments.run)
         if target is not None:
             write_page(run, target, force=arguments.force)
-    except NotARun as error:
+    except (NotARun, _Refused) as error:
         say(str(error))
         return 2
     except BatchnutsError as error:
@@ -73,6 +61,25 @@ def _report(arguments: argparse.Namespace) -> int:
     if target is not None and not arguments.json:
         print(target if arguments.quiet else f"Report: {target}", flush=True)
     return 0 if run.check is not None and run.check.diagnostics.converged else NOT_CONVERGED
+
+
+def _target(arguments: argparse.Namespace) -> Path | None:
+    """Where the page goes, if there will be one. Raises _Refused, before anything is read."""
+    from batchnuts.mcmc.saving import OutputError, check_path
+    from batchnuts.report.figures import require_matplotlib
+    from batchnuts.report.page import page_path
+
+    source = Path(arguments.run).expanduser()
+    if not source.is_file() or (arguments.json and arguments.output is None):
+        return None
+    try:
+        target = check_path(arguments.output or page_path(source), force=arguments.force, key="--output")
+    except OutputError as error:
+        raise _Refused(str(error)) from error
+    if target.exists() and target.samefile(source):
+        raise _Refused(f"{target} is the run itself and is not overwritten. Set another --output.")
+    require_matplotlib()
+    return target
 
 
 def _parser() -> argparse.ArgumentParser:

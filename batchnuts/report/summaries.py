@@ -1,6 +1,6 @@
 """What is drawn of thousands of chains: few numbers, whatever the size of the run. Nothing here draws.
 
-Limits are of what can be told apart on a panel of about 340 pixels, and keep a page below a few hundred kilobytes.
+Limits are of what can be distinguished on a panel of about 340 pixels, and keep a page below a few hundred kilobytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OF_STUCK_CHAINS = 2
 """Of these, as many are where stuck chains are furthest from the others, if there are any: R-hat may not see them."""
 
 SEPARATE_CHAINS = 8
-"""Up to as many are drawn one by one: as many colours can be told apart. Of more, quantiles over chains are drawn."""
+"""Up to as many are drawn one by one, in colours that differ enough. Of more, quantiles over chains are drawn."""
 
 SINGLE_CHAINS = 3
 """Of more chains, as many are drawn besides: those of lowest, middle and highest mean."""

@@ -11,7 +11,8 @@ import pytest
 from mcmc_models import quartic
 from programs import COVERING, Case
 
-from batchnuts.autobatch import ops
+from batchnuts.autobatch import batch, ops, primitive
+from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends import abstract
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.program import Primitive
@@ -64,6 +65,33 @@ def test_the_sampler_is_typed_by_rules_but_for_its_density(compared: list[Any]) 
     compile_function(make_nuts(quartic, NutsOptions(dtype="float64")), nuts_types(), get_backend("jax", "eager"))
     assert {text for text, by_rules, _ in compared if by_rules is None} == {"quartic"}
     assert len(compared) > 80
+
+
+seen: list[type] = []
+
+
+@primitive
+def noted(x: Any) -> Any:
+    seen.append(type(x))
+    return x * 2.0
+
+
+def helper(x: Any) -> Any:
+    seen.append(type(x))
+    return x + 1.0
+
+
+@batch
+def calls_users_functions(x: Any) -> Any:
+    y = noted(x) + helper(x)
+    return ops.exp(y) + helper(ops.square(y))
+
+
+def test_users_functions_are_never_given_arrays_without_values() -> None:
+    del seen[:]
+    compile_function(calls_users_functions, (as_type("float64[3]"),), get_backend("jax", "eager"))
+    assert len(seen) >= 3
+    assert Typed not in seen
 
 
 MADE = {

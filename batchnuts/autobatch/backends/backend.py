@@ -34,7 +34,7 @@ class CompiledMachine(Protocol):
         """Do the Python part of compiling for such arguments, so that other threads can run Python during the rest."""
 
 
-class Source:
+class Identity:
     """What a program depends on beside its text, its arguments' types and the files of this package.
 
     now: says it as it is when called; None: not known for certain.
@@ -62,7 +62,7 @@ class MachineFunction:
     """The names of the state that it gives."""
     text: Callable[[], str]
     """Of the program, its lanes and schedule."""
-    source: Source | None = None
+    identity: Identity | None = None
 
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:
         """The changed entries of the state, and how many sweeps were made."""

@@ -9,6 +9,7 @@ import ast
 import builtins
 import dataclasses
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Any
 
 from batchnuts.autobatch.language import builtins as lane_builtins
@@ -100,8 +101,7 @@ def _is_ours(function: Any) -> bool:
         return function in _BUILTINS or function.__bases__ == (tuple,)  # a NamedTuple
     if function in _BUILTINS:
         return True
-    module = getattr(function, "__module__", None)
-    return isinstance(module, str) and module.startswith("batchnuts.")
+    return isinstance(function, (FunctionType, MethodType)) and function.__module__.startswith("batchnuts.")
 
 
 _BUILTINS = (bool, int, float, complex, abs, len, max, min, range, tuple, list, dict, zip, enumerate)

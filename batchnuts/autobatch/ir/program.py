@@ -89,7 +89,7 @@ class Primitive:
     rearranges: bool = field(default=False, compare=False)
     """Which inputs, if any, it passes on unchanged does not depend on their values."""
     of_language: bool = field(default=False, compare=False)
-    """Whether it calls functions of the language alone, and so can be evaluated with arrays that have types only."""
+    """Whether it calls functions of this package alone, and so can be evaluated with arrays that have types only."""
     shared: tuple[Shared, ...] = field(default=(), compare=False)
     """What it reads besides its inputs: arrays without a lane axis, the same for all lanes."""
 

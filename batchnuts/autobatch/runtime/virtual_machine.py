@@ -31,8 +31,8 @@ from batchnuts.autobatch.backends.backend import (
     Array,
     Backend,
     BlockStep,
+    Identity,
     MachineFunction,
-    Source,
     State,
     StateArrays,
     SweepPlan,
@@ -84,7 +84,7 @@ class VirtualMachine:
     schedule: a policy's name, or a Schedule made by hand; ValueError if it does not fit the program.
     profiled: whether the state also records what a profile needs (see `MachineBlocks`).
     ends_early: see `scheduling.policies.ending_early`.
-    source: what the program depends on beside its text, its inputs' types and the files of this package, if that is
+    identity: what the program depends on beside its text, its inputs' types and the files of this package, if that is
         known.
     """
 
@@ -97,7 +97,7 @@ class VirtualMachine:
         schedule: str | Schedule = "auto",
         profiled: bool = False,
         ends_early: bool = False,
-        source: Source | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self.program = program
         self.backend = backend
@@ -138,18 +138,18 @@ class VirtualMachine:
 
         self._sweeps = advance
         one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
-        self._source = source
+        self._identity = identity
 
         def text() -> str:
             return f"{show_program(program)}\n{(lanes, stack_depth, self.schedule, profiled)}"
 
-        whole = MachineFunction(advance, plan.touches, text, source)
+        whole = MachineFunction(advance, plan.touches, text, identity)
         self._advance = backend.compile_machine(whole, plain=one_vector)
 
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
         """The same machine with stacks of another depth."""
         return VirtualMachine(
-            self.program, self.backend, self.lanes, stack_depth, self.schedule, self.profiled, source=self._source
+            self.program, self.backend, self.lanes, stack_depth, self.schedule, self.profiled, identity=self._identity
         )
 
     def start(self, inputs: dict[str, Array]) -> State:

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction
-from batchnuts.autobatch.machine import Source
+from batchnuts.autobatch.machine import Identity
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.execution.runner import Runner
@@ -71,12 +71,12 @@ class Programs:
     """Of its buffers."""
     divergences: bool = False
     """Whether it records the ends of trajectories."""
-    source: Source | None = None
-    """See `BatchedFunction.source`."""
+    identity: Identity | None = None
+    """See `BatchedFunction.identity`."""
 
-    def know(self, source: Source | None) -> None:
+    def know(self, identity: Identity | None) -> None:
         """What programs depend on that will be compiled from now on."""
-        self.source = self.evaluate.source = self.first_step_size.source = source
+        self.identity = self.evaluate.identity = self.first_step_size.identity = identity
 
 
 def keep_programs(models: int) -> None:
@@ -110,7 +110,7 @@ def borrow(
         and all(reached.get(place) == digest for place, digest in programs.reached.items())
         and _are_same(_evaluated(model, engine, programs.position), programs.found)
     ):
-        programs.know(_source(model, engine, key, execution, position))
+        programs.know(_identity(model, engine, key, execution, position))
         return programs
     found = _evaluated(model, engine, position)
     after = _reached(model)
@@ -119,13 +119,13 @@ def borrow(
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
     programs = Programs(density, metric, evaluate, first_step_size, position.copy(), found, settled)
-    programs.know(_source(model, engine, key, execution, position))
+    programs.know(_identity(model, engine, key, execution, position))
     return programs
 
 
-def _source(
+def _identity(
     model: Model, engine: Engine, settings: Shape, execution: ExecutionSettings, position: np.ndarray
-) -> Source | None:
+) -> Identity | None:
     """What the programs depend on beside the files of this package: the density as it is, and the settings."""
     on_machine = execution.executor == "virtual_machine" and execution.backend == "jax" and execution.mode == "xla"
     if not on_machine or current() is None or model.batched_value_and_gradient is not None:
@@ -138,7 +138,7 @@ def _source(
         density = library.identity_of(both, position)
         return None if density is None else digest_of(density, model.dtype, others)
 
-    return Source(now)
+    return Identity(now)
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:

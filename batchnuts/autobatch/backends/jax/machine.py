@@ -10,7 +10,7 @@ import jax
 
 from batchnuts.autobatch.backends.backend import Array, MachineFunction, State
 from batchnuts.autobatch.language.libraries.jax import enable_x64
-from batchnuts.autobatch.language.libraries.jax_programs import compiled, found, key_by_source, load
+from batchnuts.autobatch.language.libraries.jax_programs import compiled, found, key_by_identity, load
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import current
 
@@ -27,8 +27,8 @@ class _Program:
     """Of its arguments: trees of jax.ShapeDtypeStruct."""
     kept: Entries | None
     """Where the run that made it keeps programs; another thread may compile it."""
-    source: str | None = None
-    """The key by which it will be found without a trace."""
+    second_key: str | None = None
+    """By which it will be found without a trace."""
     content: bytes | None = None
     """What was found by it."""
     traced: Any = None
@@ -38,18 +38,18 @@ class _Program:
 
     def prepare(self) -> None:
         """Find it by what is known of it; else do the Python part of compiling."""
-        known, kept = self.function.source, self.kept
-        if known is None or kept is None:
+        identity, kept = self.function.identity, self.kept
+        if identity is None or kept is None:
             self._trace()
             return
-        source = None
-        if (first := known.first) is not None:
-            source = key_by_source(first, self.function.text(), repr(self.types))
-        if source is not None:
-            self.content = found(source, kept)
+        key = None
+        if (first := identity.first) is not None:
+            key = key_by_identity(first, self.function.text(), repr(self.types))
+        if key is not None:
+            self.content = found(key, kept)
         if self.content is None:
             self._trace()
-            self.source = source if known.is_unchanged() else None  # else it is not what was traced
+            self.second_key = key if identity.is_unchanged() else None  # else it is not what was traced
 
     def _trace(self) -> None:
         with _tracing, enable_x64():
@@ -65,7 +65,7 @@ class _Program:
             if self.compiled is None:
                 if self.traced is None:
                     self._trace()
-                self.compiled = compiled(self.traced, self.lowered, self.kept, self.source)
+                self.compiled = compiled(self.traced, self.lowered, self.kept, self.second_key)
                 self.traced = self.lowered = None
             return self.compiled
 

@@ -3,7 +3,7 @@
 A program is its StableHLO text with all constants in it and without the places of the source, so what runs is always
 what was traced here; only XLA's part of the work is left out. Its key has all else that XLA's result depends on.
 
-Where who makes a program can say what it depends on, that is a second key (`key_by_source`), whose entry is the first
+Where who makes a program can say what it depends on, that is a second key (`key_by_identity`), whose entry is the first
 one: then the program need not even be traced.
 
 JAX's own persistent cache is a setting of the whole process, which belongs to the user, and does not replace a damaged
@@ -29,10 +29,10 @@ from batchnuts.store.folder import current
 from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, sources, surroundings
 
 
-def compiled(traced: Any, lowered: Any, kept: Entries | None, source: str | None = None) -> Any:
+def compiled(traced: Any, lowered: Any, kept: Entries | None, second_key: str | None = None) -> Any:
     """The executable of a traced and lowered program (jax.stages), which was traced with `keep_unused`.
 
-    source: its key from `key_by_source`, if it has one.
+    second_key: from `key_by_identity`, if it has one.
     """
     key = None
     if kept is not None:
@@ -47,7 +47,7 @@ def compiled(traced: Any, lowered: Any, kept: Entries | None, source: str | None
         except Exception:  # sound, but this JAX does not take it
             kept.drop(key)
         else:
-            _name(key, source, kept)
+            _name(key, second_key, kept)
             return program
     program = compiled_with_options(lowered)
     try:
@@ -55,18 +55,18 @@ def compiled(traced: Any, lowered: Any, kept: Entries | None, source: str | None
     except Exception:  # some programs cannot be kept
         return program
     if kept.put(key, content):
-        _name(key, source, kept)
+        _name(key, second_key, kept)
     return program
 
 
-def _name(key: str, source: str | None, kept: Entries) -> None:
-    if source is not None:
-        kept.put(source, key.encode())
+def _name(key: str, second_key: str | None, kept: Entries) -> None:
+    if second_key is not None:
+        kept.put(second_key, key.encode())
 
 
-def found(source: str, kept: Entries) -> bytes | None:
-    """What is kept of the program with that key from `key_by_source`; None if it is not there."""
-    key = kept.get(source)
+def found(second_key: str, kept: Entries) -> bytes | None:
+    """What is kept of the program with that key from `key_by_identity`; None if it is not there."""
+    key = kept.get(second_key)
     return None if key is None else kept.get(key.decode())
 
 
@@ -83,10 +83,10 @@ def _loaded(content: bytes, in_tree: Any, out_tree: Any) -> Any:
     return serialize_executable.deserialize_and_load(content, in_tree, out_tree)
 
 
-def key_by_source(*source: str) -> str | None:
+def key_by_identity(*identity: str) -> str | None:
     """The second key of a program; None where it might not say all.
 
-    source: all that the program depends on beside the files of this package: its text, its arguments' types, and what
+    identity: all that the program depends on beside the files of this package: its text, its arguments' types, and what
     functions compute that it calls (`identity_of`).
     """
     import batchnuts
@@ -95,7 +95,7 @@ def key_by_source(*source: str) -> str | None:
         package = sources(str(Path(batchnuts.__file__).parent), batchnuts.BEGAN)
         if package is None or len(jax.devices()) > 1 or not _is_released():
             return None
-        return digest_of("jax by source", *source, package, np.__version__, *_process())
+        return digest_of("jax by identity", *identity, package, np.__version__, *_process())
     return None
 
 

@@ -12,7 +12,7 @@ of arrays, so that code which is not the language's own cannot take one for an a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -234,7 +234,7 @@ class Types:
         shapes = [_shape(x) for x in arrays]
         place = _axis(axis, len(shapes[0]))
         (around,) = {(shape[:place], shape[place + 1 :]) for shape in shapes}
-        total = sum_of(shape[place] for shape in shapes)
+        total = sum(shape[place] for shape in shapes)
         return _made(_dtype(arrays[0]), (*around[0], total, *around[1]), *arrays)
 
     def full_like(self, x: Array, value: Array) -> Typed:
@@ -257,12 +257,10 @@ class Types:
 
     def item(self, x: Array, parts: tuple[Any, ...]) -> Typed:
         """See TensorLibrary."""
-        indices = [part for part in parts if not (part is None or isinstance(part, (int, slice)))]
-        shapes = {_shape(index) for index in indices}
-        places = tuple(0 if any_is(part, indices) and _shape(part) == () else part for part in parts)
-        if shapes - {()}:  # one vector, and no integer beside it
-            ((extent,),) = shapes
-            places = tuple(np.zeros(extent, int) if any_is(part, indices) else part for part in parts)
+        fixed = [part is None or isinstance(part, (int, slice)) for part in parts]
+        indices = [part for part, known in zip(parts, fixed) if not known]
+        # one vector, or scalars: arrays of their shapes stand for them
+        places = tuple(part if known else np.zeros(_shape(part), int)[()] for part, known in zip(parts, fixed))
         elements = _view(x)[places]
         return _made(_dtype(x), elements.shape, x, *indices)
 
@@ -285,14 +283,6 @@ class Types:
 
     def __getattr__(self, name: str) -> Any:
         raise NotTyped(name)
-
-
-sum_of: Callable[..., int] = sum
-
-
-def any_is(part: Any, among: Sequence[Any]) -> bool:
-    """Whether the object itself is among them: arrays are not to be compared."""
-    return next((True for one in among if one is part), False)
 
 
 LIBRARY = Types()
