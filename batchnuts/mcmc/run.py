@@ -28,6 +28,8 @@ from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import evaluate_at, find_starts
 from batchnuts.mcmc.step_size import start_adaptation
+from batchnuts.mcmc.storage.contract import MakeStorage
+from batchnuts.mcmc.storage.memory import MemoryStorage
 from batchnuts.mcmc.superchains import count_superchains, superchain_of
 from batchnuts.mcmc.tuning import Tuning
 from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients, draws_with_gradients
@@ -89,6 +91,8 @@ class Run:
     """Of an earlier run, from which warmup starts."""
     chains_reason: str = ""
     """Why there are so many chains, where the number was chosen."""
+    storage: MakeStorage = MemoryStorage
+    """Of the draws; what warmup records is always in memory."""
 
     @property
     def superchain(self) -> NDArray[np.int64]:
@@ -235,17 +239,18 @@ class Run:
         before: int,
         leave: float = 0.0,
         checks: CheckPoints | None = None,
+        storage: MakeStorage = MemoryStorage,
     ) -> ChainResult:
         """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way.
 
-        total: 0 where it is not known. leave: see Runner.run. checks: the stretch may end at any of these.
+        total: 0 where it is not known. leave, storage: see Runner.run. checks: the stretch may end at any of these.
         """
         spent, chains = self.spent, self.sampler.chain_count
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
         result: ChainResult | None = None
         runner.watch(checks.next if checks is not None else 0)
         try:
-            for counts, so_far in runner.run(inputs, transitions, leave):
+            for counts, so_far in runner.run(inputs, transitions, leave, storage):
                 result = so_far
                 spent.counts[phase] = counts_before + counts
                 spent.seconds[phase] = seconds_before + time.perf_counter() - start
@@ -320,7 +325,9 @@ class Run:
         try:
             self.stop.hold()
             inputs = self.inputs(states, draws, False)
-            result = self.stretch(runner, inputs, draws, "sampling", draws, before=0, checks=self.checks)
+            result = self.stretch(
+                runner, inputs, draws, "sampling", draws, before=0, checks=self.checks, storage=self.storage
+            )
             return self.drawn(states, runner, result, warmup)
         except KeyboardInterrupt:
             left = runner.interrupted()

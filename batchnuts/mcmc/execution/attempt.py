@@ -22,6 +22,7 @@ from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, Kept, merge
 from batchnuts.mcmc.execution.chunk_plan import Chunking
 from batchnuts.mcmc.execution.runner import Counts, Interrupted
 from batchnuts.mcmc.execution.workers import Workers
+from batchnuts.mcmc.storage.contract import MakeStorage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 ROOM = 64
@@ -73,8 +74,8 @@ class Bracket:
 class Attempt:
     """The state of one stretch; it is dropped for another attempt if stacks overflow.
 
-    inputs, transitions, leave: see Runner.run. wanted: see Runner.watch; if positive, no chunk waits for its partner
-    while it has chains that others may have to wait for.
+    inputs, transitions, leave, make_storage: see Runner.run. wanted: see Runner.watch; if positive, no chunk waits for
+    its partner while it has chains that others may have to wait for.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Attempt:
         transitions: int,
         leave: float = 0.0,
         wanted: int = 0,
+        make_storage: MakeStorage = MemoryStorage,
     ) -> None:
         self.machine = machine
         self.leave = leave
@@ -99,7 +101,7 @@ class Attempt:
             chunk = Chunk.begin(machine, np.where(rows < chains, rows, NO_CHAIN), part(inputs, chunking, number))
             self.chunks[Place(0, number)] = chunk
         like = machine.so_far(chunk.state)
-        storage = MemoryStorage(like.records, chains, transitions, ROOM if wanted else None)
+        storage = make_storage(like.records, chains, transitions, ROOM if wanted else None)
         self.kept = Kept(like, chains, storage, wanted)
         self.waiting = set(self.chunks)
         """Chunks that no thread works on."""

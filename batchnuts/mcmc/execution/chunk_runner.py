@@ -24,6 +24,8 @@ from batchnuts.mcmc.execution.chunk_plan import Chunking, chains_alone, divide, 
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, StretchRunner
 from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.storage.contract import MakeStorage
+from batchnuts.mcmc.storage.memory import MemoryStorage
 
 
 def make_runner(
@@ -75,20 +77,24 @@ class ChunkRunner:
         self.machine.compiled.result()
 
     def run(
-        self, inputs: ChainInputs, transitions: int, leave: float = 0.0
+        self,
+        inputs: ChainInputs,
+        transitions: int,
+        leave: float = 0.0,
+        make_storage: MakeStorage = MemoryStorage,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.wait_until_compiled()
         self.forget()
-        return self.attempts(inputs, transitions, leave)
+        return self.attempts(inputs, transitions, leave, make_storage)
 
     def attempts(
-        self, inputs: ChainInputs, transitions: int, leave: float
+        self, inputs: ChainInputs, transitions: int, leave: float, make_storage: MakeStorage
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Run from the start, and again until the stacks are deep enough."""
         while True:
             try:
-                attempt = Attempt(self.machine, self.chunking, inputs, transitions, leave, self.wanted)
+                attempt = Attempt(self.machine, self.chunking, inputs, transitions, leave, self.wanted, make_storage)
                 yield from self.to_end(attempt)
                 return
             except StackOverflowError as error:

@@ -6,7 +6,7 @@ can be interrupted; the last thing it yields is the finished stretch. (The virtu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction
-from batchnuts.autobatch.machine import LaneProgram, Tally, map_leaves
+from batchnuts.autobatch.machine import LaneProgram, Tally
 from batchnuts.mcmc.chain_program import CARRIED, ChainInputs, ChainResult, Record
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.memory import MemoryStorage
 
 STRETCH = 5
 """Transitions per call."""
@@ -81,15 +83,20 @@ class Runner(Protocol):
         """Until it can run: it may still be compiled when it is made."""
 
     def run(
-        self, inputs: ChainInputs, transitions: int, leave: float = 0.0
+        self,
+        inputs: ChainInputs,
+        transitions: int,
+        leave: float = 0.0,
+        make_storage: MakeStorage = MemoryStorage,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Counts so far, and the result once it exists; the last item is that of the finished stretch.
+        """Counts so far; with the last item, the result of the finished stretch.
 
         inputs: those of chains that have made no transition of it yet, `until` the same for all: `transitions`.
         leave: the share of each chunk's chains, from 0 to below 1, that need not finish: a chunk ends as soon as no
         more are on the way. Which ones these are depends on the chunk alone, not on the speed of threads. Of the
         result of such a stretch `records`, `adaptation`, `done` and `divergences` are valid. Runners that call the
-        program for some transitions at a time finish all chains. Raises UnboundedDensity.
+        program for some transitions at a time finish all chains. make_storage: where its records go. Raises
+        UnboundedDensity.
         """
 
     def watch(self, transitions: int) -> None:
@@ -117,8 +124,8 @@ class StretchRunner:
     def __init__(self, program: BatchedFunction, example: ChainInputs, execution: ExecutionSettings) -> None:
         self.program = program
         self.options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
-        self.parts: list[ChainResult] = []
-        """Of the last stretch."""
+        self.kept: StretchKept | None = None
+        """Of the last stretch; None where none got anywhere."""
         self.arrangement = Arrangement(len(example.key))
         self.counted = (
             LaneProgram(program, example, execution.backend, execution.mode)
@@ -131,60 +138,90 @@ class StretchRunner:
         """See Runner: it compiles as it runs."""
 
     def run(
-        self, inputs: ChainInputs, transitions: int, leave: float = 0.0
+        self,
+        inputs: ChainInputs,
+        transitions: int,
+        leave: float = 0.0,
+        make_storage: MakeStorage = MemoryStorage,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
-        self.parts = []
-        return self.stretches(inputs, transitions, self.parts)
+        self.kept = None
+        return self.stretches(inputs, transitions, make_storage)
 
     def stretches(
-        self, inputs: ChainInputs, transitions: int, parts: list[ChainResult]
+        self, inputs: ChainInputs, transitions: int, make_storage: MakeStorage
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Calls of STRETCH transitions each; each continues where the last one stopped."""
         tally: Tally = {}
+        kept: StretchKept | None = None
         for start in range(0, transitions, STRETCH):
             length = min(STRETCH, transitions - start)
             first_row = np.full_like(inputs.first, start)
             inputs = inputs._replace(first_row=first_row, until=first_row + length)
             result = self.program.run(*inputs, tally=tally, **self.options)
-            parts.append(result._replace(records=map_leaves(lambda a, n=length: a[:, :n], result.records)))
+            if kept is None:
+                kept = self.kept = StretchKept(make_storage(result.records, len(inputs.key), transitions), result)
+            kept.take(result, start, length)
             unbounded = np.isposinf(result.log_density)
             if unbounded.any():
                 first = int(np.argmax(unbounded))
                 raise UnboundedDensity(first, result.position[first])
             inputs = inputs._replace(**{name: getattr(result, name) for name in CARRIED})
-            joined = _joined(parts)
-            yield self.counts(joined, tally, len(inputs.key)), joined
+            over = start + length == transitions
+            yield self.counts(kept, tally, len(inputs.key)), kept.result if over else None
 
-    def counts(self, joined: ChainResult, tally: Tally, lanes: int) -> Counts:
+    def counts(self, kept: StretchKept, tally: Tally, lanes: int) -> Counts:
         """Gradients as the executor counted them; plain Python evaluates each for one chain, all of them useful."""
         if self.counted is not None:
             runs = self.counted.costly_runs(tally, lanes)
             useful, executed = runs.useful, runs.executed
         else:
-            useful = executed = int(joined.records.n_steps.sum())
-        return Counts(int(joined.done.sum()), useful, executed, int(joined.divergences.sum()), int(joined.done.min()))
+            useful = executed = kept.gradients
+        ends = kept.ends
+        return Counts(int(ends.done.sum()), useful, executed, int(ends.divergences.sum()), int(ends.done.min()))
 
     def watch(self, transitions: int) -> None:
         """See Runner: all records are on the host after each call."""
 
     def recorded(self, transitions: int) -> Record | None:
         """See Runner."""
-        if sum(part.records.lp.shape[1] for part in self.parts) < transitions:
+        if self.kept is None or self.kept.recorded < transitions:
             return None
-        first: Record = map_leaves(lambda array: array[:, :transitions], _joined(self.parts).records)
-        return first
+        return self.kept.storage.first(transitions)
 
     def interrupted(self) -> Interrupted | None:
         """See Runner: a call runs all chains."""
-        return Interrupted(_joined(self.parts), np.ones(self.arrangement.chunk_lanes, bool)) if self.parts else None
+        if self.kept is None:
+            return None
+        self.kept.storage.flush()
+        return Interrupted(self.kept.result, np.ones(self.arrangement.chunk_lanes, bool))
 
     def forget(self) -> None:
         """See Runner."""
-        self.parts = []
+        self.kept = None
 
 
-def _joined(parts: Sequence[ChainResult]) -> ChainResult:
-    """All parts of a stretch as one result."""
-    records = map_leaves(lambda *arrays: np.concatenate(arrays, axis=1), *(part.records for part in parts))
-    return parts[-1]._replace(records=records)
+class StretchKept:
+    """The state of all chains after the last call, and where their records are. like: the result of a call."""
+
+    def __init__(self, storage: Storage, like: ChainResult) -> None:
+        self.storage = storage
+        self.ends = like
+        """Its records are those of the last call alone."""
+        self.recorded = 0
+        """Transitions of each chain."""
+        self.gradients = 0
+        """That transitions recorded so far took."""
+
+    def take(self, result: ChainResult, start: int, length: int) -> None:
+        """What a call has made: the transitions [start, start + length)."""
+        chains = np.arange(len(result.done))
+        first, last = np.full(len(chains), start), np.full(len(chains), start + length)
+        self.storage.record(chains, chains, first, last, result.records)
+        self.ends, self.recorded = result, start + length
+        self.gradients += int(result.records.n_steps[:, :length].sum())
+
+    @property
+    def result(self) -> ChainResult:
+        """With the records of all calls."""
+        return self.ends._replace(records=self.storage.finalize())

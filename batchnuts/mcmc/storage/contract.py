@@ -33,7 +33,7 @@ class Storage(Protocol):
         """
 
     def flush(self) -> None:
-        """Make everything recorded so far durable."""
+        """Make everything recorded so far durable, where records are on a disk."""
 
     def first(self, transitions: int) -> Record:
         """The first `transitions` of every chain, which all have recorded: arrays [chains, transitions, ...].
@@ -45,4 +45,14 @@ class Storage(Protocol):
         """All records, arrays [chains, rows, ...] with at least as many rows as any chain has recorded transitions.
 
         What a chain has not recorded is undefined.
+        """
+
+
+class MakeStorage(Protocol):
+    """Makes the storage of a stretch; called again where the stretch begins anew with deeper stacks."""
+
+    def __call__(self, like: Record, chains: int, transitions: int, room: int | None = None) -> Storage:
+        """For records like these [lanes, rows, ...] of `chains` chains, which make at most so many transitions.
+
+        room: of how many it is likely at first (None: of all).
         """
