@@ -188,7 +188,9 @@ class Run:
         program.identity = programs.identity
         example = self.inputs(states, 0, False)
         deepest = max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0)
-        return self.timed("compile", lambda: make_runner(program, example, self.execution, deepest))
+        saved = self.keeper.saved if self.keeper is not None else None
+        lanes = None if saved is None else saved.lanes
+        return self.timed("compile", lambda: make_runner(program, example, self.execution, deepest, lanes))
 
     def compile(self, runner: Runner, states: ChainStates) -> ChainStates:
         """Compile everything that the run needs, the runner in the background. Returns the states with a first step

@@ -143,11 +143,10 @@ def _resume(
     """The rest of a run, with the chains and the chunks that it had."""
     require_same(saved, model, saved.backend)
     spent = Spent(dict(saved.seconds), dict(saved.counts))
-    changes = {"backend": saved.backend, "chunk_lanes": saved.lanes or execution.chunk_lanes}
     return _run_chains(
         model,
         with_chains(sampler, saved.chains),
-        execution.model_copy(update=changes),
+        execution.model_copy(update={"backend": saved.backend}),
         progress,
         stop,
         divergences,

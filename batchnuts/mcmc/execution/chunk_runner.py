@@ -30,15 +30,23 @@ from batchnuts.mcmc.storage.memory import MemoryStorage
 
 
 def make_runner(
-    program: BatchedFunction, example: ChainInputs, execution: ExecutionSettings, max_tree_depth: int
+    program: BatchedFunction,
+    example: ChainInputs,
+    execution: ExecutionSettings,
+    max_tree_depth: int,
+    lanes: int | None = None,
 ) -> Runner:
-    """The runner for the executor asked for, compiled for inputs like the example."""
+    """The runner for the executor asked for, compiled for inputs like the example.
+
+    lanes: chains of a chunk, where a run goes on that had so many; else they are chosen.
+    """
     if execution.executor != "virtual_machine":
         return StretchRunner(program, example, execution)
     chains = len(example.key)
     compiled = LaneProgram(program, example, execution.backend, execution.mode)
     max_width, alone = (maximum_width(compiled), chains_alone(compiled)) if is_compiled(execution) else (chains, 1)
-    chunking = divide(chains, execution, max_width, processors(), alone)
+    asked = execution if lanes is None else execution.model_copy(update={"chunk_lanes": lanes})
+    chunking = divide(chains, asked, max_width, processors(), alone)
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
     return ChunkRunner(compiled, example, execution, depth, chunking)
 
