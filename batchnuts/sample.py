@@ -185,13 +185,18 @@ def _require_no_checkpoint(target: Path, *, force: bool) -> None:
 def _resume(path: Path, stop: StopSignals, *, force: bool, quiet: bool) -> int:
     """Go on with the run whose output has this path."""
     from batchnuts.config import config_of
-    from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
+    from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, folder_of
     from batchnuts.mcmc.resume import saved_run_of
-    from batchnuts.mcmc.saving import is_interrupted
+    from batchnuts.mcmc.saving import is_complete, is_interrupted
 
     target = path.expanduser().resolve()
     saved = saved_run_of(target)
     config = config_of(saved.config, folder_of(target) / NAME)
+    if is_complete(target, saved.config):  # it was killed after it had written its output
+        Keeper(folder_of(target), None, saved.config, saved).remove()
+        say("the run had ended; its output is complete.")
+        print(target, flush=True)
+        return 0
     again = force or is_interrupted(target)  # the draws that were saved when it was interrupted
     _checked(config, target, force=again)
     return _run(config, target, stop, force=again, quiet=quiet, saved=saved)

@@ -98,16 +98,38 @@ def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> No
     assert not (folder / f"{output}.checkpoint").exists()
 
 
-def test_ten_kills_change_nothing(folder: Path) -> None:
-    kill_again_and_again(folder, "ten.nc", 10, seed=1)
-    assert_same_run(folder / "whole.nc", folder / "ten.nc")
+@pytest.mark.parametrize("output", ["five.nc", "five.zarr"])
+def test_kills_change_nothing(folder: Path, output: str) -> None:
+    kill_again_and_again(folder, output, 5, seed=1)
+    assert_same_run(folder / "whole.nc", folder / output)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(9))
-def test_ninety_more_kills_change_nothing(folder: Path, seed: int) -> None:
-    kill_again_and_again(folder, f"{seed}.nc", 10, seed=100 + seed)
-    assert_same_run(folder / "whole.nc", folder / f"{seed}.nc")
+@pytest.mark.parametrize("output", ["more.nc", "more.zarr"])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_hundred_more_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
+    kill_again_and_again(folder, output, 5, seed=100 + seed)
+    assert_same_run(folder / "whole.nc", folder / output)
+
+
+def test_a_run_that_is_killed_when_its_output_is_written_has_ended(folder: Path) -> None:
+    run("--config", "run.yaml", "output.path=twice.nc", "sampler.draws=50", "--quiet", cwd=folder)
+    process = started("--config", "run.yaml", "output.path=once.nc", "sampler.draws=30000", cwd=folder)
+    while not written(folder, "once.nc"):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    saved = folder / "once.nc.checkpoint"
+    (folder / "once.nc").write_bytes((folder / "twice.nc").read_bytes())  # of a run with another config
+    refused = run("--resume", "once.nc", "--quiet", cwd=folder, code=1)
+    assert "exists and is not overwritten" in refused.stderr
+    saved.rename(folder / "kept")
+    run("--config", "run.yaml", "output.path=once.nc", "sampler.draws=30000", "--quiet", "--force", cwd=folder)
+    (folder / "kept").rename(saved)
+    ended = run("--resume", "once.nc", cwd=folder)
+    assert "the run had ended; its output is complete" in ended.stderr
+    assert not saved.exists()
 
 
 def test_a_signal_saves_draws_and_a_checkpoint(folder: Path) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from batchnuts.autobatch import BatchnutsError
 
@@ -85,18 +85,28 @@ def check_path(
 
 def is_interrupted(path: Path) -> bool:
     """Whether a file, or a Zarr store, is that of a run of ours which was interrupted."""
+    return bool(_attributes_of_run(path).get("interrupted", 0))
+
+
+def is_complete(path: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a file, or a Zarr store, is that of a run with this config which came to its end."""
+    attributes = _attributes_of_run(path)
+    return not attributes.get("interrupted", 1) and attributes.get("config") == json.dumps(config)
+
+
+def _attributes_of_run(path: Path) -> Mapping[str, Any]:
+    """Those of all groups of a run of ours; empty where there is no file, or something else."""
     import h5netcdf
 
     try:
         if (path / "zarr.json").exists():
             attributes = json.loads((path / "zarr.json").read_text())["attributes"]
-            return attributes.get("inference_library") == "batchnuts" and bool(attributes.get("interrupted", 0))
-        with h5netcdf.File(path, "r") as file:
-            attributes = file.attrs
-            ours = attributes.get("inference_library") == "batchnuts"
-            return ours and bool(attributes.get("interrupted", 0))
-    except (OSError, ValueError, KeyError):  # there is none, or it is something else
-        return False
+        else:
+            with h5netcdf.File(path, "r") as file:
+                attributes = dict(file.attrs)
+    except (OSError, ValueError, KeyError):
+        return {}
+    return attributes if attributes.get("inference_library") == "batchnuts" else {}
 
 
 def _names_a_folder(path: str | os.PathLike[str]) -> bool:
