@@ -221,7 +221,7 @@ def _run(
     if target is None:
         target = _target(config, force=force)
     expected = _forecast(config, model)
-    check_space(target, expected.file_at_least)
+    check_space(target, expected.file_at_least, folder=config.output.format == "zarr")
     if expected.peak > (free := available_memory()):
         say(
             f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
@@ -256,6 +256,8 @@ def _run(
         except Exception as error:
             failure = error
             if not hasattr(error, "draws_so_far"):
+                if stream is not None:
+                    stream.close()
                 raise
             draws = error.draws_so_far
     stop.hold()

@@ -104,15 +104,18 @@ def _names_a_folder(path: str | os.PathLike[str]) -> bool:
     return os.path.basename(os.fspath(path)) in ("", os.curdir, os.pardir)
 
 
-def check_space(target: Path, size: int) -> None:
-    """Refuse, before anything is sampled, a file of `size` bytes that the disk or a limit has no room for."""
+def check_space(target: Path, size: int, *, folder: bool = False) -> None:
+    """Refuse, before anything is sampled, a file of `size` bytes that the disk or a limit has no room for.
+
+    folder: whether it will be a folder of small files.
+    """
     reasons = []
     status = os.statvfs(target.parent)
     free = status.f_frsize * (status.f_bfree if os.geteuid() == 0 else status.f_bavail)
     if status.f_blocks and free < size:  # some network file systems do not report it
         reasons.append(f"{short_bytes(free)} are free there")
     limit = _file_size_limit()
-    if limit is not None and limit < size:
+    if limit is not None and limit < size and not folder:
         reasons.append(f"files may be at most {short_bytes(limit)} long here (ulimit -f)")
     if reasons:
         raise OutputError(

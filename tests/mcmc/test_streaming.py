@@ -28,6 +28,7 @@ from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content, check_content
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.sampling import run_chains
@@ -426,6 +427,21 @@ def test_what_cannot_be_written_is_refused_before(tmp_path: Path, monkeypatch: p
         require_zarr()
     with pytest.raises(OutputError, match=r"To read .*a\.zarr takes the package zarr"):
         open_zarr(path)
+
+
+def test_what_fails_for_some_draws_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of the model that fails in the middle of a run: the draws are kept without its group."""
+
+    def computed(self: Layout, position: np.ndarray, chains: np.ndarray, draws: np.ndarray) -> dict[str, Entries]:
+        dims = (*SAMPLES, "row")
+        return {"log_likelihood": {"y": (dims, position[:, :, :4], {})}} if len(draws) and draws[0] < 16 else {}
+
+    monkeypatch.setattr(Layout, "_computed", computed)
+    draws, path = drawn(), tmp_path / "a.zarr"
+    groups = finished(path, draws)
+    monkeypatch.undo()
+    assert_same_groups(groups, as_stored(draws, tmp_path))
+    assert not (path / "log_likelihood").exists()
 
 
 def test_chunks_are_divided_so_that_a_coefficient_can_be_read_alone() -> None:
