@@ -217,7 +217,7 @@ def means_begin_again(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, ChainMeans.restore, "array[...] = saved[name]", "pass")
 
 
-@killed_by("storage streamed", f"{STREAMING}::test_a_store_holds_what_a_netcdf_file_holds[some of it, whole]")
+@killed_by("storage streamed", f"{STREAMING}::test_a_store_holds_what_a_netcdf_file_holds[some of it]")
 def every_draw(patch: pytest.MonkeyPatch) -> None:
     """thinned draws begin with another one"""
     rewrite(patch, Content.kept, "draws % self.thin == 0", "draws % self.thin == self.thin - 1")

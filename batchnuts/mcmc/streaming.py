@@ -115,7 +115,7 @@ class ZarrRun:
             attributes={**attributes, "interrupted": 1, "being_written": 1},
         )
         remember = self.sampler.until is not None  # check points look at all draws
-        self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember)
+        self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember=remember, room=room)
         return self.storage
 
     def _coordinates(self, entries: Entries, chains: NDArray[np.int64], draws: NDArray[np.int64]) -> xarray.Dataset:
@@ -211,6 +211,7 @@ class ZarrRun:
             these = np.arange(block.first, block.first + block.rows)[part]
             entries = layout.of_unfinished(records["position"][chains, part], stats, draws.done[chains], these)
             if "unfinished" not in sink.files.arrays:
+                sink.files.clear("unfinished")
                 sink.begin({"unfinished": entries}, chains, numbers)
             place = slice(length(int(these[0])) - length(complete), length(int(these[-1]) + 1) - length(complete))
             sink.files.write("unfinished", entries, slice(0, len(chains)), place)

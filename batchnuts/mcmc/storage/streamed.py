@@ -66,11 +66,20 @@ def rows_of_block(like: Record, chains: int, transitions: int, multiple: int = 1
 class StreamedStorage:
     """See Storage. rows: of a block. folder: for blocks that do not fit into memory, and for what `flush` saves.
 
-    remember: whether all records are kept in memory besides, for `first`.
+    remember: whether all records are kept in memory besides, for `first`. room: for that, see MakeStorage.
     """
 
     def __init__(
-        self, like: Record, chains: int, transitions: int, sink: Sink, rows: int, folder: Path, remember: bool = False
+        self,
+        like: Record,
+        chains: int,
+        transitions: int,
+        sink: Sink,
+        rows: int,
+        folder: Path,
+        *,
+        remember: bool = False,
+        room: int | None = None,
     ) -> None:
         self.like = like
         self.chains = chains
@@ -85,7 +94,7 @@ class StreamedStorage:
         self.memory = None
         if remember:
             (folder / "memory").mkdir(exist_ok=True)
-            self.memory = LoggedStorage(like, chains, transitions, folder=folder / "memory")
+            self.memory = LoggedStorage(like, chains, transitions, room, folder=folder / "memory")
         self.recorded: NDArray[np.int64] = np.zeros(chains, np.int64)
         """[chains]: transitions of each."""
         self.written = 0

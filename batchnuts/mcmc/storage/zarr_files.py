@@ -165,6 +165,10 @@ class ZarrFiles:
                 kept.pop(inside) if isinstance(kept, dict) else kept.remove(inside)
         shutil.rmtree(self.path / key, ignore_errors=True)
 
+    def clear(self, name: str) -> None:
+        """Delete what another process has left of a group."""
+        shutil.rmtree(self.path / name, ignore_errors=True)
+
     def set_attributes(self, name: str, attributes: Mapping[str, Any]) -> None:
         """Of a group (`""`: the root), in place of all others but xarray's own."""
         key = _key(name)
