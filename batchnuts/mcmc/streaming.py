@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_means import ChainMeans, chain_means
 from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.checkpoint.file import read_arrays
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Draws, statistics
 from batchnuts.mcmc.layout import Entries, Layout
@@ -33,6 +34,7 @@ from batchnuts.mcmc.output import (
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.logged import PART
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage, rows_of_block
 from batchnuts.mcmc.stored_run import INSTALL, has_zarr, open_zarr
@@ -269,8 +271,7 @@ def _no_rows(like: Record, chains: int) -> Record:
 def saved_rows(folder: Path) -> int:
     """Draws of a block in what an earlier process has left; 0 where there is nothing."""
     for path in folder.glob("saved-*/state.npz"):
-        with np.load(path, allow_pickle=False) as state:
-            return int(state["rows"])
+        return int(read_arrays(path, PART)["rows"])
     return 0
 
 

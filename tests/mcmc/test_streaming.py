@@ -338,6 +338,12 @@ def test_a_run_goes_on_from_what_was_flushed(tmp_path: Path, monkeypatch: pytest
     run, storage = stream(path, draws, resumed=True)
     with pytest.raises(CheckpointError, match="does not have the draws that the checkpoint names"):
         storage.resume(at[2])
+    (saved,) = (path / STATE).glob(f"saved-1/{20 // 8}.npz")
+    whole = saved.read_bytes()
+    saved.write_bytes(whole[:-100])
+    with pytest.raises(CheckpointError, match="is truncated, damaged"):
+        storage.resume(at[0])
+    saved.write_bytes(whole)
     storage.resume(at[0])
     assert open_zarr(path)["posterior"].sizes["draw"] == 40
     feed(storage, records, at[1], seed=1)
