@@ -20,14 +20,14 @@ import numpy as np
 import psutil
 
 from batchnuts.autobatch.machine import processors
-from batchnuts.mcmc.diagnostics import AT_ONCE, slice_width
+from batchnuts.mcmc.diagnostics import diagnostics_bytes
 from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.execution.attempt import ROOM
 from batchnuts.mcmc.execution.chunk_plan import ALONE, MAX_WIDTH, buffer_rows, divide
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.saving import OVERHEAD, short_bytes
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.warmup.moments import BLOCK
+from batchnuts.mcmc.warmup.moments import moments_bytes
 from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
 
 LIBRARIES = {"jax": 490_000_000, "tensorflow": 1_040_000_000, "numpy": 150_000_000}
@@ -41,9 +41,6 @@ VECTORS, VECTORS_OF_FRAME = {"nuts": 27, "walnuts": 34}, 5
 
 VECTORS_OF_DENSE = 12
 """More of them with a dense metric."""
-
-COPIES_OF_SLICE = 16
-"""Of its values in float64, that the diagnostics of a slice of coefficients make at the same time."""
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Of containers and jobs, under Linux."""
@@ -169,20 +166,18 @@ def forecast(
     checks = 0
     if sampler.until is not None:  # what it looks at in float64, and blocks of records (storage/memory.py) joined
         checks = samples * size.values * 8 + (records if draws > ROOM else 0)
-    block = 2 * 8 * min(BLOCK, size.dimension)  # float64, and less the first draw
     computed = size.generated + size.of_data
     values = samples * (size.transformed + computed) * item
     on_disk = size.values + computed + (size.dimension if unconstrained else 0)
-    slice_values = samples * slice_width(chains, draws, max(1, size.values + size.generated))
     return Forecast(
         libraries=LIBRARIES[backend] + LIBRARIES_OF_OUTPUT,
         records=records,
         values=values,
         sampling=_machine_bytes(sampler, execution, size, one, window) + max(checks, window * chains * one),
         metric=_MATRICES * 8 * size.dimension**2 if sampler.metric == "dense" else 0,
-        moments=block * samples,
+        moments=moments_bytes(chains, max(draws, window), size.dimension),
         writing=samples * size.largest * item,
-        diagnostics=AT_ONCE * COPIES_OF_SLICE * 8 * slice_values,
+        diagnostics=diagnostics_bytes(chains, draws, max(1, size.values + size.generated), item),
         file=OVERHEAD + samples * draw_bytes(on_disk, size.dtype),
         file_at_least=OVERHEAD + samples * draw_bytes(size.values, size.dtype),
     )

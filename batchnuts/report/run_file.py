@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.diagnostics import Diagnostics, DiagnosticsError
+from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class FinishedRun:
     groups: Mapping[str, xarray.Dataset]
     check: Check | None
     """None where there is no draw that every chain has."""
-    blocks: list[NDArray[Any]]
+    blocks: Sequence[DrawBlock]
     """Draws [chain, draw, coefficients] of each variable; `names` has their coefficients in this order."""
     names: list[str]
 
