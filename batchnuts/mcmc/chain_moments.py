@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,12 @@ class ChainMoments:
     """[coefficients, 2 chains], divided by the number of draws less 1."""
     effective_size: Array | None = None
     """[coefficients]: of the mean, from chains' halves; None if not asked for."""
+
+    def of(self, coefficients: NDArray[Any]) -> ChainMoments:
+        """Those of some coefficients, by number or mask."""
+        sizes = None if self.effective_size is None else self.effective_size[coefficients]
+        halves = self.half_mean[coefficients], self.half_variance[coefficients]
+        return ChainMoments(self.mean[coefficients], self.variance[coefficients], *halves, sizes)
 
     @property
     def overall_mean(self) -> Array:

@@ -43,7 +43,7 @@ def convergence_of(reduced: Reduced, names: Collection[str]) -> dict[str, Array]
         assert halves is not None
         assert halves.folded is not None
         half = reduced.draws // 2
-        found["r_hat"] = np.maximum(_rhat(halves.scores, half), _rhat(halves.folded, half))
+        found["r_hat"] = np.maximum(split_rhat(halves.scores, half), split_rhat(halves.folded, half))
     if "ess_bulk" in names:
         assert halves is not None
         found["ess_bulk"] = halves.scores.effective_size
@@ -62,7 +62,7 @@ def convergence_of(reduced: Reduced, names: Collection[str]) -> dict[str, Array]
     return {name: reduced.of_all(part) for name, part in found.items() if part is not None}
 
 
-def _rhat(halves: ChainMoments, draws: int) -> Array:
+def split_rhat(halves: ChainMoments, draws: int) -> Array:
     """Equation 4 of Vehtari et al. 2021, of chains' halves with so many draws each."""
     between = draws * halves.half_mean.var(axis=1, ddof=1)
     within = halves.half_variance.mean(axis=1)

@@ -32,6 +32,8 @@ ROUNDING_LIMIT = 0.05
 """Nats of rounding in the log-density above which acceptances are visibly wrong: exp(0.05) is 1.05."""
 COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
 """What is computed of each coefficient; `batchnuts/report/table.py` prints it."""
+RUNNING_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_mean", "r_hat")
+"""The same where draws were not kept (running_summary.py)."""
 
 AT_ONCE = min(2, os.cpu_count() or 1)
 """Threads, where WORK allows: sorting is bound by memory bandwidth."""
@@ -79,11 +81,19 @@ class Diagnostics:
     """Of chains that form superchains: what lasts of the differences between chains (`stuck_chains.py`)."""
     apart: tuple[int, ...] = ()
     """The numbers of chains that stay away from all others."""
+    running: bool = False
+    """Whether draws were not kept: then `columns` are RUNNING_COLUMNS, R-hat is that of moments, and effective sizes
+    are of means."""
 
     @property
     def rhat(self) -> NDArray[np.float64]:
         """R-hat of each coefficient."""
         return self.columns["r_hat"]
+
+    @property
+    def ess(self) -> NDArray[np.float64]:
+        """The effective size of each coefficient that is judged: bulk ESS, or that of means."""
+        return self.columns["ess_mean" if self.running else "ess_bulk"]
 
     @property
     def deciding_rhat(self) -> NDArray[np.float64]:
@@ -99,7 +109,8 @@ class Diagnostics:
     def converged(self) -> bool | None:
         """True if every R-hat is below its limit and no chain is stuck (`stuck_chains.py`); None if there are too few
         chains or draws to compute any R-hat."""
-        if self.nested is None and (self.draws < MINIMUM_DRAWS or self.chains < 2):
+        few = self.draws < MINIMUM_DRAWS or self.chains < 2
+        if self.nested is None and (few or (self.running and np.isnan(self.rhat).all())):
             return None
         return self.agrees and not self.apart and not self.persists
 
@@ -134,10 +145,10 @@ class Diagnostics:
             agree = "yes" if self.agrees else "no"
             lines = [f"{self._kind()} on all {count} coefficients: {agree}, worst {self.names[worst]} = {shown}"]
             lines += self._stuck()
-        ess = self.columns["ess_bulk"]
+        ess = self.ess
         if np.isfinite(ess).any():
             lowest = int(np.nanargmin(ess))
-            lines.append(f"Minimum bulk ESS: {ess[lowest]:.0f} of {total} draws ({self.names[lowest]})")
+            lines.append(f"Minimum {self.size_in_words}: {ess[lowest]:.0f} of {total} draws ({self.names[lowest]})")
         share = f" ({100 * self.divergences / total:.3g}% of the draws)" if self.divergences else ""
         lines.append(f"Divergences: {self.divergences}{share}")
         if self.divergences > total / 10:
@@ -175,11 +186,17 @@ class Diagnostics:
 
     def _kind(self) -> str:
         """Which R-hat decides, with its limit, in words."""
+        of = " of moments" * self.running
         if self.nested is None:
-            return f"R-hat < {RHAT_LIMIT}"
+            return f"R-hat{of} < {RHAT_LIMIT}"
         each = self.chains / self.superchains
         size = f"{'about ' * (each != int(each))}{each:.0f}"
-        return f"Nested R-hat < {self.limit:.4g} ({self.superchains} superchains of {size} chains)"
+        return f"Nested R-hat{of} < {self.limit:.4g} ({self.superchains} superchains of {size} chains)"
+
+    @property
+    def size_in_words(self) -> str:
+        """What `ess` is."""
+        return "ESS of a mean, by batch means" if self.running else "bulk ESS"
 
 
 def some_numbers(numbers: Sequence[int], most: int = 20) -> str:

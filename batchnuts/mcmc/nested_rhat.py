@@ -58,6 +58,14 @@ def nested_of(reduced: Reduced, superchain: NDArray[np.int64]) -> Array:
     return reduced.of_all(np.max([_nested(kind, superchain, reduced.draws) for kind in kinds], axis=0))
 
 
+def nested_of_moments(moments: ChainMoments, superchain: NDArray[np.int64], length: int) -> Array:
+    """Nested R-hat of the draws themselves alone: of moments of chains with `length` draws each, which do not have to
+    be kept. Raises ValueError as `nested_rhat` does."""
+    _require_superchains(superchain, length)
+    found = _nested(moments, superchain, length)
+    return np.where(moments.overall_variance > 0, found, np.nan)
+
+
 def _require_superchains(superchain: NDArray[np.int64], length: int) -> None:
     _, sizes = np.unique(superchain, return_counts=True)
     if len(sizes) < 2 or (length == 1 and sizes.max() == 1):

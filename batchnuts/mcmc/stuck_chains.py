@@ -125,6 +125,25 @@ def sights_of(reduced: Reduced) -> Sights:
     return Sights(reduced.of_all(_lasting(first, second) / scores.overall_variance, 0.0), distance, away, still)
 
 
+def sights_of_moments(moments: ChainMoments, draws: int, halves: int) -> Sights:
+    """Of draws that were not kept, of which moments are all that is known; there are `draws` of each chain, and
+    `halves` in each half.
+
+    Without scores, how far a chain is counts only where it stays there or does not move; persistence is of the draws
+    themselves, so that heavy tails hide some of it.
+    """
+    variance = moments.overall_variance
+    chains = moments.mean.shape[1]
+    still = moments.variance <= STILL * np.median(moments.variance, axis=1, keepdims=True)
+    away = far_and_stay(moments.mean.T, moments.variance.T).T
+    persistence = np.zeros(len(variance))
+    if halves and chains > 1:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            persistence = _lasting(moments.half_mean[:, :chains], moments.half_mean[:, chains:]) / variance
+    enough = can_be_told((chains, draws))
+    return Sights(np.nan_to_num(persistence) * enough, np.zeros_like(moments.mean), away & enough, still & enough)
+
+
 def stuck_of(parts: Iterable[Sights], chains: int, count: int) -> Stuck:
     """What is seen of `count` coefficients together, which are given in parts."""
     apart = np.zeros(chains, bool)

@@ -18,6 +18,7 @@ from batchnuts.mcmc.diagnostics import (
     some_numbers,
 )
 from batchnuts.mcmc.draw_blocks import VariableBlock, chain_parts
+from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
 
@@ -64,9 +65,12 @@ def check(result: Any) -> Check:
     """Judge the draws of `sample_chains`, or those of a file of it that ArviZ has opened.
 
     result: InferenceData, a DataTree, or another mapping of group names to datasets, with `posterior` and, for
-    divergences and tree depths, `sample_stats`. Raises DiagnosticsError for anything else and for no draws.
+    divergences and tree depths, `sample_stats`; of a run whose draws were not kept, with `summary`. Raises
+    DiagnosticsError for anything else and for no draws.
     """
-    posterior = _group(result, "posterior")
+    posterior, summary = _group(result, "posterior"), _group(result, "summary")
+    if posterior is None and summary is not None and "ess_mean" in summary:
+        return judge(diagnosed(summary), bool(summary.attrs.get("interrupted", 0)))
     if posterior is None or not {"chain", "draw"} <= set(posterior.dims):
         raise DiagnosticsError(
             f"check takes the result of sample_chains, or what arviz.from_netcdf gives; found {type(result).__name__} "
@@ -135,7 +139,7 @@ def _vary(block: VariableBlock) -> NDArray[np.bool_]:
 
 def judge(found: Diagnostics, interrupted: bool) -> Check:
     """The verdict that follows from what was diagnosed."""
-    ess = found.columns["ess_bulk"]
+    ess = found.ess
     rhat = found.deciding_rhat
     lowest = float(np.nanmin(ess)) if np.isfinite(ess).any() else float("nan")
     if found.draws < MINIMUM_DRAWS and found.nested is not None and found.converged:
@@ -159,7 +163,8 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
             "different places: reparametrize the model."
         )
     if lowest < ESS_LIMIT:
-        advice.append(f"There are few effective draws: raise draws until the minimum bulk ESS is {ESS_LIMIT}.")
+        wanted = f"the minimum {found.size_in_words} is {ESS_LIMIT}"
+        advice.append(f"There are few effective draws: raise draws until {wanted}.")
     if found.divergences:
         advice.append("Some trajectories diverged: raise target_acceptance (0.9, 0.99), or reparametrize the model.")
     rounded = found.rounding > ROUNDING_LIMIT

@@ -64,7 +64,7 @@ class Moments:
 VALUES = 2**17
 """In float64, that are looked at together, or one draw's columns of a chain's draws if these are more."""
 
-COLUMNS = 64
+BLOCK = 64
 """Of a position, at a time."""
 
 COPIES = 2
@@ -91,21 +91,21 @@ def moments_of(
             weight = _weights(skipped[part], done[part], draws)
             mean[part, :1], variance[part, :1] = _mean_and_variance(density[part, :, :], weight)
             values = position[part, :, :]
-            for start in range(0, dimension, COLUMNS):
-                columns = slice(1 + start, 1 + start + COLUMNS)
-                some = values[:, :, start : start + COLUMNS]
+            for start in range(0, dimension, BLOCK):
+                columns = slice(1 + start, 1 + start + BLOCK)
+                some = values[:, :, start : start + BLOCK]
                 mean[part, columns], variance[part, columns] = _mean_and_variance(some, weight)
     return Moments(mean, variance, count.astype(np.int64))
 
 
 def moments_bytes(chains: int, draws: int, dimension: int) -> int:
     """Bytes of what `moments_of` gives and of the values that it looks at together."""
-    columns = draws * min(COLUMNS, dimension)
+    columns = draws * min(BLOCK, dimension)
     return 2 * 8 * chains * (1 + dimension) + COPIES * 8 * max(min(VALUES, chains * columns), columns)
 
 
 def _chains_at_once(chains: int, draws: int, dimension: int) -> Iterator[slice]:
-    step = max(1, VALUES // max(1, draws * min(COLUMNS, dimension)))
+    step = max(1, VALUES // max(1, draws * min(BLOCK, dimension)))
     for start in range(0, chains, step):
         yield slice(start, min(start + step, chains))
 
