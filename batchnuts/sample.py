@@ -75,7 +75,6 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
 def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.config import ConfigError, describe_keys, load_config, packaged_configs
-    from batchnuts.mcmc.saving import check_path
     from batchnuts.settings.schema import SettingsError
 
     arguments = _parser(describe_keys(), packaged_configs()).parse_intermixed_args(argv)
@@ -83,15 +82,9 @@ def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
             return _dry_run(config)
-        assert config.output.path is not None  # load_config fills it in
-        target = check_path(config.output.path, force=arguments.force)
-        if config.output.report:
-            from batchnuts.report.figures import require_matplotlib
-            from batchnuts.report.page import page_path
-
-            check_path(page_path(target), force=arguments.force)
-            require_matplotlib()
-        return _run(config, target, stop, force=arguments.force, quiet=arguments.quiet)
+        if config.output.format != "auto":  # else it is known once the model is
+            _target(config, force=arguments.force)
+        return _run(config, stop, force=arguments.force, quiet=arguments.quiet)
     except (ConfigError, SettingsError) as error:
         say(f"the config cannot be used.\n{error}")
         return 2
@@ -135,16 +128,38 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, quiet: bool) -> int:
+def _target(config: RunConfig, *, force: bool) -> Path:
+    """Where the draws go. Raises OutputError where nothing can be written there, or a package lacks for it."""
+    from batchnuts.mcmc.saving import check_path
+    from batchnuts.mcmc.streaming import require_zarr
+
+    assert config.output.path is not None  # it is decided with the format
+    folder = config.output.format == "zarr"
+    if folder:
+        require_zarr()
+    target = check_path(config.output.path, force=force, folder=folder)
+    if config.output.report:
+        from batchnuts.report.figures import require_matplotlib
+        from batchnuts.report.page import page_path
+
+        check_path(page_path(target), force=force)
+        require_matplotlib()
+    return target
+
+
+def _run(config: RunConfig, stop: StopSignals, *, force: bool, quiet: bool) -> int:
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
     from batchnuts.mcmc.forecast import available_memory
     from batchnuts.mcmc.output import to_datasets
     from batchnuts.mcmc.saving import check_space, short_bytes
+    from batchnuts.mcmc.streaming import ZarrRun
     from batchnuts.progress import ProgressView, SafeConsole
 
     import_first(config)
     model = build_model(config.model)
+    config = _decided(config, model)
+    target = _target(config, force=force)
     expected = _forecast(config, model)
     check_space(target, expected.file_at_least)
     if expected.peak > (free := available_memory()):
@@ -155,13 +170,17 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
     from batchnuts.mcmc.sampling import run_chains
 
     stop.check()  # an import may have swallowed what the signal raised
+    content = config.output.content
+    stream = None
+    if config.output.format == "zarr":
+        stream = ZarrRun(target, model, content, config.resolved(), replace=force)
     view = nullcontext() if quiet else ProgressView(SafeConsole(stderr=True))
     failure = None
     with view as progress:
         try:
             with _warnings_reported():
                 draws = run_chains(
-                    model, config.sampler, config.execution, progress, stop, divergences=config.output.divergences
+                    model, config.sampler, config.execution, progress, stop, content=content, stream=stream
                 )
         except Exception as error:
             failure = error
@@ -170,11 +189,21 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
             draws = error.draws_so_far
     stop.hold()
     if not draws.done.any():
+        if stream is not None:
+            stream.discard()
         stop.release()
         raise KeyboardInterrupt
     started = time.monotonic()
-    groups = to_datasets(draws, model, config.resolved(), unconstrained=config.output.unconstrained)
-    _save(groups, target, force)
+    groups: Mapping[str, xarray.Dataset]
+    if stream is not None:
+        try:
+            groups = stream.finish(draws)
+        except KeyboardInterrupt:
+            say(f"{stop.name}; what was written before is in {target}, which is marked as interrupted.")
+            return stop.exit_code
+    else:
+        groups = to_datasets(draws, model, config.resolved(), content=content)
+        _save(groups, target, force)
     saving = time.monotonic() - started
     stop.release()
     if draws.interrupted:
@@ -224,25 +253,50 @@ def _dry_run(config: RunConfig) -> int:
     from batchnuts.mcmc.engine import likely_backend
     from batchnuts.mcmc.forecast import Size, memory_problem
 
-    sys.stdout.write(config.to_yaml())
-    sys.stdout.flush()
     own, fits = is_users_own(config.model), True
     if own:
         from batchnuts.first_imports import import_first
 
         import_first(config)
-    model = build_model(config.model)
+    try:
+        model = build_model(config.model)
+        config = _decided(config, model)
+    finally:
+        sys.stdout.write(config.to_yaml())
+        sys.stdout.flush()
     if own:
         found = model.check(config.sampler.seed)
         fits = found.ok
         say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
     say(f"forecast of this run:\n{_forecast(config, model)}")
-    backend = likely_backend(model, config.execution)
-    ends = config.output.divergences
-    problem = memory_problem(config.sampler, config.execution, Size.of(model), divergences=ends, backend=backend)
+    problem = memory_problem(
+        config.sampler,
+        config.execution,
+        Size.of(model, config.output.content),
+        content=config.output.content,
+        streamed=config.output.format == "zarr",
+        backend=likely_backend(model, config.execution),
+    )
     if problem is not None:
         say(f"it does not fit into memory.\n{problem}.")
     return 0 if fits and problem is None else 1
+
+
+def _decided(config: RunConfig, model: Model) -> RunConfig:
+    """The config with the format of its output, which may depend on how large the output will be."""
+    from batchnuts.mcmc.saving import short_bytes
+    from batchnuts.mcmc.stored_run import has_zarr
+
+    if config.output.format != "auto":
+        return config
+    size = _forecast(config, model).file
+    decided = config.decided(size, has_zarr())
+    if decided.output.format == "netcdf" and config.decided(size).output.format == "zarr":
+        say(
+            f"the draws ({short_bytes(size)}) stay in memory until the end: to write them to a Zarr store while chains "
+            "run, install zarr (pip install 'batchnuts[zarr]')."
+        )
+    return decided
 
 
 def _forecast(config: RunConfig, model: Model) -> Forecast:
@@ -252,9 +306,9 @@ def _forecast(config: RunConfig, model: Model) -> Forecast:
     return forecast(
         config.sampler,
         config.execution,
-        Size.of(model),
-        divergences=config.output.divergences,
-        unconstrained=config.output.unconstrained,
+        Size.of(model, config.output.content),
+        content=config.output.content,
+        streamed=config.output.format == "zarr",
         backend=likely_backend(model, config.execution),
     )
 

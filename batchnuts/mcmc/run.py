@@ -15,7 +15,7 @@ from batchnuts.autobatch import random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
 from batchnuts.mcmc.check_points import CheckPoints
-from batchnuts.mcmc.draws import Draws, Phase, Progress, WarmupReport
+from batchnuts.mcmc.draws import Draws, Phase, Progress, WarmupReport, statistics
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.chunk_runner import make_runner
@@ -377,12 +377,10 @@ class Run:
     ) -> Draws:
         """From records [chains, draws, ...]. begun None: the run came to its end."""
         sampler = self.sampler
-        position, last_position = records.pop("position"), records.pop("last_position", None)
-        records["reached_max_treedepth"] = (records["tree_depth"] >= sampler.max_tree_depth) & ~records["diverging"]
         counts = self.spent.counts["warmup"] + self.spent.counts["sampling"]
         return Draws(
-            position=position,
-            stats=records,
+            position=records["position"],
+            stats=statistics(records, sampler.max_tree_depth),
             done=done,
             begun=np.ones(sampler.chain_count, bool) if begun is None else begun,
             interrupted=begun is not None and bool((done < sampler.draws).any()),
@@ -395,7 +393,7 @@ class Run:
             execution=self.execution,
             engine=self.engine.reason,
             arrangement=runner.arrangement if runner is not None else None,
-            last_position=last_position if self.divergences else None,
+            last_position=records["last_position"] if self.divergences else None,
             start=states.position if self.divergences else None,
             chains_reason=self.chains_reason,
             ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",

@@ -13,6 +13,7 @@ import pytest
 from batchnuts import Model, sample_chains
 from batchnuts.autobatch import ops
 from batchnuts.mcmc import forecast as module
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.diagnostics import diagnostics_bytes
 from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.forecast import Forecast, Size, forecast, memory_problem
@@ -29,11 +30,11 @@ def sampler(**settings: Any) -> SamplerSettings:
 
 
 def of(size: Size, divergences: bool = False, **settings: Any) -> Forecast:
-    return forecast(sampler(**settings), EXECUTION, size, divergences=divergences)
+    return forecast(sampler(**settings), EXECUTION, size, content=Content(divergences=divergences))
 
 
 def problem(size: Size, divergences: bool = False, **settings: Any) -> str:
-    found = memory_problem(sampler(**settings), EXECUTION, size, divergences=divergences)
+    found = memory_problem(sampler(**settings), EXECUTION, size, content=Content(divergences=divergences))
     assert found is not None
     return found
 
@@ -46,7 +47,8 @@ def test_parts_on_known_sizes() -> None:
     assert found.records == samples * (4 * 50 + 6 * 4 + 14)
     assert found.values == 0
     assert found.metric == 0
-    assert found.moments == moments_bytes(256, 1000, 50) < 6e6, "bounded, whatever the draws"
+    window = module._longest_window(sampler(), 256)
+    assert found.moments == moments_bytes(256, window, 50) < 6e6, "of a window, bounded"
     assert found.writing == samples * 50 * 4
     assert found.diagnostics == diagnostics_bytes(256, 1000, 50, 4)
     assert found.file - found.records == OVERHEAD
@@ -67,6 +69,20 @@ def test_what_grows_with_draws_chains_and_dimension() -> None:
     assert of(FIFTY, until={"ess_bulk": 400}).sampling - of(FIFTY).sampling > of(FIFTY).records
 
 
+def test_draws_that_are_streamed_are_not_in_memory_and_what_is_left_out_is_not_on_the_disk() -> None:
+    def streamed(content: Content | None = None, **settings: Any) -> Forecast:
+        return forecast(sampler(**settings), EXECUTION, FIFTY, content=content, streamed=True)
+
+    whole, more = streamed(draws=20_000), streamed(draws=200_000)
+    assert whole.records == whole.values == whole.writing == 0
+    assert more.sampling == whole.sampling < of(FIFTY).sampling + 4e8
+    assert more.file > 9 * whole.file == 9 * of(FIFTY, draws=20_000).file
+    statistics = draw_bytes(0, "float32")
+    thinned = streamed(Content(thin=10, dtype="float64"), draws=10_000)
+    assert thinned.file - OVERHEAD == 256 * 1000 * (8 * 50 + statistics)
+    assert streamed(until={"ess_bulk": 400}).records == of(FIFTY).records, "check points look at all draws"
+
+
 MANY = Size(1000, "float32", values=1000, largest=1000)
 
 
@@ -76,6 +92,7 @@ MANY = Size(1000, "float32", values=1000, largest=1000)
         (MANY, {"chains": 1000, "draws": 2000}, 12, "set sampler.draws to at most 1400"),
         (MANY, {"chains": 1000, "draws": 2000}, 12, "sampler.chains to at most 700"),
         (MANY, {"chains": 1000, "draws": 2000}, 12, "end with sampler.until as soon as enough is known"),
+        (MANY, {"chains": 1000, "draws": 2000}, 12, "set output.format: zarr, so that draws are written while"),
         (MANY, {"chains": 1000, "draws": 2000, "divergences": True}, 17, "set output.divergences: false"),
         (
             Size(1000, "float64", values=1000, largest=1000),
