@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import xarray
 
     from batchnuts.config import RunConfig
+    from batchnuts.mcmc.checkpoint.saved_run import SavedRun
     from batchnuts.mcmc.diagnostics import Diagnostics
     from batchnuts.mcmc.forecast import Forecast
     from batchnuts.mcmc.model import Model
@@ -77,14 +78,19 @@ def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
     from batchnuts.config import ConfigError, describe_keys, load_config, packaged_configs
     from batchnuts.settings.schema import SettingsError
 
-    arguments = _parser(describe_keys(), packaged_configs()).parse_intermixed_args(argv)
+    parser = _parser(describe_keys(), packaged_configs())
+    arguments = parser.parse_intermixed_args(argv)
+    if arguments.resume is not None and (arguments.overrides or arguments.dry_run):
+        parser.error("--resume goes on with the run's own config: expected neither overrides nor --dry-run")
     try:
+        if arguments.resume is not None:
+            return _resume(Path(arguments.resume), stop, force=arguments.force, quiet=arguments.quiet)
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
             return _dry_run(config)
         if config.output.format != "auto":  # else it is known once the model is
             _target(config, force=arguments.force)
-        return _run(config, stop, force=arguments.force, quiet=arguments.quiet)
+        return _run(config, None, stop, force=arguments.force, quiet=arguments.quiet)
     except (ConfigError, SettingsError) as error:
         say(f"the config cannot be used.\n{error}")
         return 2
@@ -105,12 +111,17 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
         description="Sample a model with recursive NUTS, many chains at once, and save the draws as netCDF for ArviZ.",
         epilog=f"keys of a config (each can be given as an override, e.g. sampler.draws=1000):\n\n{keys}\n\n"
         "exit codes: 0 done; 1 the run failed; 2 the command line or the config is wrong; 130 interrupted (Ctrl-C), "
-        "143 ended by SIGTERM, 129 by SIGHUP, each with the draws so far saved.",
+        "143 ended by SIGTERM, 129 by SIGHUP, each with the draws so far saved, and a checkpoint to go on from.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    begun = parser.add_mutually_exclusive_group(required=True)
+    begun.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="go on with a run that was killed or interrupted, from its last checkpoint; RUN: the path of its output",
+    )
+    begun.add_argument(
         "--config",
-        required=True,
         metavar="FILE",
         help=f"YAML file: a path, or the name of a packaged config ({', '.join(configs)})",
     )
@@ -129,15 +140,22 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _target(config: RunConfig, *, force: bool) -> Path:
-    """Where the draws go. Raises OutputError where nothing can be written there, or a package lacks for it."""
+    """Where the draws of a new run go. Raises OutputError where nothing can be written there, or a package lacks."""
+    assert config.output.path is not None  # it is decided with the format
+    target = _checked(config, config.output.path, force=force)
+    _require_no_checkpoint(target, force=force)
+    return target
+
+
+def _checked(config: RunConfig, path: str | Path, *, force: bool) -> Path:
+    """The absolute path; checked, as that of the page about the run is, if there is to be one."""
     from batchnuts.mcmc.saving import check_path
     from batchnuts.mcmc.streaming import require_zarr
 
-    assert config.output.path is not None  # it is decided with the format
     folder = config.output.format == "zarr"
     if folder:
         require_zarr()
-    target = check_path(config.output.path, force=force, folder=folder)
+    target = check_path(path, force=force, folder=folder)
     if config.output.report:
         from batchnuts.report.figures import require_matplotlib
         from batchnuts.report.page import page_path
@@ -147,7 +165,48 @@ def _target(config: RunConfig, *, force: bool) -> Path:
     return target
 
 
-def _run(config: RunConfig, stop: StopSignals, *, force: bool, quiet: bool) -> int:
+def _require_no_checkpoint(target: Path, *, force: bool) -> None:
+    """That a new run replaces no checkpoint of one that has not ended, unless that is asked for."""
+    import shutil
+
+    from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
+    from batchnuts.mcmc.saving import OutputError
+
+    folder = folder_of(target)
+    if force:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif (folder / NAME).exists():
+        raise OutputError(
+            f"{folder} has the checkpoint of a run that has not ended. Go on with --resume {target}, or give --force "
+            "to drop it, or set another output.path."
+        )
+
+
+def _resume(path: Path, stop: StopSignals, *, force: bool, quiet: bool) -> int:
+    """Go on with the run whose output has this path."""
+    from batchnuts.config import config_of
+    from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
+    from batchnuts.mcmc.resume import saved_run_of
+    from batchnuts.mcmc.saving import is_interrupted
+
+    target = path.expanduser().resolve()
+    saved = saved_run_of(target)
+    config = config_of(saved.config, folder_of(target) / NAME)
+    again = force or is_interrupted(target)  # the draws that were saved when it was interrupted
+    _checked(config, target, force=again)
+    return _run(config, target, stop, force=again, quiet=quiet, saved=saved)
+
+
+def _run(
+    config: RunConfig,
+    target: Path | None,
+    stop: StopSignals,
+    *,
+    force: bool,
+    quiet: bool,
+    saved: SavedRun | None = None,
+) -> int:
+    """Make a run and save it. target: where the draws go; None: as the config says."""
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
     from batchnuts.mcmc.forecast import available_memory
@@ -159,7 +218,8 @@ def _run(config: RunConfig, stop: StopSignals, *, force: bool, quiet: bool) -> i
     import_first(config)
     model = build_model(config.model)
     config = _decided(config, model)
-    target = _target(config, force=force)
+    if target is None:
+        target = _target(config, force=force)
     expected = _forecast(config, model)
     check_space(target, expected.file_at_least)
     if expected.peak > (free := available_memory()):
@@ -167,20 +227,31 @@ def _run(config: RunConfig, stop: StopSignals, *, force: bool, quiet: bool) -> i
             f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
             "available now. End other programs, or lower sampler.draws."
         )
+    from batchnuts.mcmc.checkpoint.keeper import Keeper, folder_of
     from batchnuts.mcmc.sampling import run_chains
 
+    keeper = None
+    if config.output.checkpoint_seconds is not None:
+        keeper = Keeper(folder_of(target), config.output.checkpoint_seconds, config.resolved(), saved)
     stop.check()  # an import may have swallowed what the signal raised
     content = config.output.content
     stream = None
     if config.output.format == "zarr":
-        stream = ZarrRun(target, model, content, config.resolved(), replace=force)
+        stream = ZarrRun(target, model, content, config.resolved(), replace=force, resumed=saved is not None)
     view = nullcontext() if quiet else ProgressView(SafeConsole(stderr=True))
     failure = None
     with view as progress:
         try:
             with _warnings_reported():
                 draws = run_chains(
-                    model, config.sampler, config.execution, progress, stop, content=content, stream=stream
+                    model,
+                    config.sampler,
+                    config.execution,
+                    progress,
+                    stop,
+                    content=content,
+                    stream=stream,
+                    keeper=keeper,
                 )
         except Exception as error:
             failure = error
@@ -188,16 +259,18 @@ def _run(config: RunConfig, stop: StopSignals, *, force: bool, quiet: bool) -> i
                 raise
             draws = error.draws_so_far
     stop.hold()
+    how_to_go_on = f" Go on with --resume {target}." if keeper is not None and keeper.exists() else ""
     if not draws.done.any():
         if stream is not None:
             stream.discard()
         stop.release()
-        raise KeyboardInterrupt
+        say(f"{stop.name}; nothing was drawn yet and no file was written.{how_to_go_on}")
+        return stop.exit_code
     started = time.monotonic()
     groups: Mapping[str, xarray.Dataset]
     if stream is not None:
         try:
-            groups = stream.finish(draws)
+            groups = stream.finish(draws, keep=bool(how_to_go_on))
         except KeyboardInterrupt:
             say(f"{stop.name}; what was written before is in {target}, which is marked as interrupted.")
             return stop.exit_code
@@ -208,7 +281,9 @@ def _run(config: RunConfig, stop: StopSignals, *, force: bool, quiet: bool) -> i
     stop.release()
     if draws.interrupted:
         why = stop.name if failure is None else "the run failed"
-        say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.")
+        say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.{how_to_go_on}")
+    elif keeper is not None:
+        keeper.remove()
     if failure is not None:
         raise failure
     found = None

@@ -6,6 +6,7 @@ written under a temporary name and renamed; where that fails, the draws go to an
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tempfile
@@ -80,6 +81,22 @@ def check_path(
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"Cannot write {target}: {getattr(error, 'strerror', None) or error}.") from error
     return target
+
+
+def is_interrupted(path: Path) -> bool:
+    """Whether a file, or a Zarr store, is that of a run of ours which was interrupted."""
+    import h5netcdf
+
+    try:
+        if (path / "zarr.json").exists():
+            attributes = json.loads((path / "zarr.json").read_text())["attributes"]
+            return attributes.get("inference_library") == "batchnuts" and bool(attributes.get("interrupted", 0))
+        with h5netcdf.File(path, "r") as file:
+            attributes = file.attrs
+            ours = attributes.get("inference_library") == "batchnuts"
+            return ours and bool(attributes.get("interrupted", 0))
+    except (OSError, ValueError, KeyError):  # there is none, or it is something else
+        return False
 
 
 def _names_a_folder(path: str | os.PathLike[str]) -> bool:

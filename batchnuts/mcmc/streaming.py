@@ -57,7 +57,8 @@ def require_zarr() -> None:
 class ZarrRun:
     """See Stream. path: the store, a folder that is made when the first draws are. config: see `to_datasets`.
 
-    replace: whether a store that is there is deleted then. resumed: whether one that is there is gone on with.
+    replace: whether a store that is there is deleted then. resumed: whether one is gone on with that an earlier process
+    has left.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class ZarrRun:
         self.content = content
         self.config = config
         self.replace = replace
-        self.claimed = resumed
+        self.claimed = resumed and (path / STATE).exists()
         """Whether the folder is this run's own."""
         self.storage: StreamedStorage | None = None
         self.sink: ZarrSink | None = None
@@ -103,6 +104,7 @@ class ZarrRun:
         data = {name: getattr(self.model, name) for name in DATA_GROUPS}
         self.sink = ZarrSink(
             self.path,
+            chains,
             self.layout,
             self._coordinates,
             {name: data_group(arrays, labels, {}) for name, arrays in data.items() if arrays},
@@ -147,9 +149,10 @@ class ZarrRun:
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
-    def finish(self, draws: Draws) -> dict[str, xarray.Dataset]:
+    def finish(self, draws: Draws, *, keep: bool = False) -> dict[str, xarray.Dataset]:
         """Write what only the end of the run can tell, and give all groups, to be read when they are used.
 
+        keep: whether the run may go on from what was flushed.
         The groups are those of `to_datasets`. Raises OutputError where something cannot be written.
         """
         storage, sink, layout = self.storage, self.sink, self.layout
@@ -162,7 +165,7 @@ class ZarrRun:
             self._finish_groups(draws, storage, sink, layout, further)
             sink.files.sync()
             storage.close()
-            shutil.rmtree(self.path / STATE, ignore_errors=True)
+            sink.files.tidy([STATE] if keep else [])
         except OSError as error:
             raise sink.failed(error) from error
         return open_zarr(self.path)

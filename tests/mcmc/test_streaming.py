@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -19,15 +21,18 @@ import xarray
 from fake_run import make_draws
 
 import batchnuts
+from batchnuts.autobatch import ops, random
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc import stored_run
 from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content, check_content
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.saving import OutputError, check_path, save
-from batchnuts.mcmc.settings import SamplerSettings
+from batchnuts.mcmc.sampling import run_chains
+from batchnuts.mcmc.saving import OutputError, check_path, is_interrupted, save
+from batchnuts.mcmc.settings import SamplerSettings, split_settings
 from batchnuts.mcmc.storage import streamed
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage
@@ -333,7 +338,7 @@ def test_a_run_goes_on_from_what_was_flushed(tmp_path: Path, monkeypatch: pytest
     storage.drain()
     storage.close()
     run, storage = stream(path, draws, resumed=True)
-    with pytest.raises(FileNotFoundError, match="so many draws of each chain"):
+    with pytest.raises(CheckpointError, match="does not have the draws that the checkpoint names"):
         storage.resume(at[2])
     storage.resume(at[0])
     assert open_zarr(path)["posterior"].sizes["draw"] == 40
@@ -343,6 +348,27 @@ def test_a_run_goes_on_from_what_was_flushed(tmp_path: Path, monkeypatch: pytest
     storage.flush()
     feed(storage, records, draws.done, seed=2)
     assert_same_groups(run.finish(draws), as_stored(draws, tmp_path))
+
+
+@pytest.mark.parametrize("done", [INTERRUPTED, [16, 0, 0, 20, 0, 9]], ids=["all chains", "some chains"])
+def test_a_run_that_was_interrupted_goes_on(tmp_path: Path, done: list[int]) -> None:
+    """From a store that was finished as far as it goes, with a group of unfinished draws, and of fewer chains."""
+    draws, path = drawn(), tmp_path / "a.zarr"
+    run, storage = stream(path, draws)
+    records = records_of(draws)
+    feed(storage, records, np.array(done))
+    storage.flush()
+    part = drawn(done)
+    assert_same_groups(run.finish(part, keep=True), as_stored(part, tmp_path))
+    assert is_interrupted(path)
+    run, storage = stream(path, draws, resumed=True)
+    storage.resume(np.array(done))
+    feed(storage, records, draws.done, seed=1)
+    (tmp_path / "expected.nc").unlink()
+    assert_same_groups(run.finish(draws), as_stored(draws, tmp_path))
+    assert not is_interrupted(path)
+    folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
+    assert folders == {"posterior", "sample_stats", "observed_data", "constant_data", "adaptation"}
 
 
 def test_a_run_that_was_to_end_is_made_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,3 +435,80 @@ def test_chunks_are_divided_so_that_a_coefficient_can_be_read_alone() -> None:
     assert chunk_shape((1000, 300), (5, 7), 4) == (1000, 300, 1, 1)
     assert chunk_shape((10, 30), (5, 700), 4) == (10, 30, 1, 700)
     assert chunk_shape((2, 2), (5, 7), 4) == (2, 2, 5, 7)
+
+
+RUN = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from batchnuts.autobatch.machine import map_leaves
+sys.path[:0] = sys.argv[3:]
+from test_streaming import CHAINS, MODEL, SAMPLER, Content, Record, ZarrRun, drawn, records_of, streamed
+chains, rows, draws = 64, 50, int(sys.argv[2])
+streamed.BLOCK_BYTES, streamed.CHAINS_BYTES = 2_000_000, 500_000
+rng = np.random.default_rng(0)
+one = map_leaves(lambda a: np.ones((chains, rows, *a.shape[2:]), a.dtype), records_of(drawn()))
+one = one._replace(position=rng.normal(size=one.position.shape).astype(one.position.dtype))
+run = ZarrRun(Path(sys.argv[1]), MODEL, Content())
+storage = run.begin(SAMPLER, drawn().execution)(one, chains, draws)
+at = np.arange(chains)
+for first in range(0, draws, rows):
+    storage.record(at, at, np.full(chains, first), np.full(chains, first + rows), one)
+storage.finalize()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_draws(tmp_path: Path) -> None:
+    """Of a process that streams 10 and 100 MB: blocks on their way are 16 MB, far less than what is added."""
+
+    def peak(draws: int) -> int:
+        path = tmp_path / f"{draws}.zarr"
+        places = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, str(path), str(draws), *places],
+            cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600, check=True,
+        )  # fmt: skip
+        assert open_zarr(path)["posterior"].sizes["draw"] == draws
+        return int(done.stdout)
+
+    few, many = peak(2500), peak(25_000)
+    size = 64 * 25_000 * (6 * 4 + 70)
+    assert many - few < 0.1 * size
+
+
+@pytest.mark.parametrize(
+    "until", [pytest.param(None, id="to the end"), pytest.param({"ess_bulk": 100}, id="until", marks=pytest.mark.slow)]
+)
+def test_runs_give_the_same_in_both_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
+    """Predictions and all that is generated too, however draws are divided into blocks."""
+    monkeypatch.setattr(streamed, "SHARE", 3)
+    y = np.array([0.5, -1.0, 2.0], "float32")
+
+    def density(p: dict[str, Any]) -> Any:
+        return ops.sum(pointwise(p)) - 0.5 * p["mu"] ** 2 - p["tau"]
+
+    def pointwise(p: dict[str, Any]) -> Any:
+        return -0.5 * ((y - p["mu"]) / p["tau"]) ** 2 - ops.log(p["tau"])
+
+    model = Model.from_function(
+        density,
+        variables={"mu": batchnuts.real(), "tau": batchnuts.positive()},
+        observed_data={"y": (("row",), y)},
+        generated=lambda p: {"ratio": p["mu"] / p["tau"], "both": ops.stack([p["mu"], p["tau"]])},
+        log_likelihood=pointwise,
+        predictive=lambda p, seed: p["mu"] + p["tau"] * random.normal(seed, (3,)),
+        prior=lambda seed: {"mu": random.normal(seed), "tau": ops.exp(random.normal(random.fold_in(seed, 1)))},
+    )
+    content = Content(divergences=True, unconstrained=True)
+    settings = {"chains": 8, "warmup": 20, "draws": 100 if until is None else 1000, "seed": 2, "until": until}
+    sampler, execution = split_settings(settings)
+    run = ZarrRun(tmp_path / "a.zarr", model, content)
+    groups = run.finish(run_chains(model, sampler, execution, content=content, stream=run))
+    draws = run_chains(model, sampler, execution, content=content)
+    expected = stored(save(to_datasets(draws, model, content=content), tmp_path / "a.nc"))
+    for name in ("compile_time", "warmup_time", "sampling_time", "sampling_ended"):
+        for group in (*groups.values(), *expected.values()):
+            group.attrs.pop(name, None)
+    assert_same_groups(groups, expected)

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.storage.memory import MemoryStorage
+from batchnuts.mcmc.checkpoint.file import CheckpointError
+from batchnuts.mcmc.storage.logged import LoggedStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks, write_arrays
 
 BLOCK_BYTES = 32_000_000
@@ -81,7 +82,10 @@ class StreamedStorage:
         self.blocks = RowBlocks(like, chains, transitions, rows, IN_MEMORY, self._pages)
         self.means = ChainMeans(chains, like.position.shape[2], like.position.dtype, like.step_size.dtype)
         """Of everything that was recorded."""
-        self.memory = MemoryStorage(like, chains, transitions) if remember else None
+        self.memory = None
+        if remember:
+            (folder / "memory").mkdir(exist_ok=True)
+            self.memory = LoggedStorage(like, chains, transitions, folder=folder / "memory")
         self.recorded: NDArray[np.int64] = np.zeros(chains, np.int64)
         """[chains]: transitions of each."""
         self.written = 0
@@ -229,6 +233,9 @@ class StreamedStorage:
             state = {f"means_{name}": array for name, array in self.means.saved().items()}
             if self.previous is not None:
                 state["previous"] = self.previous
+            if self.memory is not None:
+                self.memory.flush()
+                state["parts"] = np.array(self.memory.parts, np.str_)
             write_arrays(making / "state.npz", {"recorded": self.recorded, "rows": np.array(self.rows), **state})
             for path in (*files, making / "state.npz", making):
                 synchronize(path)
@@ -242,7 +249,7 @@ class StreamedStorage:
         return sorted(int(path.name.split("-")[1]) for path in self.folder.glob("saved-*"))
 
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage. Raises FileNotFoundError where no flush has left this."""
+        """See Storage. Raises CheckpointError where no flush has left this."""
         for number in reversed(self._saved()):
             folder = self.folder / f"saved-{number}"
             with np.load(folder / "state.npz", allow_pickle=False) as state:
@@ -252,10 +259,13 @@ class StreamedStorage:
                     self.means.restore({n.removeprefix("means_"): state[n] for n in state if n.startswith("means_")})
                     self.previous = state.get("previous")
                     self.blocks.load(folder, recorded)
+                    if self.memory is not None:
+                        self.memory.parts = state["parts"].tolist()
+                        self.memory.resume(recorded)
                     self.recorded[:] = recorded
                     self.written = int(recorded.min()) // self.rows
                 return
-        raise FileNotFoundError(f"{self.folder} has nothing of a run with so many draws of each chain")
+        raise CheckpointError(f"{self.folder} does not have the draws that the checkpoint names.")
 
     def first(self, transitions: int) -> Record:
         """See Storage: where all records are in memory besides."""

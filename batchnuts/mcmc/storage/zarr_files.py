@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import zarr
 from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
@@ -190,6 +189,13 @@ class ZarrFiles:
         os.replace(temporary, target)
         self.store.written.add(key)
 
+    def tidy(self, kept: Iterable[str]) -> None:
+        """Delete folders that are no groups: of an earlier process, say; but for those of these names."""
+        groups = {key.partition("/")[0] for key in self.store.metadata if "/" in key}
+        for path in self.path.iterdir():
+            if path.is_dir() and path.name not in (*groups, *kept):
+                shutil.rmtree(path, ignore_errors=True)
+
     def sync(self) -> None:
         """Make everything durable that was written since it was called last."""
         paths = [self.path / key for key in self.store.written]
@@ -218,16 +224,15 @@ def chunk_shape(chunk: tuple[int, int], rest: tuple[int, ...], item: int) -> tup
     return (*chunk, *sizes)
 
 
-def length_there(path: Path, group: str) -> int:
-    """How many draws readers see of a group; 0 where there is none."""
+def sizes_there(path: Path, group: str) -> tuple[int, int]:
+    """How many chains and draws readers see of a group; 0 where there is none."""
     try:
         node = json.loads((path / group / METADATA).read_text())
     except FileNotFoundError:
-        return 0
-    inside = node["consolidated_metadata"]["metadata"].values()
-    lengths = [array["shape"][array["dimension_names"].index("draw")] for array in inside if _grows(array)]
-    return int(np.min(lengths)) if lengths else 0
-
-
-def _grows(node: Mapping[str, Any]) -> bool:
-    return node["node_type"] == "array" and "draw" in (node["dimension_names"] or ())
+        return 0, 0
+    sizes = {
+        dim: size
+        for array in node["consolidated_metadata"]["metadata"].values()
+        for dim, size in zip(array["dimension_names"], array["shape"], strict=True)
+    }
+    return sizes.get("chain", 0), sizes.get("draw", 0)

@@ -15,7 +15,7 @@ from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage import streamed
 from batchnuts.mcmc.storage.row_blocks import RowBlock, write_arrays
-from batchnuts.mcmc.storage.zarr_files import ZarrFiles, length_there
+from batchnuts.mcmc.storage.zarr_files import ZarrFiles, sizes_there
 
 if TYPE_CHECKING:
     import xarray
@@ -34,6 +34,7 @@ class ZarrSink:
     def __init__(
         self,
         path: Path,
+        chains: int,
         layout: Layout,
         coordinates: Coordinates,
         others: Mapping[str, xarray.Dataset],
@@ -51,10 +52,13 @@ class ZarrSink:
         self.rows = rows
         self.transitions = transitions
         self.folder = folder
-        self.there = length_there(path, "posterior")
+        of_chains, self.there = sizes_there(path, "posterior")
         """Draws that readers see of what another process, or an earlier attempt, has written: they are written again,
         and are the same."""
         self.files = ZarrFiles(path)
+        if of_chains != chains:  # of those that had begun when another process ended
+            self.there = 0
+            self.files.tidy([folder.name])
         for name, dataset in others.items():
             self.files.put(name, dataset.assign_attrs(attributes))
         self.files.set_attributes("", attributes)
@@ -171,7 +175,7 @@ class ZarrSink:
 
     def failed(self, error: OSError) -> OutputError:
         """What to say of it."""
-        length = length_there(self.path, "posterior")
+        _, length = sizes_there(self.path, "posterior")
         saved = f"{length} draws of each chain are in it, and can be read" if length else "no draw is in it"
         return OutputError(f"Cannot write {self.path}: {reason_of(error)}; {saved}.")
 
