@@ -66,6 +66,9 @@ class RunningSummary:
     only, if more, too. dtype: of what is added; sketches of other than float32 are in float64.
     """
 
+    ARRAYS = ("count", "mean", "squares", "pooled_mean", "products")
+    """Of what was added, all but the sketches."""
+
     def __init__(self, chains: int, draws: int, coefficients: int, dtype: Any) -> None:
         import datasketches
 
@@ -130,6 +133,24 @@ class RunningSummary:
         else:
             self.products += np.einsum("nk,nk->k", values, values) + weight * difference**2
         self.pooled_mean += difference * (count / (before + count))
+
+    def saved(self) -> dict[str, NDArray[Any]]:
+        """All of it by name, for `restore`."""
+        parts = [np.frombuffer(sketch.serialize(), np.uint8) for sketch in self.sketches]
+        return {
+            **{name: np.asarray(getattr(self, name)) for name in self.ARRAYS},
+            "sketches": np.concatenate([np.empty(0, np.uint8), *parts]),
+            "sizes": np.array([len(part) for part in parts], np.int64),
+        }
+
+    def restore(self, saved: dict[str, NDArray[Any]]) -> None:
+        """What `saved` gave, of as many chains and coefficients."""
+        for name in self.ARRAYS[1:]:
+            getattr(self, name)[...] = saved[name]
+        self.count = int(saved["count"])
+        ends = np.cumsum(saved["sizes"])
+        parts = np.split(saved["sketches"], ends[:-1]) if len(ends) else []
+        self.sketches = [type(old).deserialize(part.tobytes()) for old, part in zip(self.sketches, parts, strict=True)]
 
     # ---- what is found -----------------------------------------------------------------------------------------------
 
@@ -233,6 +254,13 @@ class RunningSummary:
         return split_rhat(self.moments, half)
 
 
+def summary_bytes(chains: int, draws: int, coefficients: int, item: int) -> int:
+    """Of a RunningSummary, and of what is looked at together; `item`: of a draw's number."""
+    segments = 2 * 8 * (segments_of(chains, draws) + 1) * chains * coefficients
+    products = 8 * coefficients ** (2 if coefficients <= COVARIANCES else 1)
+    return segments + products + coefficients * 3 * SKETCH * item + 4 * 8 * VALUES
+
+
 @dataclass(frozen=True, eq=False)
 class Precision:
     """Of each coefficient [coefficients]; NaN where it cannot be told."""
@@ -301,6 +329,18 @@ class StatisticsTotals:
         old = self.energy_mean, self.energy_squares
         self.energy_mean, self.energy_squares = _merged(self.count, *old, energy.shape[1], mean, squares)
         self.count += energy.shape[1]
+
+    def saved(self) -> dict[str, NDArray[Any]]:
+        """All of it by name, for `restore`."""
+        others = {name: np.asarray(value) for name, value in vars(self).items() if name != "sums"}
+        return others | {f"sum_{name}": array for name, array in self.sums.items()}
+
+    def restore(self, saved: dict[str, NDArray[Any]]) -> None:
+        """What `saved` gave, of as many chains."""
+        self.sums = {name: saved[f"sum_{name}"].copy() for name in self.SUMS}
+        for name in vars(self).keys() - {"sums", "count"}:
+            setattr(self, name, saved[name])
+        self.count = int(saved["count"])
 
     @property
     def bfmi(self) -> float:

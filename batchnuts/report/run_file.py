@@ -22,7 +22,7 @@ from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
 if TYPE_CHECKING:
     import xarray
 
-GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished")
+GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished", "summary")
 """Those that a report looks at: others may be much larger than the draws (log_likelihood)."""
 
 STATISTICS = ("acceptance_rate", "diverging", "energy", "n_steps", "step_size", "tree_depth")
@@ -142,6 +142,11 @@ def _require_ours(file: Path, groups: Mapping[str, xarray.Dataset], expected: st
             "other programs, once ArviZ has opened them."
         )
 
+    if "summary" in groups and "posterior" not in groups:
+        raise NotARun(
+            f"{file} has a summary and no draws (output.draws: false), and a report shows draws; batchnuts.check "
+            "judges the summary."
+        )
     missing = [name for name in ("posterior", "sample_stats") if name not in groups]
     if missing:
         refuse(f"it has no group {missing[0]!r}")

@@ -12,6 +12,7 @@ import numpy as np
 from batchnuts.config import RunConfig
 from batchnuts.mcmc.diagnostics import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError, some_numbers
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.verdict import diagnose_groups
 from batchnuts.progress import SafeConsole, short
 
@@ -38,7 +39,10 @@ def print_report(
     found = None
     if draws.complete:
         started = time.monotonic()
-        found = diagnose_groups(groups["posterior"], groups["sample_stats"])
+        if "summary" in groups:
+            found = diagnosed(groups["summary"])
+        else:
+            found = diagnose_groups(groups["posterior"], groups["sample_stats"])
         timings["diagnostics"] = time.monotonic() - started
         console.print(summary_table(found, config.output.summary_rows, narrow=console.width < 105))
         console.print(found.verdict(), highlight=False, markup=False, soft_wrap=True)
@@ -55,7 +59,8 @@ def print_report(
     console.print(f"Metric: {draws.metric}", highlight=False)
     spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
-    console.print(f"Draws: {target}", highlight=False, markup=False, soft_wrap=True)
+    what = "Draws" if config.output.draws else "Summary (draws were not kept)"
+    console.print(f"{what}: {target}", highlight=False, markup=False, soft_wrap=True)
     return found
 
 
