@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from batchnuts.autobatch import BatchnutsError
 
@@ -201,6 +201,11 @@ def _save(datasets: Mapping[str, xarray.Dataset], target: Path, force: bool) -> 
         temporary.unlink(missing_ok=True)
 
 
+def _root(datasets: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
+    """The attributes of the file: those of the draws, or of what is there in place of them."""
+    return dict(next(datasets[name] for name in ("posterior", "summary", "adaptation") if name in datasets).attrs)
+
+
 def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
     import h5netcdf
     import xarray
@@ -209,7 +214,7 @@ def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
     disk = _Disk(raw)
     try:
         with h5netcdf.File(disk, "w") as file:
-            groups: dict[str | None, xarray.Dataset] = {None: xarray.Dataset(attrs=datasets["posterior"].attrs)}
+            groups: dict[str | None, xarray.Dataset] = {None: xarray.Dataset(attrs=_root(datasets))}
             groups.update(datasets)
             for group, dataset in groups.items():
                 dataset.dump_to_store(H5NetCDFStore(file, group=group, mode="a"))

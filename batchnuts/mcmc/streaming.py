@@ -17,6 +17,7 @@ from batchnuts.mcmc.chain_means import ChainMeans, chain_means
 from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import read_arrays
 from batchnuts.mcmc.content import Content
+from batchnuts.mcmc.draw_blocks import VariableBlock
 from batchnuts.mcmc.draws import Draws, statistics
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import DATA_GROUPS, Model
@@ -27,7 +28,6 @@ from batchnuts.mcmc.output import (
     divergences,
     group_of,
     other_groups,
-    rounding_sample,
     settings_attributes,
     statistics_attributes,
 )
@@ -221,10 +221,11 @@ class ZarrRun:
     def _finish_groups(
         self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout, further: dict[str, int]
     ) -> None:
-        files, saved = sink.files, self.content.length(draws.complete)
-        log_density = files.arrays["sample_stats"]["lp"]
-        sample = rounding_sample(_First(log_density, saved))
-        attributes = attributes_of(draws, self.model, self.config, sample)
+        files = sink.files
+        sink.there = 0  # the length is that of the run now
+        sink.commit(draws.complete, **further)
+        log_density = VariableBlock(open_zarr(self.path)["sample_stats"]["lp"].variable)
+        attributes = attributes_of(draws, self.model, self.config, log_density)
         groups = other_groups(draws, self.model, layout, attributes)
         groups["adaptation"] = adaptation(draws, self.model, self._means(draws, storage), attributes)
         if draws.start is not None:
@@ -239,7 +240,6 @@ class ZarrRun:
         own = {"sample_stats": statistics_attributes(draws)}
         for name in ("", *files.arrays, *(name for name in groups if name in DATA_GROUPS)):
             files.set_attributes(name, {**attributes, **own.get(name, {})})
-        sink.there = 0  # the length is that of the run now
         sink.commit(draws.complete, **further)
 
     def _means(self, draws: Draws, storage: StreamedStorage) -> ChainMeans:
@@ -248,19 +248,6 @@ class ZarrRun:
             return storage.means
         records = storage.memory.first(int(draws.done.max()))
         return chain_means(records.position, records.step_size, draws.done)
-
-
-class _First:
-    """The first draws of an array [chains, more draws]."""
-
-    def __init__(self, array: Any, draws: int) -> None:
-        self.array = array
-        self.shape = (array.shape[0], draws)
-
-    def __getitem__(self, key: tuple[slice, slice]) -> NDArray[Any]:
-        chains, draws = key
-        values: NDArray[Any] = self.array[chains, slice(*draws.indices(self.shape[1]))]
-        return values
 
 
 def _no_rows(like: Record, chains: int) -> Record:
