@@ -151,10 +151,13 @@ def _checked(config: RunConfig, path: str | Path, *, force: bool) -> Path:
     """The absolute path; checked, as that of the page about the run is, if there is to be one."""
     from batchnuts.mcmc.saving import check_path
     from batchnuts.mcmc.streaming import require_zarr
+    from batchnuts.mcmc.summarizing import require_sketches
 
     folder = config.output.format == "zarr"
     if folder:
         require_zarr()
+    if not config.output.draws:
+        require_sketches()
     target = check_path(path, force=force, folder=folder)
     if config.output.report:
         from batchnuts.report.figures import require_matplotlib
@@ -218,6 +221,7 @@ def _run(
     from batchnuts.mcmc.output import to_datasets
     from batchnuts.mcmc.saving import check_space, short_bytes
     from batchnuts.mcmc.streaming import ZarrRun
+    from batchnuts.mcmc.summarizing import SummaryRun
     from batchnuts.progress import ProgressView, SafeConsole
 
     import_first(config)
@@ -226,7 +230,7 @@ def _run(
     if target is None:
         target = _target(config, force=force)
     expected = _forecast(config, model)
-    check_space(target, expected.file_at_least)
+    check_space(target, expected.file_at_least, folder=config.output.format == "zarr")
     if expected.peak > (free := available_memory()):
         say(
             f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
@@ -240,9 +244,12 @@ def _run(
         keeper = Keeper(folder_of(target), config.output.checkpoint_seconds, config.resolved(), saved)
     stop.check()  # an import may have swallowed what the signal raised
     content = config.output.content
-    stream = None
+    stream: ZarrRun | SummaryRun | None = None
     if config.output.format == "zarr":
         stream = ZarrRun(target, model, content, config.resolved(), replace=force, resumed=saved is not None)
+    elif not content.draws:
+        blocks = folder_of(target) / "blocks"
+        stream = SummaryRun(blocks, model, content, config.resolved(), resumed=saved is not None)
     view = nullcontext() if quiet else ProgressView(SafeConsole(stderr=True))
     failure = None
     with view as progress:
@@ -261,6 +268,8 @@ def _run(
         except Exception as error:
             failure = error
             if not hasattr(error, "draws_so_far"):
+                if stream is not None:
+                    stream.close()
                 raise
             draws = error.draws_so_far
     stop.hold()
@@ -281,12 +290,13 @@ def _run(
             return stop.exit_code
     else:
         groups = to_datasets(draws, model, config.resolved(), content=content)
+    if config.output.format != "zarr":
         _save(groups, target, force)
     saving = time.monotonic() - started
     stop.release()
     if draws.interrupted:
-        why = stop.name if failure is None else "the run failed"
-        say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.{how_to_go_on}")
+        why, there = stop.name if failure is None else "the run failed", draws.what_there_is(content.draws)
+        say(f"{why}; saved in {target}, which is marked as interrupted: {there}.{how_to_go_on}")
     elif keeper is not None:
         keeper.remove()
     if failure is not None:

@@ -114,15 +114,18 @@ def _names_a_folder(path: str | os.PathLike[str]) -> bool:
     return os.path.basename(os.fspath(path)) in ("", os.curdir, os.pardir)
 
 
-def check_space(target: Path, size: int) -> None:
-    """Refuse, before anything is sampled, a file of `size` bytes that the disk or a limit has no room for."""
+def check_space(target: Path, size: int, *, folder: bool = False) -> None:
+    """Refuse, before anything is sampled, a file of `size` bytes that the disk or a limit has no room for.
+
+    folder: whether it will be a folder of small files.
+    """
     reasons = []
     status = os.statvfs(target.parent)
     free = status.f_frsize * (status.f_bfree if os.geteuid() == 0 else status.f_bavail)
     if status.f_blocks and free < size:  # some network file systems do not report it
         reasons.append(f"{short_bytes(free)} are free there")
     limit = _file_size_limit()
-    if limit is not None and limit < size:
+    if limit is not None and limit < size and not folder:
         reasons.append(f"files may be at most {short_bytes(limit)} long here (ulimit -f)")
     if reasons:
         raise OutputError(
@@ -208,6 +211,11 @@ def _save(datasets: Mapping[str, xarray.Dataset], target: Path, force: bool) -> 
         temporary.unlink(missing_ok=True)
 
 
+def _root(datasets: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
+    """The attributes of the file: those of the draws, or of what is there in place of them."""
+    return dict(next(datasets[name] for name in ("posterior", "summary", "adaptation") if name in datasets).attrs)
+
+
 def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
     import h5netcdf
     import xarray
@@ -216,7 +224,7 @@ def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
     disk = _Disk(raw)
     try:
         with h5netcdf.File(disk, "w") as file:
-            groups: dict[str | None, xarray.Dataset] = {None: xarray.Dataset(attrs=datasets["posterior"].attrs)}
+            groups: dict[str | None, xarray.Dataset] = {None: xarray.Dataset(attrs=_root(datasets))}
             groups.update(datasets)
             for group, dataset in groups.items():
                 dataset.dump_to_store(H5NetCDFStore(file, group=group, mode="a"))

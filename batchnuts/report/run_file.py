@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.diagnostics import Diagnostics, DiagnosticsError
+from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
 from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
@@ -21,7 +22,7 @@ from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
 if TYPE_CHECKING:
     import xarray
 
-GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished")
+GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished", "summary")
 """Those that a report looks at: others may be much larger than the draws (log_likelihood)."""
 
 STATISTICS = ("acceptance_rate", "diverging", "energy", "n_steps", "step_size", "tree_depth")
@@ -44,7 +45,7 @@ class FinishedRun:
     groups: Mapping[str, xarray.Dataset]
     check: Check | None
     """None where there is no draw that every chain has."""
-    blocks: list[NDArray[Any]]
+    blocks: Sequence[DrawBlock]
     """Draws [chain, draw, coefficients] of each variable; `names` has their coefficients in this order."""
     names: list[str]
 
@@ -114,11 +115,11 @@ def run_of(path: Path, groups: Mapping[str, xarray.Dataset], found: Diagnostics 
 
 
 def _groups(file: Path) -> dict[str, xarray.Dataset]:
-    """Those that a report looks at, in memory."""
+    """Those that a report looks at: of a file in memory, of a store to be read when they are used."""
     import xarray
 
     if is_zarr(file):
-        return {name: group.load() for name, group in open_zarr(file).items() if name in GROUPS}
+        return {name: group for name, group in open_zarr(file).items() if name in GROUPS}
     groups = {}
     with _opened(file) as there:
         names = [name for name in GROUPS if name in there]
@@ -141,6 +142,11 @@ def _require_ours(file: Path, groups: Mapping[str, xarray.Dataset], expected: st
             "other programs, once ArviZ has opened them."
         )
 
+    if "summary" in groups and "posterior" not in groups:
+        raise NotARun(
+            f"{file} has a summary and no draws (output.draws: false), and a report shows draws; batchnuts.check "
+            "judges the summary."
+        )
     missing = [name for name in ("posterior", "sample_stats") if name not in groups]
     if missing:
         refuse(f"it has no group {missing[0]!r}")
