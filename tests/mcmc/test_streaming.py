@@ -28,6 +28,7 @@ from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content, check_content
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.earlier_run import draws_of_run
 from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.output import to_datasets
@@ -41,7 +42,9 @@ from batchnuts.mcmc.storage.zarr_files import ZarrFiles, chunk_shape
 from batchnuts.mcmc.stored_run import open_run, open_zarr
 from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
 from batchnuts.mcmc.supports import Lower
+from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.until import Until
+from batchnuts.report.run_file import read_run
 from batchnuts.settings.schema import SettingsError
 
 CHAINS, DRAWS, LANES, CAPACITY = 6, 47, 3, 5
@@ -236,6 +239,28 @@ def test_open_run_gives_arvizs_object(tmp_path: Path) -> None:
         assert batchnuts.check(found).divergences == draws.stats["diverging"].sum()
         if hasattr(found, "close"):
             found.close()
+
+
+def test_later_runs_and_reports_read_a_store_as_they_read_a_file(tmp_path: Path) -> None:
+    draws, paths = drawn(), [str(tmp_path / "a.zarr"), str(tmp_path / "a.nc")]
+    run, storage = stream(Path(paths[0]), draws)
+    with pytest.raises(SettingsError, match=r"a\.zarr has no adaptation: that run has not ended"):
+        tuning_from(paths[0])
+    run_to_end(storage, draws)
+    run.finish(draws)
+    save(to_datasets(draws, MODEL), paths[1])
+    (one, other), verdicts = [tuning_from(path) for path in paths], [read_run(path).check for path in paths]
+    np.testing.assert_array_equal(one.positions, other.positions)
+    np.testing.assert_array_equal(one.centre.mean, other.centre.mean)
+    starts = [draws_of_run(MODEL, path, "sampler.init.run") for path in paths]
+    np.testing.assert_array_equal(*starts)
+    assert str(verdicts[0]) == str(verdicts[1])
+
+
+def tuning_from(path: str) -> Tuning:
+    found = read_tuning(MODEL, split_settings({"metric": "unit", "warmup": {"from": path}})[0])
+    assert found is not None
+    return found
 
 
 def test_a_slow_chain_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
