@@ -35,7 +35,7 @@ from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.saving import OutputError, check_path, is_interrupted, save
 from batchnuts.mcmc.settings import SamplerSettings, split_settings
-from batchnuts.mcmc.storage import streamed
+from batchnuts.mcmc.storage import row_blocks, streamed
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles, chunk_shape
@@ -343,6 +343,20 @@ def test_a_full_disk_ends_the_run_and_what_was_written_can_be_read(
     groups = open_zarr(path)
     np.testing.assert_array_equal(groups["posterior"]["mu"], draws.position[:, :16, 0])
     assert groups["posterior"].attrs["interrupted"] == 1
+
+
+def test_a_full_disk_is_named_where_blocks_wait_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, arrays: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(row_blocks, "write_file", full)
+    draws = drawn()
+    _, storage = stream(tmp_path / "a.zarr", draws)
+    with pytest.raises(OutputError, match=r"a\.zarr/\.state: No space left on device"):
+        feed(storage, records_of(draws), np.array([DRAWS] * 5 + [0]))
+    with pytest.raises(OutputError, match="No space left"):
+        storage.finalize()
+    storage.close()
 
 
 @pytest.mark.parametrize("flushes", [1, 2])
