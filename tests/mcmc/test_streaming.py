@@ -432,7 +432,7 @@ def test_a_run_that_was_to_end_is_made_longer(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_check_point_ends_a_run_that_has_gone_further(tmp_path: Path) -> None:
-    """What was written beyond it is not shown any longer."""
+    """What was written beyond it is not there any longer."""
     draws = drawn()
     run = ZarrRun(tmp_path / "a.zarr", MODEL, Content())
     like = map_leaves(lambda array: array[:1, :1], records_of(draws))
@@ -443,6 +443,8 @@ def test_a_check_point_ends_a_run_that_has_gone_further(tmp_path: Path) -> None:
     storage.finalize()
     ended = replace(draws, done=np.full(CHAINS, 20), settings=sampler)
     assert_same_groups(run.finish(ended), to_datasets(ended, MODEL))
+    chunks = {path.name for path in (tmp_path / "a.zarr" / "posterior" / "mu" / "c").glob("*/*")}
+    assert chunks == {"0", "1", "2"}, "of 8 draws each"
 
 
 def test_what_cannot_be_written_is_refused_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
