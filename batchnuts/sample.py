@@ -284,7 +284,7 @@ def _run(
     groups: Mapping[str, xarray.Dataset]
     if stream is not None:
         try:
-            groups = stream.finish(draws, keep=bool(how_to_go_on))
+            groups = stream.finish(draws, keep=draws.interrupted and bool(how_to_go_on))
         except KeyboardInterrupt:
             say(f"{stop.name}; what was written before is in {target}, which is marked as interrupted.")
             return stop.exit_code

@@ -167,7 +167,7 @@ def writes_after_a_failure(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage streamed", f"{STREAMING}::test_a_store_holds_what_a_netcdf_file_holds[interrupted]")
 def rows_count_twice(patch: pytest.MonkeyPatch) -> None:
     """rows that come a second time are counted as new ones"""
-    rewrite(patch, StreamedStorage.record, "np.maximum(first, self.recorded[chains])", "first")
+    rewrite(patch, StreamedStorage._record, "np.maximum(first, self.recorded[chains])", "first")
 
 
 @killed_by("storage streamed", f"{STREAMING}::test_chains_wait_while_the_queue_is_full", cheap=True)

@@ -166,6 +166,8 @@ class ZarrRun:
             further = self._finish_rows(draws, storage, sink, layout)
             self._finish_groups(draws, storage, sink, layout, further)
             sink.files.sync()
+            for name in set(sink.files.arrays) - {"unfinished"}:
+                sink.files.trim(name, self.content.length(draws.complete))
             storage.close()
             sink.files.tidy([STATE] if keep else [])
         except OSError as error:

@@ -226,7 +226,8 @@ class SummaryRun:
     def discard(self) -> None:
         """Remove what was written: no draw was made."""
         self.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.storage is not None:  # else what an earlier process has left is still needed
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def finish(self, draws: Draws, *, keep: bool = False) -> dict[str, xarray.Dataset]:
         """All groups, in memory: those of `to_datasets` without draws, and `summary` if every chain has a draw.

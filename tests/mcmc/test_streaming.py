@@ -28,20 +28,23 @@ from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content, check_content
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.earlier_run import draws_of_run
 from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.saving import OutputError, check_path, is_interrupted, save
 from batchnuts.mcmc.settings import SamplerSettings, split_settings
-from batchnuts.mcmc.storage import streamed
+from batchnuts.mcmc.storage import row_blocks, streamed
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles, chunk_shape
 from batchnuts.mcmc.stored_run import open_run, open_zarr
 from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
 from batchnuts.mcmc.supports import Lower
+from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.until import Until
+from batchnuts.report.run_file import read_run
 from batchnuts.settings.schema import SettingsError
 
 CHAINS, DRAWS, LANES, CAPACITY = 6, 47, 3, 5
@@ -238,6 +241,28 @@ def test_open_run_gives_arvizs_object(tmp_path: Path) -> None:
             found.close()
 
 
+def test_later_runs_and_reports_read_a_store_as_they_read_a_file(tmp_path: Path) -> None:
+    draws, paths = drawn(), [str(tmp_path / "a.zarr"), str(tmp_path / "a.nc")]
+    run, storage = stream(Path(paths[0]), draws)
+    with pytest.raises(SettingsError, match=r"a\.zarr has no adaptation: that run has not ended"):
+        tuning_from(paths[0])
+    run_to_end(storage, draws)
+    run.finish(draws)
+    save(to_datasets(draws, MODEL), paths[1])
+    (one, other), verdicts = [tuning_from(path) for path in paths], [read_run(path).check for path in paths]
+    np.testing.assert_array_equal(one.positions, other.positions)
+    np.testing.assert_array_equal(one.centre.mean, other.centre.mean)
+    starts = [draws_of_run(MODEL, path, "sampler.init.run") for path in paths]
+    np.testing.assert_array_equal(*starts)
+    assert str(verdicts[0]) == str(verdicts[1])
+
+
+def tuning_from(path: str) -> Tuning:
+    found = read_tuning(MODEL, split_settings({"metric": "unit", "warmup": {"from": path}})[0])
+    assert found is not None
+    return found
+
+
 def test_a_slow_chain_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five chains are done before the sixth makes its first draw: blocks wait for it in files."""
     monkeypatch.setattr(streamed, "IN_MEMORY", 2)
@@ -320,6 +345,20 @@ def test_a_full_disk_ends_the_run_and_what_was_written_can_be_read(
     assert groups["posterior"].attrs["interrupted"] == 1
 
 
+def test_a_full_disk_is_named_where_blocks_wait_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, arrays: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(row_blocks, "write_file", full)
+    draws = drawn()
+    _, storage = stream(tmp_path / "a.zarr", draws)
+    with pytest.raises(OutputError, match=r"a\.zarr/\.state: No space left on device"):
+        feed(storage, records_of(draws), np.array([DRAWS] * 5 + [0]))
+    with pytest.raises(OutputError, match="No space left"):
+        storage.finalize()
+    storage.close()
+
+
 @pytest.mark.parametrize("flushes", [1, 2])
 def test_a_run_goes_on_from_what_was_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushes: int) -> None:
     """In another process, from the last flush or from the one before; what was recorded after it is recorded again.
@@ -393,7 +432,7 @@ def test_a_run_that_was_to_end_is_made_longer(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_check_point_ends_a_run_that_has_gone_further(tmp_path: Path) -> None:
-    """What was written beyond it is not shown any longer."""
+    """What was written beyond it is not there any longer."""
     draws = drawn()
     run = ZarrRun(tmp_path / "a.zarr", MODEL, Content())
     like = map_leaves(lambda array: array[:1, :1], records_of(draws))
@@ -404,6 +443,8 @@ def test_a_check_point_ends_a_run_that_has_gone_further(tmp_path: Path) -> None:
     storage.finalize()
     ended = replace(draws, done=np.full(CHAINS, 20), settings=sampler)
     assert_same_groups(run.finish(ended), to_datasets(ended, MODEL))
+    chunks = {path.name for path in (tmp_path / "a.zarr" / "posterior" / "mu" / "c").glob("*/*")}
+    assert chunks == {"0", "1", "2"}, "of 8 draws each"
 
 
 def test_what_cannot_be_written_is_refused_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError, read_arrays, write_arrays
+from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage.logged import PART, LoggedStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks
 
@@ -127,9 +128,26 @@ class StreamedStorage:
         last: NDArray[np.int64],
         records: Record,
     ) -> None:
-        """See Storage. Waits while the queue is full; raises what the writer has failed with."""
+        """See Storage. Waits while the queue is full; raises what the writer has failed with, and OutputError where a
+        block cannot be written to a file."""
         if self.memory is not None:
             self.memory.record(chains, lanes, first, last, records)
+        try:
+            self._record(chains, lanes, first, last, records)
+        except OSError as error:
+            with self.changed:
+                self.failure = OutputError(f"Cannot write {self.folder}: {reason_of(error)}.")
+                self.changed.notify_all()
+                raise self.failure from error
+
+    def _record(
+        self,
+        chains: NDArray[np.int64],
+        lanes: NDArray[np.int64],
+        first: NDArray[np.int64],
+        last: NDArray[np.int64],
+        records: Record,
+    ) -> None:
         with self.changed:
             self._raise_failure()
             low = np.maximum(first, self.recorded[chains])  # when a run is interrupted, rows may come a second time

@@ -165,6 +165,14 @@ class ZarrFiles:
                 kept.pop(inside) if isinstance(kept, dict) else kept.remove(inside)
         shutil.rmtree(self.path / key, ignore_errors=True)
 
+    def trim(self, name: str, length: int) -> None:
+        """Delete the chunks of a group that grows which are all beyond so many draws."""
+        for variable, array in self.arrays[name].items():
+            first = -(-length // array.chunks[1])
+            for path in (self.path / name / variable / "c").glob("*/*"):
+                if int(path.name) >= first:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
     def clear(self, name: str) -> None:
         """Delete what another process has left of a group."""
         shutil.rmtree(self.path / name, ignore_errors=True)
