@@ -41,7 +41,7 @@ AT_ONCE = min(2, os.cpu_count() or 1)
 WORK = 500_000_000
 """Bytes that the places and ranks of coefficients may take, which are looked at together; one is in any case."""
 
-READ = 350_000_000
+READ = 200_000_000
 """Bytes of the draws that are read at a time, and at most a SHARE of all; those that threads look at together are in
 any case. A file is read as often as it has such parts."""
 
