@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import re
 import sys
 import time
 import warnings
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.checkpoint.saved_run import SavedRun
     from batchnuts.mcmc.diagnostics import Diagnostics
     from batchnuts.mcmc.forecast import Forecast
+    from batchnuts.mcmc.lengthen import EndedRun
     from batchnuts.mcmc.model import Model
 
 
@@ -80,11 +82,11 @@ def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
 
     parser = _parser(describe_keys(), packaged_configs())
     arguments = parser.parse_intermixed_args(argv)
-    if arguments.resume is not None and (arguments.overrides or arguments.dry_run):
-        parser.error("--resume goes on with the run's own config: expected neither overrides nor --dry-run")
+    further = _further_draws(parser, arguments) if arguments.resume is not None else 0
     try:
         if arguments.resume is not None:
-            return _resume(Path(arguments.resume), stop, force=arguments.force, quiet=arguments.quiet)
+            begin = _lengthen if further else _resume
+            return begin(Path(arguments.resume), stop, force=arguments.force, quiet=arguments.quiet, further=further)
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
             return _dry_run(config)
@@ -185,7 +187,36 @@ def _require_no_checkpoint(target: Path, *, force: bool) -> None:
         )
 
 
-def _resume(path: Path, stop: StopSignals, *, force: bool, quiet: bool) -> int:
+def _further_draws(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+    """How many draws --resume adds to a run that has ended; 0: it goes on with one that has not."""
+    match [re.fullmatch(r"sampler\.draws=\+([1-9][0-9]{0,8})", override) for override in arguments.overrides]:
+        case [] if not arguments.dry_run:
+            return 0
+        case [re.Match() as found] if not arguments.dry_run:
+            return int(found[1])
+    parser.error(
+        "--resume goes on with the run's own config: expected neither --dry-run nor overrides, or sampler.draws=+N to "
+        "make a run longer that has ended"
+    )
+
+
+def _lengthen(path: Path, stop: StopSignals, *, force: bool, quiet: bool, further: int) -> int:
+    """Make a run longer that has ended: its output is replaced once it has all draws."""
+    from batchnuts.config import config_of
+    from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
+    from batchnuts.mcmc.lengthen import ended_run
+    from batchnuts.mcmc.saving import OutputError
+
+    target = path.expanduser().resolve()
+    if (folder_of(target) / NAME).exists():
+        raise OutputError(f"The run in {target} has not ended. Go on with --resume {target} first.")
+    ended = ended_run(target, further)
+    config = config_of({**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(target)}}, target)
+    _checked(config, target, force=True)
+    return _run(config, target, stop, force=True, quiet=quiet, ended=ended)
+
+
+def _resume(path: Path, stop: StopSignals, *, force: bool, quiet: bool, further: int) -> int:
     """Go on with the run whose output has this path."""
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, folder_of
@@ -213,8 +244,12 @@ def _run(
     force: bool,
     quiet: bool,
     saved: SavedRun | None = None,
+    ended: EndedRun | None = None,
 ) -> int:
-    """Make a run and save it. target: where the draws go; None: as the config says."""
+    """Make a run and save it. target: where the draws go; None: as the config says.
+
+    saved: a checkpoint to go on from. ended: a run that is made longer.
+    """
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
     from batchnuts.mcmc.forecast import available_memory
@@ -240,7 +275,7 @@ def _run(
     from batchnuts.mcmc.sampling import run_chains
 
     keeper = None
-    if config.output.checkpoint_seconds is not None:
+    if config.output.checkpoint_seconds is not None and ended is None:
         keeper = Keeper(folder_of(target), config.output.checkpoint_seconds, config.resolved(), saved)
     stop.check()  # an import may have swallowed what the signal raised
     content = config.output.content
@@ -264,6 +299,7 @@ def _run(
                     content=content,
                     stream=stream,
                     keeper=keeper,
+                    ended=None if ended is None else ended.saved,
                 )
         except Exception as error:
             failure = error
@@ -290,6 +326,10 @@ def _run(
             return stop.exit_code
     else:
         groups = to_datasets(draws, model, config.resolved(), content=content)
+        if ended is not None:
+            from batchnuts.mcmc.lengthen import joined
+
+            groups = joined(ended, groups)
     if config.output.format != "zarr":
         _save(groups, target, force)
     saving = time.monotonic() - started

@@ -134,6 +134,12 @@ class Draws:
     """Why sampling ended, where `settings.until` is set and the run was not interrupted."""
     last_position: NDArray[Any] | None = None
     start: NDArray[Any] | None = None
+    first: int = 0
+    """The number of the first of these draws: those before are in the file of a run that is made longer."""
+    step_size: NDArray[Any] | None = None
+    """[chains], float64: as it was tuned, of which `stats` have what it is in the model's dtype."""
+    last_gradient: NDArray[Any] | None = None
+    """[chains, dimension]: of the log-density at the last draw; None where it is not known."""
 
     @property
     def chains(self) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 import batchnuts
 from batchnuts.mcmc.chain_means import ChainMeans, chain_means
+from batchnuts.mcmc.checkpoint.saved_run import described, made_with
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draw_blocks import DrawBlock
@@ -54,7 +55,8 @@ def to_datasets(
     layout = Layout(model, content, draws.execution, draws.settings.seed)
     chains, complete = draws.chains, draws.complete
     stats = {name: draws.rectangle(array) for name, array in draws.stats.items()}
-    found = layout.of_draws(draws.rectangle(draws.position), stats, chains, np.arange(complete))
+    numbers = draws.first + np.arange(complete)
+    found = layout.of_draws(draws.rectangle(draws.position), stats, chains, numbers)
     attributes = attributes_of(draws, model, config, found["sample_stats"]["lp"][1])
     groups = {
         name: sample_group(name, found[name], draws, layout, attributes) for name in ("posterior", "sample_stats")
@@ -64,9 +66,10 @@ def to_datasets(
     means = chain_means(draws.position, draws.stats["step_size"], draws.done)
     groups["adaptation"] = adaptation(draws, model, means, attributes)
     if (last := int(draws.done.max())) > complete:
-        numbers = np.arange(complete, last)
+        numbers = draws.first + np.arange(complete, last)
         further = {name: array[chains, complete:last] for name, array in draws.stats.items()}
-        entries = layout.of_unfinished(draws.position[chains, complete:last], further, draws.done[chains], numbers)
+        done = draws.first + draws.done[chains]
+        entries = layout.of_unfinished(draws.position[chains, complete:last], further, done, numbers)
         groups["unfinished"] = unfinished(entries, draws, numbers, layout, attributes)
     if draws.last_position is not None:
         groups["divergences"] = divergences(*_diverged(draws), layout, attributes)
@@ -78,7 +81,7 @@ def to_datasets(
 
 def sample_group(name: str, entries: Entries, draws: Draws, layout: Layout, attributes: Attributes) -> xarray.Dataset:
     """A group of draws that every chain has."""
-    numbers = np.arange(draws.complete)
+    numbers = draws.first + np.arange(draws.complete)
     samples = {"chain": draws.chains, "draw": numbers[layout.content.kept(numbers)]}
     own = statistics_attributes(draws) if name == "sample_stats" else {}
     return group_of(entries, samples, layout.model.labels(), {**attributes, **own})
@@ -105,6 +108,10 @@ def adaptation(draws: Draws, model: Model, means: ChainMeans, attributes: Attrib
     import xarray
 
     entries, own = tuning_of(draws, model, means)
+    own |= {
+        "made_with": json.dumps(made_with(draws.execution.backend)),
+        "model_described": json.dumps(described(model)),
+    }
     return xarray.Dataset(
         entries,
         coords={"chain": draws.chains, "coefficient": model.free_names()},
@@ -116,7 +123,7 @@ def unfinished(
     entries: Entries, draws: Draws, numbers: NDArray[np.int64], layout: Layout, attributes: Attributes
 ) -> xarray.Dataset:
     """Draws `complete` to `max(done)`, by their `numbers`: it goes on where the posterior stops."""
-    every: Mapping[str, Any] = {**entries, "draws_done": (("chain",), np.asarray(draws.done[draws.chains], np.int64))}
+    every: Mapping[str, Any] = {**entries, "draws_done": (("chain",), draws.first + draws.done[draws.chains])}
     samples = {"chain": draws.chains, "draw": numbers[layout.content.kept(numbers)]}
     return group_of(every, samples, layout.model.labels(), attributes)
 
@@ -140,7 +147,7 @@ def _diverged(draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArr
     made = np.arange(draws.position.shape[1]) < draws.done[:, None]
     chain, draw = np.nonzero(draws.stats["diverging"] & made)
     start = np.where(draw[:, None] > 0, draws.position[chain, draw - 1], draws.start[chain])
-    return chain, draw, np.stack([start, draws.last_position[chain, draw]], axis=1)
+    return chain, draws.first + draw, np.stack([start, draws.last_position[chain, draw]], axis=1)
 
 
 def group_of(
@@ -194,8 +201,8 @@ def attributes_of(
         "warmup_ended": draws.warmup.reason,
         "warmup_agreed": -1 if draws.warmup.agreed is None else int(draws.warmup.agreed),
         "outlier_chains": ", ".join(map(str, draws.warmup.outliers)),
-        "draws_complete": draws.complete,
-        "draws_made": int(draws.done.sum()),
+        "draws_complete": draws.first + draws.complete,
+        "draws_made": int((draws.first + draws.done).sum()),
         "chains_begun": len(draws.chains),
         "interrupted": int(draws.interrupted),
         "log_density_rounding": rounding_of(log_density),

@@ -69,6 +69,8 @@ class InDraws:
 
     states: ChainStates
     warmup: WarmupReport
+    earlier: int = 0
+    """Draws of each chain that were made before these states, where a run that had ended is made longer."""
 
 
 @dataclass
@@ -106,6 +108,8 @@ class Run:
     """Of the draws. None: in memory, as what warmup records; with checkpoints also in their folder."""
     keeper: Keeper | None = None
     """Of checkpoints, if any are written."""
+    saved: SavedRun | None = None
+    """What the run goes on from, if it does."""
 
     @property
     def superchain(self) -> NDArray[np.int64]:
@@ -125,11 +129,6 @@ class Run:
             left = settings.maximum - (self.check.transitions if self.check is not None else 0)
             return (*automatic_windows(chains, left), settling_window(chains))
         return fixed_windows(settings.transitions)
-
-    @property
-    def resumes(self) -> bool:
-        """Whether it is yet to go on from a checkpoint."""
-        return self.keeper is not None and self.keeper.saved is not None
 
     @property
     def check(self) -> Window | None:
@@ -188,14 +187,13 @@ class Run:
         program.identity = programs.identity
         example = self.inputs(states, 0, False)
         deepest = max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0)
-        saved = self.keeper.saved if self.keeper is not None else None
-        lanes = None if saved is None else saved.lanes
+        lanes = None if self.saved is None else self.saved.lanes
         return self.timed("compile", lambda: make_runner(program, example, self.execution, deepest, lanes))
 
     def compile(self, runner: Runner, states: ChainStates) -> ChainStates:
         """Compile everything that the run needs, the runner in the background. Returns the states with a first step
         size."""
-        if self.sampler.step_size is None and self.tuning is None and not self.resumes:
+        if self.sampler.step_size is None and self.tuning is None and self.saved is None:
             states = self.timed("compile", lambda: self.with_found_step_size(states))
         self.timed("compile", runner.wait_until_compiled)
         if self.programs.runner is None:
@@ -403,43 +401,48 @@ class Run:
 
     def draw(self, runner: Runner, place: InDraws) -> Draws:
         """The draws. From here on a signal takes effect after a report, where all draws are available."""
-        draws, states, warmup = self.sampler.draws, place.states, place.warmup
+        draws, states = self.sampler.draws, place.states
         try:
             self.enter(runner, place)
             self.stop.hold()
             inputs = self.inputs(states, draws, False)
+            made = np.full_like(inputs.done, place.earlier)
+            inputs = inputs._replace(done=made, first_row=made)
             result = self.stretch(
                 runner, inputs, draws, "sampling", draws, before=0, checks=self.checks, storage=self.storage
             )
-            return self.drawn(states, runner, result, warmup)
+            return self.drawn(place, runner, result)
         except KeyboardInterrupt:
             left = runner.interrupted()
             self.keep(runner, ends=True)
             return (
                 self.nothing_drawn(states, runner)
                 if left is None
-                else self.drawn(states, runner, left.result, warmup, left.begun)
+                else self.drawn(place, runner, left.result, left.begun)
             )
         except Exception as error:
             with suppress(Exception):  # the first error is reported
                 left = runner.interrupted()
                 self.keep(runner, ends=True)
-                if left is not None and left.result.done.any():
-                    error.draws_so_far = self.drawn(states, runner, left.result, warmup, left.begun)  # type: ignore[attr-defined]
+                if left is not None and (left.result.done > place.earlier).any():
+                    error.draws_so_far = self.drawn(place, runner, left.result, left.begun)  # type: ignore[attr-defined]
             raise
 
     def drawn(
-        self,
-        states: ChainStates,
-        runner: Runner,
-        result: ChainResult,
-        warmup: WarmupReport,
-        begun: NDArray[np.bool_] | None = None,
+        self, place: InDraws, runner: Runner, result: ChainResult, begun: NDArray[np.bool_] | None = None
     ) -> Draws:
         """The result object. begun: which chains had started, where some may not have."""
-        recorded = result.records._asdict().items()
-        records = {name: array[:, : self.sampler.draws] for name, array in recorded if not isinstance(array, tuple)}
-        return self.given_out(states, runner, records, np.asarray(result.done), warmup, begun)
+        recorded, these = result.records._asdict().items(), slice(place.earlier, self.sampler.draws)
+        records = {name: array[:, these] for name, array in recorded if not isinstance(array, tuple)}
+        done = np.asarray(result.done)
+        draws = self.given_out(place.states, runner, records, done, place.warmup, begun)
+        at_end = begun is None and bool((done == self.sampler.draws).all())
+        return replace(
+            draws,
+            done=np.maximum(done - place.earlier, 0),
+            first=place.earlier,
+            last_gradient=np.asarray(result.gradient) if at_end else None,
+        )
 
     def nothing_drawn(self, states: ChainStates, runner: Runner | None) -> Draws:
         """The same of a run that was interrupted before its first draw."""
@@ -480,6 +483,7 @@ class Run:
             arrangement=runner.arrangement if runner is not None else None,
             last_position=records["last_position"] if self.divergences else None,
             start=states.position if self.divergences else None,
+            step_size=states.step_size,
             chains_reason=self.chains_reason,
             ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",
         )

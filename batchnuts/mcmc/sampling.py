@@ -5,9 +5,14 @@ positions -> check -> first step size, or an earlier run's -> [window -> pool me
 
 from __future__ import annotations
 
+import functools
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from batchnuts.autobatch import random
 from batchnuts.mcmc.chains_choice import with_chains
@@ -98,6 +103,7 @@ def run_chains(
     content: Content | None = None,
     stream: Stream | None = None,
     keeper: Keeper | None = None,
+    ended: SavedRun | None = None,
 ) -> Draws:
     """Run warmup and draws; exactly `sampler.draws` draws of every chain, unless interrupted.
 
@@ -105,7 +111,7 @@ def run_chains(
     give what was drawn so far, with `interrupted` set. Any other error after the first draw is raised with the draws in
     its attribute `draws_so_far`. The model is checked first. content: what will be saved of the draws. stream: where
     draws go while they are made; the result then has none. keeper: of checkpoints, one of which the run may go on from;
-    CheckpointError where that is not of this run.
+    CheckpointError where that is not of this run. ended: a run of fewer draws, of which the further ones are made.
     """
     content = content or Content()
     divergences = content.divergences
@@ -113,7 +119,7 @@ def run_chains(
     streamed = stream is not None
     if too_large := memory_problem(sampler, execution, size, content=content, streamed=streamed, backend=backend):
         raise SettingsError(f"{too_large}.")
-    saved = None if keeper is None else keeper.saved
+    saved = keeper.saved if keeper is not None else ended
     with keeping(execution.cache):
         if saved is not None:
             return _resume(model, sampler, execution, progress, stop, content, stream, keeper, saved)
@@ -165,6 +171,7 @@ def _resume(
         spent,
         saved.chains_reason,
         keeper,
+        saved,
     )
 
 
@@ -180,8 +187,12 @@ def _run_chains(
     spent: Spent,
     chains_reason: str,
     keeper: Keeper | None,
+    saved: SavedRun | None = None,
 ) -> Draws:
-    proposals = _proposals(model, sampler, execution, tuning, keeper)
+    if saved is None:
+        proposals = make_proposals(model, sampler, execution, tuning)
+    else:  # where chains were when its stretch began
+        proposals = functools.partial(_always, saved.place.states.position)
     position = positions_to_check(model, sampler, proposals)
     engine, execution = choose_engine(model, execution, position[0])
     first = check_at_starts(model, engine, proposals, position)
@@ -207,35 +218,30 @@ def _run_chains(
         chains_reason=chains_reason,
         storage=None if stream is None else stream.begin(sampler, execution),
         keeper=keeper,
+        saved=saved,
     )
     draws = _phases(run, proposals)
     give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown
     return draws
 
 
-def _proposals(
-    model: Model,
-    sampler: SamplerSettings,
-    execution: ExecutionSettings,
-    tuning: Tuning | None,
-    keeper: Keeper | None,
-) -> Proposals:
-    """Where chains start; where a run goes on, where they were when its stretch began."""
-    if keeper is not None and (saved := keeper.saved) is not None:
-        position = saved.place.states.position
-        return lambda attempt: position
-    return make_proposals(model, sampler, execution, tuning)
+def _always(position: NDArray[Any], attempt: int) -> NDArray[Any]:
+    """See Proposals."""
+    return position
 
 
 def _phases(run: Run, proposals: Proposals) -> Draws:
     """Warmup from starts that were proposed, then draws; or the rest of them."""
-    saved = run.keeper.saved if run.keeper is not None else None
+    saved = run.saved
     if saved is None:
         states = run.timed("compile", lambda: run.first_states(proposals))
         place: InWarmup | InDraws | None = None
     else:
         place, states = saved.place, saved.place.states
-        require_same_density(saved, run.evaluated(states.position))
+        found = run.evaluated(states.position)
+        require_same_density(saved, found)
+        if np.isnan(states.gradient).all():  # chains had gone beyond what was kept
+            place = replace(place, states=replace(states, gradient=found[1]))
         run.use(states.metric)
     runner: Runner | None = None
     try:

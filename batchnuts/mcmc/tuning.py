@@ -62,8 +62,9 @@ def tuning_of(draws: Draws, model: Model, means: ChainMeans) -> tuple[dict[str, 
     """The variables and attributes of the group `adaptation`, besides its coordinates. means: of the draws of all
     chains.
 
-    Of the chains that had begun: their step sizes, and, where each of them has a draw, their last positions, with the
-    means of all draws and the means' standard errors, which are the centre that a later run compares its own with.
+    Of the chains that had begun: their step sizes, and, where each of them has a draw, their last positions (with the
+    gradients there: lengthen.py), with the means of all draws and the means' standard errors, which are the centre that
+    a later run compares its own with. The mean of a chain is first_position + total / draws.
     """
     metric, settings = draws.metric, draws.settings
     own = metric.inverse_mass.ndim == 2
@@ -74,8 +75,13 @@ def tuning_of(draws: Draws, model: Model, means: ChainMeans) -> tuple[dict[str, 
         entries["metric_eigenvalues"] = (("direction",), metric.eigenvalues)
     if draws.complete:
         centre = means.centre(draws.chains)
-        entries["step_size"] = (("chain",), means.step_size[draws.chains])
+        step_size = means.step_size if draws.step_size is None else draws.step_size
+        entries["step_size"] = (("chain",), step_size[draws.chains])
+        entries["first_position"] = (("chain", "coefficient"), means.first[draws.chains])
+        entries["total"] = (("chain", "coefficient"), means.total[draws.chains])
         entries["last_position"] = (("chain", "coefficient"), means.last[draws.chains])
+        if draws.last_gradient is not None:
+            entries["last_gradient"] = (("chain", "coefficient"), draws.last_gradient[draws.chains])
         entries["mean"] = (("coefficient",), centre.mean)
         entries["mean_error"] = (("coefficient",), np.sqrt(centre.squared_error))
     entries["variables"] = (("variable",), variables_in_words(model))

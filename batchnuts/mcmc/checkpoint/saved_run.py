@@ -44,7 +44,8 @@ class SavedRun:
     place: Any
     """InWarmup (warmup/phase.py) or InDraws (run.py)."""
     density: tuple[NDArray[Any], NDArray[Any]]
-    """Log-density [chains] and gradient [chains, dimension] at the positions there, evaluated by themselves."""
+    """Log-density [chains] and gradient [chains, dimension] at the positions there; evaluated by themselves, but for a
+    run that had ended."""
     tuning: Tuning | None
     """Of an earlier run, from which warmup began."""
     seconds: dict[str, float]
@@ -114,10 +115,24 @@ def require_same(saved: SavedRun, model: Model, backend: str) -> None:
         )
 
 
+ROUNDING = 1000
+"""Two compiled programs may give numbers that differ by so many units of it, of the largest number."""
+
+
 def require_same_density(saved: SavedRun, now: tuple[NDArray[Any], NDArray[Any]]) -> None:
-    """The same where the density, evaluated at the same positions, gives other numbers."""
+    """The same where the density, evaluated at the same positions, gives other numbers.
+
+    Those of a run that had ended come from another program, so they are compared up to rounding.
+    """
     for what, then, found in zip(("log-density", "gradient"), saved.density, now, strict=True):
-        differs = ~((then == found) | (np.isnan(then) & np.isnan(found))).reshape(len(then), -1).all(axis=1)
+        if np.isnan(then).all():  # it is not known
+            continue
+        about = 0.0
+        if saved.stretch is None and getattr(saved.place, "earlier", None):
+            about = ROUNDING * float(np.finfo(then.dtype).eps * np.abs(then[np.isfinite(then)]).max(initial=0.0))
+        with np.errstate(invalid="ignore"):
+            same = (then == found) | (np.isnan(then) & np.isnan(found)) | (np.abs(then - found) <= about)
+        differs = ~same.reshape(len(then), -1).all(axis=1)
         if differs.any():
             chain = int(np.argmax(differs))
             raise CheckpointError(

@@ -119,7 +119,7 @@ class Chunk:
     @classmethod
     def begin(cls, machine: ChainMachine, chains: NDArray[np.int64], inputs: ChainInputs) -> Chunk:
         """Before the first block of its lanes."""
-        first_stop = inputs._replace(until=np.minimum(inputs.until, machine.capacity))
+        first_stop = inputs._replace(until=np.minimum(inputs.until, inputs.first_row + machine.capacity))
         return cls(machine, chains, inputs, machine.start(first_stop), machine.sweeps_per_second)
 
     def occupied(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

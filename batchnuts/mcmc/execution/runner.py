@@ -182,7 +182,7 @@ class StretchRunner:
             if kept.recorded == transitions:
                 yield self.counts(kept, tally, len(inputs.key)), kept.result
         self.tally = tally
-        for start in range(kept.recorded if kept is not None else 0, transitions, STRETCH):
+        for start in range(kept.recorded if kept is not None else int(inputs.done[0]), transitions, STRETCH):
             length = min(STRETCH, transitions - start)
             first_row = np.full_like(inputs.first, start)
             inputs = inputs._replace(first_row=first_row, until=first_row + length)
