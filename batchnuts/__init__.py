@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from batchnuts.autobatch.machine import use_own_threads
     from batchnuts.mcmc.execution.program_cache import keep_programs
     from batchnuts.mcmc.model import Model
+    from batchnuts.mcmc.opened_run import open_run
     from batchnuts.mcmc.parameters import (
         bijector,
         correlation_cholesky,
@@ -61,13 +62,12 @@ if TYPE_CHECKING:
         upper,
     )
     from batchnuts.mcmc.sampling import sample_chains
-    from batchnuts.mcmc.stored_run import open_run
     from batchnuts.mcmc.verdict import check
 
 _MODULES = {
     "sample_chains": "mcmc.sampling",
     "check": "mcmc.verdict",
-    "open_run": "mcmc.stored_run",
+    "open_run": "mcmc.opened_run",
     "keep_programs": "mcmc.execution.program_cache",
     "use_own_threads": "autobatch.machine",
     "Model": "mcmc.model",

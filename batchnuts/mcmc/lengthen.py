@@ -1,8 +1,8 @@
 """A run that has ended, made longer: `python -m batchnuts.sample --resume RUN sampler.draws=+1000`.
 
 Its file says where chains ended, with the gradients there, so further draws are those that a longer run would have
-made, bit for bit; but where `sampler.until` had ended it in the middle of other draws, gradients are evaluated again. The
-further draws are laid out as a run of their own, and each group is joined to that of the file.
+made, bit for bit; but where `sampler.until` had ended it in the middle of other draws, gradients are evaluated again.
+The further draws are laid out as a run of their own, and each group is joined to that of the file.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from batchnuts.mcmc.saving import OutputError
 
@@ -46,17 +46,3 @@ def open_zarr(path: str | os.PathLike[str]) -> dict[str, xarray.Dataset]:
 
     tree = xarray.open_datatree(os.fspath(path), engine="zarr", consolidated=True)
     return {name: child.to_dataset(inherit=False) for name, child in tree.children.items()}
-
-
-def open_run(path: str | os.PathLike[str]) -> Any:
-    """The draws of a run as ArviZ's object, from its netCDF file or Zarr store; values are read when they are used.
-
-    A store can be opened while it is written: all groups have the draws of one instant, equally many of each chain.
-    """
-    from batchnuts.mcmc.output import to_arviz
-
-    if not is_zarr(path):
-        import arviz
-
-        return arviz.from_netcdf(os.fspath(path))
-    return to_arviz(open_zarr(path))

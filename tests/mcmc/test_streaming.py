@@ -31,6 +31,7 @@ from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.earlier_run import draws_of_run
 from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
 from batchnuts.mcmc.model import Model, Variable
+from batchnuts.mcmc.opened_run import open_run
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.saving import OutputError, check_path, is_interrupted, save
@@ -39,7 +40,7 @@ from batchnuts.mcmc.storage import row_blocks, streamed
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles, chunk_shape
-from batchnuts.mcmc.stored_run import open_run, open_zarr
+from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
 from batchnuts.mcmc.supports import Lower
 from batchnuts.mcmc.tuning import Tuning, read_tuning

@@ -70,7 +70,7 @@ class SavedRun:
 def made_with(backend: str) -> dict[str, str]:
     """By name, the versions that a run's numbers depend on, and the kind of machine."""
     found = {"python": ".".join(platform.python_version_tuple()[:2]), "machine": platform.machine()}
-    for package in ("batchnuts", *LIBRARIES[backend]):
+    for package in ("batchnuts", *LIBRARIES.get(backend, ("numpy",))):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
