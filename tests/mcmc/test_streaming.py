@@ -493,7 +493,8 @@ def test_what_fails_for_some_draws_is_taken_out(tmp_path: Path, monkeypatch: pyt
 
 def test_chunks_are_divided_so_that_a_coefficient_can_be_read_alone() -> None:
     assert chunk_shape((1000, 30), (), 4) == (1000, 30)
-    assert chunk_shape((1000, 30), (50,), 4) == (1000, 30, 8)
+    assert chunk_shape((1000, 30), (50,), 4) == (1000, 30, 10)
+    assert chunk_shape((1000, 30), (47,), 4) == (1000, 30, 8)
     assert chunk_shape((1000, 30), (3,), 4) == (1000, 30, 3)
     assert chunk_shape((1000, 300), (5, 7), 4) == (1000, 300, 1, 1)
     assert chunk_shape((10, 30), (5, 700), 4) == (10, 30, 1, 700)
