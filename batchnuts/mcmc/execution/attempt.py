@@ -236,7 +236,6 @@ class Attempt:
                 begun[chunk.occupied()[1]] = True
         # chains that have halted leave a chunk when it merges
         begun[self.kept.ends.done > 0] = True
-        self.kept.storage.flush()
         return Interrupted(self.kept.result, begun)
 
 

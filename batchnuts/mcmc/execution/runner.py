@@ -239,7 +239,6 @@ class StretchRunner:
         """See Runner: a call runs all chains."""
         if self.kept is None:
             return None
-        self.kept.storage.flush()
         return Interrupted(self.kept.result, np.ones(self.arrangement.chunk_lanes, bool))
 
     def forget(self) -> None:
