@@ -13,8 +13,9 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.diagnostics import Diagnostics
     from batchnuts.mcmc.forecast import Forecast
     from batchnuts.mcmc.model import Model
+    from batchnuts.progress.json_lines import JsonLines
+    from batchnuts.progress.views import View
 
 
 def program() -> None:
@@ -55,30 +58,69 @@ def program() -> None:
     sys.exit(code)
 
 
+@dataclass
+class Ending:
+    """How the command ends: what is said of it on stderr and, with `--json`, in the last line."""
+
+    lines: JsonLines | None = None
+    content: dict[str, Any] = field(default_factory=lambda: {"path": None, "report": None, "reason": ""})
+
+    def say(self, text: str) -> None:
+        """Why it ends as it does."""
+        say(text)
+        self.content["reason"] = text
+
+    def write(self, code: int) -> None:
+        """The last line."""
+        if self.lines is not None:
+            event = "finished" if not code else "interrupted" if code > 128 else "failed"
+            self.lines.write(event, {"exit_code": code, **self.content})
+
+
 def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> int:
     """Run the command line with `argv` (default: the process's arguments) and give back the exit code."""
+    ending = Ending()
     with nullcontext(stop) if stop is not None else StopSignals("saving the draws") as stop:
         try:
-            return _main(argv, stop)
+            code = _main(argv, stop, ending)
         except KeyboardInterrupt:
             lost = "the draws were given up" if stop.holding else "nothing was drawn yet"
-            say(f"{stop.name}; {lost} and no file was written.")
-            return stop.exit_code
-        except Exception:
+            ending.say(f"{stop.name}; {lost} and no file was written.")
+            code = stop.exit_code
+        except Exception as error:
             # An import that is interrupted may raise anything.
             if stop.first is None or stop.holding:
+                ending.content["reason"] = f"{type(error).__name__}: {error}"
+                ending.write(1)
                 raise
-            say(f"{stop.name}; nothing was drawn yet and no file was written.")
-            return stop.exit_code
+            ending.say(f"{stop.name}; nothing was drawn yet and no file was written.")
+            code = stop.exit_code
+        ending.write(code)
+        return code
 
 
-def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
+def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
+    from batchnuts.config import describe_keys, packaged_configs
+
+    parser = _parser(describe_keys(), packaged_configs())
+    arguments = parser.parse_intermixed_args(argv)
+    if not arguments.json:
+        return _refused_or_run(arguments, stop, ending)
+    if arguments.dry_run:
+        parser.error("argument --json: not allowed with argument --dry-run")
+    from batchnuts.progress.json_lines import JsonLines
+
+    ending.lines = JsonLines(sys.stdout)
+    with redirect_stdout(sys.stderr):  # what a model's code prints
+        return _refused_or_run(arguments, stop, ending)
+
+
+def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: Ending) -> int:
     from batchnuts.autobatch import BatchnutsError
-    from batchnuts.config import ConfigError, describe_keys, load_config, packaged_configs
+    from batchnuts.config import ConfigError, load_config
     from batchnuts.mcmc.saving import check_path
     from batchnuts.settings.schema import SettingsError
 
-    arguments = _parser(describe_keys(), packaged_configs()).parse_intermixed_args(argv)
     try:
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
@@ -91,15 +133,15 @@ def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
 
             check_path(page_path(target), force=arguments.force)
             require_matplotlib()
-        return _run(config, target, stop, force=arguments.force, quiet=arguments.quiet)
+        return _run(config, target, stop, ending, force=arguments.force, quiet=arguments.quiet)
     except (ConfigError, SettingsError) as error:
-        say(f"the config cannot be used.\n{error}")
+        ending.say(f"the config cannot be used.\n{error}")
         return 2
     except BatchnutsError as error:
-        say(str(error))
+        ending.say(str(error))
         return 1
     except MemoryError:
-        say(
+        ending.say(
             "the run does not fit into memory. Its largest arrays are chains x draws x dimension; lower "
             "sampler.chains or sampler.draws."
         )
@@ -130,34 +172,44 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
         action="store_true",
         help="print the resolved config as YAML and a forecast of memory and disk, check a model of your own, and stop",
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress and no summary; print only the file's path")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--quiet", action="store_true", help="no progress and no summary; print only the file's path")
+    shown.add_argument(
+        "--json",
+        action="store_true",
+        help="progress and the verdict as JSON on stdout, one object a line, instead of bars and the summary",
+    )
     parser.add_argument("--version", action="version", version=f"batchnuts {__version__}")
     return parser
 
 
-def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, quiet: bool) -> int:
+def _run(config: RunConfig, target: Path, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
+    from batchnuts.mcmc.draws import Progress
     from batchnuts.mcmc.forecast import available_memory
     from batchnuts.mcmc.output import to_datasets
     from batchnuts.mcmc.saving import check_space, short_bytes
-    from batchnuts.progress import ProgressView, SafeConsole
+    from batchnuts.progress.views import phase
 
-    import_first(config)
-    model = build_model(config.model)
-    expected = _forecast(config, model)
-    check_space(target, expected.file_at_least)
-    if expected.peak > (free := available_memory()):
-        say(
-            f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
-            "available now. End other programs, or lower sampler.draws."
-        )
-    from batchnuts.mcmc.sampling import run_chains
+    view = _view(ending, quiet)
+    with phase(view, "start"):
+        import_first(config)
+        model = build_model(config.model)
+        expected = _forecast(config, model)
+        check_space(target, expected.file_at_least)
+        if expected.peak > (free := available_memory()):
+            say(
+                f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
+                "available now. End other programs, or lower sampler.draws."
+            )
+        from batchnuts.mcmc.sampling import run_chains
 
-    stop.check()  # an import may have swallowed what the signal raised
-    view = nullcontext() if quiet else ProgressView(SafeConsole(stderr=True))
+        stop.check()  # an import may have swallowed what the signal raised
     failure = None
     with view as progress:
+        if progress is not None:
+            progress(Progress("compile", 0, 1, 0.0))
         try:
             with _warnings_reported():
                 draws = run_chains(
@@ -173,49 +225,78 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, *, force: bool, qui
         stop.release()
         raise KeyboardInterrupt
     started = time.monotonic()
-    groups = to_datasets(draws, model, config.resolved(), unconstrained=config.output.unconstrained)
-    _save(groups, target, force)
+    with ExitStack() as shown:
+        shown.enter_context(phase(view, "saving"))
+        groups = to_datasets(draws, model, config.resolved(), unconstrained=config.output.unconstrained)
+        ending.content["path"] = str(_save(groups, target, force, before_asking=shown.close))
     saving = time.monotonic() - started
     stop.release()
     if draws.interrupted:
         why = stop.name if failure is None else "the run failed"
-        say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.")
+        ending.say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.")
     if failure is not None:
         raise failure
+    ending.content["reason"] = ending.content["reason"] or draws.ended
     found = None
     try:
         if quiet:
             print(target, flush=True)
         elif stop.count > draws.interrupted:
             raise KeyboardInterrupt  # pressed again, or while the file was written: the user does not want to wait
+        elif ending.lines is not None:
+            found = _judge(groups, target, view, ending)
         else:
             from batchnuts.report import print_report
 
-            found = print_report(draws, groups, config, target, saving)
+            found = print_report(draws, groups, config, target, saving, view)
             sys.stdout.flush()
         if config.output.report:
-            _write_page(groups, target, found, force=force, quiet=quiet)
+            page = _write_page(groups, target, found, force=force)
+            ending.content["report"] = str(page)
+            if not quiet:
+                print(f"Report: {page}", flush=True)
     except KeyboardInterrupt:
-        say(f"the summary was {stop.name}; the draws are in {target}.")
+        ending.say(f"the summary was {stop.name}; the draws are in {target}.")
         return stop.exit_code
     except OSError as error:  # its reader is gone: a closed pipe or terminal
+        from batchnuts.progress.json_lines import give_up
+
         say(f"the summary cannot be printed ({error.strerror}); the draws are in {target}.")
-        with suppress(OSError, ValueError):  # what is left in its buffer would fail again at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
     return stop.exit_code if draws.interrupted else 0
 
 
-def _write_page(
-    groups: Mapping[str, xarray.Dataset], target: Path, found: Diagnostics | None, *, force: bool, quiet: bool
-) -> None:
-    """Write the page beside the draws, and say where. found: what the summary has diagnosed."""
+def _view(ending: Ending, quiet: bool) -> View:
+    """Where progress is shown."""
+    if quiet:
+        return nullcontext()
+    if ending.lines is not None:
+        return ending.lines
+    from batchnuts.progress.choice import view_on_stderr
+
+    return view_on_stderr(own_descriptor=True)
+
+
+def _judge(groups: Mapping[str, xarray.Dataset], target: Path, view: View, ending: Ending) -> Diagnostics | None:
+    """What the summary would say, for the last line; gives what was diagnosed."""
+    from batchnuts.progress.views import phase
+    from batchnuts.report.run_file import run_of, verdict_of
+
+    with phase(view, "diagnostics"):
+        run = run_of(target, groups)
+    verdict = verdict_of(run)
+    ending.content |= {key: value for key, value in verdict.items() if key != "file"}  # which is the path
+    return None if run.check is None else run.check.diagnostics
+
+
+def _write_page(groups: Mapping[str, xarray.Dataset], target: Path, found: Diagnostics | None, *, force: bool) -> Path:
+    """Write the page beside the draws, and give its path. found: what the summary has diagnosed."""
     from batchnuts.report.page import page_path, write_page
     from batchnuts.report.run_file import run_of
 
     page = page_path(target)
     write_page(run_of(target, groups, found), page, force=force)
-    if not quiet:
-        print(f"Report: {page}", flush=True)
+    return page
 
 
 def _dry_run(config: RunConfig) -> int:
@@ -277,13 +358,15 @@ def _warnings_reported() -> Iterator[None]:
         yield
 
 
-def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> None:
-    """Save the draws; if no folder can be written and stdin is a terminal, ask for another path."""
+def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool, before_asking: Callable[[], None]) -> Path:
+    """Save the draws, and give the file's path; if no folder can be written and stdin is a terminal, ask for another
+    path."""
     from batchnuts.mcmc.saving import NotSaved, save
 
     try:
-        save(groups, target, force=force)
+        return save(groups, target, force=force)
     except NotSaved as error:
+        before_asking()
         while sys.stdin.isatty() and sys.stderr.isatty():
             say(f"{error} They are still in memory. Make room and press Enter to try again, or type another path:")
             answer = sys.stdin.readline()
@@ -291,8 +374,9 @@ def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> No
                 break
             try:
                 place = answer.strip() or target
-                say(f"the draws are in {save(groups, place, force=force and Path(place).expanduser() == target)}.")
-                return
+                saved = save(groups, place, force=force and Path(place).expanduser() == target)
+                say(f"the draws are in {saved}.")
+                return saved
             except NotSaved as again:
                 error = again
         raise

@@ -3,8 +3,8 @@
 Groups: `posterior` (the values of the model's variables, and what it generates from them), `sample_stats`,
 `observed_data`, `constant_data`, `ground_truth`, `adaptation` (step sizes and metric, of the real numbers that the
 sampler moves, and where chains ended: tuning.py), for a run that was interrupted, `unfinished` (the draws that only
-some chains had made), where asked for, `divergences`, and as the model has functions for them: `log_likelihood`,
-`posterior_predictive`, `prior`, `prior_predictive`.
+some chains had made), `progress` (what the run had done at which time: history.py), where asked for, `divergences`, and
+as the model has functions for them: `log_likelihood`, `posterior_predictive`, `prior`, `prior_predictive`.
 Dimensions are (chain, draw, ...).
 """
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import batchnuts
 from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.history import History
 from batchnuts.mcmc.model import DATA_GROUPS, Data, Model, ModelError
 from batchnuts.mcmc.quantities import PRIOR_DRAWS, Arrays, Quantities, has_quantities
 from batchnuts.mcmc.superchains import count_superchains
@@ -76,9 +77,18 @@ def to_datasets(
     groups["adaptation"] = _adaptation(draws, model, attributes)
     if int(draws.done.max()) > complete:
         groups["unfinished"] = _unfinished(draws, model, labels, attributes)
+    if draws.history is not None:
+        groups["progress"] = _progress(draws.history, attributes)
     if draws.last_position is not None:
         groups["divergences"] = _divergences(draws, model, labels, attributes)
     return groups
+
+
+def _progress(history: History, attributes: Attributes) -> xarray.Dataset:
+    """The rows of a run's history, along the dimension `report`."""
+    import xarray
+
+    return xarray.Dataset({name: ("report", column) for name, column in history.columns.items()}, attrs=attributes)
 
 
 def _adaptation(draws: Draws, model: Model, attributes: Attributes) -> xarray.Dataset:

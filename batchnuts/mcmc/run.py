@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,18 @@ from batchnuts.autobatch import random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
 from batchnuts.mcmc.check_points import CheckPoints
-from batchnuts.mcmc.draws import Draws, Phase, Progress, WarmupReport
+from batchnuts.mcmc.draws import RUN_PHASES, Draws, Progress, RunPhase, WarmupReport
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
+from batchnuts.mcmc.history import HistoryKeeper, Row
 from batchnuts.mcmc.initialization import Proposals
 from batchnuts.mcmc.make_transition import make_transition
 from batchnuts.mcmc.metric_estimates import MetricParameters, unit_metric
 from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.pace import Pace
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import evaluate_at, find_starts
 from batchnuts.mcmc.step_size import start_adaptation
@@ -64,8 +66,17 @@ class ChainStates:
 class Spent:
     """The times and counts of the phases so far: the mutable state of a run."""
 
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
-    counts: dict[str, Counts] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), Counts()))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUN_PHASES, 0.0))
+    counts: dict[str, Counts] = field(default_factory=lambda: dict.fromkeys(RUN_PHASES, Counts()))
+    paces: dict[str, Pace] = field(default_factory=lambda: {phase: Pace() for phase in RUN_PHASES})
+    history: HistoryKeeper = field(default_factory=HistoryKeeper)
+    began: float = field(default_factory=time.perf_counter)
+
+    def note(self, phase: RunPhase) -> None:
+        """Add what the phase has done so far to the history."""
+        counts, seconds = self.counts[phase], time.perf_counter() - self.began
+        gradients = counts.useful_gradients, counts.executed_gradients
+        self.history.add(Row(phase, seconds, counts.transitions, *gradients, counts.divergences))
 
 
 @dataclass(frozen=True)
@@ -121,7 +132,7 @@ class Run:
             return None
         return check_window(chains, count_superchains(self.sampler) == chains, settings.maximum)
 
-    def timed(self, phase: Phase, work: Callable[[], Result]) -> Result:
+    def timed(self, phase: RunPhase, work: Callable[[], Result]) -> Result:
         """The result of `work`, its time added to the phase."""
         start = time.perf_counter()
         result = work()
@@ -234,19 +245,24 @@ class Run:
         runner: Runner,
         inputs: ChainInputs,
         transitions: int,
-        phase: Phase,
+        phase: RunPhase,
         total: int,
         before: int,
         leave: float = 0.0,
         checks: CheckPoints | None = None,
         storage: MakeStorage = MemoryStorage,
+        missing: tuple[str, ...] = (),
     ) -> ChainResult:
         """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way.
 
         total: 0 where it is not known. leave, storage: see Runner.run. checks: the stretch may end at any of these.
+        missing: see Progress.
         """
-        spent, chains = self.spent, self.sampler.chain_count
+        spent = self.spent
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
+        spent.note(phase)
+        window = (before + 1, before + transitions) if phase == "warmup" else None
+        place = Progress(phase, before, total, 0.0, window=window, missing=missing)
         result: ChainResult | None = None
         runner.watch(checks.next if checks is not None else 0)
         try:
@@ -254,22 +270,13 @@ class Run:
                 result = so_far
                 spent.counts[phase] = counts_before + counts
                 spent.seconds[phase] = seconds_before + time.perf_counter() - start
-                self.progress(
-                    Progress(
-                        phase,
-                        before * chains + counts.transitions,
-                        total * chains,
-                        spent.seconds[phase],
-                        spent.counts[phase].useful_gradients,
-                        spent.counts[phase].utilization,
-                        spent.counts[phase].divergences,
-                        checks.last.lacking if checks is not None else (),
-                    )
-                )
+                spent.note(phase)
+                self.report(place, counts, checks)
                 self.stop.check()
                 if checks is not None and (ended := checks.look(runner, counts, time.perf_counter() - start)):
                     left = runner.interrupted()
                     assert left is not None, "it has draws"
+                    self.report(place, counts, checks)
                     return ended.of(left.result)
         except UnboundedDensity as met:
             raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
@@ -279,6 +286,33 @@ class Run:
             raise
         assert result is not None, "the last thing that a runner yields is the finished stretch"
         return result
+
+    def report(self, place: Progress, counts: Counts, checks: CheckPoints | None) -> None:
+        """Report `counts` of a stretch. place: what does not change in it; done and total are of each chain."""
+        spent, chains = self.spent, self.sampler.chain_count
+        seconds, so_far, pace = spent.seconds[place.phase], spent.counts[place.phase], spent.paces[place.phase]
+        slowest = place.done + counts.complete
+        pace.note(seconds, slowest)
+        if checks is not None:
+            remaining = checks.remaining(pace.seconds_to, seconds, so_far.useful_gradients)
+            place = replace(place, until=checks.conditions, missing=(checks.last.missing,) * bool(checks.last.missing))
+        else:
+            remaining = pace.seconds_to(place.total) if place.total else None
+        self.progress(
+            replace(
+                place,
+                done=place.done * chains + counts.transitions,
+                total=place.total * chains,
+                elapsed=seconds,
+                useful_gradients=so_far.useful_gradients,
+                utilization=so_far.utilization,
+                divergences=so_far.divergences,
+                chains=chains,
+                slowest=slowest,
+                median=place.done + counts.median,
+                remaining=remaining,
+            )
+        )
 
     def after(self, states: ChainStates, result: ChainResult, window: Window) -> ChainStates:
         """The states after a window. Where it may leave chains behind, all are where their last transition led."""
@@ -399,4 +433,5 @@ class Run:
             start=states.position if self.divergences else None,
             chains_reason=self.chains_reason,
             ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",
+            history=self.spent.history.history(),
         )

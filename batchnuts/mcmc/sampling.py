@@ -41,8 +41,9 @@ def sample_chains(
 ) -> Any:
     """Sample a model with NUTS and give the draws as an ArviZ object, the same that the command line saves.
 
-    settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: a function that is called a few
-    times a second, True or False for progress on stderr or none; by default there is some in a terminal or notebook.
+    settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: a function that is called with
+    a Progress a few times a second (docs/progress.md), True or False for progress on stderr or none; by default there
+    is some in a terminal or notebook.
     unconstrained: whether to add the group `unconstrained_posterior`, the real numbers that the sampler moved.
     divergences: whether to add the group `divergences`, where trajectories that diverged began and ended.
     `batchnuts.check` judges the result.
@@ -54,7 +55,7 @@ def sample_chains(
     sampled.
     """
     from batchnuts.mcmc.output import to_arviz, to_datasets
-    from batchnuts.progress import default_view
+    from batchnuts.progress.choice import default_view
 
     if not isinstance(model, Model):
         raise ModelError(
@@ -167,9 +168,11 @@ def _phases(run: Run, proposals: Proposals) -> Draws:
     states = run.timed("compile", lambda: run.first_states(proposals))
     runner: Runner | None = None
     try:
+        run.spent.note("compile")
         run.progress(Progress("compile", 0, 1, 0.0))
         runner = run.find_runner(states)
         states = run.compile(runner, states)
+        run.spent.note("compile")
         run.progress(Progress("compile", 1, 1, run.spent.seconds["compile"]))
         states, report = warm_up(run, runner, states)
     except KeyboardInterrupt:

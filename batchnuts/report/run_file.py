@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
 if TYPE_CHECKING:
     import xarray
 
-GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished")
+GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished", "progress")
 """Those that a report looks at: others may be much larger than the draws (log_likelihood)."""
 
 STATISTICS = ("acceptance_rate", "diverging", "energy", "n_steps", "step_size", "tree_depth")
@@ -190,8 +189,8 @@ def shortened(text: str, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[:most].rsplit(',', 1)[0]} and more"
 
 
-def verdict_as_json(run: FinishedRun) -> str:
-    """The verdict for programs; docs/report.md lists the keys. Numbers that cannot be computed are null."""
+def verdict_of(run: FinishedRun) -> dict[str, Any]:
+    """The verdict for programs; docs/report.md lists the keys. Numbers that cannot be computed are None."""
     check = run.check
     content: dict[str, Any] = {
         "file": str(run.path),
@@ -219,7 +218,7 @@ def verdict_as_json(run: FinishedRun) -> str:
             "divergences": check.divergences,
             "stuck_chains": list(found.apart),
         }
-    return json.dumps(content, indent=2)
+    return content
 
 
 def _named(found: Diagnostics, values: NDArray[np.float64], value: float, which: Any) -> dict[str, Any] | None:

@@ -74,13 +74,13 @@ def _until_agreed(run: Run, runner: Runner, states: ChainStates) -> tuple[ChainS
         missing = unfit
         checked = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
     for window in windows:
-        pooled = _window(run, runner, states, window, 0)
+        pooled = _window(run, runner, states, window, 0, missing if before is not None else ())
         if before is not None:
             missing = _compare(run, before, pooled).missing()
         before, states = pooled, pooled.states
         if not missing and states.transitions_done >= minimum:
             break
-    pooled = _window(run, runner, states, last, 0)
+    pooled = _window(run, runner, states, last, 0, missing)
     if missing:
         reason = f"at its maximum of {run.sampler.warmup.maximum} transitions; {'; '.join(missing)}"
     else:
@@ -93,17 +93,22 @@ def _report(states: ChainStates, reason: str, outliers: NDArray[np.bool_], agree
     return WarmupReport(states.transitions_done, reason, agreed, numbers)
 
 
-def _window(run: Run, runner: Runner, states: ChainStates, window: Window, total: int) -> Pooled:
-    """One window: adapt in every chain, then pool."""
-    result = _made(run, runner, states, window, total)
+def _window(
+    run: Run, runner: Runner, states: ChainStates, window: Window, total: int, missing: tuple[str, ...] = ()
+) -> Pooled:
+    """One window: adapt in every chain, then pool. missing: what the windows before do not agree about."""
+    result = _made(run, runner, states, window, total, missing)
     return run.timed("warmup", lambda: _pooled(run, states, result, window))
 
 
-def _made(run: Run, runner: Runner, states: ChainStates, window: Window, total: int) -> ChainResult:
+def _made(
+    run: Run, runner: Runner, states: ChainStates, window: Window, total: int, missing: tuple[str, ...] = ()
+) -> ChainResult:
     sampler, transitions = run.sampler, window.transitions
     adapting = sampler.step_size is None
     inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup)
-    return run.stretch(runner, inputs, transitions, "warmup", total, states.transitions_done, window.leave)
+    before = states.transitions_done
+    return run.stretch(runner, inputs, transitions, "warmup", total, before, window.leave, missing=missing)
 
 
 def _pooled(run: Run, before: ChainStates, result: ChainResult, window: Window) -> Pooled:
