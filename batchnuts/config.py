@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import Field
@@ -61,6 +62,13 @@ class OutputSettings(Settings):
     report: bool = Field(
         False, description="also write an HTML page about the run beside the draws, as python -m batchnuts.report does"
     )
+    checkpoint_seconds: float | None = Field(
+        600.0,
+        gt=0.0,
+        le=1e9,
+        description="how often the state of the run is written beside its output, so that a killed run goes on with "
+        "--resume; it is also written when a signal ends the run; null: never",
+    )
     summary_rows: int = Field(
         12, ge=1, le=1_000_000, description="most rows of the summary table; worst R-hat first if some are left out"
     )
@@ -108,6 +116,11 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     for override in overrides:
         apply_override(content, override, origin, _MAIN_KEYS)
     return _check(content, origin)
+
+
+def config_of(resolved: dict[str, Any], file: Path) -> RunConfig:
+    """The config whose `resolved` this is, checked again; file: where it was kept. Raises ConfigError."""
+    return _check(resolved, Origin(file))
 
 
 def _check(content: dict[str, Any], origin: Origin) -> RunConfig:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import xarray
 
     from batchnuts.config import RunConfig
+    from batchnuts.mcmc.checkpoint.saved_run import SavedRun
     from batchnuts.mcmc.diagnostics import Diagnostics
     from batchnuts.mcmc.forecast import Forecast
     from batchnuts.mcmc.model import Model
@@ -63,7 +64,9 @@ class Ending:
     """How the command ends: what is said of it on stderr and, with `--json`, in the last line."""
 
     lines: JsonLines | None = None
-    content: dict[str, Any] = field(default_factory=lambda: {"path": None, "report": None, "reason": ""})
+    content: dict[str, Any] = field(
+        default_factory=lambda: {"path": None, "report": None, "resume": None, "reason": ""}
+    )
 
     def say(self, text: str) -> None:
         """Why it ends as it does."""
@@ -104,6 +107,8 @@ def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
 
     parser = _parser(describe_keys(), packaged_configs())
     arguments = parser.parse_intermixed_args(argv)
+    if arguments.resume is not None and (arguments.overrides or arguments.dry_run):
+        parser.error("--resume goes on with the run's own config: expected neither overrides nor --dry-run")
     if not arguments.json:
         return _refused_or_run(arguments, stop, ending)
     if arguments.dry_run:
@@ -122,17 +127,15 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
     from batchnuts.settings.schema import SettingsError
 
     try:
+        if arguments.resume is not None:
+            return _resume(Path(arguments.resume), stop, ending, force=arguments.force, quiet=arguments.quiet)
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
             return _dry_run(config)
         assert config.output.path is not None  # load_config fills it in
         target = check_path(config.output.path, force=arguments.force)
-        if config.output.report:
-            from batchnuts.report.figures import require_matplotlib
-            from batchnuts.report.page import page_path
-
-            check_path(page_path(target), force=arguments.force)
-            require_matplotlib()
+        _check_page(config, target, force=arguments.force)
+        _require_no_checkpoint(target, force=arguments.force)
         return _run(config, target, stop, ending, force=arguments.force, quiet=arguments.quiet)
     except (ConfigError, SettingsError) as error:
         ending.say(f"the config cannot be used.\n{error}")
@@ -154,12 +157,17 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
         description="Sample a model with recursive NUTS, many chains at once, and save the draws as netCDF for ArviZ.",
         epilog=f"keys of a config (each can be given as an override, e.g. sampler.draws=1000):\n\n{keys}\n\n"
         "exit codes: 0 done; 1 the run failed; 2 the command line or the config is wrong; 130 interrupted (Ctrl-C), "
-        "143 ended by SIGTERM, 129 by SIGHUP, each with the draws so far saved.",
+        "143 ended by SIGTERM, 129 by SIGHUP, each with the draws so far saved, and a checkpoint to go on from.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    begun = parser.add_mutually_exclusive_group(required=True)
+    begun.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="go on with a run that was killed or interrupted, from its last checkpoint; RUN: the path of its output",
+    )
+    begun.add_argument(
         "--config",
-        required=True,
         metavar="FILE",
         help=f"YAML file: a path, or the name of a packaged config ({', '.join(configs)})",
     )
@@ -183,7 +191,61 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(config: RunConfig, target: Path, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
+def _check_page(config: RunConfig, target: Path, *, force: bool) -> None:
+    """That the page about the run can be written, if there is to be one."""
+    from batchnuts.mcmc.saving import check_path
+
+    if config.output.report:
+        from batchnuts.report.figures import require_matplotlib
+        from batchnuts.report.page import page_path
+
+        check_path(page_path(target), force=force)
+        require_matplotlib()
+
+
+def _require_no_checkpoint(target: Path, *, force: bool) -> None:
+    """That a new run replaces no checkpoint of one that has not ended, unless that is asked for."""
+    import shutil
+
+    from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
+    from batchnuts.mcmc.saving import OutputError
+
+    folder = folder_of(target)
+    if force:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif (folder / NAME).exists():
+        raise OutputError(
+            f"{folder} has the checkpoint of a run that has not ended. Go on with --resume {target}, or give --force "
+            "to drop it, or set another output.path."
+        )
+
+
+def _resume(path: Path, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
+    """Go on with the run whose output has this path."""
+    from batchnuts.config import config_of
+    from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
+    from batchnuts.mcmc.resume import saved_run_of
+    from batchnuts.mcmc.saving import check_path, is_interrupted
+
+    target = path.expanduser().resolve()
+    saved = saved_run_of(target)
+    config = config_of(saved.config, folder_of(target) / NAME)
+    again = force or is_interrupted(target)  # the draws that were saved when it was interrupted
+    check_path(target, force=again)
+    _check_page(config, target, force=again)
+    return _run(config, target, stop, ending, force=again, quiet=quiet, saved=saved)
+
+
+def _run(
+    config: RunConfig,
+    target: Path,
+    stop: StopSignals,
+    ending: Ending,
+    *,
+    force: bool,
+    quiet: bool,
+    saved: SavedRun | None = None,
+) -> int:
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
     from batchnuts.mcmc.draws import Progress
@@ -203,8 +265,12 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, ending: Ending, *, 
                 f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
                 "available now. End other programs, or lower sampler.draws."
             )
+        from batchnuts.mcmc.checkpoint.keeper import Keeper, folder_of
         from batchnuts.mcmc.sampling import run_chains
 
+        keeper = None
+        if config.output.checkpoint_seconds is not None:
+            keeper = Keeper(folder_of(target), config.output.checkpoint_seconds, config.resolved(), saved)
         stop.check()  # an import may have swallowed what the signal raised
     failure = None
     with view as progress:
@@ -213,7 +279,13 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, ending: Ending, *, 
         try:
             with _warnings_reported():
                 draws = run_chains(
-                    model, config.sampler, config.execution, progress, stop, divergences=config.output.divergences
+                    model,
+                    config.sampler,
+                    config.execution,
+                    progress,
+                    stop,
+                    divergences=config.output.divergences,
+                    keeper=keeper,
                 )
         except Exception as error:
             failure = error
@@ -221,9 +293,12 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, ending: Ending, *, 
                 raise
             draws = error.draws_so_far
     stop.hold()
+    how_to_go_on = f" Go on with --resume {target}." if keeper is not None and keeper.exists() else ""
+    ending.content["resume"] = str(target) if how_to_go_on else None
     if not draws.done.any():
         stop.release()
-        raise KeyboardInterrupt
+        ending.say(f"{stop.name}; nothing was drawn yet and no file was written.{how_to_go_on}")
+        return stop.exit_code
     started = time.monotonic()
     with ExitStack() as shown:
         shown.enter_context(phase(view, "saving"))
@@ -233,7 +308,10 @@ def _run(config: RunConfig, target: Path, stop: StopSignals, ending: Ending, *, 
     stop.release()
     if draws.interrupted:
         why = stop.name if failure is None else "the run failed"
-        ending.say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.")
+        ending.say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.{how_to_go_on}")
+    elif keeper is not None:
+        keeper.remove()
+        ending.content["resume"] = None
     if failure is not None:
         raise failure
     ending.content["reason"] = ending.content["reason"] or draws.ended

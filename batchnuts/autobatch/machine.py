@@ -206,6 +206,23 @@ class Machine:
         """
         return self._machine.with_lanes(state, to, source, lanes, without=self.program.buffers)
 
+    def saved(self, state: State) -> dict[str, np.ndarray]:
+        """A state as arrays of the host by name, without shared arrays and the contents of buffers (`write`)."""
+        return self._machine.saved(state, without=self.program.buffers)
+
+    def restored(self, saved: Mapping[str, np.ndarray], arguments: tuple[Any, ...]) -> State:
+        """The state that was saved by a machine with the same `text`, with empty buffers.
+
+        It goes on as the saved one would, bit for bit. arguments: of any values, for shapes. Raises ValueError for
+        arrays that do not fit.
+        """
+        return self._machine.restored(dict(saved), self._named(arguments))
+
+    @property
+    def text(self) -> str:
+        """What states depend on: the program with its registers, lanes, stacks, and the schedule."""
+        return self._machine.text()
+
     def on_shard(self, number: int) -> AbstractContextManager[None]:
         """Within, this thread runs on the part of the processor with that number, modulo the number of parts.
 

@@ -18,7 +18,7 @@ from batchnuts.mcmc.execution.runner import Counts, Runner
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.natural_parameters import NaturalParameters, natural_parameters
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.stopping_rule import START, StoppingRule
+from batchnuts.mcmc.stopping_rule import START, Decision, StoppingRule
 from batchnuts.mcmc.superchains import count_superchains
 from batchnuts.mcmc.until import Condition
 from batchnuts.settings.schema import SettingsError
@@ -59,6 +59,14 @@ class Ended:
         return result._replace(records=records, done=np.full_like(result.done, self.draws))
 
 
+@dataclass(frozen=True)
+class SavedCheckPoints:
+    """Of a run under way."""
+
+    left: tuple[int, ...]
+    last: Decision
+
+
 class CheckPoints:
     """What is left to ask in one stretch of draws, and what was found.
 
@@ -79,6 +87,15 @@ class CheckPoints:
         self.ended: Ended | None = None
         self.seconds = 0.0
         """Spent here."""
+
+    @property
+    def saved(self) -> SavedCheckPoints:
+        """What is left and what was found, for `go_on`."""
+        return SavedCheckPoints(tuple(self.left), self.last)
+
+    def go_on(self, saved: SavedCheckPoints) -> None:
+        """Take over from the check points of the same run in an earlier process. Draws are read again at the next."""
+        self.left, self.last = list(saved.left), saved.last
 
     @property
     def next(self) -> int:

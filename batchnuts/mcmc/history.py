@@ -70,6 +70,12 @@ class HistoryKeeper:
         self.rows = [row for n, row in enumerate(self.rows) if n % 2 == 0 or not within[n]]
         self.every *= 2
 
+    @property
+    def seconds(self) -> float:
+        """That the run had taken at the last report."""
+        last = self.latest or (self.rows[-1] if self.rows else None)
+        return 0.0 if last is None else last.seconds
+
     def history(self) -> History:
         """What is kept."""
         rows = self.rows if self.latest is None else [*self.rows, self.latest]

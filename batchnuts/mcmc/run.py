@@ -15,6 +15,8 @@ from batchnuts.autobatch import random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
 from batchnuts.mcmc.check_points import CheckPoints
+from batchnuts.mcmc.checkpoint.keeper import Keeper
+from batchnuts.mcmc.checkpoint.saved_run import SavedRun, described, made_with
 from batchnuts.mcmc.draws import RUN_PHASES, Draws, Progress, RunPhase, WarmupReport
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
@@ -31,6 +33,7 @@ from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import evaluate_at, find_starts
 from batchnuts.mcmc.step_size import start_adaptation
 from batchnuts.mcmc.storage.contract import MakeStorage
+from batchnuts.mcmc.storage.logged import LoggedStorage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 from batchnuts.mcmc.superchains import count_superchains, superchain_of
 from batchnuts.mcmc.tuning import Tuning
@@ -60,6 +63,14 @@ class ChainStates:
     step_size: np.ndarray
     """[chains]; likewise."""
     transitions_done: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class InDraws:
+    """After warmup: all that the draws depend on."""
+
+    states: ChainStates
+    warmup: WarmupReport
 
 
 @dataclass
@@ -102,8 +113,10 @@ class Run:
     """Of an earlier run, from which warmup starts."""
     chains_reason: str = ""
     """Why there are so many chains, where the number was chosen."""
-    storage: MakeStorage = MemoryStorage
-    """Of the draws; what warmup records is always in memory."""
+    storage: MakeStorage | None = None
+    """Of the draws. None: in memory, as what warmup records; with checkpoints also in their folder."""
+    keeper: Keeper | None = None
+    """Of checkpoints, if any are written."""
 
     @property
     def superchain(self) -> NDArray[np.int64]:
@@ -123,6 +136,11 @@ class Run:
             left = settings.maximum - (self.check.transitions if self.check is not None else 0)
             return (*automatic_windows(chains, left), settling_window(chains))
         return fixed_windows(settings.transitions)
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it is yet to go on from a checkpoint."""
+        return self.keeper is not None and self.keeper.saved is not None
 
     @property
     def check(self) -> Window | None:
@@ -181,12 +199,14 @@ class Run:
         program.identity = programs.identity
         example = self.inputs(states, 0, False)
         deepest = max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0)
-        return self.timed("compile", lambda: make_runner(program, example, self.execution, deepest))
+        saved = self.keeper.saved if self.keeper is not None else None
+        lanes = None if saved is None else saved.lanes
+        return self.timed("compile", lambda: make_runner(program, example, self.execution, deepest, lanes))
 
     def compile(self, runner: Runner, states: ChainStates) -> ChainStates:
         """Compile everything that the run needs, the runner in the background. Returns the states with a first step
         size."""
-        if self.sampler.step_size is None and self.tuning is None:
+        if self.sampler.step_size is None and self.tuning is None and not self.resumes:
             states = self.timed("compile", lambda: self.with_found_step_size(states))
         self.timed("compile", runner.wait_until_compiled)
         if self.programs.runner is None:
@@ -250,7 +270,7 @@ class Run:
         before: int,
         leave: float = 0.0,
         checks: CheckPoints | None = None,
-        storage: MakeStorage = MemoryStorage,
+        storage: MakeStorage | None = None,
         missing: tuple[str, ...] = (),
     ) -> ChainResult:
         """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way.
@@ -260,19 +280,31 @@ class Run:
         """
         spent = self.spent
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
-        spent.note(phase)
         window = (before + 1, before + transitions) if phase == "warmup" else None
         place = Progress(phase, before, total, 0.0, window=window, missing=missing)
         result: ChainResult | None = None
+        resumed: Any = None
+        if (keeper := self.keeper) is not None:
+            start, storage = keeper.began, storage or keeper.make_storage
+            if (saved := keeper.go_on()) is not None:
+                resumed = saved.stretch
+                if checks is not None and saved.check_points is not None:
+                    checks.go_on(saved.check_points)
+        if resumed is None:
+            spent.note(phase)
         runner.watch(checks.next if checks is not None else 0)
         try:
-            for counts, so_far in runner.run(inputs, transitions, leave, storage):
+            for counts, so_far in runner.run(inputs, transitions, leave, storage or MemoryStorage, resumed):
                 result = so_far
+                if keeper is not None:
+                    keeper.goes_on = False
                 spent.counts[phase] = counts_before + counts
                 spent.seconds[phase] = seconds_before + time.perf_counter() - start
                 spent.note(phase)
                 self.report(place, counts, checks)
                 self.stop.check()
+                if keeper is not None and so_far is None and keeper.due():
+                    self.keep(runner)
                 if checks is not None and (ended := checks.look(runner, counts, time.perf_counter() - start)):
                     left = runner.interrupted()
                     assert left is not None, "it has draws"
@@ -314,6 +346,58 @@ class Run:
             )
         )
 
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def enter(self, runner: Runner, place: Any) -> None:
+        """A stretch begins, of which checkpoints have to say where: InWarmup or InDraws."""
+        runner.forget()  # what it has belongs to the place before
+        if self.keeper is not None:
+            elapsed = 0.0 if self.keeper.saved is None else self.keeper.saved.elapsed
+            self.keeper.enter(place, Spent(dict(self.spent.seconds), dict(self.spent.counts)), elapsed)
+
+    def keep(self, runner: Runner, *, ends: bool = False) -> None:
+        """Write a checkpoint, if the run has any; the stretch is halted meanwhile. Says where that cannot be done.
+
+        ends: whether the run ends here, and the stretch stays halted.
+        """
+        keeper = self.keeper
+        if keeper is None or keeper.place is None or keeper.goes_on:
+            return
+        runner.pause()
+        try:
+            keeper.make_folder()
+            keeper.write(self._saved(runner, keeper))
+        except OSError as error:
+            keeper.failed(error)
+        finally:
+            if not ends:
+                runner.proceed()
+
+    def _saved(self, runner: Runner, keeper: Keeper) -> SavedRun:
+        if keeper.density is None:
+            keeper.density = self.evaluated(keeper.place.states.position)
+        stretch = runner.saved()
+        storage = runner.storage
+        in_draws = isinstance(keeper.place, InDraws) and stretch is not None and self.checks is not None
+        return SavedRun(
+            config=keeper.config,
+            made_with=made_with(self.execution.backend),
+            model=described(self.model),
+            chains=self.sampler.chain_count,
+            chains_reason=self.chains_reason,
+            backend=self.execution.backend,
+            place=keeper.place,
+            density=keeper.density,
+            tuning=self.tuning,
+            seconds=keeper.spent.seconds,
+            counts=keeper.spent.counts,
+            elapsed=time.perf_counter() - keeper.began,
+            stretch=stretch,
+            parts=tuple(storage.parts) if stretch is not None and isinstance(storage, LoggedStorage) else (),
+            check_points=self.checks.saved if in_draws and self.checks is not None else None,
+            history=self.spent.history,
+        )
+
     def after(self, states: ChainStates, result: ChainResult, window: Window) -> ChainStates:
         """The states after a window. Where it may leave chains behind, all are where their last transition led."""
         position, log_density, gradient = result.position, result.log_density, result.gradient
@@ -353,10 +437,11 @@ class Run:
 
     # ---- draws -----------------------------------------------------------------------------------------------------
 
-    def draw(self, runner: Runner, states: ChainStates, warmup: WarmupReport) -> Draws:
+    def draw(self, runner: Runner, place: InDraws) -> Draws:
         """The draws. From here on a signal takes effect after a report, where all draws are available."""
-        draws = self.sampler.draws
+        draws, states, warmup = self.sampler.draws, place.states, place.warmup
         try:
+            self.enter(runner, place)
             self.stop.hold()
             inputs = self.inputs(states, draws, False)
             result = self.stretch(
@@ -365,6 +450,7 @@ class Run:
             return self.drawn(states, runner, result, warmup)
         except KeyboardInterrupt:
             left = runner.interrupted()
+            self.keep(runner, ends=True)
             return (
                 self.nothing_drawn(states, runner)
                 if left is None
@@ -373,6 +459,7 @@ class Run:
         except Exception as error:
             with suppress(Exception):  # the first error is reported
                 left = runner.interrupted()
+                self.keep(runner, ends=True)
                 if left is not None and left.result.done.any():
                     error.draws_so_far = self.drawn(states, runner, left.result, warmup, left.begun)  # type: ignore[attr-defined]
             raise

@@ -13,6 +13,8 @@ from batchnuts.autobatch import random
 from batchnuts.mcmc.chains_choice import with_chains
 from batchnuts.mcmc.chains_for import chains_for
 from batchnuts.mcmc.check_points import check_points_of
+from batchnuts.mcmc.checkpoint.keeper import Keeper
+from batchnuts.mcmc.checkpoint.saved_run import SavedRun, require_same, require_same_density
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.engine import choose_engine, likely_backend
 from batchnuts.mcmc.execution.program_cache import borrow, give_back
@@ -21,11 +23,11 @@ from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.quantities import check_quantities
-from batchnuts.mcmc.run import ProgressCallback, Run, Spent
+from batchnuts.mcmc.run import InDraws, ProgressCallback, Run, Spent
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.starts import check_at_starts
 from batchnuts.mcmc.tuning import Tuning, read_tuning
-from batchnuts.mcmc.warmup.phase import warm_up
+from batchnuts.mcmc.warmup.phase import CHECK, InWarmup, warm_up
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
 from batchnuts.store.folder import keeping
@@ -92,18 +94,23 @@ def run_chains(
     stop: StopSignals | None = None,
     *,
     divergences: bool = False,
+    keeper: Keeper | None = None,
 ) -> Draws:
     """Run warmup and draws; exactly `sampler.draws` draws of every chain, unless interrupted.
 
     Ctrl-C, SIGTERM and SIGHUP (where `stop` handles them) and a KeyboardInterrupt of `progress` end the run early and
     give what was drawn so far, with `interrupted` set. Any other error after the first draw is raised with the draws in
     its attribute `draws_so_far`. The model is checked first. divergences: whether to keep `start` and `last_position`.
+    keeper: of checkpoints, one of which the run may go on from; CheckpointError where that is not of this run.
     """
     size, backend = Size.of(model), likely_backend(model, execution)
     if too_large := memory_problem(sampler, execution, size, divergences=divergences, backend=backend):
         raise SettingsError(f"{too_large}.")
-    tuning = read_tuning(model, sampler)
+    saved = None if keeper is None else keeper.saved
     with keeping(execution.cache):
+        if saved is not None:
+            return _resume(model, sampler, execution, progress, stop, divergences, keeper, saved)
+        tuning = read_tuning(model, sampler)
         began, choice = time.perf_counter(), None
         if sampler.chains == "auto":
             choice = chains_for(model, sampler, execution, divergences=divergences)
@@ -120,7 +127,36 @@ def run_chains(
             tuning,
             spent,
             choice.reason if choice is not None else "",
+            keeper,
         )
+
+
+def _resume(
+    model: Model,
+    sampler: SamplerSettings,
+    execution: ExecutionSettings,
+    progress: ProgressCallback | None,
+    stop: StopSignals | None,
+    divergences: bool,
+    keeper: Keeper | None,
+    saved: SavedRun,
+) -> Draws:
+    """The rest of a run, with the chains and the chunks that it had."""
+    require_same(saved, model, saved.backend)
+    spent = Spent(dict(saved.seconds), dict(saved.counts), history=saved.history)
+    spent.began -= saved.history.seconds  # the time between the two processes does not count
+    return _run_chains(
+        model,
+        with_chains(sampler, saved.chains),
+        execution.model_copy(update={"backend": saved.backend}),
+        progress,
+        stop,
+        divergences,
+        saved.tuning,
+        spent,
+        saved.chains_reason,
+        keeper,
+    )
 
 
 def _run_chains(
@@ -133,8 +169,9 @@ def _run_chains(
     tuning: Tuning | None,
     spent: Spent,
     chains_reason: str,
+    keeper: Keeper | None,
 ) -> Draws:
-    proposals = make_proposals(model, sampler, execution, tuning)
+    proposals = _proposals(model, sampler, execution, tuning, keeper)
     position = positions_to_check(model, sampler, proposals)
     engine, execution = choose_engine(model, execution, position[0])
     first = check_at_starts(model, engine, proposals, position)
@@ -157,15 +194,37 @@ def _run_chains(
         checks=checks,
         tuning=tuning,
         chains_reason=chains_reason,
+        keeper=keeper,
     )
     draws = _phases(run, proposals)
     give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown
     return draws
 
 
+def _proposals(
+    model: Model,
+    sampler: SamplerSettings,
+    execution: ExecutionSettings,
+    tuning: Tuning | None,
+    keeper: Keeper | None,
+) -> Proposals:
+    """Where chains start; where a run goes on, where they were when its stretch began."""
+    if keeper is not None and (saved := keeper.saved) is not None:
+        position = saved.place.states.position
+        return lambda attempt: position
+    return make_proposals(model, sampler, execution, tuning)
+
+
 def _phases(run: Run, proposals: Proposals) -> Draws:
-    """Warmup from starts that were proposed, then draws."""
-    states = run.timed("compile", lambda: run.first_states(proposals))
+    """Warmup from starts that were proposed, then draws; or the rest of them."""
+    saved = run.keeper.saved if run.keeper is not None else None
+    if saved is None:
+        states = run.timed("compile", lambda: run.first_states(proposals))
+        place: InWarmup | InDraws | None = None
+    else:
+        place, states = saved.place, saved.place.states
+        require_same_density(saved, run.evaluated(states.position))
+        run.use(states.metric)
     runner: Runner | None = None
     try:
         run.spent.note("compile")
@@ -174,7 +233,11 @@ def _phases(run: Run, proposals: Proposals) -> Draws:
         states = run.compile(runner, states)
         run.spent.note("compile")
         run.progress(Progress("compile", 1, 1, run.spent.seconds["compile"]))
-        states, report = warm_up(run, runner, states)
+        if not isinstance(place, InDraws):
+            states, report = warm_up(run, runner, place or InWarmup(states, CHECK if run.check is not None else 0))
+            place = InDraws(states, report)
     except KeyboardInterrupt:
+        if runner is not None:
+            run.keep(runner, ends=True)
         return run.nothing_drawn(states, runner)
-    return run.draw(runner, states, report)
+    return run.draw(runner, place)

@@ -72,6 +72,19 @@ def check_path(path: str | os.PathLike[str], *, force: bool = False, key: str = 
     return target
 
 
+def is_interrupted(path: Path) -> bool:
+    """Whether a file is that of a run of ours which was interrupted."""
+    import h5netcdf
+
+    try:
+        with h5netcdf.File(path, "r") as file:
+            attributes = file.attrs
+            ours = attributes.get("inference_library") == "batchnuts"
+            return ours and bool(attributes.get("interrupted", 0))
+    except (OSError, ValueError, KeyError):  # there is none, or it is something else
+        return False
+
+
 def _names_a_folder(path: str | os.PathLike[str]) -> bool:
     """By its end, whether there is such a folder or not."""
     return os.path.basename(os.fspath(path)) in ("", os.curdir, os.pardir)

@@ -140,11 +140,12 @@ class VirtualMachine:
         one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
         self._identity = identity
 
-        def text() -> str:
-            return f"{show_program(program)}\n{(lanes, stack_depth, self.schedule, profiled)}"
-
-        whole = MachineFunction(advance, plan.touches, text, identity)
+        whole = MachineFunction(advance, plan.touches, self.text, identity)
         self._advance = backend.compile_machine(whole, plain=one_vector)
+
+    def text(self) -> str:
+        """What its states depend on: the program with its registers, lanes, stacks, and the schedule."""
+        return f"{show_program(self.program)}\n{(self.lanes, self.stack_depth, self.schedule, self.profiled)}"
 
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
         """The same machine with stacks of another depth."""
@@ -229,6 +230,35 @@ class VirtualMachine:
             there[lanes] = rows
             again[name] = self.backend.asarray(there, there.dtype.name)
         return again
+
+    def saved(self, state: State, without: frozenset[str] = frozenset()) -> dict[str, np.ndarray]:
+        """A state as arrays of the host, from which `restored` makes it again, in another process too.
+
+        `without`: variables whose values are not saved, since nothing reads them; shared arrays are not either.
+        """
+        return {
+            name: np.array(self.backend.to_numpy(array))
+            for name, array in state.items()
+            if not name.startswith(PREFIX) and name.removeprefix("value:") not in without
+        }
+
+    def restored(self, saved: dict[str, np.ndarray], inputs: dict[str, Array]) -> State:
+        """The state that was saved; what was not is as `start` makes it from the inputs, of any values.
+
+        Raises ValueError for arrays that are not those of a state of this machine.
+        """
+        state = dict(self.start(inputs))  # in this order of names, which the compiled program goes by
+        if unknown := saved.keys() - state.keys():
+            raise ValueError(f"this machine's state has no {', '.join(sorted(unknown))}")
+        for name, array in saved.items():
+            there = self.backend.to_numpy(state[name])
+            if there.shape != array.shape or there.dtype != array.dtype:
+                raise ValueError(
+                    f"{name} is {array.dtype.name}{list(array.shape)} there, and {there.dtype.name}{list(there.shape)} "
+                    "in this machine's state"
+                )
+            state[name] = self.backend.asarray(array, array.dtype.name)
+        return state
 
     def with_values(self, state: State, values: dict[str, Array]) -> State:
         """The state in which the top frames of stored variables are `values` [lanes, ...]."""

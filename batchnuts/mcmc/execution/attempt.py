@@ -74,33 +74,29 @@ class Bracket:
 class Attempt:
     """The state of one stretch; it is dropped for another attempt if stacks overflow.
 
-    inputs, transitions, leave, make_storage: see Runner.run. wanted: see Runner.watch; if positive, no chunk waits for
-    its partner while it has chains that others may have to wait for.
+    chunks: as they begin (`first_chunks`), or were saved. chains: how many in all. transitions, leave, make_storage:
+    see Runner.run. wanted: see Runner.watch; if positive, no chunk waits for its partner while it has chains that
+    others may have to wait for.
     """
 
     def __init__(
         self,
         machine: ChainMachine,
         chunking: Chunking,
-        inputs: ChainInputs,
+        chunks: dict[Place, Chunk],
+        chains: int,
         transitions: int,
         leave: float = 0.0,
         wanted: int = 0,
         make_storage: MakeStorage = MemoryStorage,
     ) -> None:
         self.machine = machine
+        self.chunking = chunking
         self.leave = leave
         self.bracket = Bracket(chunking.chunks, chunking.lanes, merges=not wanted)
-        self.shards = chunking.shards
-        chains = len(inputs.key)
-        self.chunks: dict[Place, Chunk] = {}
-        """Those that are not merged into others: each starts before its first block, so that each has a state when the
-        run is interrupted."""
-        for number in range(chunking.chunks):
-            rows = _rows(chunking, number)
-            chunk = Chunk.begin(machine, np.where(rows < chains, rows, NO_CHAIN), part(inputs, chunking, number))
-            self.chunks[Place(0, number)] = chunk
-        like = machine.so_far(chunk.state)
+        self.chunks = chunks
+        """Those that are not merged into others."""
+        like = machine.so_far(next(iter(chunks.values())).state)
         storage = make_storage(like.records, chains, transitions, ROOM if wanted else None)
         self.kept = Kept(like, chains, storage, wanted)
         self.waiting = set(self.chunks)
@@ -123,8 +119,7 @@ class Attempt:
 
         They continue when this generator is left early, until `stopping` is set.
         """
-        for shard in range(self.shards):
-            workers.start(partial(self.serve, shard))
+        self.start_threads(workers)
         while True:
             with self.lock:
                 if not self.failures and not self.finished:
@@ -138,6 +133,12 @@ class Attempt:
             yield counts, self.kept.result if over else None
             if over:
                 return
+
+    def start_threads(self, workers: Workers) -> None:
+        """Let each work on one chunk after another."""
+        self.stopping.clear()
+        for shard in range(self.chunking.shards):
+            workers.start(partial(self.serve, shard))
 
     def serve(self, shard: int) -> None:
         """One thread: a slice of one chunk after another, until none is waiting."""
@@ -237,6 +238,16 @@ class Attempt:
         begun[self.kept.ends.done > 0] = True
         self.kept.storage.flush()
         return Interrupted(self.kept.result, begun)
+
+
+def first_chunks(machine: ChainMachine, chunking: Chunking, inputs: ChainInputs) -> dict[Place, Chunk]:
+    """All chunks of a stretch, each before its first block: so each has a state when the run is interrupted."""
+    chains, chunks = len(inputs.key), {}
+    for number in range(chunking.chunks):
+        rows = _rows(chunking, number)
+        chunk = Chunk.begin(machine, np.where(rows < chains, rows, NO_CHAIN), part(inputs, chunking, number))
+        chunks[Place(0, number)] = chunk
+    return chunks
 
 
 def part(inputs: ChainInputs, chunking: Chunking, number: int) -> ChainInputs:

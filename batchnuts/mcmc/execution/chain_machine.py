@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 
@@ -42,6 +43,24 @@ class ChainMachine:
     def start(self, inputs: ChainInputs) -> State:
         """The machine's state before the first block."""
         return self.machine.start(inputs)
+
+    def saved(self, state: State) -> dict[str, np.ndarray]:
+        """A state on the host, without rows that are recorded in it."""
+        return self.machine.saved(state)
+
+    def restored(self, saved: dict[str, np.ndarray], inputs: ChainInputs) -> State:
+        """The state that was saved by a machine of the same `fingerprint`; ValueError for another one's."""
+        return self.machine.restored(saved, inputs)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the program, its registers, lanes, stacks and schedule: of what saved states depend on."""
+        return hashlib.sha256(self.machine.text.encode()).hexdigest()
+
+    def set_stack_depth(self, stack_depth: int) -> None:
+        """Let stacks be so deep; states of another depth do not fit afterwards."""
+        if stack_depth != self.machine.stack_depth:
+            self.machine = self.machine.with_stack_depth(stack_depth)
 
     def begin_again(self, state: State, lanes: np.ndarray, inputs: ChainInputs) -> State:
         """The state in which the lanes, which have halted, are before the first block, with their rows of inputs."""

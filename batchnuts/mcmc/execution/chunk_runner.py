@@ -17,27 +17,36 @@ from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram, processors
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.draws import Arrangement
-from batchnuts.mcmc.execution.attempt import Attempt, Place, part
+from batchnuts.mcmc.execution.attempt import Attempt, Place, first_chunks, part
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk
 from batchnuts.mcmc.execution.chunk_plan import Chunking, chains_alone, divide, is_compiled, maximum_width
 from batchnuts.mcmc.execution.runner import Counts, Interrupted, Runner, StretchRunner
+from batchnuts.mcmc.execution.saved_stretch import SavedStretch, restored_attempt, saved_attempt
 from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.storage.contract import MakeStorage
+from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 
 def make_runner(
-    program: BatchedFunction, example: ChainInputs, execution: ExecutionSettings, max_tree_depth: int
+    program: BatchedFunction,
+    example: ChainInputs,
+    execution: ExecutionSettings,
+    max_tree_depth: int,
+    lanes: int | None = None,
 ) -> Runner:
-    """The runner for the executor asked for, compiled for inputs like the example."""
+    """The runner for the executor asked for, compiled for inputs like the example.
+
+    lanes: chains of a chunk, where a run goes on that had so many; else they are chosen.
+    """
     if execution.executor != "virtual_machine":
         return StretchRunner(program, example, execution)
     chains = len(example.key)
     compiled = LaneProgram(program, example, execution.backend, execution.mode)
     max_width, alone = (maximum_width(compiled), chains_alone(compiled)) if is_compiled(execution) else (chains, 1)
-    chunking = divide(chains, execution, max_width, processors(), alone)
+    asked = execution if lanes is None else execution.model_copy(update={"chunk_lanes": lanes})
+    chunking = divide(chains, asked, max_width, processors(), alone)
     depth = max_tree_depth + 1  # a tree of depth d is built by at most d + 1 calls, one within the other
     return ChunkRunner(compiled, example, execution, depth, chunking)
 
@@ -82,19 +91,30 @@ class ChunkRunner:
         transitions: int,
         leave: float = 0.0,
         make_storage: MakeStorage = MemoryStorage,
+        resumed: SavedStretch | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.wait_until_compiled()
         self.forget()
-        return self.attempts(inputs, transitions, leave, make_storage)
+        return self.attempts(inputs, transitions, leave, make_storage, resumed)
 
     def attempts(
-        self, inputs: ChainInputs, transitions: int, leave: float, make_storage: MakeStorage
+        self,
+        inputs: ChainInputs,
+        transitions: int,
+        leave: float,
+        make_storage: MakeStorage,
+        resumed: SavedStretch | None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
-        """Run from the start, and again until the stacks are deep enough."""
+        """Run from the start, or from what was saved, and again from the start until the stacks are deep enough."""
+        limits = transitions, leave, self.wanted, make_storage
         while True:
             try:
-                attempt = Attempt(self.machine, self.chunking, inputs, transitions, leave, self.wanted, make_storage)
+                if resumed is not None:
+                    attempt, resumed = restored_attempt(resumed, self.machine, self.chunking, inputs, *limits), None
+                else:
+                    chunks = first_chunks(self.machine, self.chunking, inputs)
+                    attempt = Attempt(self.machine, self.chunking, chunks, len(inputs.key), *limits)
                 yield from self.to_end(attempt)
                 return
             except StackOverflowError as error:
@@ -115,6 +135,26 @@ class ChunkRunner:
         if self.attempt is not None:
             self.attempt.stopping.set()
         self.workers.wait()
+
+    def pause(self) -> None:
+        """See Runner."""
+        self.stop()
+
+    def proceed(self) -> None:
+        """See Runner."""
+        if self.attempt is not None:
+            self.attempt.start_threads(self.workers)
+
+    def saved(self) -> SavedStretch | None:
+        """See Runner."""
+        if self.attempt is None or self.attempt.failures:
+            return None
+        return saved_attempt(self.attempt)
+
+    @property
+    def storage(self) -> Storage | None:
+        """See Runner."""
+        return None if self.attempt is None else self.attempt.kept.storage
 
     def watch(self, transitions: int) -> None:
         """See Runner."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,7 @@ class Runner(Protocol):
         transitions: int,
         leave: float = 0.0,
         make_storage: MakeStorage = MemoryStorage,
+        resumed: Any = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Counts so far; with the last item, the result of the finished stretch.
 
@@ -109,9 +110,24 @@ class Runner(Protocol):
         leave: the share of each chunk's chains, from 0 to below 1, that need not finish: a chunk ends as soon as no
         more are on the way. Which ones these are depends on the chunk alone, not on the speed of threads. Of the
         result of such a stretch `records`, `adaptation`, `done` and `divergences` are valid. Runners that call the
-        program for some transitions at a time finish all chains. make_storage: where its records go. Raises
-        UnboundedDensity.
+        program for some transitions at a time finish all chains. make_storage: where its records go. resumed: what
+        `saved` gave of this stretch, perhaps in another process, to go on from. Raises UnboundedDensity, and
+        CheckpointError where what was saved does not fit.
         """
+
+    def pause(self) -> None:
+        """Wait until no thread is working on the stretch; `proceed` lets them go on."""
+
+    def proceed(self) -> None:
+        """See `pause`."""
+
+    def saved(self) -> Any:
+        """The stretch under way as a tree (checkpoint/trees.py), while it is paused; its storage has made records
+        durable. None where none has begun, or it has failed. Raises OSError."""
+
+    @property
+    def storage(self) -> Storage | None:
+        """Of the stretch that was run last; None where none has begun."""
 
     def watch(self, transitions: int) -> None:
         """Bring the first `transitions` of every chain to the host as soon as all have made them; 0: nothing before the
@@ -140,6 +156,8 @@ class StretchRunner:
         self.options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
         self.kept: StretchKept | None = None
         """Of the last stretch; None where none got anywhere."""
+        self.tally: Tally = {}
+        """Likewise."""
         self.arrangement = Arrangement(len(example.key))
         self.counted = (
             LaneProgram(program, example, execution.backend, execution.mode)
@@ -157,18 +175,28 @@ class StretchRunner:
         transitions: int,
         leave: float = 0.0,
         make_storage: MakeStorage = MemoryStorage,
+        resumed: SavedCalls | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.kept = None
-        return self.stretches(inputs, transitions, make_storage)
+        return self.stretches(inputs, transitions, make_storage, resumed)
 
     def stretches(
-        self, inputs: ChainInputs, transitions: int, make_storage: MakeStorage
+        self, inputs: ChainInputs, transitions: int, make_storage: MakeStorage, resumed: SavedCalls | None
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Calls of STRETCH transitions each; each continues where the last one stopped."""
         tally: Tally = {}
         kept: StretchKept | None = None
-        for start in range(0, transitions, STRETCH):
+        if resumed is not None:
+            storage = make_storage(resumed.ends.records, len(inputs.key), transitions)
+            storage.resume(np.full(len(inputs.key), resumed.recorded))
+            kept = self.kept = StretchKept(storage, resumed.ends, resumed.recorded, resumed.gradients)
+            tally.update({label: (active, runs) for label, (active, runs) in resumed.tally.items()})
+            inputs = inputs._replace(**{name: getattr(resumed.ends, name) for name in CARRIED})
+            if kept.recorded == transitions:
+                yield self.counts(kept, tally, len(inputs.key)), kept.result
+        self.tally = tally
+        for start in range(kept.recorded if kept is not None else 0, transitions, STRETCH):
             length = min(STRETCH, transitions - start)
             first_row = np.full_like(inputs.first, start)
             inputs = inputs._replace(first_row=first_row, until=first_row + length)
@@ -194,6 +222,24 @@ class StretchRunner:
         counts = Counts.of_transitions(kept.ends.done, kept.ends.divergences)
         return replace(counts, useful_gradients=useful, executed_gradients=executed)
 
+    def pause(self) -> None:
+        """See Runner: nothing runs between two calls."""
+
+    def proceed(self) -> None:
+        """See Runner."""
+
+    def saved(self) -> SavedCalls | None:
+        """See Runner."""
+        if self.kept is None:
+            return None
+        self.kept.storage.flush()
+        return SavedCalls(self.kept.ends, self.kept.recorded, self.kept.gradients, dict(self.tally))
+
+    @property
+    def storage(self) -> Storage | None:
+        """See Runner."""
+        return None if self.kept is None else self.kept.storage
+
     def watch(self, transitions: int) -> None:
         """See Runner: all records are on the host after each call."""
 
@@ -215,16 +261,28 @@ class StretchRunner:
         self.kept = None
 
 
-class StretchKept:
-    """The state of all chains after the last call, and where their records are. like: the result of a call."""
+@dataclass(frozen=True, eq=False)
+class SavedCalls:
+    """A stretch of such an executor between two calls."""
 
-    def __init__(self, storage: Storage, like: ChainResult) -> None:
+    ends: ChainResult
+    """The result of the last call."""
+    recorded: int
+    """Transitions of each chain so far."""
+    gradients: int
+    tally: dict[str, tuple[int, int]]
+
+
+class StretchKept:
+    """The state of all chains after the last call, and where their records are. ends: the result of a call."""
+
+    def __init__(self, storage: Storage, ends: ChainResult, recorded: int = 0, gradients: int = 0) -> None:
         self.storage = storage
-        self.ends = like
+        self.ends = ends
         """Its records are those of the last call alone."""
-        self.recorded = 0
+        self.recorded = recorded
         """Transitions of each chain."""
-        self.gradients = 0
+        self.gradients = gradients
         """That transitions recorded so far took."""
 
     def take(self, result: ChainResult, start: int, length: int) -> None:

@@ -35,6 +35,12 @@ class Storage(Protocol):
     def flush(self) -> None:
         """Make everything recorded so far durable, where records are on a disk."""
 
+    def resume(self, recorded: NDArray[np.int64]) -> None:
+        """Go on, in another process, from what `flush` made durable, when each chain has recorded so many [chains].
+
+        What is there beyond that is recorded again. Called before anything is recorded.
+        """
+
     def first(self, transitions: int) -> Record:
         """The first `transitions` of every chain, which all have recorded: arrays [chains, transitions, ...].
 

@@ -28,6 +28,8 @@ class MemoryStorage:
         """Arrays [chains, rows, ...] with the transition of their first row; only the last one may be empty."""
         self.rows = 0
         """Of all blocks."""
+        self.recorded: NDArray[np.int64] = np.zeros(chains, np.int64)
+        """[chains]: transitions of each."""
         self._add(min(room or transitions, transitions))
 
     def _add(self, rows: int) -> None:
@@ -44,9 +46,7 @@ class MemoryStorage:
         records: Record,
     ) -> None:
         """See Storage."""
-        with self.lock:
-            while self.rows < last.max(initial=0):
-                self._add(min(self.rows, self.transitions - self.rows))
+        self.make_room(int(last.max(initial=0)))
         for start, block in self.blocks:
             # the first block takes what was recorded from the start on in one go, with rows after the last, which are
             # not read
@@ -62,9 +62,21 @@ class MemoryStorage:
                 for i in singly:
                     taken = there[lanes[i], low[i] - first[i] : high[i] - first[i]]
                     to[chains[i], low[i] - start : high[i] - start] = taken
+        self.recorded[chains] = last
+
+    def make_room(self, transitions: int) -> None:
+        """For the first `transitions` of every chain."""
+        with self.lock:
+            while self.rows < transitions:
+                self._add(min(self.rows, self.transitions - self.rows))
 
     def flush(self) -> None:
         """See Storage: there is no other place."""
+
+    def resume(self, recorded: NDArray[np.int64]) -> None:
+        """See Storage: nothing is kept of an earlier process. Raises ValueError unless nothing had been recorded."""
+        if recorded.any():
+            raise ValueError("records in memory do not outlive their process")
 
     def first(self, transitions: int) -> Record:
         """See Storage."""

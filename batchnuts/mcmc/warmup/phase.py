@@ -46,46 +46,60 @@ class Pooled:
     """[chains]: see outliers.py."""
 
 
-def warm_up(run: Run, runner: Runner, states: ChainStates) -> tuple[ChainStates, WarmupReport]:
+@dataclass(frozen=True, eq=False)
+class InWarmup:
+    """Before which window a run is, and what is known so far: all that the rest of warmup depends on."""
+
+    states: ChainStates
+    window: int = 0
+    """The number of the next one; CHECK for that of an earlier run's tuning."""
+    before: Pooled | None = None
+    """After the last one, where windows are compared."""
+    missing: tuple[str, ...] = ("there was one window only",)
+    """In what the last two differ."""
+    checked: str = ""
+    """What did not fit in an earlier run's tuning, in words."""
+
+
+CHECK = -1
+
+
+def warm_up(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
     """All windows: as many as are asked for, or until two in a row agree (`agreement`) and chains have settled."""
     if run.sampler.warmup.transitions == "auto":
-        return _until_agreed(run, runner, states)
-    outliers: NDArray[np.bool_] = np.zeros(run.sampler.chain_count, bool)
+        return _until_agreed(run, runner, place)
     total = run.sampler.warmup.transitions
-    for window in run.windows:
-        pooled = _window(run, runner, states, window, total)
-        states, outliers = pooled.states, ~pooled.counts
+    while place.window < len(run.windows):
+        pooled = _window(run, runner, place, run.windows[place.window], total)
+        place = InWarmup(pooled.states, place.window + 1, pooled)
     reason = "as asked" if run.tuning is None else f"as asked, from the tuning of {run.tuning}"
-    return states, _report(states, reason, outliers)
+    nothing: NDArray[np.bool_] = np.zeros(run.sampler.chain_count, bool)
+    return place.states, _report(place.states, reason, nothing if place.before is None else ~place.before.counts)
 
 
-def _until_agreed(run: Run, runner: Runner, states: ChainStates) -> tuple[ChainStates, WarmupReport]:
+def _until_agreed(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
     *windows, last = run.windows
     minimum = run.sampler.warmup.minimum - last.transitions
-    before: Pooled | None = None
-    missing: tuple[str, ...] = ("there was one window only",)
-    checked = ""
-    if run.tuning is not None:
-        before, unfit = _check_tuning(run, runner, states, run.tuning)
-        states = before.states
+    if run.tuning is not None and place.window == CHECK:
+        checked, unfit = _check_tuning(run, runner, place, run.tuning)
+        states = checked.states
         if not unfit:
             reason = f"taken from {run.tuning}, confirmed after {states.transitions_done} transitions"
-            return states, _report(states, reason, ~before.counts, agreed=True)
-        missing = unfit
-        checked = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
-    for window in windows:
-        pooled = _window(run, runner, states, window, 0, missing if before is not None else ())
-        if before is not None:
-            missing = _compare(run, before, pooled).missing()
-        before, states = pooled, pooled.states
-        if not missing and states.transitions_done >= minimum:
-            break
-    pooled = _window(run, runner, states, last, 0, missing)
-    if missing:
-        reason = f"at its maximum of {run.sampler.warmup.maximum} transitions; {'; '.join(missing)}"
+            return states, _report(states, reason, ~checked.counts, agreed=True)
+        said = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
+        place = InWarmup(states, 0, checked, unfit, said)
+    while place.window < len(windows):
+        pooled = _window(run, runner, place, windows[place.window], 0)
+        missing = place.missing if place.before is None else _compare(run, place.before, pooled).missing()
+        enough = not missing and pooled.states.transitions_done >= minimum
+        following = len(windows) if enough else place.window + 1
+        place = replace(place, states=pooled.states, window=following, before=pooled, missing=missing)
+    pooled = _window(run, runner, place, last, 0)
+    if place.missing:
+        reason = f"at its maximum of {run.sampler.warmup.maximum} transitions; {'; '.join(place.missing)}"
     else:
         reason = "step size, metric and mean agreed in two windows, and the starts were forgotten"
-    return pooled.states, _report(pooled.states, reason + checked, ~pooled.counts, agreed=not missing)
+    return pooled.states, _report(pooled.states, reason + place.checked, ~pooled.counts, agreed=not place.missing)
 
 
 def _report(states: ChainStates, reason: str, outliers: NDArray[np.bool_], agreed: bool | None = None) -> WarmupReport:
@@ -93,21 +107,18 @@ def _report(states: ChainStates, reason: str, outliers: NDArray[np.bool_], agree
     return WarmupReport(states.transitions_done, reason, agreed, numbers)
 
 
-def _window(
-    run: Run, runner: Runner, states: ChainStates, window: Window, total: int, missing: tuple[str, ...] = ()
-) -> Pooled:
-    """One window: adapt in every chain, then pool. missing: what the windows before do not agree about."""
-    result = _made(run, runner, states, window, total, missing)
-    return run.timed("warmup", lambda: _pooled(run, states, result, window))
+def _window(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> Pooled:
+    """One window: adapt in every chain, then pool."""
+    result = _made(run, runner, place, window, total)
+    return run.timed("warmup", lambda: _pooled(run, place.states, result, window))
 
 
-def _made(
-    run: Run, runner: Runner, states: ChainStates, window: Window, total: int, missing: tuple[str, ...] = ()
-) -> ChainResult:
-    sampler, transitions = run.sampler, window.transitions
+def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> ChainResult:
+    run.enter(runner, place)
+    states, sampler, transitions = place.states, run.sampler, window.transitions
     adapting = sampler.step_size is None
     inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup)
-    before = states.transitions_done
+    before, missing = states.transitions_done, place.missing if place.before is not None else ()
     return run.stretch(runner, inputs, transitions, "warmup", total, before, window.leave, missing=missing)
 
 
@@ -169,7 +180,7 @@ def _restarted(run: Run, now: Pooled) -> Pooled:
     return replace(now, states=replace(states, position=position, log_density=log_density, gradient=gradient))
 
 
-def _check_tuning(run: Run, runner: Runner, states: ChainStates, tuning: Tuning) -> tuple[Pooled, tuple[str, ...]]:
+def _check_tuning(run: Run, runner: Runner, place: InWarmup, tuning: Tuning) -> tuple[Pooled, tuple[str, ...]]:
     """One window with an earlier run's tuning, and what does not fit, in words.
 
     Where all fits, the metric stays, which comes from more draws than this window has; else it is taken from here, as
@@ -177,7 +188,8 @@ def _check_tuning(run: Run, runner: Runner, states: ChainStates, tuning: Tuning)
     """
     window = run.check
     assert window is not None
-    result = _made(run, runner, states, window, 0)
+    states = place.states
+    result = _made(run, runner, place, window, 0)
 
     def judged() -> tuple[Pooled, tuple[str, ...]]:
         now = _with_step_sizes(run, states, result, window)

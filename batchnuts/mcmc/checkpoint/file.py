@@ -1,0 +1,124 @@
+"""The file of a checkpoint: written whole or not at all, and read only where it is what was written.
+
+It is one of NumPy's .npz files (a zip archive of arrays), read without pickle. `head` is JSON: format, digests of all
+arrays, tree (trees.py); `seal` is the digest of the head. A digest finds damage and edits; it is no signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.checkpoint.trees import Arrays, pack, unpack
+
+FORMAT = 1
+"""Of the tree that runs are saved as; a reader of one refuses others."""
+
+KIND = "batchnuts checkpoint"
+
+NO_CHECKPOINT = "expected a checkpoint of batchnuts"
+
+
+class CheckpointError(BatchnutsError):
+    """A checkpoint cannot be read, or is not of this run."""
+
+
+def write_checkpoint(path: Path, tree: Any) -> None:
+    """Write the tree to a file, in place of the one that is there, if any. Raises OSError; then that one is left."""
+    arrays: Arrays = {}
+    packed = pack(tree, arrays)
+    digests = {number: digest(array) for number, array in arrays.items()}
+    head = json.dumps({"kind": KIND, "format": FORMAT, "digests": digests, "tree": packed}).encode()
+    write_arrays(path, {**arrays, "head": _bytes(head), "seal": _bytes(hashlib.sha256(head).digest())})
+
+
+def read_checkpoint(path: Path, types: Sequence[type]) -> Any:
+    """The tree in a file; `types`: see `unpack`.
+
+    Raises CheckpointError for a file that is missing, of something else, truncated, altered, or of another format.
+    """
+    arrays = read_arrays(path, NO_CHECKPOINT)
+    try:
+        head, seal = arrays.pop("head").tobytes(), arrays.pop("seal").tobytes()
+    except KeyError:
+        raise CheckpointError(f"{path} is another .npz file; {NO_CHECKPOINT}.") from None
+    if hashlib.sha256(head).digest() != seal:
+        raise CheckpointError(f"{path} was altered: its head does not have its digest.")
+    content = json.loads(head)
+    if content["kind"] != KIND:
+        raise CheckpointError(f"{path} is a {content['kind']}; {NO_CHECKPOINT}.")
+    if content["format"] != FORMAT:
+        age = "newer" if content["format"] > FORMAT else "older"
+        raise CheckpointError(
+            f"{path} has format {content['format']}, and this version reads format {FORMAT}: it was written by "
+            f"{'a' if age == 'newer' else 'an'} {age} batchnuts. Go on with that version."
+        )
+    if arrays.keys() != content["digests"].keys():
+        raise CheckpointError(f"{path} was altered: it does not have the arrays that it was written with.")
+    for number, array in arrays.items():
+        if digest(array) != content["digests"][number]:
+            raise CheckpointError(f"{path} was altered: its array {number} does not have its digest.")
+    try:
+        return unpack(content["tree"], arrays, types)
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to a file that appears whole, and is on the disk when this returns. Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with open(handle, "wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+        settle(path.parent)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def read_arrays(path: Path, expected: str) -> dict[str, NDArray[Any]]:
+    """All arrays of a file. expected: what is said of a file that is something else. Raises CheckpointError."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise CheckpointError(f"{path} is a .npy file; {expected}.")
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing; {expected}.") from None
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path} is truncated, damaged or something else ({error}); {expected}.") from error
+
+
+def settle(folder: Path) -> None:
+    """Bring new names in a folder to the disk, where folders can be opened and synchronized."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def digest(array: NDArray[Any]) -> str:
+    """Of dtype, shape and bytes."""
+    found = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    found.update(np.ascontiguousarray(array).data if array.size else b"")
+    return found.hexdigest()
+
+
+def _bytes(content: bytes) -> NDArray[Any]:
+    return np.frombuffer(content, np.uint8)

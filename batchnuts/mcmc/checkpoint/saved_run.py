@@ -1,0 +1,156 @@
+"""What a checkpoint holds, and what it says of the run that it is of."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.checkpoint.file import CheckpointError, digest
+from batchnuts.mcmc.model import DATA_GROUPS, Model
+from batchnuts.mcmc.tuning import Tuning, variables_in_words
+
+LIBRARIES = {
+    "jax": ("jax", "jaxlib", "numpy"),
+    "tensorflow": ("tensorflow", "tensorflow-probability", "numpy"),
+    "numpy": ("numpy",),
+}
+"""Packages on whose versions the numbers of a run depend, by its backend."""
+
+FUNCTIONS = ("log_density", "generated", "log_likelihood", "predictive", "prior")
+"""Of a model."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """A run at one moment: where it is between stretches, and how far in the stretch that began there."""
+
+    config: dict[str, Any]
+    """All settings, as the run was started with them."""
+    made_with: dict[str, str]
+    """See `made_with`."""
+    model: dict[str, str]
+    """See `described`."""
+    chains: int
+    chains_reason: str
+    backend: str
+    place: Any
+    """InWarmup (warmup/phase.py) or InDraws (run.py)."""
+    density: tuple[NDArray[Any], NDArray[Any]]
+    """Log-density [chains] and gradient [chains, dimension] at the positions there, evaluated by themselves."""
+    tuning: Tuning | None
+    """Of an earlier run, from which warmup began."""
+    seconds: dict[str, float]
+    """That phases took before this stretch."""
+    counts: dict[str, Any]
+    """Likewise: Counts (execution/runner.py)."""
+    elapsed: float
+    """Seconds since the stretch began."""
+    stretch: Any
+    """See Runner.saved; None where the stretch had not begun."""
+    parts: tuple[str, ...]
+    """Files with the stretch's records (storage/logged.py), in order."""
+    check_points: Any
+    """See CheckPoints.saved; None without."""
+    history: Any
+    """What was done at which time: HistoryKeeper (history.py)."""
+
+    @property
+    def lanes(self) -> int | None:
+        """Chains of a chunk, if the stretch had begun in chunks."""
+        return getattr(self.stretch, "lanes", None)
+
+
+def made_with(backend: str) -> dict[str, str]:
+    """By name, the versions that a run's numbers depend on, and the kind of machine."""
+    found = {"python": ".".join(platform.python_version_tuple()[:2]), "machine": platform.machine()}
+    for package in ("batchnuts", *LIBRARIES[backend]):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def described(model: Model) -> dict[str, str]:
+    """A model in words and digests, by which a changed one is found; its density's values are compared besides."""
+    data = [
+        f"{group} {name} {dims} {digest(np.asarray(array))}"
+        for group in DATA_GROUPS
+        for name, (dims, array) in sorted(getattr(model, group).items())
+    ]
+    functions = {name: getattr(model, name) for name in FUNCTIONS}
+    return {
+        "name": model.name,
+        "dtype": model.dtype,
+        "variables": "; ".join(variables_in_words(model)),
+        "labels": _digest(repr(sorted(model.labels().items()))),
+        "data": _digest("\n".join(data)),
+        **{f"function {name}": _of_code(function) for name, function in functions.items() if function is not None},
+    }
+
+
+def require_same(saved: SavedRun, model: Model, backend: str) -> None:
+    """Refuse a checkpoint that cannot go on exactly, with what differs. Raises CheckpointError."""
+    problems = [
+        f"{name}: {then} then, {now or 'missing'} now"
+        for name, then, now in _differences(saved.made_with, made_with(backend))
+    ]
+    if problems:
+        raise CheckpointError(
+            "The run cannot go on exactly with other versions than it began with; install these, or begin again.\n"
+            + "\n".join(problems)
+        )
+    changed = [name for name, _, _ in _differences(saved.model, described(model))]
+    if changed:
+        raise CheckpointError(
+            f"The model has changed since the checkpoint was written ({', '.join(changed)}): its draws would be of two "
+            "models. Restore it as it was, or begin again."
+        )
+
+
+def require_same_density(saved: SavedRun, now: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    """The same where the density, evaluated at the same positions, gives other numbers."""
+    for what, then, found in zip(("log-density", "gradient"), saved.density, now, strict=True):
+        differs = ~((then == found) | (np.isnan(then) & np.isnan(found))).reshape(len(then), -1).all(axis=1)
+        if differs.any():
+            chain = int(np.argmax(differs))
+            raise CheckpointError(
+                f"The model's {what} has other values than when the checkpoint was written (at the position of chain "
+                f"{chain}: {found[chain]}, and {then[chain]} then): its code or data have changed, or the processor is "
+                "of another kind. Restore them as they were, or begin again."
+            )
+
+
+def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for name in sorted(then.keys() | now.keys()):
+        if then.get(name) != now.get(name):
+            yield name, then.get(name, "missing"), now.get(name, "")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _of_code(function: Any) -> str:
+    """A digest of a function's code and constants; of another object that can be called its type."""
+    if not isinstance(function, FunctionType):
+        kind = type(function)
+        return f"{kind.__module__}.{kind.__qualname__}"
+    return _digest("\n".join(_code_in_words(function.__code__)))
+
+
+def _code_in_words(code: CodeType) -> Iterator[str]:
+    yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars}"
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code_in_words(constant)
+        else:  # sets have no order of their own
+            yield repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)

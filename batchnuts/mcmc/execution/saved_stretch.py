@@ -1,0 +1,121 @@
+"""A stretch under way as plain data, and the attempt that goes on from it (attempt.py).
+
+The rows in the buffers of machines go to the storage first, which makes them durable itself: so a saved stretch is as
+large as the states of all chains, however much they have recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
+from batchnuts.mcmc.checkpoint.file import CheckpointError
+from batchnuts.mcmc.execution.attempt import Attempt, Place
+from batchnuts.mcmc.execution.chain_machine import ChainMachine
+from batchnuts.mcmc.execution.chunk import Chunk
+from batchnuts.mcmc.execution.chunk_plan import Chunking
+from batchnuts.mcmc.execution.runner import Counts
+from batchnuts.mcmc.storage.contract import MakeStorage
+
+
+@dataclass(frozen=True, eq=False)
+class SavedChunk:
+    """A chunk (chunk.py) at the end of a slice."""
+
+    place: Place
+    chains: NDArray[np.int64]
+    """[lanes]."""
+    inputs: ChainInputs
+    state: dict[str, np.ndarray]
+    """See `Machine.saved`."""
+    counts: Counts
+    merged: Counts
+
+
+@dataclass(frozen=True, eq=False)
+class SavedStretch:
+    """All chunks, and the state of all chains on the host."""
+
+    lanes: int
+    """Of each chunk."""
+    stack_depth: int
+    machine: str
+    """Its fingerprint."""
+    chunks: tuple[SavedChunk, ...]
+    waiting: tuple[Place, ...]
+    ready: tuple[Place, ...]
+    ended: tuple[Place, ...]
+    finished: bool
+    ends: ChainResult
+    """Without records."""
+    recorded: NDArray[np.int64]
+    """[chains]: transitions of each that the storage has made durable."""
+
+
+def saved_attempt(attempt: Attempt) -> SavedStretch:
+    """The attempt, when no thread is working on it. Raises OSError where its records cannot be made durable."""
+    for chunk in attempt.chunks.values():
+        chunk.go_on(attempt.kept)
+    kept, machine = attempt.kept, attempt.machine
+    kept.storage.flush()
+    chunks = [
+        SavedChunk(place, chunk.chains, chunk.inputs, machine.saved(chunk.state), chunk.counts, chunk.merged)
+        for place, chunk in attempt.chunks.items()
+    ]
+    return SavedStretch(
+        lanes=attempt.chunking.lanes,
+        stack_depth=machine.machine.stack_depth,
+        machine=machine.fingerprint,
+        chunks=tuple(chunks),
+        waiting=tuple(sorted(attempt.waiting)),
+        ready=tuple(sorted(attempt.ready)),
+        ended=tuple(sorted(attempt.ended)),
+        finished=attempt.finished,
+        ends=kept.ends,
+        recorded=kept.recorded,
+    )
+
+
+def restored_attempt(
+    saved: SavedStretch,
+    machine: ChainMachine,
+    chunking: Chunking,
+    inputs: ChainInputs,
+    transitions: int,
+    leave: float,
+    wanted: int,
+    make_storage: MakeStorage,
+) -> Attempt:
+    """The attempt that goes on where another one was saved; inputs to make_storage: of `Attempt`.
+
+    Raises CheckpointError where the machine is another one, or the storage does not have what it should.
+    """
+    machine.set_stack_depth(saved.stack_depth)
+    if machine.fingerprint != saved.machine or saved.lanes != chunking.lanes:
+        raise CheckpointError(
+            "The checkpoint is of another compiled program: the model, settings of the sampler, or libraries differ."
+        )
+    try:
+        chunks = {
+            one.place: Chunk(
+                machine,
+                one.chains,
+                one.inputs,
+                machine.restored(one.state, one.inputs),
+                machine.sweeps_per_second,
+                one.counts,
+                one.merged,
+            )
+            for one in saved.chunks
+        }
+    except ValueError as error:
+        raise CheckpointError(f"The checkpoint does not fit the compiled program: {error}.") from error
+    attempt = Attempt(machine, chunking, chunks, len(inputs.key), transitions, leave, wanted, make_storage)
+    attempt.kept.ends, attempt.kept.recorded = saved.ends, saved.recorded
+    attempt.kept.storage.resume(saved.recorded)
+    attempt.waiting, attempt.ready, attempt.ended = set(saved.waiting), set(saved.ready), set(saved.ended)
+    attempt.finished = saved.finished
+    return attempt
