@@ -27,6 +27,7 @@ __all__ = [
     "interval",
     "keep_programs",
     "lower",
+    "open_run",
     "ordered",
     "positive",
     "positive_ordered",
@@ -60,11 +61,13 @@ if TYPE_CHECKING:
         upper,
     )
     from batchnuts.mcmc.sampling import sample_chains
+    from batchnuts.mcmc.stored_run import open_run
     from batchnuts.mcmc.verdict import check
 
 _MODULES = {
     "sample_chains": "mcmc.sampling",
     "check": "mcmc.verdict",
+    "open_run": "mcmc.stored_run",
     "keep_programs": "mcmc.execution.program_cache",
     "use_own_threads": "autobatch.machine",
     "Model": "mcmc.model",

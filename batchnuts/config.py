@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from batchnuts.bridges.registry import BRIDGES, Bridge
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings import MOST_TRANSITIONS, ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.stored_run import has_zarr
 from batchnuts.models import REGISTRY, ModelOptions, build
 from batchnuts.settings.schema import Settings, expected, fields_of, nearest, shown
 from batchnuts.settings.yaml import (
@@ -43,13 +45,35 @@ __all__ = [
 ]
 
 
+SUFFIXES = {"netcdf": (".nc", ".nc4", ".netcdf", ".h5", ".hdf5"), "zarr": (".zarr",)}
+"""By format: the endings of paths that say so; the first one is that of a path that is made up."""
+
+LARGE = 1_000_000_000
+"""Bytes of a file from which on the format is Zarr, where that is left open."""
+
+
 class OutputSettings(Settings):
-    """Where the draws go, and how long the summary is."""
+    """What is saved of the draws, where and how, and how long the summary is."""
 
     path: str | None = Field(
         None,
         min_length=1,
-        description="netCDF file to write, relative to the current folder; null: the config's name + .nc",
+        description="file to write, relative to the current folder; null: the config's name + .nc or .zarr",
+    )
+    format: Literal["auto", "netcdf", "zarr"] = Field(
+        "auto",
+        description="netcdf: one file, written at the end; zarr: a folder, written while chains run, so that draws are "
+        "not kept in memory (needs the package zarr); auto: what the path ends in says, else zarr where there will be "
+        "1 GB or more and the package is installed",
+    )
+    variables: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="names of the variables and generated quantities that are saved; null: all of them",
+    )
+    thin: int = Field(1, ge=1, le=MOST_TRANSITIONS, description="save each thin-th draw of a chain, from the first on")
+    dtype: Literal["float32", "float64"] | None = Field(
+        None, description="of the saved variables, but for integers and statistics; null: that of the model"
     )
     unconstrained: bool = Field(
         False, description="also save the real numbers that the sampler moved, as the group unconstrained_posterior"
@@ -73,6 +97,39 @@ class OutputSettings(Settings):
         12, ge=1, le=1_000_000, description="most rows of the summary table; worst R-hat first if some are left out"
     )
 
+    @model_validator(mode="after")
+    def _fits(self) -> OutputSettings:
+        other = {"netcdf": "zarr", "zarr": "netcdf"}.get(self.format)
+        if self.path is not None and other is not None and self.path_says == other:
+            raise ValueError(
+                f"path: found {shown(self.path)} with format {self.format}; expected a path that ends in "
+                f"{SUFFIXES[self.format][0]}, or format {other}"
+            )
+        return self
+
+    @property
+    def path_says(self) -> str | None:
+        """The format that the path's ending stands for, if any."""
+        ending = PurePath(self.path or "").suffix.lower()
+        return next((name for name, endings in SUFFIXES.items() if ending in endings), None)
+
+    @property
+    def may_stream(self) -> bool:
+        """Whether draws may go to a Zarr store while chains run."""
+        said = self.path_says if self.format == "auto" else self.format
+        return has_zarr() if said is None else said == "zarr"
+
+    @property
+    def content(self) -> Content:
+        """What of the draws is saved."""
+        return Content(
+            None if self.variables is None else tuple(self.variables),
+            self.thin,
+            self.dtype,
+            self.unconstrained,
+            self.divergences,
+        )
+
 
 _SECTIONS: dict[str, type[Settings]] = {
     "sampler": SamplerSettings,
@@ -94,6 +151,21 @@ class RunConfig:
     sampler: SamplerSettings
     execution: ExecutionSettings
     output: OutputSettings
+    stem: str = "run"
+    """Of the config's file."""
+
+    def decided(self, file: int | None = None, zarr: bool = True) -> RunConfig:
+        """With the format of the output and its path, where they are not left to the run's size.
+
+        file: the bytes of draws that it will save; None: not known yet. zarr: whether that package is installed.
+        """
+        output = self.output
+        said = output.path_says if output.format == "auto" else output.format
+        if said is None and file is None:
+            return self
+        said = said or ("zarr" if zarr and file is not None and file >= LARGE else "netcdf")
+        path = output.path or f"{self.stem}{SUFFIXES[said][0]}"
+        return replace(self, output=output.model_copy(update={"format": said, "path": path}))
 
     def resolved(self) -> dict[str, Any]:
         """Plain data that gives the same run when read as a config."""
@@ -140,15 +212,14 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
             parts["sampler"],
             parts["execution"],
             Size.at_least(numbers, dtype),
-            divergences=parts["output"].divergences,
+            content=parts["output"].content,
+            streamed=parts["output"].may_stream,
         )
         if too_large:
             problems.append(f"{origin('sampler.draws')}{too_large}")
     if problems:
         raise ConfigError("\n".join(problems))
-    if parts["output"].path is None:
-        parts["output"] = parts["output"].model_copy(update={"path": f"{origin.file.stem}.nc"})
-    return RunConfig(**parts)
+    return RunConfig(**parts, stem=origin.file.stem).decided()
 
 
 def _check_model(content: Any, origin: Origin, problems: list[str]) -> Settings | None:

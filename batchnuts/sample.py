@@ -15,11 +15,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchnuts import __version__
+from batchnuts.ending import Ending
 from batchnuts.stopping import StopSignals, say
 
 FEWER_COLLECTIONS = (50_000, 20, 100)
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.diagnostics import Diagnostics
     from batchnuts.mcmc.forecast import Forecast
     from batchnuts.mcmc.model import Model
-    from batchnuts.progress.json_lines import JsonLines
     from batchnuts.progress.views import View
 
 
@@ -57,27 +56,6 @@ def program() -> None:
         if stop.first is not None:
             os._exit(code)  # without waiting for unneeded compilation that is still running
     sys.exit(code)
-
-
-@dataclass
-class Ending:
-    """How the command ends: what is said of it on stderr and, with `--json`, in the last line."""
-
-    lines: JsonLines | None = None
-    content: dict[str, Any] = field(
-        default_factory=lambda: {"path": None, "report": None, "resume": None, "reason": ""}
-    )
-
-    def say(self, text: str) -> None:
-        """Why it ends as it does."""
-        say(text)
-        self.content["reason"] = text
-
-    def write(self, code: int) -> None:
-        """The last line."""
-        if self.lines is not None:
-            event = "finished" if not code else "interrupted" if code > 128 else "failed"
-            self.lines.write(event, {"exit_code": code, **self.content})
 
 
 def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> int:
@@ -123,7 +101,6 @@ def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
 def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: Ending) -> int:
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.config import ConfigError, load_config
-    from batchnuts.mcmc.saving import check_path
     from batchnuts.settings.schema import SettingsError
 
     try:
@@ -132,11 +109,9 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
             return _dry_run(config)
-        assert config.output.path is not None  # load_config fills it in
-        target = check_path(config.output.path, force=arguments.force)
-        _check_page(config, target, force=arguments.force)
-        _require_no_checkpoint(target, force=arguments.force)
-        return _run(config, target, stop, ending, force=arguments.force, quiet=arguments.quiet)
+        if config.output.format != "auto":  # else it is known once the model is
+            _target(config, force=arguments.force)
+        return _run(config, None, stop, ending, force=arguments.force, quiet=arguments.quiet)
     except (ConfigError, SettingsError) as error:
         ending.say(f"the config cannot be used.\n{error}")
         return 2
@@ -191,16 +166,30 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _check_page(config: RunConfig, target: Path, *, force: bool) -> None:
-    """That the page about the run can be written, if there is to be one."""
-    from batchnuts.mcmc.saving import check_path
+def _target(config: RunConfig, *, force: bool) -> Path:
+    """Where the draws of a new run go. Raises OutputError where nothing can be written there, or a package lacks."""
+    assert config.output.path is not None  # it is decided with the format
+    target = _checked(config, config.output.path, force=force)
+    _require_no_checkpoint(target, force=force)
+    return target
 
+
+def _checked(config: RunConfig, path: str | Path, *, force: bool) -> Path:
+    """The absolute path; checked, as that of the page about the run is, if there is to be one."""
+    from batchnuts.mcmc.saving import check_path
+    from batchnuts.mcmc.streaming import require_zarr
+
+    folder = config.output.format == "zarr"
+    if folder:
+        require_zarr()
+    target = check_path(path, force=force, folder=folder)
     if config.output.report:
         from batchnuts.report.figures import require_matplotlib
         from batchnuts.report.page import page_path
 
         check_path(page_path(target), force=force)
         require_matplotlib()
+    return target
 
 
 def _require_no_checkpoint(target: Path, *, force: bool) -> None:
@@ -225,20 +214,19 @@ def _resume(path: Path, stop: StopSignals, ending: Ending, *, force: bool, quiet
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
     from batchnuts.mcmc.resume import saved_run_of
-    from batchnuts.mcmc.saving import check_path, is_interrupted
+    from batchnuts.mcmc.saving import is_interrupted
 
     target = path.expanduser().resolve()
     saved = saved_run_of(target)
     config = config_of(saved.config, folder_of(target) / NAME)
     again = force or is_interrupted(target)  # the draws that were saved when it was interrupted
-    check_path(target, force=again)
-    _check_page(config, target, force=again)
+    _checked(config, target, force=again)
     return _run(config, target, stop, ending, force=again, quiet=quiet, saved=saved)
 
 
 def _run(
     config: RunConfig,
-    target: Path,
+    target: Path | None,
     stop: StopSignals,
     ending: Ending,
     *,
@@ -246,18 +234,23 @@ def _run(
     quiet: bool,
     saved: SavedRun | None = None,
 ) -> int:
+    """Make a run and save it. target: where the draws go; None: as the config says."""
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
     from batchnuts.mcmc.draws import Progress
     from batchnuts.mcmc.forecast import available_memory
     from batchnuts.mcmc.output import to_datasets
     from batchnuts.mcmc.saving import check_space, short_bytes
+    from batchnuts.mcmc.streaming import ZarrRun
     from batchnuts.progress.views import phase
 
     view = _view(ending, quiet)
     with phase(view, "start"):
         import_first(config)
         model = build_model(config.model)
+        config = _decided(config, model)
+        if target is None:
+            target = _target(config, force=force)
         expected = _forecast(config, model)
         check_space(target, expected.file_at_least)
         if expected.peak > (free := available_memory()):
@@ -272,6 +265,10 @@ def _run(
         if config.output.checkpoint_seconds is not None:
             keeper = Keeper(folder_of(target), config.output.checkpoint_seconds, config.resolved(), saved)
         stop.check()  # an import may have swallowed what the signal raised
+        content = config.output.content
+        stream = None
+        if config.output.format == "zarr":
+            stream = ZarrRun(target, model, content, config.resolved(), replace=force, resumed=saved is not None)
     failure = None
     with view as progress:
         if progress is not None:
@@ -284,7 +281,8 @@ def _run(
                     config.execution,
                     progress,
                     stop,
-                    divergences=config.output.divergences,
+                    content=content,
+                    stream=stream,
                     keeper=keeper,
                 )
         except Exception as error:
@@ -296,14 +294,25 @@ def _run(
     how_to_go_on = f" Go on with --resume {target}." if keeper is not None and keeper.exists() else ""
     ending.content["resume"] = str(target) if how_to_go_on else None
     if not draws.done.any():
+        if stream is not None:
+            stream.discard()
         stop.release()
         ending.say(f"{stop.name}; nothing was drawn yet and no file was written.{how_to_go_on}")
         return stop.exit_code
     started = time.monotonic()
+    groups: Mapping[str, xarray.Dataset]
     with ExitStack() as shown:
         shown.enter_context(phase(view, "saving"))
-        groups = to_datasets(draws, model, config.resolved(), unconstrained=config.output.unconstrained)
-        ending.content["path"] = str(_save(groups, target, force, before_asking=shown.close))
+        if stream is not None:
+            ending.content["path"] = str(target)
+            try:
+                groups = stream.finish(draws, keep=bool(how_to_go_on))
+            except KeyboardInterrupt:
+                ending.say(f"{stop.name}; what was written before is in {target}, which is marked as interrupted.")
+                return stop.exit_code
+        else:
+            groups = to_datasets(draws, model, config.resolved(), content=content)
+            ending.content["path"] = str(_save(groups, target, force, before_asking=shown.close))
     saving = time.monotonic() - started
     stop.release()
     if draws.interrupted:
@@ -383,25 +392,50 @@ def _dry_run(config: RunConfig) -> int:
     from batchnuts.mcmc.engine import likely_backend
     from batchnuts.mcmc.forecast import Size, memory_problem
 
-    sys.stdout.write(config.to_yaml())
-    sys.stdout.flush()
     own, fits = is_users_own(config.model), True
     if own:
         from batchnuts.first_imports import import_first
 
         import_first(config)
-    model = build_model(config.model)
+    try:
+        model = build_model(config.model)
+        config = _decided(config, model)
+    finally:
+        sys.stdout.write(config.to_yaml())
+        sys.stdout.flush()
     if own:
         found = model.check(config.sampler.seed)
         fits = found.ok
         say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
     say(f"forecast of this run:\n{_forecast(config, model)}")
-    backend = likely_backend(model, config.execution)
-    ends = config.output.divergences
-    problem = memory_problem(config.sampler, config.execution, Size.of(model), divergences=ends, backend=backend)
+    problem = memory_problem(
+        config.sampler,
+        config.execution,
+        Size.of(model, config.output.content),
+        content=config.output.content,
+        streamed=config.output.format == "zarr",
+        backend=likely_backend(model, config.execution),
+    )
     if problem is not None:
         say(f"it does not fit into memory.\n{problem}.")
     return 0 if fits and problem is None else 1
+
+
+def _decided(config: RunConfig, model: Model) -> RunConfig:
+    """The config with the format of its output, which may depend on how large the output will be."""
+    from batchnuts.mcmc.saving import short_bytes
+    from batchnuts.mcmc.stored_run import has_zarr
+
+    if config.output.format != "auto":
+        return config
+    size = _forecast(config, model).file
+    decided = config.decided(size, has_zarr())
+    if decided.output.format == "netcdf" and config.decided(size).output.format == "zarr":
+        say(
+            f"the draws ({short_bytes(size)}) stay in memory until the end: to write them to a Zarr store while chains "
+            "run, install zarr (pip install 'batchnuts[zarr]')."
+        )
+    return decided
 
 
 def _forecast(config: RunConfig, model: Model) -> Forecast:
@@ -411,9 +445,9 @@ def _forecast(config: RunConfig, model: Model) -> Forecast:
     return forecast(
         config.sampler,
         config.execution,
-        Size.of(model),
-        divergences=config.output.divergences,
-        unconstrained=config.output.unconstrained,
+        Size.of(model, config.output.content),
+        content=config.output.content,
+        streamed=config.output.format == "zarr",
         backend=likely_backend(model, config.execution),
     )
 

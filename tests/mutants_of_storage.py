@@ -8,6 +8,7 @@ from mutants import killed_by, rewrite
 from batchnuts.mcmc import output, saving
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.execution.chunk import Kept
+from batchnuts.mcmc.layout import Layout
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 MEMORY = "mcmc/test_memory_storage.py"
@@ -106,19 +107,19 @@ def the_first_chains(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage output", f"{OUTPUT}::test_interrupted_run_keeps_every_draw")
 def one_draw_too_many(patch: pytest.MonkeyPatch) -> None:
     """a row that a chain has not come to counts as one of its draws"""
-    rewrite(patch, output._unfinished, "numbers[None, :] >= done[:, None]", "numbers[None, :] > done[:, None]")
+    rewrite(patch, Layout.of_unfinished, "draws[None, kept] >= done[:, None]", "draws[None, kept] > done[:, None]")
 
 
 @killed_by("storage output", f"{OUTPUT}::test_interrupted_run_keeps_every_draw")
 def numbered_from_zero_again(patch: pytest.MonkeyPatch) -> None:
     """draws of faster chains are numbered from zero"""
-    rewrite(patch, output._unfinished, '"draw": numbers', '"draw": numbers - first')
+    rewrite(patch, output.unfinished, '"draw": numbers[', '"draw": (numbers - numbers[0])[')
 
 
 @killed_by("storage output", f"{OUTPUT}::test_chains_that_had_not_begun_take_no_draw_from_the_others")
 def draws_of_other_chains(patch: pytest.MonkeyPatch) -> None:
     """further draws are those of the first chains, not of those that had begun"""
-    rewrite(patch, output._unfinished, "array[draws.chains, first:last]", "array[: len(draws.chains), first:last]")
+    rewrite(patch, output.to_datasets, "array[chains, complete:last]", "array[: len(chains), complete:last]")
 
 
 # ---- the file -------------------------------------------------------------------------------------------------------

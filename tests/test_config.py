@@ -31,7 +31,7 @@ def config(tmp_path, monkeypatch):
 def test_packaged_configs_are_valid_and_found_by_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_config(name) == load_config(name.removesuffix(".yaml"))
-    assert load_config(name).output.path == name.replace(".yaml", ".nc")
+    assert load_config(name).decided(0).output.path == name.replace(".yaml", ".nc")
 
 
 def test_a_path_wins_over_a_packaged_name(config):
@@ -44,7 +44,7 @@ def test_defaults_and_overrides(config):
     assert run.sampler == SamplerSettings(draws=8)
     assert run.execution == ExecutionSettings(mode="eager")
     assert run.output.path == "x.nc"
-    assert config(GAUSS).output.path == "my.nc"
+    assert config(GAUSS).output.path is None
     assert config(GAUSS + "sampler:\n", "sampler.seed=3").sampler.seed == 3
 
 
@@ -115,6 +115,24 @@ BAD = [
     ("sampler: {seed: !!binary aGk=}\n", (), "my.yaml:2: the tag tag:yaml.org,2002:binary is not read"),
     ("output: {summary_rows: 0}\n", (), "output.summary_rows: found 0"),
     ("output: {path: ''}\n", (), "output.path: found ''"),
+    (
+        "output: {path: a.zarr, format: netcdf}\n",
+        (),
+        "output: path: found 'a.zarr' with format netcdf; expected a path",
+    ),
+    (
+        "output: {path: a.NC, format: zarr}\n",
+        (),
+        "path: found 'a.NC' with format zarr; expected a path that ends in .zarr",
+    ),
+    (
+        "output: {format: zar}\n",
+        (),
+        "output.format: found 'zar' (a text); expected one of auto, netcdf, zarr",
+    ),
+    ("output: {thin: 0}\n", (), "output.thin: found 0 (an integer); expected an integer at least 1"),
+    ("output: {variables: []}\n", (), "output.variables: found [] (a list); expected null or a list"),
+    ("output: {dtype: float16}\n", (), "output.dtype: found 'float16' (a text); expected null or float32"),
     ("", ("sampler.chians=3",), "command line, sampler.chians=3: sampler.chians: unknown key; did you mean 'chains'?"),
     ("", ("sampler.chains",), "expected key.path=value"),
     ("", ("sampler..chains=2",), "expected key.path=value"),
@@ -367,3 +385,25 @@ def test_help_describes_every_key():
             assert f"{section}.{key}  (" in text
             assert (field.description or "")[:40] in text
     assert "output.summary_rows  (an integer at least 1 and at most 1,000,000; default 12)" in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "size", "expected"),
+    [
+        ((), None, (None, "auto")),
+        ((), 10**9 - 1, ("my.nc", "netcdf")),
+        ((), 10**9, ("my.zarr", "zarr")),
+        (("output.path=draws",), 10**9, ("draws", "zarr")),
+        (("output.path=x.nc",), None, ("x.nc", "netcdf")),
+        (("output.path=x.ZARR",), None, ("x.ZARR", "zarr")),
+        (("output.format=zarr",), None, ("my.zarr", "zarr")),
+        (("output.format=netcdf",), 10**10, ("my.nc", "netcdf")),
+    ],
+)
+def test_the_format_follows_from_the_path_or_from_the_size(config, overrides, size, expected):
+    """Settings first, then what the path ends in; a config that has its format written out means the same again."""
+    decided = config(GAUSS, *overrides).decided(size)
+    assert (decided.output.path, decided.output.format) == expected
+    assert decided.decided(0 if size else None) == decided
+    if size == 10**9:
+        assert config(GAUSS).decided(size, zarr=False).output.format == "netcdf"

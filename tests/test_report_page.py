@@ -280,7 +280,7 @@ def test_what_is_no_run_is_refused_in_one_paragraph(call: Any, tmp_path: Path, w
         assert err.count("\n") == 1
         assert said in err
         assert str(path) in err
-        assert "expected the netCDF file that python -m batchnuts.sample wrote" in err
+        assert "expected the netCDF file or Zarr store that python -m batchnuts.sample wrote" in err
     assert not (tmp_path / "run.html").exists()
 
 

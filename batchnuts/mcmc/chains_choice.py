@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.stopping_rule import WORDS, StoppingRule
@@ -90,7 +91,7 @@ def possible_chains(
         settings = with_chains(sampler, chains)
         if starts > count_superchains(settings):
             continue
-        problem = memory_problem(settings, execution, size, divergences=divergences)
+        problem = memory_problem(settings, execution, size, content=Content(divergences=divergences))
         if problem is None:
             numbers.append(chains)
         elif not numbers:

@@ -39,6 +39,13 @@ STATISTICS = (
 """Keys of `Draws.stats`: the names of ArviZ's schema for sample statistics."""
 
 
+def statistics(records: Mapping[str, Any], max_tree_depth: int) -> dict[str, NDArray[Any]]:
+    """The STATISTICS [chains, draws], from the fields of records of draws; max_tree_depth: the limit of these."""
+    stats = {name: array for name, array in records.items() if name in STATISTICS}
+    stats["reached_max_treedepth"] = (stats["tree_depth"] >= max_tree_depth) & ~stats["diverging"]
+    return stats
+
+
 def draw_bytes(dimension: int, dtype: str, divergences: bool = False) -> int:
     """Bytes of one draw of one chain with its statistics: six in the model's dtype, three int32, two bool.
 

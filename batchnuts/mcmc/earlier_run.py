@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.mcmc.saving import OutputError
+from batchnuts.mcmc.stored_run import is_zarr, open_zarr
 from batchnuts.settings.schema import SettingsError
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.Dataset]:
-    """Those of the named groups that the file has, in memory.
+    """Those of the named groups that the file, or Zarr store, has, in memory.
 
     key: the setting that names the file. Raises SettingsError for a file that cannot be read, or has none of them.
     """
@@ -26,6 +28,14 @@ def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.D
 
     file = Path(os.path.expanduser(path))
     groups: dict[str, xarray.Dataset] = {}
+    if is_zarr(file):
+        try:
+            groups = {name: group.load() for name, group in open_zarr(file).items() if name in names}
+        except (OSError, ValueError, KeyError, OutputError) as error:
+            raise SettingsError(f"{key}: {path} cannot be read ({error}).") from error
+        if not groups:
+            raise SettingsError(f"{key}: {path} has no {' or '.join(names)}: that run has not ended.")
+        return groups
     for name in names:
         try:
             with xarray.open_dataset(file, group=name, engine="h5netcdf") as dataset:

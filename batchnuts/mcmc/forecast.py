@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 
 from batchnuts.autobatch.machine import processors
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.diagnostics import AT_ONCE, slice_width
 from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.execution.attempt import ROOM
@@ -27,6 +28,7 @@ from batchnuts.mcmc.execution.chunk_plan import ALONE, MAX_WIDTH, buffer_rows, d
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.saving import OVERHEAD, short_bytes
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.storage.streamed import BLOCK_BYTES, CHAINS_BYTES, IN_MEMORY, QUEUE, SHARE
 from batchnuts.mcmc.warmup.moments import BLOCK
 from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
 
@@ -41,6 +43,9 @@ VECTORS, VECTORS_OF_FRAME = {"nuts": 27, "walnuts": 34}, 5
 
 VECTORS_OF_DENSE = 12
 """More of them with a dense metric."""
+
+COPIES_OF_LAYOUT = 4
+"""Of the part of a block that is laid out and written: positions, values, statistics, bytes of a file."""
 
 COPIES_OF_SLICE = 16
 """Of its values in float64, that the diagnostics of a slice of coefficients make at the same time."""
@@ -70,17 +75,22 @@ class Size:
     largest: int = 1
 
     @classmethod
-    def of(cls, model: Model) -> Size:
-        """That of a model."""
+    def of(cls, model: Model, content: Content | None = None) -> Size:
+        """That of a model, if it is saved so (default: all of it)."""
+        saved = content or Content()
         variables, observed = model.variables, model.observed_data
         observations = sum(int(np.size(array)) for _, array in observed.values())
         lengths = {name: len(labels) for name, labels in model.labels().items()}
         known = {*observed, *model.constant_data, *model.ground_truth, *(variable.name for variable in variables)}
-        generated = [dims for name, dims in model.dims.items() if name not in known and set(dims) <= lengths.keys()]
+        generated = [
+            dims
+            for name, dims in model.dims.items()
+            if name not in known and set(dims) <= lengths.keys() and saved.has(name)
+        ]
         return cls(
             model.dimension,
             model.dtype,
-            model.size if model.reports_variables else 0,
+            sum(variable.size for variable in variables if saved.has(variable.name)) if model.reports_variables else 0,
             sum(math.prod(lengths[dim] for dim in dims) for dims in generated) if model.generated is not None else 0,
             sum(variable.size for variable in variables if not variable.is_real and model.reports_variables),
             observations * sum(function is not None for function in (model.log_likelihood, model.predictive)),
@@ -104,7 +114,8 @@ class Forecast:
     values: int
     """What is computed from the draws: variables with a support, generated quantities, log-likelihoods, predictions."""
     sampling: int
-    """While chains run: their state in the machine, records of a warmup window, copies of draws at check points."""
+    """While chains run: their state in the machine, records of a warmup window, copies of draws at check points, blocks
+    of draws on their way to a Zarr store."""
     metric: int
     """While the metric is estimated."""
     moments: int
@@ -154,38 +165,54 @@ def forecast(
     execution: ExecutionSettings,
     size: Size,
     *,
-    divergences: bool = False,
-    unconstrained: bool = False,
+    content: Content | None = None,
+    streamed: bool = False,
     backend: str = "jax",
 ) -> Forecast:
     """The forecast of a run with its summary. Where the number of chains is chosen, that of the smallest one.
 
-    divergences, unconstrained: of `output`. backend: the one that will run it.
+    content: what is saved. streamed: whether draws go to a Zarr store while chains run. backend: the one that will run
+    it.
     """
+    content = content or Content()
     chains, draws, item = sampler.fewest_chains, sampler.draws, np.dtype(size.dtype).itemsize
-    one = draw_bytes(size.dimension, size.dtype, divergences)
+    one = draw_bytes(size.dimension, size.dtype, content.divergences)
     window = _longest_window(sampler, chains)
-    records, samples = chains * draws * one, chains * draws
+    records, samples, saved = chains * draws * one, chains * draws, chains * content.length(draws)
+    if streamed:
+        sampling, kept = _streaming_bytes(chains, draws, one, size), sampler.until is not None
+    else:
+        sampling, kept = 0, True
     checks = 0
     if sampler.until is not None:  # what it looks at in float64, and blocks of records (storage/memory.py) joined
         checks = samples * size.values * 8 + (records if draws > ROOM else 0)
     block = 2 * 8 * min(BLOCK, size.dimension)  # float64, and less the first draw
     computed = size.generated + size.of_data
-    values = samples * (size.transformed + computed) * item
-    on_disk = size.values + computed + (size.dimension if unconstrained else 0)
-    slice_values = samples * slice_width(chains, draws, max(1, size.values + size.generated))
+    dtype = content.dtype or size.dtype
+    values = saved * (size.transformed + computed) * item
+    on_disk = size.values + computed + (size.dimension if content.unconstrained else 0)
+    statistics = draw_bytes(0, size.dtype)
+    slice_values = saved * slice_width(chains, content.length(draws), max(1, size.values + size.generated))
     return Forecast(
         libraries=LIBRARIES[backend] + LIBRARIES_OF_OUTPUT,
-        records=records,
-        values=values,
-        sampling=_machine_bytes(sampler, execution, size, one, window) + max(checks, window * chains * one),
+        records=records if kept else 0,
+        values=0 if streamed else values,
+        sampling=_machine_bytes(sampler, execution, size, one, window) + max(checks + sampling, window * chains * one),
         metric=_MATRICES * 8 * size.dimension**2 if sampler.metric == "dense" else 0,
-        moments=block * samples,
-        writing=samples * size.largest * item,
+        moments=block * window * chains,
+        writing=0 if streamed else saved * size.largest * item,
         diagnostics=AT_ONCE * COPIES_OF_SLICE * 8 * slice_values,
-        file=OVERHEAD + samples * draw_bytes(on_disk, size.dtype),
-        file_at_least=OVERHEAD + samples * draw_bytes(size.values, size.dtype),
+        file=OVERHEAD + saved * (on_disk * np.dtype(dtype).itemsize + statistics),
+        file_at_least=OVERHEAD + saved * (size.values * np.dtype(dtype).itemsize + statistics),
     )
+
+
+def _streaming_bytes(chains: int, draws: int, record: int, size: Size) -> int:
+    """Of draws that are not written yet: incomplete blocks, those that wait, the one that is laid out; and of sums."""
+    rows = max(1, min(BLOCK_BYTES // (chains * record), -(-draws // SHARE)))
+    blocks = (IN_MEMORY + QUEUE + 1) * rows * chains * record
+    sums = chains * size.dimension * (8 + 2 * np.dtype(size.dtype).itemsize)
+    return blocks + sums + COPIES_OF_LAYOUT * CHAINS_BYTES
 
 
 def _longest_window(sampler: SamplerSettings, chains: int) -> int:
@@ -215,7 +242,8 @@ def memory_problem(
     execution: ExecutionSettings,
     size: Size,
     *,
-    divergences: bool = False,
+    content: Content | None = None,
+    streamed: bool = False,
     backend: str = "jax",
 ) -> str | None:
     """Why a run does not fit into this machine's memory, with the settings that help most; None if it does.
@@ -226,9 +254,12 @@ def memory_problem(
     """
 
     there = machine_memory()
+    saved = content or Content()
 
-    def of(sampler: SamplerSettings, size: Size = size, divergences: bool = divergences) -> Forecast:
-        return forecast(sampler, execution, size, divergences=divergences, backend=backend)
+    def of(
+        sampler: SamplerSettings, size: Size = size, content: Content = saved, streamed: bool = streamed
+    ) -> Forecast:
+        return forecast(sampler, execution, size, content=content, streamed=streamed, backend=backend)
 
     def needs(found: Forecast) -> int:
         return found.peak if sampler.until is None else max(found.least, found.metric)
@@ -250,7 +281,9 @@ def memory_problem(
     if sampler.chains != "auto":
         chains = _most(lambda n: fits(sampler.model_copy(update={"chains": n})), sampler.fewest_chains)
     remedies = []
-    if divergences and fits(sampler, divergences=False):
+    if not streamed and fits(sampler, streamed=True):
+        remedies.append("set output.format: zarr, so that draws are written while chains run")
+    if saved.divergences and fits(sampler, content=replace(saved, divergences=False)):
         remedies.append("set output.divergences: false")
     if size.dtype == "float64" and fits(sampler, replace(size, dtype="float32")):
         remedies.append("take float32 in the model")

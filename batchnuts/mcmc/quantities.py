@@ -81,7 +81,10 @@ def generated_shapes(model: Model, engine: Engine) -> dict[str, tuple[int, ...]]
 
 
 class Quantities:
-    """A model's functions, compiled for many draws at once. Result i depends on row i, i and the seed only."""
+    """A model's functions, compiled for many draws at once.
+
+    What is made of a draw depends on its row, on the numbers of its chain and draw, and on the seed only.
+    """
 
     def __init__(self, model: Model, execution: ExecutionSettings, seed: int) -> None:
         self._model = model
@@ -107,23 +110,42 @@ class Quantities:
             return result
 
         self._draw, self._prior = draw, prior
+        self._width = 0
+        """Draws at once; 0: not known yet."""
 
-    def of_posterior(self, rows: NDArray[Any]) -> dict[str, Arrays]:
-        """Of positions [n, dimension], by role. Raises ModelError where a function fails."""
-        return self._of_draws(rows, "posterior")
+    def of_posterior(
+        self, rows: NDArray[Any], chain: NDArray[np.int64] | None = None, draw: NDArray[np.int64] | None = None
+    ) -> dict[str, Arrays]:
+        """Of positions [n, dimension], by role. Raises ModelError where a function fails.
+
+        chain, draw [n]: the numbers of each row's chain, and of the draw in it; None: 0, where nothing is predicted.
+        """
+        none = np.zeros(len(rows), np.int64)
+        return self._of_draws(rows, self._keys(none if chain is None else chain, none if draw is None else draw))
 
     def of_prior(self, count: int = PRIOR_DRAWS) -> tuple[Arrays, dict[str, Arrays]]:
         """Values drawn from the prior, and what is computed of them. Raises ModelError where a function fails."""
         values: Arrays = self._run(self._prior, [random.lane_keys(self._stream("prior"), count)], ROWS)
         of_draws = [role for role in OF_DRAWS if getattr(self._model, role) is not None]
-        return values, self._of_draws(self._model.unconstrain(values), "prior_predictive") if of_draws else {}
+        if not of_draws:
+            return values, {}
+        keys = random.lane_keys(self._stream("prior_predictive"), count)
+        return values, self._of_draws(self._model.unconstrain(values), keys)
 
-    def _of_draws(self, rows: NDArray[Any], stream: str) -> dict[str, Arrays]:
-        keys = random.lane_keys(self._stream(stream), len(rows))
-        shapes = _shapes(self._model, self._engine, _of_draw(self._model), rows[0], keys[0])
-        numbers = sum(math.prod(shape) for found in shapes.values() for shape in found.values())
-        width = max(1, min(ROWS, MOST_NUMBERS // max(1, numbers)))
-        found: dict[str, Arrays] = self._run(self._draw, [rows, keys], width)
+    def _keys(self, chain: NDArray[np.int64], draw: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """[n, 2]: a key for each of n draws."""
+        numbers, where = np.unique(chain, return_inverse=True)
+        stream = self._stream("posterior")
+        of_chains = np.concatenate([random.lane_keys(stream, 1, first=int(number)) for number in numbers])
+        keys: NDArray[np.uint32] = random.fold_in(of_chains[where], draw)
+        return keys
+
+    def _of_draws(self, rows: NDArray[Any], keys: NDArray[np.uint32]) -> dict[str, Arrays]:
+        if not self._width:
+            shapes = _shapes(self._model, self._engine, _of_draw(self._model), rows[0], keys[0])
+            numbers = sum(math.prod(shape) for found in shapes.values() for shape in found.values())
+            self._width = max(1, min(ROWS, MOST_NUMBERS // max(1, numbers)))
+        found: dict[str, Arrays] = self._run(self._draw, [rows, keys], self._width)
         return found
 
     def _run(self, program: BatchedFunction, inputs: list[NDArray[Any]], width: int) -> Any:

@@ -17,19 +17,18 @@ from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, r
 from batchnuts.mcmc.check_points import CheckPoints
 from batchnuts.mcmc.checkpoint.keeper import Keeper
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun, described, made_with
-from batchnuts.mcmc.draws import RUN_PHASES, Draws, Progress, RunPhase, WarmupReport
+from batchnuts.mcmc.draws import Draws, Progress, RunPhase, WarmupReport, statistics
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
-from batchnuts.mcmc.history import HistoryKeeper, Row
 from batchnuts.mcmc.initialization import Proposals
 from batchnuts.mcmc.make_transition import make_transition
 from batchnuts.mcmc.metric_estimates import MetricParameters, unit_metric
 from batchnuts.mcmc.model import Model
-from batchnuts.mcmc.pace import Pace
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.spent import Spent
 from batchnuts.mcmc.starts import evaluate_at, find_starts
 from batchnuts.mcmc.step_size import start_adaptation
 from batchnuts.mcmc.storage.contract import MakeStorage
@@ -71,23 +70,6 @@ class InDraws:
 
     states: ChainStates
     warmup: WarmupReport
-
-
-@dataclass
-class Spent:
-    """The times and counts of the phases so far: the mutable state of a run."""
-
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(RUN_PHASES, 0.0))
-    counts: dict[str, Counts] = field(default_factory=lambda: dict.fromkeys(RUN_PHASES, Counts()))
-    paces: dict[str, Pace] = field(default_factory=lambda: {phase: Pace() for phase in RUN_PHASES})
-    history: HistoryKeeper = field(default_factory=HistoryKeeper)
-    began: float = field(default_factory=time.perf_counter)
-
-    def note(self, phase: RunPhase) -> None:
-        """Add what the phase has done so far to the history."""
-        counts, seconds = self.counts[phase], time.perf_counter() - self.began
-        gradients = counts.useful_gradients, counts.executed_gradients
-        self.history.add(Row(phase, seconds, counts.transitions, *gradients, counts.divergences))
 
 
 @dataclass(frozen=True)
@@ -278,7 +260,7 @@ class Run:
         total: 0 where it is not known. leave, storage: see Runner.run. checks: the stretch may end at any of these.
         missing: see Progress.
         """
-        spent = self.spent
+        spent, chains = self.spent, self.sampler.chain_count
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
         window = (before + 1, before + transitions) if phase == "warmup" else None
         place = Progress(phase, before, total, 0.0, window=window, missing=missing)
@@ -301,14 +283,14 @@ class Run:
                 spent.counts[phase] = counts_before + counts
                 spent.seconds[phase] = seconds_before + time.perf_counter() - start
                 spent.note(phase)
-                self.report(place, counts, checks)
+                self.progress(spent.report(place, chains, counts, checks))
                 self.stop.check()
                 if keeper is not None and so_far is None and keeper.due():
                     self.keep(runner)
                 if checks is not None and (ended := checks.look(runner, counts, time.perf_counter() - start)):
                     left = runner.interrupted()
                     assert left is not None, "it has draws"
-                    self.report(place, counts, checks)
+                    self.progress(spent.report(place, chains, counts, checks))
                     return ended.of(left.result)
         except UnboundedDensity as met:
             raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
@@ -318,33 +300,6 @@ class Run:
             raise
         assert result is not None, "the last thing that a runner yields is the finished stretch"
         return result
-
-    def report(self, place: Progress, counts: Counts, checks: CheckPoints | None) -> None:
-        """Report `counts` of a stretch. place: what does not change in it; done and total are of each chain."""
-        spent, chains = self.spent, self.sampler.chain_count
-        seconds, so_far, pace = spent.seconds[place.phase], spent.counts[place.phase], spent.paces[place.phase]
-        slowest = place.done + counts.complete
-        pace.note(seconds, slowest)
-        if checks is not None:
-            remaining = checks.remaining(pace.seconds_to, seconds, so_far.useful_gradients)
-            place = replace(place, until=checks.conditions, missing=(checks.last.missing,) * bool(checks.last.missing))
-        else:
-            remaining = pace.seconds_to(place.total) if place.total else None
-        self.progress(
-            replace(
-                place,
-                done=place.done * chains + counts.transitions,
-                total=place.total * chains,
-                elapsed=seconds,
-                useful_gradients=so_far.useful_gradients,
-                utilization=so_far.utilization,
-                divergences=so_far.divergences,
-                chains=chains,
-                slowest=slowest,
-                median=place.done + counts.median,
-                remaining=remaining,
-            )
-        )
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -498,12 +453,10 @@ class Run:
     ) -> Draws:
         """From records [chains, draws, ...]. begun None: the run came to its end."""
         sampler = self.sampler
-        position, last_position = records.pop("position"), records.pop("last_position", None)
-        records["reached_max_treedepth"] = (records["tree_depth"] >= sampler.max_tree_depth) & ~records["diverging"]
         counts = self.spent.counts["warmup"] + self.spent.counts["sampling"]
         return Draws(
-            position=position,
-            stats=records,
+            position=records["position"],
+            stats=statistics(records, sampler.max_tree_depth),
             done=done,
             begun=np.ones(sampler.chain_count, bool) if begun is None else begun,
             interrupted=begun is not None and bool((done < sampler.draws).any()),
@@ -516,7 +469,7 @@ class Run:
             execution=self.execution,
             engine=self.engine.reason,
             arrangement=runner.arrangement if runner is not None else None,
-            last_position=last_position if self.divergences else None,
+            last_position=records["last_position"] if self.divergences else None,
             start=states.position if self.divergences else None,
             chains_reason=self.chains_reason,
             ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",

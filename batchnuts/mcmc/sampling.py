@@ -15,6 +15,7 @@ from batchnuts.mcmc.chains_for import chains_for
 from batchnuts.mcmc.check_points import check_points_of
 from batchnuts.mcmc.checkpoint.keeper import Keeper
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun, require_same, require_same_density
+from batchnuts.mcmc.content import Content, check_content
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.engine import choose_engine, likely_backend
 from batchnuts.mcmc.execution.program_cache import borrow, give_back
@@ -23,9 +24,11 @@ from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.quantities import check_quantities
-from batchnuts.mcmc.run import InDraws, ProgressCallback, Run, Spent
+from batchnuts.mcmc.run import InDraws, ProgressCallback, Run
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.spent import Spent
 from batchnuts.mcmc.starts import check_at_starts
+from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.warmup.phase import CHECK, InWarmup, warm_up
 from batchnuts.settings.schema import SettingsError
@@ -67,11 +70,12 @@ def sample_chains(
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise SettingsError(f"progress: found {progress!r}; expected true, false, None, or a function of a Progress.")
     sampler, execution = split_settings(settings)
+    content = Content(unconstrained=unconstrained, divergences=divergences)
     view = nullcontext(progress) if callable(progress) else default_view(progress)
     with StopSignals() as stop:
         try:
             with view as report:
-                draws = run_chains(model, sampler, execution, report, stop, divergences=divergences)
+                draws = run_chains(model, sampler, execution, report, stop, content=content)
         except Exception as error:
             if hasattr(error, "draws_so_far"):
                 error.result = to_arviz(to_datasets(error.draws_so_far, model))  # type: ignore[attr-defined]
@@ -80,7 +84,7 @@ def sample_chains(
         if not draws.done.any():
             raise KeyboardInterrupt
         stop.hold()
-        result = to_arviz(to_datasets(draws, model, unconstrained=unconstrained))
+        result = to_arviz(to_datasets(draws, model, content=content))
     if draws.interrupted:
         say(f"{stop.name}; {draws.what_there_is()}.")
     return result
@@ -93,23 +97,28 @@ def run_chains(
     progress: ProgressCallback | None = None,
     stop: StopSignals | None = None,
     *,
-    divergences: bool = False,
+    content: Content | None = None,
+    stream: Stream | None = None,
     keeper: Keeper | None = None,
 ) -> Draws:
     """Run warmup and draws; exactly `sampler.draws` draws of every chain, unless interrupted.
 
     Ctrl-C, SIGTERM and SIGHUP (where `stop` handles them) and a KeyboardInterrupt of `progress` end the run early and
     give what was drawn so far, with `interrupted` set. Any other error after the first draw is raised with the draws in
-    its attribute `draws_so_far`. The model is checked first. divergences: whether to keep `start` and `last_position`.
-    keeper: of checkpoints, one of which the run may go on from; CheckpointError where that is not of this run.
+    its attribute `draws_so_far`. The model is checked first. content: what will be saved of the draws. stream: where
+    draws go while they are made; the result then has none. keeper: of checkpoints, one of which the run may go on from;
+    CheckpointError where that is not of this run.
     """
-    size, backend = Size.of(model), likely_backend(model, execution)
-    if too_large := memory_problem(sampler, execution, size, divergences=divergences, backend=backend):
+    content = content or Content()
+    divergences = content.divergences
+    size, backend = Size.of(model, content), likely_backend(model, execution)
+    streamed = stream is not None
+    if too_large := memory_problem(sampler, execution, size, content=content, streamed=streamed, backend=backend):
         raise SettingsError(f"{too_large}.")
     saved = None if keeper is None else keeper.saved
     with keeping(execution.cache):
         if saved is not None:
-            return _resume(model, sampler, execution, progress, stop, divergences, keeper, saved)
+            return _resume(model, sampler, execution, progress, stop, content, stream, keeper, saved)
         tuning = read_tuning(model, sampler)
         began, choice = time.perf_counter(), None
         if sampler.chains == "auto":
@@ -123,7 +132,8 @@ def run_chains(
             execution,
             progress,
             stop,
-            divergences,
+            content,
+            stream,
             tuning,
             spent,
             choice.reason if choice is not None else "",
@@ -137,7 +147,8 @@ def _resume(
     execution: ExecutionSettings,
     progress: ProgressCallback | None,
     stop: StopSignals | None,
-    divergences: bool,
+    content: Content,
+    stream: Stream | None,
     keeper: Keeper | None,
     saved: SavedRun,
 ) -> Draws:
@@ -151,7 +162,8 @@ def _resume(
         execution.model_copy(update={"backend": saved.backend}),
         progress,
         stop,
-        divergences,
+        content,
+        stream,
         saved.tuning,
         spent,
         saved.chains_reason,
@@ -165,7 +177,8 @@ def _run_chains(
     execution: ExecutionSettings,
     progress: ProgressCallback | None,
     stop: StopSignals | None,
-    divergences: bool,
+    content: Content,
+    stream: Stream | None,
     tuning: Tuning | None,
     spent: Spent,
     chains_reason: str,
@@ -176,6 +189,7 @@ def _run_chains(
     engine, execution = choose_engine(model, execution, position[0])
     first = check_at_starts(model, engine, proposals, position)
     check_quantities(model, engine, first)
+    check_content(model, engine, content)
     checks = check_points_of(model, engine, sampler, execution)
     programs = borrow(model, engine, sampler, execution, first)
     keys = random.lane_keys(sampler.seed, sampler.chain_count)
@@ -189,11 +203,12 @@ def _run_chains(
         signals,
         programs,
         keys,
-        divergences=divergences,
+        divergences=content.divergences,
         spent=spent,
         checks=checks,
         tuning=tuning,
         chains_reason=chains_reason,
+        storage=None if stream is None else stream.begin(sampler, execution),
         keeper=keeper,
     )
     draws = _phases(run, proposals)

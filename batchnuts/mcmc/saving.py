@@ -6,6 +6,7 @@ written under a temporary name and renamed; where that fails, the draws go to an
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tempfile
@@ -37,23 +38,33 @@ class NotSaved(OutputError):
     """The draws could not be written to any folder."""
 
 
-def check_path(path: str | os.PathLike[str], *, force: bool = False, key: str = "output.path") -> Path:
+def check_path(
+    path: str | os.PathLike[str], *, force: bool = False, key: str = "output.path", folder: bool = False
+) -> Path:
     """Refuse an output path before any time is spent on sampling; gives back the absolute path.
 
     Raises OutputError where the folder is missing or cannot be written, where the path is a folder, a device or
-    write-protected, and, unless `force`, where the file exists. key: what the user sets for another path.
+    write-protected, and, unless `force`, where the file exists. key: what the user sets for another path. folder:
+    whether it is to be a Zarr store, which takes the place of another one, or of a file, with `force` only.
     """
     if _names_a_folder(path):
         raise OutputError(f"Cannot write {path}: it names a folder. Set {key} to a file's name.")
     target = Path(path).expanduser()
     try:
         target = target.resolve()
-        folder = target.parent
-        if not folder.is_dir():
-            raise OutputError(f"Cannot write {target}: the folder {folder} does not exist. Make it, or set {key}.")
-        if target.is_dir():
+        parent = target.parent
+        if not parent.is_dir():
+            raise OutputError(f"Cannot write {target}: the folder {parent} does not exist. Make it, or set {key}.")
+        if folder and target.is_dir():
+            if not (target / "zarr.json").exists() and any(target.iterdir()):
+                raise OutputError(f"Cannot write {target}: it is a folder, and no Zarr store. Set another {key}.")
+            if not force:
+                raise OutputError(
+                    f"{target} exists and is not overwritten. Give --force to replace it, or another {key}."
+                )
+        elif target.is_dir():
             raise OutputError(f"Cannot write {target}: it is a folder. Set {key} to a file's name.")
-        if os.path.lexists(target):
+        elif os.path.lexists(target):
             mode = target.lstat().st_mode
             if not stat.S_ISREG(mode):
                 raise OutputError(f"Cannot write {target}: it is not a file. Set {key} to a file's name.")
@@ -64,7 +75,7 @@ def check_path(path: str | os.PathLike[str], *, force: bool = False, key: str = 
             if not mode & 0o222:
                 raise OutputError(f"Cannot write {target}: it is write-protected. Set another {key}.")
         # Permission bits are not sufficient (read-only mounts, quotas, root): make a file and delete it.
-        with tempfile.TemporaryFile(dir=folder, prefix=".batchnuts-") as probe:
+        with tempfile.TemporaryFile(dir=parent, prefix=".batchnuts-") as probe:
             probe.write(b"\0")
             probe.flush()
     except (OSError, RuntimeError, ValueError) as error:
@@ -73,10 +84,13 @@ def check_path(path: str | os.PathLike[str], *, force: bool = False, key: str = 
 
 
 def is_interrupted(path: Path) -> bool:
-    """Whether a file is that of a run of ours which was interrupted."""
+    """Whether a file, or a Zarr store, is that of a run of ours which was interrupted."""
     import h5netcdf
 
     try:
+        if (path / "zarr.json").exists():
+            attributes = json.loads((path / "zarr.json").read_text())["attributes"]
+            return attributes.get("inference_library") == "batchnuts" and bool(attributes.get("interrupted", 0))
         with h5netcdf.File(path, "r") as file:
             attributes = file.attrs
             ours = attributes.get("inference_library") == "batchnuts"
@@ -136,7 +150,7 @@ def save(datasets: Mapping[str, xarray.Dataset], path: str | os.PathLike[str], *
     try:
         placed = _save(datasets, target, force)
     except OSError as error:
-        reason = _reason(error)
+        reason = reason_of(error)
         for folder in other_folders():
             if folder == target.parent:
                 continue
@@ -157,7 +171,8 @@ def other_folders() -> list[Path]:
     return list(dict.fromkeys(folder.resolve() for folder in folders if folder.is_dir()))
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """The cause that the system gives."""
     return (error.strerror or str(error)).splitlines()[0]
 
 

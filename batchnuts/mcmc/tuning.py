@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.earlier_run import read_groups
 from batchnuts.mcmc.metric_estimates import BOUND, Floats, MetricParameters
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import SamplerSettings
 from batchnuts.mcmc.supports import Support
-from batchnuts.mcmc.warmup.moments import Centre, moments_of
+from batchnuts.mcmc.warmup.moments import Centre
 from batchnuts.settings.schema import SettingsError
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ class Tuning:
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def tuning_of(draws: Draws, model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The variables and attributes of the group `adaptation`, besides its coordinates.
+def tuning_of(draws: Draws, model: Model, means: ChainMeans) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The variables and attributes of the group `adaptation`, besides its coordinates. means: of the draws of all
+    chains.
 
     Of the chains that had begun: their step sizes, and, where each of them has a draw, their last positions, with the
     means of all draws and the means' standard errors, which are the centre that a later run compares its own with.
@@ -71,11 +73,9 @@ def tuning_of(draws: Draws, model: Model) -> tuple[dict[str, Any], dict[str, Any
         entries["metric_eigenvectors"] = (("coefficient", "direction"), metric.eigenvectors)
         entries["metric_eigenvalues"] = (("direction",), metric.eigenvalues)
     if draws.complete:
-        position = draws.rectangle(draws.position)
-        lp, done = draws.rectangle(draws.stats["lp"]), np.full(len(position), draws.complete)
-        centre = moments_of(position, lp, done, second_half=False).centre.of_position
-        entries["step_size"] = (("chain",), draws.rectangle(draws.stats["step_size"])[:, -1])
-        entries["last_position"] = (("chain", "coefficient"), position[:, -1])
+        centre = means.centre(draws.chains)
+        entries["step_size"] = (("chain",), means.step_size[draws.chains])
+        entries["last_position"] = (("chain", "coefficient"), means.last[draws.chains])
         entries["mean"] = (("coefficient",), centre.mean)
         entries["mean_error"] = (("coefficient",), np.sqrt(centre.squared_error))
     entries["variables"] = (("variable",), variables_in_words(model))

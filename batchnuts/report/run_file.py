@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.diagnostics import Diagnostics, DiagnosticsError
+from batchnuts.mcmc.saving import OutputError
+from batchnuts.mcmc.stored_run import is_zarr, open_zarr
 from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
 
 if TYPE_CHECKING:
@@ -70,35 +72,28 @@ class FinishedRun:
 
 
 def read_run(path: str | os.PathLike[str]) -> FinishedRun:
-    """Read the file of a run and judge its draws.
+    """Read the file, or Zarr store, of a run and judge its draws.
 
     Raises NotARun, with what was found and what was expected, for a path that is no such file, and DiagnosticsError
     for draws that are not finite.
     """
-    import xarray
-
     file = Path(path).expanduser()
-    expected = "expected the netCDF file that python -m batchnuts.sample wrote"
+    expected = "expected the netCDF file or Zarr store that python -m batchnuts.sample wrote"
     try:
-        if file.is_dir():
+        if file.is_dir() and not is_zarr(file):
             raise NotARun(f"{file} is a folder; {expected}. Give the path of the file in it.")
         if not file.exists():
             raise NotARun(f"There is no file {file}; {expected}. Check the path, and the folder that it starts from.")
-        groups = {}
-        with _opened(file) as there:
-            names = [name for name in GROUPS if name in there]
-        for name in names:
-            with xarray.open_dataset(file, group=name, engine="h5netcdf") as dataset:
-                groups[name] = dataset.load()
-    except NotARun:
+        groups = _groups(file)
+    except (NotARun, OutputError):
         raise
     except MemoryError:
         raise NotARun(f"The draws in {file} do not fit into memory; a report takes all of them at once.") from None
     except Exception as error:  # a damaged file can make any part of HDF5 and xarray fail
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise NotARun(
-            f"{file} cannot be read as netCDF ({reason}); {expected}. If it is such a file, it is truncated or "
-            "damaged: copy it again, or run again."
+            f"{file} cannot be read as {'Zarr' if is_zarr(file) else 'netCDF'} ({reason}); {expected}. If it is such a "
+            "file, it is truncated or damaged: copy it again, or run again."
         ) from error
     _require_ours(file, groups, expected)
     try:
@@ -115,6 +110,21 @@ def run_of(path: Path, groups: Mapping[str, xarray.Dataset], found: Diagnostics 
         return FinishedRun(path, groups, None, [], [])
     verdict = judge(found or diagnose_groups(posterior, stats), interrupted)
     return FinishedRun(path, groups, verdict, *coefficients(posterior))
+
+
+def _groups(file: Path) -> dict[str, xarray.Dataset]:
+    """Those that a report looks at, in memory."""
+    import xarray
+
+    if is_zarr(file):
+        return {name: group.load() for name, group in open_zarr(file).items() if name in GROUPS}
+    groups = {}
+    with _opened(file) as there:
+        names = [name for name in GROUPS if name in there]
+    for name in names:
+        with xarray.open_dataset(file, group=name, engine="h5netcdf") as dataset:
+            groups[name] = dataset.load()
+    return groups
 
 
 def _opened(file: Path) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from batchnuts import Model, sample_chains
 from batchnuts.autobatch import ops
 from batchnuts.mcmc import forecast as module
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.diagnostics import AT_ONCE
 from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.forecast import COPIES_OF_SLICE, Forecast, Size, forecast, memory_problem
@@ -28,11 +29,11 @@ def sampler(**settings: Any) -> SamplerSettings:
 
 
 def of(size: Size, divergences: bool = False, **settings: Any) -> Forecast:
-    return forecast(sampler(**settings), EXECUTION, size, divergences=divergences)
+    return forecast(sampler(**settings), EXECUTION, size, content=Content(divergences=divergences))
 
 
 def problem(size: Size, divergences: bool = False, **settings: Any) -> str:
-    found = memory_problem(sampler(**settings), EXECUTION, size, divergences=divergences)
+    found = memory_problem(sampler(**settings), EXECUTION, size, content=Content(divergences=divergences))
     assert found is not None
     return found
 
@@ -46,7 +47,7 @@ def test_parts_on_known_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.records == samples * (4 * 50 + 6 * 4 + 14)
     assert found.values == 0
     assert found.metric == 0
-    assert found.moments == samples * 16 * 50, "twice in float64"
+    assert found.moments == 256 * module._longest_window(sampler(), 256) * 16 * 50, "of a window, twice in float64"
     assert found.writing == samples * 50 * 4
     assert found.diagnostics == AT_ONCE * COPIES_OF_SLICE * 8 * 3 * samples
     assert found.file - found.records == OVERHEAD
@@ -59,12 +60,26 @@ def test_parts_on_known_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_grows_with_draws_chains_and_dimension() -> None:
     small, more = of(FIFTY, draws=4000), of(FIFTY, draws=8000)
-    for part in ("records", "moments", "writing"):
+    for part in ("records", "writing"):
         assert getattr(more, part) == 2 * getattr(small, part)
     assert more.sampling == small.sampling, "buffers have a bound"
     assert of(FIFTY, chains=512).sampling > 1.5 * of(FIFTY, chains=256).sampling
     assert of(Size.at_least(10_000, "float32"), max_tree_depth=10).sampling > 9e8, "stacks"
     assert of(FIFTY, until={"ess_bulk": 400}).sampling - of(FIFTY).sampling > of(FIFTY).records
+
+
+def test_draws_that_are_streamed_are_not_in_memory_and_what_is_left_out_is_not_on_the_disk() -> None:
+    def streamed(content: Content | None = None, **settings: Any) -> Forecast:
+        return forecast(sampler(**settings), EXECUTION, FIFTY, content=content, streamed=True)
+
+    whole, more = streamed(draws=20_000), streamed(draws=200_000)
+    assert whole.records == whole.values == whole.writing == 0
+    assert more.sampling == whole.sampling < of(FIFTY).sampling + 4e8
+    assert more.file > 9 * whole.file == 9 * of(FIFTY, draws=20_000).file
+    statistics = draw_bytes(0, "float32")
+    thinned = streamed(Content(thin=10, dtype="float64"), draws=10_000)
+    assert thinned.file - OVERHEAD == 256 * 1000 * (8 * 50 + statistics)
+    assert streamed(until={"ess_bulk": 400}).records == of(FIFTY).records, "check points look at all draws"
 
 
 MANY = Size(1000, "float32", values=1000, largest=1000)
@@ -76,6 +91,7 @@ MANY = Size(1000, "float32", values=1000, largest=1000)
         (MANY, {"chains": 1000, "draws": 2000}, 12, "set sampler.draws to at most 1400"),
         (MANY, {"chains": 1000, "draws": 2000}, 12, "sampler.chains to at most 700"),
         (MANY, {"chains": 1000, "draws": 2000}, 12, "end with sampler.until as soon as enough is known"),
+        (MANY, {"chains": 1000, "draws": 2000}, 12, "set output.format: zarr, so that draws are written while"),
         (MANY, {"chains": 1000, "draws": 2000, "divergences": True}, 17, "set output.divergences: false"),
         (
             Size(1000, "float64", values=1000, largest=1000),

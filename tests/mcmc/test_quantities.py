@@ -66,7 +66,8 @@ def test_each_group_has_what_one_draw_alone_gives(backend: str) -> None:
     assert drawn["log_likelihood"]["y"].dims == ("chain", "draw", "row")
     assert list(drawn["log_likelihood"]["row"].values) == list("abcd")
     seed = quantities.Quantities(model(), split_settings({})[1], 3)._stream("posterior")
-    noise = np.stack([random.normal(key, (4,)) for key in random.lane_keys(seed, 6 * 20)]).reshape(6, 20, 4)
+    keys = [[random.fold_in(chain, draw) for draw in range(20)] for chain in random.lane_keys(seed, 6)]
+    noise = np.array([[random.normal(key, (4,)) for key in chain] for chain in keys])
     predicted = drawn["posterior_predictive"]["y"]
     np.testing.assert_allclose(predicted, mu[..., None] + tau[..., None] * noise, rtol=1e-3, atol=1e-4)
     assert drawn["prior"]["tau"].shape == drawn["prior"]["ratio"].shape == (1, quantities.PRIOR_DRAWS)

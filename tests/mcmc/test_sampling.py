@@ -18,6 +18,7 @@ from mcmc_models import gaussian
 
 from batchnuts import sample_chains
 from batchnuts.autobatch import BatchedFunction, StackOverflowError, ops
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import STATISTICS, Draws, Progress
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.output import to_datasets
@@ -34,7 +35,7 @@ def run(
     divergences: bool = False,
     **settings: Any,
 ) -> Draws:
-    return run_chains(model, *split_settings(FIXED | settings), progress, divergences=divergences)
+    return run_chains(model, *split_settings(FIXED | settings), progress, content=Content(divergences=divergences))
 
 
 def assert_same(one: Draws, other: Draws, chains: slice = slice(None), draws: slice = slice(None)) -> None:

@@ -31,6 +31,7 @@ from batchnuts import (
     upper,
 )
 from batchnuts.autobatch import ops
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.engine import default_engine
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.output import to_datasets
@@ -263,7 +264,7 @@ def test_axes_are_named_and_labelled() -> None:
     assert model.element_names() == ["theta[a]", "theta[b]", "theta[c]", "tau"]
     assert model.free_names() == ["unconstrained(theta)[0]", "unconstrained(theta)[1]", "unconstrained(tau)"]
     sampler, _ = split_settings({"chains": 4, "draws": 5})
-    drawn = to_datasets(make_draws(model, sampler), model, unconstrained=True)
+    drawn = to_datasets(make_draws(model, sampler), model, content=Content(unconstrained=True))
     assert drawn["posterior"]["theta"].dims == ("chain", "draw", "part")
     assert drawn["posterior"]["theta"].attrs["support"] == "simplex"
     assert list(drawn["posterior"]["part"].values) == ["a", "b", "c"]

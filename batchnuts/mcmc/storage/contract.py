@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 
 
 class Storage(Protocol):
@@ -62,3 +63,10 @@ class MakeStorage(Protocol):
 
         room: of how many it is likely at first (None: of all).
         """
+
+
+class Stream(Protocol):
+    """Where the draws of a run go while they are made."""
+
+    def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
+        """For the draws of a run with these settings, the numbers of chains and the backend decided."""

@@ -1,0 +1,68 @@
+"""What of a run is saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.engine import Engine
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.quantities import generated_shapes
+from batchnuts.settings.schema import SettingsError, nearest, shown
+
+KEY = "output.variables"
+
+
+@dataclass(frozen=True)
+class Content:
+    """The settings of `output` that say so, whatever the format."""
+
+    variables: tuple[str, ...] | None = None
+    """Of those that the model reports, and of what it generates; None: all."""
+    thin: int = 1
+    """Draws 0, thin, 2 thin, ... are saved."""
+    dtype: str | None = None
+    """Of saved numbers that are not integers, but for statistics; None: the model's."""
+    unconstrained: bool = False
+    """Whether the real numbers that the sampler moved are saved too."""
+    divergences: bool = False
+    """Whether the ends of trajectories that diverged are saved too, those of draws that are not saved included."""
+
+    def has(self, name: str) -> bool:
+        """Whether a variable is saved."""
+        return self.variables is None or name in self.variables
+
+    def kept(self, draws: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the draws with these numbers [n] are saved."""
+        kept: NDArray[np.bool_] = draws % self.thin == 0
+        return kept
+
+    def length(self, draws: int) -> int:
+        """How many of the first `draws` are saved."""
+        return -(-draws // self.thin)
+
+    def cast(self, array: NDArray[Any]) -> NDArray[Any]:
+        """In the dtype in which it is saved."""
+        if self.dtype is None or array.dtype.kind != "f":
+            return array
+        return array.astype(self.dtype, copy=False)
+
+
+def check_content(model: Model, engine: Engine, content: Content) -> None:
+    """Raise SettingsError for variables that the model does not report."""
+    if content.variables is None:
+        return
+    names = [variable.name for variable in model.variables if model.reports_variables]
+    if model.generated is not None:
+        names += generated_shapes(model, engine)
+    if unknown := [name for name in content.variables if name not in names]:
+        raise SettingsError(
+            "\n".join(
+                f"{KEY}: found {shown(name)}, which the model does not report"
+                + (nearest(name, names) or f"; expected some of {', '.join(names)}")
+                for name in unknown
+            )
+        )

@@ -1,0 +1,298 @@
+"""Records that leave memory while chains run: complete blocks go to a thread of its own, which writes them.
+
+    chunks' threads: record -> incomplete blocks -> queue -> the writer's thread: sink.write
+
+The queue is short. When it is full, `record` waits, and so does the chunk that records: chains run no faster than
+draws can be written, and memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from contextvars import copy_context
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import map_leaves
+from batchnuts.mcmc.chain_means import ChainMeans
+from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.checkpoint.file import CheckpointError
+from batchnuts.mcmc.storage.logged import LoggedStorage
+from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks, write_arrays
+
+BLOCK_BYTES = 32_000_000
+"""Of one block, about: large writes, and a small part of a process that has an array library in it."""
+
+CHAINS_BYTES = 8_000_000
+"""Of the records of a block that are laid out, and form chunks, together: all draws of some chains."""
+
+IN_MEMORY = 5
+"""Incomplete blocks in memory: chains may differ by four times a block's draws before files are needed."""
+
+QUEUE = 2
+"""Complete blocks that are written or wait for it."""
+
+SHARE = 20
+"""Of the draws of a run a block has at most one in so many, so that a run can be looked at on its way."""
+
+
+class Sink(Protocol):
+    """Where complete blocks go. It is called by one thread at a time."""
+
+    def write(self, block: RowBlock, previous: NDArray[np.floating] | None) -> None:
+        """Write a block; blocks come in order. previous [chains, dimension]: where chains were before its first
+        row, None for the first block."""
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+
+
+def rows_of_block(like: Record, chains: int, transitions: int, multiple: int = 1) -> int:
+    """Draws of a block: a multiple of this number."""
+    row: list[int] = []
+    map_leaves(lambda a: row.append(a[0, 0].nbytes), like)
+    rows = min(BLOCK_BYTES // (chains * sum(row)), -(-transitions // SHARE))
+    return max(1, rows // multiple) * multiple
+
+
+class StreamedStorage:
+    """See Storage. rows: of a block. folder: for blocks that do not fit into memory, and for what `flush` saves.
+
+    remember: whether all records are kept in memory besides, for `first`.
+    """
+
+    def __init__(
+        self, like: Record, chains: int, transitions: int, sink: Sink, rows: int, folder: Path, remember: bool = False
+    ) -> None:
+        self.like = like
+        self.chains = chains
+        self.rows = rows
+        self.sink = sink
+        self.folder = folder
+        shutil.rmtree(self._pages, ignore_errors=True)
+        self._pages.mkdir(parents=True)
+        self.blocks = RowBlocks(like, chains, transitions, rows, IN_MEMORY, self._pages)
+        self.means = ChainMeans(chains, like.position.shape[2], like.position.dtype, like.step_size.dtype)
+        """Of everything that was recorded."""
+        self.memory = None
+        if remember:
+            (folder / "memory").mkdir(exist_ok=True)
+            self.memory = LoggedStorage(like, chains, transitions, folder=folder / "memory")
+        self.recorded: NDArray[np.int64] = np.zeros(chains, np.int64)
+        """[chains]: transitions of each."""
+        self.written = 0
+        """Blocks, all complete."""
+        self.waiting: deque[RowBlock] = deque()
+        """The first one is being written."""
+        self.previous: NDArray[np.floating] | None = None
+        """[chains, dimension]: the last positions that were written."""
+        self.failure: BaseException | None = None
+        """Of the writer's thread."""
+        self.closed = False
+        self.changed = threading.Condition()
+        """Guards all of the above; notified when the queue or what is written changes."""
+        self.thread = threading.Thread(
+            target=copy_context().run, args=(self._serve,), name="batchnuts-writer", daemon=True
+        )
+        self.thread.start()
+
+    @property
+    def _pages(self) -> Path:
+        return self.folder / "pages"
+
+    # ---- chunks' threads ---------------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        chains: NDArray[np.int64],
+        lanes: NDArray[np.int64],
+        first: NDArray[np.int64],
+        last: NDArray[np.int64],
+        records: Record,
+    ) -> None:
+        """See Storage. Waits while the queue is full; raises what the writer has failed with."""
+        if self.memory is not None:
+            self.memory.record(chains, lanes, first, last, records)
+        with self.changed:
+            self._raise_failure()
+            low = np.maximum(first, self.recorded[chains])  # when a run is interrupted, rows may come a second time
+            some = low < last
+            if not some.any():
+                return
+            chains, lanes, first, last, low = (array[some] for array in (chains, lanes, first, last, low))
+            self._add_to_means(chains, lanes, low - first, last - first, records)
+            for number in range(int(low.min()) // self.rows, -(-int(last.max()) // self.rows)):
+                start = number * self.rows
+                to, until = np.maximum(low, start), np.minimum(last, start + self.rows)
+                count = np.maximum(until - to, 0)
+                if not count.any():
+                    continue
+                block = self.blocks.get(number)
+                offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+                rows_there, rows_here = np.repeat(to - first, count) + offset, np.repeat(to - start, count) + offset
+                lanes_there, chains_here = np.repeat(lanes, count), np.repeat(chains, count)
+                for here, there in zip(block.records, records):
+                    if not isinstance(here, tuple):  # asked for
+                        here[chains_here, rows_here] = there[lanes_there, rows_there]
+                block.filled += int(count.sum())
+                if block.complete:
+                    self._enqueue(self.blocks.take(number))
+            self.recorded[chains] = last
+
+    def _add_to_means(
+        self,
+        chains: NDArray[np.int64],
+        lanes: NDArray[np.int64],
+        low: NDArray[np.int64],
+        high: NDArray[np.int64],
+        records: Record,
+    ) -> None:
+        """Rows [low, high) of these lanes."""
+        fresh = low == 0
+        if fresh.any():
+            position, step_size = records.position[lanes[fresh]], records.step_size[lanes[fresh]]
+            self.means.add(chains[fresh], position, step_size, high[fresh])
+        for i in np.flatnonzero(~fresh):
+            rows = np.s_[lanes[i : i + 1], low[i] : high[i]]
+            self.means.add(chains[i : i + 1], records.position[rows], records.step_size[rows], high[i : i + 1] - low[i])
+
+    def _enqueue(self, block: RowBlock) -> None:
+        while len(self.waiting) >= QUEUE and self.failure is None:
+            self.changed.wait()
+        self._raise_failure()
+        self.waiting.append(block)
+        self.changed.notify_all()
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    # ---- the writer's thread -----------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            with self.changed:
+                while not self.waiting and not self.closed:
+                    self.changed.wait()
+                if self.closed:
+                    return
+                block = self.waiting[0]
+            try:
+                self.sink.write(block, self.previous)
+            except BaseException as error:
+                with self.changed:
+                    self.failure = error
+                    self.changed.notify_all()
+                return
+            with self.changed:
+                self.previous = block.records.position[:, -1].copy()
+                self.waiting.popleft()
+                self.written += 1
+                self.changed.notify_all()
+
+    # ---- between stretches of work, when no chunk records ------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Wait until every complete block is written; raises what the writer has failed with."""
+        with self.changed:
+            while self.waiting and self.failure is None:
+                self.changed.wait()
+            self._raise_failure()
+
+    def close(self) -> None:
+        """End the writer's thread, after the block that it is writing. Nothing can be recorded after it."""
+        with self.changed:
+            self.closed = True
+            if self.failure is None:
+                self.failure = RuntimeError("this storage is closed")
+            self.changed.notify_all()
+        self.thread.join()
+
+    def flush(self) -> None:
+        """See Storage. What is in incomplete blocks is saved too, in files of their own.
+
+        Those of the flush before this one stay, since what is to be resumed may still refer to it.
+        """
+        self.drain()
+        self.sink.sync()
+        with self.changed:
+            there = self._saved()
+            number = 1 + max(there, default=-1)
+            making = self.folder / f".saved-{number}"
+            shutil.rmtree(making, ignore_errors=True)
+            making.mkdir()
+            files = self.blocks.save(making)
+            state = {f"means_{name}": array for name, array in self.means.saved().items()}
+            if self.previous is not None:
+                state["previous"] = self.previous
+            if self.memory is not None:
+                self.memory.flush()
+                state["parts"] = np.array(self.memory.parts, np.str_)
+            write_arrays(making / "state.npz", {"recorded": self.recorded, "rows": np.array(self.rows), **state})
+            for path in (*files, making / "state.npz", making):
+                synchronize(path)
+            os.replace(making, self.folder / f"saved-{number}")
+            synchronize(self.folder)
+            for old in there[:-1]:
+                shutil.rmtree(self.folder / f"saved-{old}", ignore_errors=True)
+
+    def _saved(self) -> list[int]:
+        """Numbers of what flushes have saved, in order."""
+        return sorted(int(path.name.split("-")[1]) for path in self.folder.glob("saved-*"))
+
+    def resume(self, recorded: NDArray[np.int64]) -> None:
+        """See Storage. Raises CheckpointError where no flush has left this."""
+        for number in reversed(self._saved()):
+            folder = self.folder / f"saved-{number}"
+            with np.load(folder / "state.npz", allow_pickle=False) as state:
+                if not np.array_equal(state["recorded"], recorded) or int(state["rows"]) != self.rows:
+                    continue
+                with self.changed:
+                    self.means.restore({n.removeprefix("means_"): state[n] for n in state if n.startswith("means_")})
+                    self.previous = state.get("previous")
+                    self.blocks.load(folder, recorded)
+                    if self.memory is not None:
+                        self.memory.parts = state["parts"].tolist()
+                        self.memory.resume(recorded)
+                    self.recorded[:] = recorded
+                    self.written = int(recorded.min()) // self.rows
+                return
+        raise CheckpointError(f"{self.folder} does not have the draws that the checkpoint names.")
+
+    def first(self, transitions: int) -> Record:
+        """See Storage: where all records are in memory besides."""
+        if self.memory is None:
+            raise RuntimeError("records that were written are not read back")
+        return self.memory.first(transitions)
+
+    def finalize(self) -> Record:
+        """See Storage: no records, arrays [chains, 0, ...]; they are where the sink has written them."""
+        self.drain()
+        nothing: Record = map_leaves(lambda a: np.zeros((self.chains, 0, *a.shape[2:]), a.dtype), self.like)
+        return nothing
+
+    def rest(self) -> Iterator[RowBlock]:
+        """The incomplete blocks, in order, one at a time in memory besides those that are there; they stay."""
+        for number in self.blocks.numbers():
+            yield self.blocks.get(number)
+
+
+def synchronize(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk; nothing where the system cannot say."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        if path.is_dir():
+            with suppress(OSError):  # some file systems have no such thing
+                os.fsync(handle)
+        else:
+            os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,185 @@
+"""The groups of a run as they are written block by block into a Zarr store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.draws import statistics
+from batchnuts.mcmc.layout import Entries, Layout
+from batchnuts.mcmc.model import ModelError
+from batchnuts.mcmc.saving import OutputError, reason_of
+from batchnuts.mcmc.storage import streamed
+from batchnuts.mcmc.storage.row_blocks import RowBlock, write_arrays
+from batchnuts.mcmc.storage.zarr_files import ZarrFiles, sizes_there
+
+if TYPE_CHECKING:
+    import xarray
+
+Coordinates = Callable[[Entries, NDArray[np.int64], NDArray[np.int64]], "xarray.Dataset"]
+"""Gives a group without variables from what it will have, the numbers of its chains and those of its draws."""
+
+
+class ZarrSink:
+    """See Sink. rows: of a block. transitions: how many each chain makes at most. folder: for what is gathered until
+    the end. attributes: of all groups while they are written.
+
+    Readers see `sample_stats` grow before other groups, so that one who opens these first finds no fewer statistics.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        chains: int,
+        layout: Layout,
+        coordinates: Coordinates,
+        others: Mapping[str, xarray.Dataset],
+        *,
+        max_tree_depth: int,
+        rows: int,
+        transitions: int,
+        folder: Path,
+        attributes: Mapping[str, Any],
+    ) -> None:
+        self.path = path
+        self.layout = layout
+        self.coordinates = coordinates
+        self.max_tree_depth = max_tree_depth
+        self.rows = rows
+        self.transitions = transitions
+        self.folder = folder
+        of_chains, self.there = sizes_there(path, "posterior")
+        """Draws that readers see of what another process, or an earlier attempt, has written: they are written again,
+        and are the same."""
+        self.files = ZarrFiles(path)
+        if of_chains != chains:  # of those that had begun when another process ended
+            self.there = 0
+            self.files.tidy([folder.name])
+        for name, dataset in others.items():
+            self.files.put(name, dataset.assign_attrs(attributes))
+        self.files.set_attributes("", attributes)
+        if not self.there:
+            self.files.commit({})
+        self.attributes = attributes
+        (folder / "divergences").mkdir(parents=True, exist_ok=True)
+
+    def write(self, block: RowBlock, previous: NDArray[Any] | None) -> None:
+        """See Sink."""
+        try:
+            chains = np.arange(len(block.records.lp))
+            self.write_rows(block, chains, chains, block.rows)
+            self.gather(block, np.full(len(chains), self.transitions), previous)
+            self.commit(block.first + block.rows)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def write_rows(self, block: RowBlock, chains: NDArray[np.int64], numbers: NDArray[np.int64], rows: int) -> None:
+        """The first rows of a block, for all groups of draws that every chain has. chains: rows of its arrays, of the
+        chains with these numbers."""
+        records, draws = _fields(block), np.arange(block.first, block.first + rows)
+        stats, length = statistics(records, self.max_tree_depth), self.layout.content.length
+        width = self.chunk[0] if self.files.arrays else self._width(records, len(chains))
+        for start in range(0, len(chains), width):
+            part = chains[start : start + width]
+            whole = len(chains) == len(records["lp"])
+            which: Any = slice(start, start + width) if whole else part
+            found = self.layout.of_draws(
+                records["position"][which, :rows],
+                {name: array[which, :rows] for name, array in stats.items()},
+                numbers[start : start + width],
+                draws,
+            )
+            if not self.files.arrays:
+                self.chunk = width, self.layout.content.length(self.rows)
+                kept = np.arange(0, self.transitions, self.layout.content.thin)
+                self.begin(found, numbers, kept)
+            self._take_out_what_failed(found)
+            place = slice(start, start + len(part)), slice(length(block.first), length(block.first + rows))
+            for name, entries in found.items():
+                self.files.write(name, entries, *place)
+
+    def begin(self, groups: Mapping[str, Entries], chains: NDArray[np.int64], draws: NDArray[np.int64]) -> None:
+        """Groups of draws with these numbers, none of which is there."""
+        for name, entries in groups.items():
+            there = self.coordinates(entries, chains, draws).assign_attrs(self.attributes)
+            self.files.begin(name, there, entries, len(draws), self.chunk)
+
+    def _width(self, records: Mapping[str, NDArray[Any]], chains: int) -> int:
+        """Chains of a chunk: equally many in each, but for the last one."""
+        size = sum(array.nbytes for array in records.values())
+        return -(-chains // max(1, min(chains, round(size / streamed.CHAINS_BYTES))))
+
+    def _take_out_what_failed(self, found: Mapping[str, Entries]) -> None:
+        """Groups and variables that are not computed any longer: a function of the model fails for some draws."""
+        for name in list(self.files.arrays):
+            if name == "unfinished":
+                continue
+            lost = self.files.arrays[name].keys() - found.get(name, {}).keys()
+            if lost:
+                self.files.drop(name, lost)
+        if found["posterior"].keys() - self.files.arrays.get("posterior", {}).keys():
+            raise ModelError(
+                f"Model {self.layout.model.name!r}: its function generated, which gives all that is reported, fails "
+                "for some draws."
+            )
+
+    def gather(self, block: RowBlock, done: NDArray[np.int64], previous: NDArray[Any] | None) -> None:
+        """Keep both ends of trajectories that diverged, if asked for. done [chains]: how many draws each has made."""
+        records = _fields(block)
+        if "last_position" not in records:
+            return
+        numbers = np.arange(block.first, block.first + block.rows)
+        chain, row = np.nonzero(records["diverging"] & (numbers < done[:, None]))
+        if not len(chain):
+            return
+        start = records["position"][chain, row - 1]
+        if previous is not None:
+            start = np.where(row[:, None] > 0, start, previous[chain])
+        points = np.stack([start, records["last_position"][chain, row]], axis=1)
+        found = {"chain": chain, "draw": numbers[row], "points": points}
+        write_arrays(self.folder / "divergences" / f"{block.first}.npz", found)
+
+    def gathered(self, start: NDArray[Any], draws: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
+        """Chain [n], draw [n] and points [n, 2, dimension] of all divergences in the first `draws`, in order.
+
+        start [chains, dimension]: where chains were before draw 0.
+        """
+        dimension = start.shape[1]
+        none = np.zeros(0, np.int64)
+        parts = [(none, none, np.zeros((0, 2, dimension), start.dtype))]
+        for path in (self.folder / "divergences").glob("*.npz"):
+            with np.load(path, allow_pickle=False) as there:
+                parts.append((there["chain"], there["draw"], there["points"]))
+        chain, draw, points = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        first = draw == 0
+        points[first, 0] = start[chain[first]]
+        order = np.lexsort((draw, chain))
+        order = order[draw[order] < draws]
+        return chain[order], draw[order], points[order]
+
+    def commit(self, draws: int, **further: int) -> None:
+        """Let readers see all that is saved of the first draws; further: the lengths of other groups."""
+        length = max(self.layout.content.length(draws), self.there)
+        self.files.commit(dict.fromkeys(self.files.arrays, length) | further, first="sample_stats")
+
+    def sync(self) -> None:
+        """See Sink."""
+        try:
+            self.files.sync()
+        except OSError as error:
+            raise self.failed(error) from error
+
+    def failed(self, error: OSError) -> OutputError:
+        """What to say of it."""
+        _, length = sizes_there(self.path, "posterior")
+        saved = f"{length} draws of each chain are in it, and can be read" if length else "no draw is in it"
+        return OutputError(f"Cannot write {self.path}: {reason_of(error)}; {saved}.")
+
+
+def _fields(block: RowBlock) -> dict[str, NDArray[Any]]:
+    """Those that are recorded."""
+    return {name: array for name, array in block.records._asdict().items() if not isinstance(array, tuple)}

@@ -1,0 +1,287 @@
+"""A run whose draws go to a Zarr store while it is made: what is put where, when, and what remains for its end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import map_leaves
+from batchnuts.mcmc.chain_means import ChainMeans, chain_means
+from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.content import Content
+from batchnuts.mcmc.draws import Draws, statistics
+from batchnuts.mcmc.layout import Entries, Layout
+from batchnuts.mcmc.model import DATA_GROUPS, Model
+from batchnuts.mcmc.output import (
+    adaptation,
+    attributes_of,
+    data_group,
+    divergences,
+    group_of,
+    other_groups,
+    rounding_sample,
+    settings_attributes,
+    statistics_attributes,
+)
+from batchnuts.mcmc.saving import OutputError
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.row_blocks import RowBlock
+from batchnuts.mcmc.storage.streamed import StreamedStorage, rows_of_block
+from batchnuts.mcmc.stored_run import INSTALL, has_zarr, open_zarr
+
+if TYPE_CHECKING:
+    import xarray
+
+    from batchnuts.mcmc.storage.zarr_sink import ZarrSink
+
+STATE = ".state"
+"""The folder in a store with what is needed until the run ends."""
+
+
+def require_zarr() -> None:
+    """Raise OutputError unless it is installed."""
+    if not has_zarr():
+        raise OutputError(
+            f"output.format: zarr takes {INSTALL}, or set output.format: netcdf, which keeps all draws in memory."
+        )
+
+
+class ZarrRun:
+    """See Stream. path: the store, a folder that is made when the first draws are. config: see `to_datasets`.
+
+    replace: whether a store that is there is deleted then. resumed: whether one is gone on with that an earlier process
+    has left.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        model: Model,
+        content: Content,
+        config: Mapping[str, Any] | None = None,
+        *,
+        replace: bool = False,
+        resumed: bool = False,
+    ) -> None:
+        self.path = path
+        self.model = model
+        self.content = content
+        self.config = config
+        self.replace = replace
+        self.claimed = resumed and (path / STATE).exists()
+        """Whether the folder is this run's own."""
+        self.storage: StreamedStorage | None = None
+        self.sink: ZarrSink | None = None
+        self.layout: Layout | None = None
+        self.sampler = SamplerSettings()
+        self.execution = ExecutionSettings()
+
+    def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
+        """See Stream."""
+        self.sampler, self.execution = sampler, execution
+        self.layout = Layout(self.model, self.content, execution, sampler.seed)
+        return self.make
+
+    def make(self, like: Record, chains: int, transitions: int, room: int | None = None) -> Storage:
+        """See MakeStorage."""
+        from batchnuts.mcmc.storage.zarr_sink import ZarrSink
+
+        assert self.layout is not None
+        self.close()
+        self._claim()
+        folder = self.path / STATE
+        rows = saved_rows(folder) or rows_of_block(like, chains, transitions, self.content.thin)
+        attributes = settings_attributes(self.model, self.sampler, self.execution, self.config)
+        labels = self.model.labels()
+        data = {name: getattr(self.model, name) for name in DATA_GROUPS}
+        self.sink = ZarrSink(
+            self.path,
+            chains,
+            self.layout,
+            self._coordinates,
+            {name: data_group(arrays, labels, {}) for name, arrays in data.items() if arrays},
+            max_tree_depth=self.sampler.max_tree_depth,
+            rows=rows,
+            transitions=transitions,
+            folder=folder,
+            attributes={**attributes, "interrupted": 1, "being_written": 1},
+        )
+        remember = self.sampler.until is not None  # check points look at all draws
+        self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember)
+        return self.storage
+
+    def _coordinates(self, entries: Entries, chains: NDArray[np.int64], draws: NDArray[np.int64]) -> xarray.Dataset:
+        group = group_of(entries, {}, self.model.labels(), {})
+        return group.drop_vars(list(entries)).assign_coords(chain=chains, draw=draws)
+
+    def _claim(self) -> None:
+        """Make the folder, in place of what may be replaced."""
+        if self.claimed:
+            return
+        try:
+            if self.replace and os.path.lexists(self.path):
+                remove(self.path)
+            self.path.mkdir()
+        except FileExistsError:
+            raise OutputError(f"{self.path} was created meanwhile and is not overwritten; no draw was made.") from None
+        except OSError as error:
+            raise OutputError(f"Cannot write {self.path}: {error.strerror or error}; no draw was made.") from error
+        self.claimed = True
+
+    def close(self) -> None:
+        """End the writer's thread."""
+        if self.storage is not None:
+            self.storage.close()
+
+    def discard(self) -> None:
+        """Remove the store: no draw was made."""
+        self.close()
+        if self.claimed and self.storage is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def finish(self, draws: Draws, *, keep: bool = False) -> dict[str, xarray.Dataset]:
+        """Write what only the end of the run can tell, and give all groups, to be read when they are used.
+
+        keep: whether the run may go on from what was flushed.
+        The groups are those of `to_datasets`. Raises OutputError where something cannot be written.
+        """
+        storage, sink, layout = self.storage, self.sink, self.layout
+        assert storage is not None, "it has draws"
+        assert sink is not None
+        assert layout is not None
+        storage.drain()
+        try:
+            further = self._finish_rows(draws, storage, sink, layout)
+            self._finish_groups(draws, storage, sink, layout, further)
+            sink.files.sync()
+            storage.close()
+            sink.files.tidy([STATE] if keep else [])
+        except OSError as error:
+            raise sink.failed(error) from error
+        return open_zarr(self.path)
+
+    def _finish_rows(self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout) -> dict[str, int]:
+        """Write the rows of blocks that are not complete; gives the lengths of further groups."""
+        chains, complete, last = draws.chains, draws.complete, int(draws.done.max())
+        numbers = np.arange(complete, last)
+        numbers = numbers[self.content.kept(numbers)]
+        previous = storage.previous
+        for block in storage.rest():
+            rows = min(max(complete - block.first, 0), block.rows)
+            if rows:
+                sink.write_rows(block, chains, chains, rows)
+            sink.gather(block, draws.done, previous)
+            previous = block.records.position[:, -1].copy()
+        if not sink.files.arrays:
+            sink.chunk = len(chains), 1
+            none = _no_rows(storage.like, len(chains))
+            sink.write_rows(RowBlock(0, none), np.arange(len(chains)), chains, 0)
+        if not len(numbers) and last == complete:
+            return {}
+        self._write_unfinished(draws, storage, sink, layout, numbers)
+        return {"unfinished": len(numbers)}
+
+    def _write_unfinished(
+        self,
+        draws: Draws,
+        storage: StreamedStorage,
+        sink: ZarrSink,
+        layout: Layout,
+        numbers: NDArray[np.int64],
+    ) -> None:
+        """The draws with these numbers, which only some chains have made."""
+        chains, complete, last = draws.chains, draws.complete, int(draws.done.max())
+        length = self.content.length
+        for block in storage.rest():
+            part = slice(max(complete - block.first, 0), min(block.rows, last - block.first))
+            if part.start >= part.stop:
+                continue
+            records = block.records._asdict()
+            stats = {name: array[chains, part] for name, array in statistics(records, sink.max_tree_depth).items()}
+            these = np.arange(block.first, block.first + block.rows)[part]
+            entries = layout.of_unfinished(records["position"][chains, part], stats, draws.done[chains], these)
+            if "unfinished" not in sink.files.arrays:
+                sink.begin({"unfinished": entries}, chains, numbers)
+            place = slice(length(int(these[0])) - length(complete), length(int(these[-1]) + 1) - length(complete))
+            sink.files.write("unfinished", entries, slice(0, len(chains)), place)
+
+    def _finish_groups(
+        self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout, further: dict[str, int]
+    ) -> None:
+        files, saved = sink.files, self.content.length(draws.complete)
+        log_density = files.arrays["sample_stats"]["lp"]
+        sample = rounding_sample(_First(log_density, saved))
+        attributes = attributes_of(draws, self.model, self.config, sample)
+        groups = other_groups(draws, self.model, layout, attributes)
+        groups["adaptation"] = adaptation(draws, self.model, self._means(draws, storage), attributes)
+        if draws.start is not None:
+            found = sink.gathered(draws.start, int(draws.done.max()))
+            groups["divergences"] = divergences(*found, layout, attributes)
+        if further:
+            done = group_of({"draws_done": (("chain",), draws.done[draws.chains])}, {}, {}, {})
+            files.put("unfinished", done)
+        for name, dataset in groups.items():
+            if name not in DATA_GROUPS:
+                files.put(name, dataset)
+        own = {"sample_stats": statistics_attributes(draws)}
+        for name in ("", *files.arrays, *(name for name in groups if name in DATA_GROUPS)):
+            files.set_attributes(name, {**attributes, **own.get(name, {})})
+        sink.there = 0  # the length is that of the run now
+        sink.commit(draws.complete, **further)
+
+    def _means(self, draws: Draws, storage: StreamedStorage) -> ChainMeans:
+        """Of the draws that count: where a check point has ended the run, chains had made more."""
+        if (storage.recorded == draws.done).all() or storage.memory is None:
+            return storage.means
+        records = storage.memory.first(int(draws.done.max()))
+        return chain_means(records.position, records.step_size, draws.done)
+
+
+class _First:
+    """The first draws of an array [chains, more draws]."""
+
+    def __init__(self, array: Any, draws: int) -> None:
+        self.array = array
+        self.shape = (array.shape[0], draws)
+
+    def __getitem__(self, key: tuple[slice, slice]) -> NDArray[Any]:
+        chains, draws = key
+        values: NDArray[Any] = self.array[chains, slice(*draws.indices(self.shape[1]))]
+        return values
+
+
+def _no_rows(like: Record, chains: int) -> Record:
+    none: Record = map_leaves(lambda a: np.zeros((chains, 0, *a.shape[2:]), a.dtype), like)
+    return none
+
+
+def saved_rows(folder: Path) -> int:
+    """Draws of a block in what an earlier process has left; 0 where there is nothing."""
+    for path in folder.glob("saved-*/state.npz"):
+        with np.load(path, allow_pickle=False) as state:
+            return int(state["rows"])
+    return 0
+
+
+def remove(path: Path) -> None:
+    """Delete a store, or a file; raises OutputError for another folder."""
+    if path.is_dir() and not path.is_symlink():
+        if not (path / "zarr.json").exists() and any(path.iterdir()):
+            raise OutputError(f"{path} is a folder, and no Zarr store: it is not replaced. Set another output.path.")
+        gone = path.with_name(f".{path.name}.deleted")
+        shutil.rmtree(gone, ignore_errors=True)
+        path.rename(gone)  # no half of a store is seen
+        with suppress(OSError):
+            shutil.rmtree(gone)
+    else:
+        path.unlink()

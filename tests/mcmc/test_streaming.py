@@ -1,0 +1,514 @@
+"""Draws that go to a Zarr store while chains run: the same as in a netCDF file, whole at any moment, in bounded memory.
+
+Records are fed by hand, in the ways that chunks of chains do: out of step, on changing lanes, again after an interrupt.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+from fake_run import make_draws
+
+import batchnuts
+from batchnuts.autobatch import ops, random
+from batchnuts.autobatch.machine import map_leaves
+from batchnuts.mcmc import stored_run
+from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.checkpoint.file import CheckpointError
+from batchnuts.mcmc.content import Content, check_content
+from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.model import Model, Variable
+from batchnuts.mcmc.output import to_datasets
+from batchnuts.mcmc.sampling import run_chains
+from batchnuts.mcmc.saving import OutputError, check_path, is_interrupted, save
+from batchnuts.mcmc.settings import SamplerSettings, split_settings
+from batchnuts.mcmc.storage import streamed
+from batchnuts.mcmc.storage.row_blocks import RowBlock
+from batchnuts.mcmc.storage.streamed import StreamedStorage
+from batchnuts.mcmc.storage.zarr_files import ZarrFiles, chunk_shape
+from batchnuts.mcmc.stored_run import open_run, open_zarr
+from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
+from batchnuts.mcmc.supports import Lower
+from batchnuts.mcmc.until import Until
+from batchnuts.settings.schema import SettingsError
+
+CHAINS, DRAWS, LANES, CAPACITY = 6, 47, 3, 5
+SAMPLER = SamplerSettings(chains=CHAINS, draws=DRAWS, seed=7)
+MODEL = Model(
+    name="m",
+    log_density=lambda parts: parts["mu"],
+    dimension=6,
+    variables=(
+        Variable("mu"),
+        Variable("tau", support=Lower(0.0)),
+        Variable("beta", (2, 2), ("feature", "level"), {"feature": ["age", "dose"]}),
+    ),
+    structured=True,
+    observed_data={"y": (("row",), np.arange(4))},
+    constant_data={"x": (("row", "feature"), np.ones((4, 2)))},
+    coords={"row": list("abcd")},
+)
+
+
+def records_of(draws: Draws) -> Record:
+    """What chains would have recorded, [chains, draws, ...]."""
+    stats = {name: array for name, array in draws.stats.items() if name in Record._fields}
+    last = () if draws.last_position is None else draws.last_position
+    return Record(position=draws.position, last_position=last, **stats)
+
+
+def drawn(done: list[int] | None = None, ends: bool = False) -> Draws:
+    """Draws of a run that never was; some diverge, and where asked for the ends of trajectories are known."""
+    draws = make_draws(MODEL, SAMPLER, done=done)
+    rng = np.random.default_rng(3)
+    diverging = rng.uniform(size=(CHAINS, DRAWS)) < 0.2
+    reached = (draws.stats["tree_depth"] >= SAMPLER.max_tree_depth) & ~diverging
+    stats = {**draws.stats, "diverging": diverging, "reached_max_treedepth": reached}
+    begun = None if done is None else np.array(done) > 0
+    draws = replace(draws, stats=stats, begun=begun)
+    if not ends:
+        return draws
+    return replace(draws, last_position=draws.position + 1, start=draws.position[:, 0] - 1)
+
+
+def feed(storage: Any, records: Record, done: np.ndarray, seed: int = 0, most: int = CAPACITY) -> None:
+    """Record the first `done` [chains] of all chains as chunks do: some chains on some lanes, up to `most` rows."""
+    rng = np.random.default_rng(seed)
+    recorded = np.array(getattr(storage, "recorded", np.zeros(len(done))), np.int64)
+    while (recorded < done).any():
+        chains = rng.permutation(np.flatnonzero(recorded < done))[:LANES]
+        lanes = rng.permutation(LANES)[: len(chains)]
+        last = np.minimum(recorded[chains] + rng.integers(0, most + 1, len(chains)), done[chains])
+        record(storage, records, chains, lanes, recorded[chains], last)
+        recorded[chains] = last
+
+
+def record(storage: Any, records: Record, chains: Any, lanes: Any, first: Any, last: Any) -> None:
+    """One call, from buffers that change after it."""
+    chains, lanes, first, last = (np.asarray(a, np.int64) for a in (chains, lanes, first, last))
+    rows = int((last - first).max(initial=1))
+
+    def buffer(array: np.ndarray) -> np.ndarray:
+        there = np.full((LANES, max(rows, 1), *array.shape[2:]), 1, array.dtype)
+        for chain, lane, start, end in zip(chains, lanes, first, last, strict=True):
+            there[lane, : end - start] = array[chain, start:end]
+        return there
+
+    made = map_leaves(buffer, records)
+    storage.record(chains, lanes, first, last, made)
+    map_leaves(lambda array: array.fill(0), made)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "SHARE", 6)  # 8 draws each
+    monkeypatch.setattr(streamed, "CHAINS_BYTES", 1500)
+
+
+def stream(path: Path, draws: Draws, content: Content | None = None, **options: Any) -> tuple[ZarrRun, Any]:
+    """A run under way, and its storage."""
+    run = ZarrRun(path, MODEL, content or Content(divergences=draws.start is not None), **options)
+    like = map_leaves(lambda array: array[:1, :1], records_of(draws))
+    return run, run.begin(SAMPLER, draws.execution)(like, CHAINS, DRAWS)
+
+
+def run_to_end(storage: Any, draws: Draws) -> None:
+    feed(storage, records_of(draws), draws.done)
+    storage.finalize()
+
+
+def finished(path: Path, draws: Draws) -> dict[str, xarray.Dataset]:
+    run, storage = stream(path, draws)
+    run_to_end(storage, draws)
+    return run.finish(draws)
+
+
+def assert_same_groups(one: Any, other: Any) -> None:
+    """Bit for bit, dtypes, labels and attributes too."""
+    assert set(one) == set(other)
+    for group in one:
+        a, b = one[group], other[group]
+        assert set(a.variables) == set(b.variables), group
+        for name in a.variables:
+            assert a[name].dims == b[name].dims, (group, name)
+            assert a[name].attrs == b[name].attrs, (group, name)
+            if b[name].dtype.kind not in "biuf":  # texts, for which each format has a type of its own
+                assert a[name].values.tolist() == b[name].values.tolist(), (group, name)
+            else:
+                assert a[name].dtype == b[name].dtype, (group, name)
+                assert a[name].values.tobytes() == b[name].values.tobytes(), (group, name)
+        found, expected = (dict(x.attrs) for x in (a, b))
+        assert found.pop("created_at")
+        assert expected.pop("created_at")
+        assert found == expected, group
+
+
+def stored(path: Path) -> dict[str, xarray.Dataset]:
+    """The groups of a netCDF file."""
+    groups = {}
+    for name in xarray.open_datatree(path, engine="h5netcdf").children:
+        with xarray.open_dataset(path, group=name, engine="h5netcdf") as dataset:
+            groups[name] = dataset.load()
+    return groups
+
+
+INTERRUPTED = [20, 31, 47, 24, 20, 29]
+CASES: dict[str, tuple[Content, list[int] | None]] = {
+    "whole": (Content(divergences=True), None),
+    "interrupted": (Content(unconstrained=True, divergences=True), INTERRUPTED),
+    "some chains had not begun": (Content(), [3, 0, 5, 7, 1, 2]),
+    "some of it, whole": (Content(variables=("tau",), thin=3, dtype="float64"), None),
+    "some of it, interrupted": (Content(variables=("beta",), thin=3, divergences=True), INTERRUPTED),
+    "at the end of a block": (Content(), [16, 16, 16, 16, 16, 17]),
+    "of one chain": (Content(), [0, 0, 2, 0, 0, 0]),
+}
+
+
+@pytest.mark.parametrize(("content", "done"), CASES.values(), ids=CASES)
+def test_a_store_holds_what_a_netcdf_file_holds(tmp_path: Path, content: Content, done: list[int] | None) -> None:
+    """Rows that come a second time, as those of a chunk do that an interrupt finds at its end, change nothing."""
+    draws = drawn(done, ends=content.divergences)
+    run, storage = stream(tmp_path / "a.zarr", draws, content)
+    records = records_of(draws)
+    feed(storage, records, draws.done)
+    again = np.flatnonzero(draws.done)[:LANES]
+    record(storage, records, again, np.arange(len(again)), np.maximum(draws.done[again] - 3, 0), draws.done[again])
+    assert storage.finalize().position.shape == (CHAINS, 0, MODEL.dimension)
+    groups = run.finish(draws)
+    assert_same_groups(groups, stored(save(to_datasets(draws, MODEL, content=content), tmp_path / "a.nc")))
+    assert not (tmp_path / "a.zarr" / STATE).exists()
+
+
+def test_readers_find_whole_draws_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two files that are put in place: one length everywhere, and the draws themselves."""
+    draws, path, seen = drawn(), tmp_path / "a.zarr", []
+    place = ZarrFiles._place
+
+    def look(self: ZarrFiles, key: str, node: Any) -> None:
+        place(self, key, node)
+        if key not in ("", "posterior", "sample_stats") or "posterior" not in open_zarr(path):
+            return
+        with xarray.open_zarr(path, group="posterior") as posterior:  # as one does who opens one group after another
+            first = lengths(posterior)
+        with xarray.open_zarr(path, group="sample_stats") as stats:
+            assert min(lengths(stats)) >= max(first)
+        groups = open_zarr(path)
+        found = {length for name in ("posterior", "sample_stats") for length in lengths(groups[name])}
+        assert len(found) == 1
+        seen.append(found.pop())
+        np.testing.assert_array_equal(groups["posterior"]["mu"], draws.position[:, : seen[-1], 0])
+        np.testing.assert_array_equal(groups["sample_stats"]["lp"], draws.stats["lp"][:, : seen[-1]])
+        assert groups["posterior"].attrs["interrupted"] == int("being_written" in groups["posterior"].attrs)
+
+    monkeypatch.setattr(ZarrFiles, "_place", look)
+    monkeypatch.setattr(streamed, "SHARE", 3)
+    groups = finished(path, draws)
+    assert sorted(set(seen)) == [16, 32, 47]
+    assert groups["posterior"].attrs["interrupted"] == 0
+    assert list(groups["observed_data"]["row"].values) == list("abcd")
+
+
+def lengths(group: xarray.Dataset) -> set[int]:
+    return {group.sizes["draw"], *(array.sizes["draw"] for array in group.data_vars.values())}
+
+
+def test_open_run_gives_arvizs_object(tmp_path: Path) -> None:
+    draws = drawn()
+    finished(tmp_path / "a.zarr", draws)
+    save(to_datasets(draws, MODEL), tmp_path / "a.nc")
+    for path in (tmp_path / "a.zarr", str(tmp_path / "a.nc")):
+        found = open_run(path)
+        np.testing.assert_array_equal(found["posterior"]["beta"], draws.position[:, :, 2:].reshape(6, 47, 2, 2))
+        assert found.attrs["seed"] == SAMPLER.seed
+        assert batchnuts.check(found).divergences == draws.stats["diverging"].sum()
+        if hasattr(found, "close"):
+            found.close()
+
+
+def test_a_slow_chain_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five chains are done before the sixth makes its first draw: blocks wait for it in files."""
+    monkeypatch.setattr(streamed, "IN_MEMORY", 2)
+    draws = drawn(ends=True)
+    run, storage = stream(tmp_path / "a.zarr", draws)
+    most, files = 0, 0
+    get = storage.blocks.get
+
+    def watched(number: int) -> RowBlock:
+        nonlocal most, files
+        block = get(number)
+        most = max(most, len(storage.blocks.in_memory))
+        files = max(files, len(os.listdir(tmp_path / "a.zarr" / STATE / "pages")))
+        return block
+
+    monkeypatch.setattr(storage.blocks, "get", watched)
+    records = records_of(draws)
+    feed(storage, records, np.array([DRAWS] * 5 + [0]))
+    assert storage.written == 0
+    feed(storage, records, draws.done)
+    assert (most, files) == (2, 4)
+    assert_same_groups(run.finish(draws), as_stored(draws, tmp_path))
+
+
+def as_stored(draws: Draws, folder: Path, content: Content | None = None) -> dict[str, xarray.Dataset]:
+    return stored(save(to_datasets(draws, MODEL, content=content), folder / "expected.nc"))
+
+
+class Gate:
+    """A sink that writes nothing, and no block before it is open."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.blocks: list[int] = []
+
+    def write(self, block: RowBlock, previous: Any) -> None:
+        assert self.open.wait(30)
+        self.blocks.append(block.first)
+
+    def sync(self) -> None:
+        pass
+
+
+def test_chains_wait_while_the_queue_is_full(tmp_path: Path) -> None:
+    records, gate = records_of(drawn()), Gate()
+    storage = StreamedStorage(records, CHAINS, DRAWS, gate, 2, tmp_path)
+    thread = threading.Thread(target=feed, args=(storage, records, np.full(CHAINS, DRAWS)))
+    thread.start()
+    while len(storage.waiting) < streamed.QUEUE:
+        assert thread.is_alive()
+        time.sleep(0.001)
+    thread.join(0.2)
+    assert thread.is_alive()
+    assert len(storage.waiting) == streamed.QUEUE
+    assert storage.recorded.min() < (streamed.QUEUE + 1) * 2 + CAPACITY
+    gate.open.set()
+    thread.join(30)
+    storage.finalize()
+    assert gate.blocks == list(range(0, DRAWS, 2))
+    storage.close()
+
+
+def test_a_full_disk_ends_the_run_and_what_was_written_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws, path = drawn(), tmp_path / "a.zarr"
+    run, storage = stream(path, draws)
+    write = ZarrFiles.write
+
+    def full(self: ZarrFiles, name: str, entries: Any, chains: slice, rows: slice) -> None:
+        if rows.start >= 16:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(self, name, entries, chains, rows)
+
+    monkeypatch.setattr(ZarrFiles, "write", full)
+    with pytest.raises(OutputError, match=r"a\.zarr: No space left on device; 16 draws of each chain are in it"):
+        run_to_end(storage, draws)
+    for after in (storage.flush, storage.finalize, lambda: run.finish(draws)):
+        with pytest.raises(OutputError, match="No space left"):
+            after()
+    storage.close()
+    groups = open_zarr(path)
+    np.testing.assert_array_equal(groups["posterior"]["mu"], draws.position[:, :16, 0])
+    assert groups["posterior"].attrs["interrupted"] == 1
+
+
+@pytest.mark.parametrize("flushes", [1, 2])
+def test_a_run_goes_on_from_what_was_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushes: int) -> None:
+    """In another process, from the last flush or from the one before; what was recorded after it is recorded again.
+    Readers see no fewer draws meanwhile."""
+    monkeypatch.setattr(streamed, "IN_MEMORY", 2)
+    draws, path = drawn(ends=True), tmp_path / "a.zarr"
+    run, storage = stream(path, draws)
+    records = records_of(draws)
+    at = [np.array(INTERRUPTED), np.array([31, 35, 47, 40, 26, 30]), np.full(CHAINS, 41)]
+    for done in at[:flushes]:
+        feed(storage, records, done)
+        storage.flush()
+    feed(storage, records, at[2])
+    storage.drain()
+    storage.close()
+    run, storage = stream(path, draws, resumed=True)
+    with pytest.raises(CheckpointError, match="does not have the draws that the checkpoint names"):
+        storage.resume(at[2])
+    storage.resume(at[0])
+    assert open_zarr(path)["posterior"].sizes["draw"] == 40
+    feed(storage, records, at[1], seed=1)
+    storage.drain()
+    assert open_zarr(path)["posterior"].sizes["draw"] == 40
+    storage.flush()
+    feed(storage, records, draws.done, seed=2)
+    assert_same_groups(run.finish(draws), as_stored(draws, tmp_path))
+
+
+@pytest.mark.parametrize("done", [INTERRUPTED, [16, 0, 0, 20, 0, 9]], ids=["all chains", "some chains"])
+def test_a_run_that_was_interrupted_goes_on(tmp_path: Path, done: list[int]) -> None:
+    """From a store that was finished as far as it goes, with a group of unfinished draws, and of fewer chains."""
+    draws, path = drawn(), tmp_path / "a.zarr"
+    run, storage = stream(path, draws)
+    records = records_of(draws)
+    feed(storage, records, np.array(done))
+    storage.flush()
+    part = drawn(done)
+    assert_same_groups(run.finish(part, keep=True), as_stored(part, tmp_path))
+    assert is_interrupted(path)
+    run, storage = stream(path, draws, resumed=True)
+    storage.resume(np.array(done))
+    feed(storage, records, draws.done, seed=1)
+    (tmp_path / "expected.nc").unlink()
+    assert_same_groups(run.finish(draws), as_stored(draws, tmp_path))
+    assert not is_interrupted(path)
+    folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
+    assert folders == {"posterior", "sample_stats", "observed_data", "constant_data", "adaptation"}
+
+
+def test_a_run_that_was_to_end_is_made_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "SHARE", 3)
+    draws = drawn()
+    run, path, records = ZarrRun(tmp_path / "a.zarr", MODEL, Content()), tmp_path / "a.zarr", records_of(draws)
+    like = map_leaves(lambda array: array[:1, :1], records)
+    storage: Any = run.begin(SAMPLER, draws.execution)(like, CHAINS, 30)
+    feed(storage, records, np.full(CHAINS, 30))
+    storage.flush()
+    run.close()
+    run, storage = stream(path, draws, resumed=True)
+    storage.resume(np.full(CHAINS, 30))
+    feed(storage, records, draws.done)
+    assert_same_groups(run.finish(draws), as_stored(draws, tmp_path))
+
+
+def test_a_check_point_ends_a_run_that_has_gone_further(tmp_path: Path) -> None:
+    """What was written beyond it is not shown any longer."""
+    draws = drawn()
+    run = ZarrRun(tmp_path / "a.zarr", MODEL, Content())
+    like = map_leaves(lambda array: array[:1, :1], records_of(draws))
+    sampler = SAMPLER.model_copy(update={"until": Until(ess_bulk=400)})
+    storage: Any = run.begin(sampler, draws.execution)(like, CHAINS, DRAWS)
+    feed(storage, records_of(draws), draws.done)
+    np.testing.assert_array_equal(storage.first(20).position, draws.position[:, :20])
+    storage.finalize()
+    ended = replace(draws, done=np.full(CHAINS, 20), settings=sampler)
+    assert_same_groups(run.finish(ended), as_stored(ended, tmp_path))
+
+
+def test_what_cannot_be_written_is_refused_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match=r"output\.variables: found 'betta'.* does not report; did you mean 'beta'"):
+        check_content(MODEL, None, Content(variables=("mu", "betta")))  # type: ignore[arg-type]
+    path = tmp_path / "a.zarr"
+    finished(path, drawn())
+    with pytest.raises(OutputError, match="exists and is not overwritten"):
+        check_path(path, folder=True)
+    with pytest.raises(OutputError, match="it is a folder"):
+        check_path(path, force=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine").touch()
+    with pytest.raises(OutputError, match="no Zarr store"):
+        check_path(tmp_path / "other", folder=True, force=True)
+    draws = drawn()
+    assert check_path(path, folder=True, force=True) == path
+    with pytest.raises(OutputError, match="was created meanwhile"):
+        stream(path, draws)
+    run, _ = stream(path, draws, replace=True)
+    assert open_zarr(path).keys() == {"observed_data", "constant_data"}
+    run.discard()
+    assert os.listdir(tmp_path) == ["other"]
+    monkeypatch.setattr(stored_run, "OLDEST", "99")
+    with pytest.raises(OutputError, match=r"output\.format: zarr takes the package zarr, 3\.1\.3.*netcdf"):
+        require_zarr()
+    with pytest.raises(OutputError, match=r"To read .*a\.zarr takes the package zarr"):
+        open_zarr(path)
+
+
+def test_chunks_are_divided_so_that_a_coefficient_can_be_read_alone() -> None:
+    assert chunk_shape((1000, 30), (), 4) == (1000, 30)
+    assert chunk_shape((1000, 30), (50,), 4) == (1000, 30, 8)
+    assert chunk_shape((1000, 30), (3,), 4) == (1000, 30, 3)
+    assert chunk_shape((1000, 300), (5, 7), 4) == (1000, 300, 1, 1)
+    assert chunk_shape((10, 30), (5, 700), 4) == (10, 30, 1, 700)
+    assert chunk_shape((2, 2), (5, 7), 4) == (2, 2, 5, 7)
+
+
+RUN = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from batchnuts.autobatch.machine import map_leaves
+sys.path[:0] = sys.argv[3:]
+from test_streaming import CHAINS, MODEL, SAMPLER, Content, Record, ZarrRun, drawn, records_of, streamed
+chains, rows, draws = 64, 50, int(sys.argv[2])
+streamed.BLOCK_BYTES, streamed.CHAINS_BYTES = 2_000_000, 500_000
+rng = np.random.default_rng(0)
+one = map_leaves(lambda a: np.ones((chains, rows, *a.shape[2:]), a.dtype), records_of(drawn()))
+one = one._replace(position=rng.normal(size=one.position.shape).astype(one.position.dtype))
+run = ZarrRun(Path(sys.argv[1]), MODEL, Content())
+storage = run.begin(SAMPLER, drawn().execution)(one, chains, draws)
+at = np.arange(chains)
+for first in range(0, draws, rows):
+    storage.record(at, at, np.full(chains, first), np.full(chains, first + rows), one)
+storage.finalize()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_draws(tmp_path: Path) -> None:
+    """Of a process that streams 10 and 100 MB: blocks on their way are 16 MB, far less than what is added."""
+
+    def peak(draws: int) -> int:
+        path = tmp_path / f"{draws}.zarr"
+        places = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, str(path), str(draws), *places],
+            cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600, check=True,
+        )  # fmt: skip
+        assert open_zarr(path)["posterior"].sizes["draw"] == draws
+        return int(done.stdout)
+
+    few, many = peak(2500), peak(25_000)
+    size = 64 * 25_000 * (6 * 4 + 70)
+    assert many - few < 0.1 * size
+
+
+@pytest.mark.parametrize(
+    "until", [pytest.param(None, id="to the end"), pytest.param({"ess_bulk": 100}, id="until", marks=pytest.mark.slow)]
+)
+def test_runs_give_the_same_in_both_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
+    """Predictions and all that is generated too, however draws are divided into blocks."""
+    monkeypatch.setattr(streamed, "SHARE", 3)
+    y = np.array([0.5, -1.0, 2.0], "float32")
+
+    def density(p: dict[str, Any]) -> Any:
+        return ops.sum(pointwise(p)) - 0.5 * p["mu"] ** 2 - p["tau"]
+
+    def pointwise(p: dict[str, Any]) -> Any:
+        return -0.5 * ((y - p["mu"]) / p["tau"]) ** 2 - ops.log(p["tau"])
+
+    model = Model.from_function(
+        density,
+        variables={"mu": batchnuts.real(), "tau": batchnuts.positive()},
+        observed_data={"y": (("row",), y)},
+        generated=lambda p: {"ratio": p["mu"] / p["tau"], "both": ops.stack([p["mu"], p["tau"]])},
+        log_likelihood=pointwise,
+        predictive=lambda p, seed: p["mu"] + p["tau"] * random.normal(seed, (3,)),
+        prior=lambda seed: {"mu": random.normal(seed), "tau": ops.exp(random.normal(random.fold_in(seed, 1)))},
+    )
+    content = Content(divergences=True, unconstrained=True)
+    settings = {"chains": 8, "warmup": 20, "draws": 100 if until is None else 1000, "seed": 2, "until": until}
+    sampler, execution = split_settings(settings)
+    run = ZarrRun(tmp_path / "a.zarr", model, content)
+    groups = run.finish(run_chains(model, sampler, execution, content=content, stream=run))
+    draws = run_chains(model, sampler, execution, content=content)
+    expected = stored(save(to_datasets(draws, model, content=content), tmp_path / "a.nc"))
+    for name in ("compile_time", "warmup_time", "sampling_time", "sampling_ended"):
+        for group in (*groups.values(), *expected.values()):
+            group.attrs.pop(name, None)
+    assert_same_groups(groups, expected)
