@@ -10,9 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from batchnuts.mcmc.checkpoint.trees import pack, unpack
 from batchnuts.mcmc.draws import Progress
 from batchnuts.mcmc.history import LIMIT, HistoryKeeper, Row
 from batchnuts.mcmc.pace import POINTS, Pace
+from batchnuts.mcmc.resume import TYPES
+from batchnuts.mcmc.stopping_rule import Decision
 from batchnuts.mcmc.until import Condition
 from batchnuts.progress import views
 from batchnuts.progress.choice import default_view
@@ -338,3 +341,16 @@ def test_the_time_left_is_that_of_the_slowest_chain_by_its_recent_speed():
     slow.note(4.0, 2)
     slow.note(10.0, 2)
     assert slow.seconds_to(10) == pytest.approx(40.0)
+
+
+def test_a_resumed_run_goes_on_with_its_history():
+    """What a checkpoint has of it is plain data."""
+    keeper = HistoryKeeper()
+    for number in range(700):
+        keeper.add(Row("warmup", float(number), number, number, number, 0))
+    arrays = {}
+    again = unpack(json.loads(json.dumps(pack(keeper, arrays))), arrays, TYPES)
+    assert again == keeper
+    assert (again.seconds, arrays) == (699.0, {})
+    decision = Decision(None, 1, "", UNTIL, 7.0)
+    assert unpack(json.loads(json.dumps(pack(decision, arrays))), arrays, TYPES) == decision
