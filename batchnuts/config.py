@@ -60,6 +60,11 @@ class OutputSettings(Settings):
         min_length=1,
         description="file to write, relative to the current folder; null: the config's name + .nc or .zarr",
     )
+    draws: bool = Field(
+        True,
+        description="whether draws are kept; false: only their means, covariances, quantiles, R-hat and effective "
+        "sizes, which are computed while chains run, in memory that does not grow with draws (docs/summaries.md)",
+    )
     format: Literal["auto", "netcdf", "zarr"] = Field(
         "auto",
         description="netcdf: one file, written at the end; zarr: a folder, written while chains run, so that draws are "
@@ -105,6 +110,16 @@ class OutputSettings(Settings):
                 f"path: found {shown(self.path)} with format {self.format}; expected a path that ends in "
                 f"{SUFFIXES[self.format][0]}, or format {other}"
             )
+        if not self.draws:
+            needed = [name for name in ("unconstrained", "divergences", "report") if getattr(self, name)]
+            needed += ["thin"] * (self.thin > 1)
+            if needed:
+                raise ValueError(
+                    f"draws: found false with {', '.join(needed)}, which {'needs' if len(needed) == 1 else 'need'} the "
+                    f"draws; expected draws: true, or no {' and no '.join(needed)}"
+                )
+            if "zarr" in (self.format, self.path_says):
+                raise ValueError("draws: found false with a Zarr store; a summary is a netCDF file: expected one")
         return self
 
     @property
@@ -127,6 +142,7 @@ class OutputSettings(Settings):
             self.thin,
             self.dtype,
             self.unconstrained,
+            self.draws,
             self.divergences,
         )
 
@@ -161,6 +177,8 @@ class RunConfig:
         """
         output = self.output
         said = output.path_says if output.format == "auto" else output.format
+        if not output.draws:
+            said = "netcdf"
         if said is None and file is None:
             return self
         said = said or ("zarr" if zarr and file is not None and file >= LARGE else "netcdf")
@@ -205,6 +223,11 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
     parts: dict[str, Any] = {"model": _check_model(content.get("model"), origin, problems)}
     for name, schema in _SECTIONS.items():
         parts[name] = check_section(name, content.get(name), schema, origin, problems, _ELSEWHERE)
+    if not problems and not parts["output"].draws and parts["sampler"].until is not None:
+        problems.append(
+            f"{origin('output.draws')}output.draws: found false with sampler.until, which looks at all draws; expected "
+            "true, or sampler.until: null"
+        )
     if not problems:
         # the dimension of a position is known exactly only once the model is made; the run checks again
         numbers, dtype = getattr(parts["model"], "dimension", None) or 1, getattr(parts["model"], "dtype", "float32")

@@ -178,10 +178,13 @@ def _checked(config: RunConfig, path: str | Path, *, force: bool) -> Path:
     """The absolute path; checked, as that of the page about the run is, if there is to be one."""
     from batchnuts.mcmc.saving import check_path
     from batchnuts.mcmc.streaming import require_zarr
+    from batchnuts.mcmc.summarizing import require_sketches
 
     folder = config.output.format == "zarr"
     if folder:
         require_zarr()
+    if not config.output.draws:
+        require_sketches()
     target = check_path(path, force=force, folder=folder)
     if config.output.report:
         from batchnuts.report.figures import require_matplotlib
@@ -212,13 +215,19 @@ def _require_no_checkpoint(target: Path, *, force: bool) -> None:
 def _resume(path: Path, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
     """Go on with the run whose output has this path."""
     from batchnuts.config import config_of
-    from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
+    from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, folder_of
     from batchnuts.mcmc.resume import saved_run_of
-    from batchnuts.mcmc.saving import is_interrupted
+    from batchnuts.mcmc.saving import is_complete, is_interrupted
 
     target = path.expanduser().resolve()
     saved = saved_run_of(target)
     config = config_of(saved.config, folder_of(target) / NAME)
+    if is_complete(target, saved.config):  # it was killed after it had written its output
+        Keeper(folder_of(target), None, saved.config, saved).remove()
+        ending.say("the run had ended; its output is complete.")
+        ending.content["path"] = str(target)
+        print(target, flush=True)
+        return 0
     again = force or is_interrupted(target)  # the draws that were saved when it was interrupted
     _checked(config, target, force=again)
     return _run(config, target, stop, ending, force=again, quiet=quiet, saved=saved)
@@ -242,6 +251,7 @@ def _run(
     from batchnuts.mcmc.output import to_datasets
     from batchnuts.mcmc.saving import check_space, short_bytes
     from batchnuts.mcmc.streaming import ZarrRun
+    from batchnuts.mcmc.summarizing import SummaryRun
     from batchnuts.progress.views import phase
 
     view = _view(ending, quiet)
@@ -252,7 +262,7 @@ def _run(
         if target is None:
             target = _target(config, force=force)
         expected = _forecast(config, model)
-        check_space(target, expected.file_at_least)
+        check_space(target, expected.file_at_least, folder=config.output.format == "zarr")
         if expected.peak > (free := available_memory()):
             say(
                 f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
@@ -266,9 +276,12 @@ def _run(
             keeper = Keeper(folder_of(target), config.output.checkpoint_seconds, config.resolved(), saved)
         stop.check()  # an import may have swallowed what the signal raised
         content = config.output.content
-        stream = None
+        stream: ZarrRun | SummaryRun | None = None
         if config.output.format == "zarr":
             stream = ZarrRun(target, model, content, config.resolved(), replace=force, resumed=saved is not None)
+        elif not content.draws:
+            blocks = folder_of(target) / "blocks"
+            stream = SummaryRun(blocks, model, content, config.resolved(), resumed=saved is not None)
     failure = None
     with view as progress:
         if progress is not None:
@@ -288,6 +301,8 @@ def _run(
         except Exception as error:
             failure = error
             if not hasattr(error, "draws_so_far"):
+                if stream is not None:
+                    stream.close()
                 raise
             draws = error.draws_so_far
     stop.hold()
@@ -304,7 +319,6 @@ def _run(
     with ExitStack() as shown:
         shown.enter_context(phase(view, "saving"))
         if stream is not None:
-            ending.content["path"] = str(target)
             try:
                 groups = stream.finish(draws, keep=bool(how_to_go_on))
             except KeyboardInterrupt:
@@ -312,12 +326,13 @@ def _run(
                 return stop.exit_code
         else:
             groups = to_datasets(draws, model, config.resolved(), content=content)
-            ending.content["path"] = str(_save(groups, target, force, before_asking=shown.close))
+        zarr = config.output.format == "zarr"
+        ending.content["path"] = str(target if zarr else _save(groups, target, force, before_asking=shown.close))
     saving = time.monotonic() - started
     stop.release()
     if draws.interrupted:
-        why = stop.name if failure is None else "the run failed"
-        ending.say(f"{why}; saved in {target}, which is marked as interrupted: {draws.what_there_is()}.{how_to_go_on}")
+        why, there = stop.name if failure is None else "the run failed", draws.what_there_is(content.draws)
+        ending.say(f"{why}; saved in {target}, which is marked as interrupted: {there}.{how_to_go_on}")
     elif keeper is not None:
         keeper.remove()
         ending.content["resume"] = None
@@ -331,7 +346,11 @@ def _run(
         elif stop.count > draws.interrupted:
             raise KeyboardInterrupt  # pressed again, or while the file was written: the user does not want to wait
         elif ending.lines is not None:
-            found = _judge(groups, target, view, ending)
+            from batchnuts.report.run_file import verdict_at_end
+
+            with phase(view, "diagnostics"):
+                verdict, found = verdict_at_end(target, groups, len(draws.chains), draws.complete)
+            ending.content |= {key: value for key, value in verdict.items() if key != "file"}
         else:
             from batchnuts.report import print_report
 
@@ -362,18 +381,6 @@ def _view(ending: Ending, quiet: bool) -> View:
     from batchnuts.progress.choice import view_on_stderr
 
     return view_on_stderr(own_descriptor=True)
-
-
-def _judge(groups: Mapping[str, xarray.Dataset], target: Path, view: View, ending: Ending) -> Diagnostics | None:
-    """What the summary would say, for the last line; gives what was diagnosed."""
-    from batchnuts.progress.views import phase
-    from batchnuts.report.run_file import run_of, verdict_of
-
-    with phase(view, "diagnostics"):
-        run = run_of(target, groups)
-    verdict = verdict_of(run)
-    ending.content |= {key: value for key, value in verdict.items() if key != "file"}  # which is the path
-    return None if run.check is None else run.check.diagnostics
 
 
 def _write_page(groups: Mapping[str, xarray.Dataset], target: Path, found: Diagnostics | None, *, force: bool) -> Path:

@@ -6,14 +6,20 @@ import pytest
 from mutants import killed_by, rewrite
 
 from batchnuts.mcmc import output, saving
+from batchnuts.mcmc.chain_means import ChainMeans
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.execution.chunk import Kept
 from batchnuts.mcmc.layout import Layout
 from batchnuts.mcmc.storage.memory import MemoryStorage
+from batchnuts.mcmc.storage.row_blocks import RowBlocks
+from batchnuts.mcmc.storage.streamed import StreamedStorage
+from batchnuts.mcmc.storage.zarr_sink import ZarrSink
 
 MEMORY = "mcmc/test_memory_storage.py"
 OUTPUT = "mcmc/test_output.py"
 RUNS = "mcmc/test_chunk_runner.py"
+STREAMING = "mcmc/test_streaming.py"
 
 # ---- in memory ------------------------------------------------------------------------------------------------------
 
@@ -153,3 +159,65 @@ def for_the_owner_alone(patch: pytest.MonkeyPatch) -> None:
 def writes_after_a_failure(patch: pytest.MonkeyPatch) -> None:
     """what HDF5 writes after the disk filled up is not kept for it to read"""
     rewrite(patch, saving._Disk.write, "self._kept.append((place, bytes(left)))", "pass")
+
+
+# ---- streamed to a store --------------------------------------------------------------------------------------------
+
+
+@killed_by("storage streamed", f"{STREAMING}::test_a_store_holds_what_a_netcdf_file_holds[interrupted]")
+def rows_count_twice(patch: pytest.MonkeyPatch) -> None:
+    """rows that come a second time are counted as new ones"""
+    rewrite(patch, StreamedStorage.record, "np.maximum(first, self.recorded[chains])", "first")
+
+
+@killed_by("storage streamed", f"{STREAMING}::test_chains_wait_while_the_queue_is_full", cheap=True)
+def nothing_waits(patch: pytest.MonkeyPatch) -> None:
+    """chains go on while the queue is full"""
+    rewrite(patch, StreamedStorage._enqueue, "len(self.waiting) >= QUEUE", "len(self.waiting) >= 10 * QUEUE")
+
+
+@killed_by("storage streamed", f"{STREAMING}::test_a_slow_chain_does_not_fill_memory", cheap=True)
+def all_blocks_stay_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """blocks that wait for a slow chain stay in memory"""
+    rewrite(patch, RowBlocks.get, "len(self.in_memory) >= self.most", "len(self.in_memory) >= 10 * self.most")
+
+
+@killed_by("storage streamed", f"{STREAMING}::test_a_slow_chain_does_not_fill_memory", cheap=True)
+def a_block_that_comes_back_is_empty(patch: pytest.MonkeyPatch) -> None:
+    """what is read back from a file counts as not recorded"""
+    rewrite(patch, RowBlocks._read, "block.filled = self.filed.pop(number)", "self.filed.pop(number)")
+
+
+@killed_by("storage streamed", f"{STREAMING}::test_readers_find_whole_draws_at_any_moment")
+def seen_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """readers see the draws of a block that is not there yet"""
+    rewrite(patch, ZarrSink.write, "self.commit(block.first + block.rows)", "self.commit(block.first + 2 * block.rows)")
+
+
+@killed_by("storage streamed", f"{STREAMING}::test_a_run_goes_on_from_what_was_flushed[1]")
+def readers_lose_draws(patch: pytest.MonkeyPatch) -> None:
+    """a run that goes on shows only what it has written again"""
+    rewrite(
+        patch,
+        ZarrSink.commit,
+        "max(self.layout.content.length(draws), self.there)",
+        "self.layout.content.length(draws)",
+    )
+
+
+@killed_by("storage streamed", f"{STREAMING}::test_a_run_goes_on_from_what_was_flushed[2]")
+def only_the_last_flush_stays(patch: pytest.MonkeyPatch) -> None:
+    """a flush deletes what the one before it has saved"""
+    rewrite(patch, StreamedStorage.flush, "there[:-1]", "there")
+
+
+@killed_by("storage streamed", f"{STREAMING}::test_a_run_goes_on_from_what_was_flushed[1]")
+def means_begin_again(patch: pytest.MonkeyPatch) -> None:
+    """chains' means are of the draws since a run went on alone"""
+    rewrite(patch, ChainMeans.restore, "array[...] = saved[name]", "pass")
+
+
+@killed_by("storage streamed", f"{STREAMING}::test_a_store_holds_what_a_netcdf_file_holds[some of it]")
+def every_draw(patch: pytest.MonkeyPatch) -> None:
+    """thinned draws begin with another one"""
+    rewrite(patch, Content.kept, "draws % self.thin == 0", "draws % self.thin == self.thin - 1")

@@ -130,6 +130,18 @@ BAD = [
         (),
         "output.format: found 'zar' (a text); expected one of auto, netcdf, zarr",
     ),
+    (
+        "output: {draws: false, thin: 2, report: true}\n",
+        (),
+        "output: draws: found false with report, thin, which need the draws; expected draws: true, or no report and no "
+        "thin",
+    ),
+    ("output: {draws: false, path: a.zarr}\n", (), "output: draws: found false with a Zarr store"),
+    (
+        "output: {draws: false}\nsampler: {until: {ess_bulk: 400}}\n",
+        (),
+        "output.draws: found false with sampler.until, which looks at all draws; expected true, or sampler.until: null",
+    ),
     ("output: {thin: 0}\n", (), "output.thin: found 0 (an integer); expected an integer at least 1"),
     ("output: {variables: []}\n", (), "output.variables: found [] (a list); expected null or a list"),
     ("output: {dtype: float16}\n", (), "output.dtype: found 'float16' (a text); expected null or float32"),

@@ -40,14 +40,17 @@ class ChainMeans:
         rows = np.arange(len(chains))
         begins = self.count[chains] == 0
         self.first[chains[begins]] = position[begins, 0]
-        made = (np.arange(position.shape[1]) < count[:, None])[:, :, None]
+        lacks = np.arange(position.shape[1]) >= count[:, None]
         for start in range(0, position.shape[2], BLOCK):
             columns = slice(start, start + BLOCK)
-            # rows that a chain has not drawn may be anything; adding 0 changes nothing
-            terms = np.where(made, position[:, :, columns], self.first[chains, None, columns]).astype(np.float64)
-            terms -= self.first[chains, None, columns]
-            terms[:, 0] += self.total[chains, columns]
-            self.total[chains, columns] = np.add.accumulate(terms, axis=1, out=terms)[:, -1]
+            terms = position[:, :, columns].astype(np.float64)
+            with np.errstate(all="ignore"):
+                terms -= self.first[chains, None, columns]
+            terms[lacks] = 0.0  # may be anything; adding 0 changes nothing
+            total = self.total[chains, columns]
+            for row in range(terms.shape[1]):  # in this order: NumPy's own sums choose theirs by the array's shape
+                total += terms[:, row]
+            self.total[chains, columns] = total
         self.last[chains] = position[rows, count - 1]
         self.step_size[chains] = step_size[rows, count - 1]
         self.count[chains] += count

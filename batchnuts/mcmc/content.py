@@ -28,6 +28,8 @@ class Content:
     """Of saved numbers that are not integers, but for statistics; None: the model's."""
     unconstrained: bool = False
     """Whether the real numbers that the sampler moved are saved too."""
+    draws: bool = True
+    """Whether draws are kept at all; else a summary of them (summarizing.py)."""
     divergences: bool = False
     """Whether the ends of trajectories that diverged are saved too, those of draws that are not saved included."""
 

@@ -1,13 +1,16 @@
 """Convergence and precision: R-hat, effective sample sizes, Monte Carlo errors, a verdict.
 
-The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS, Monte Carlo errors: convergence.py), and
-nested R-hat (nested_rhat.py). They are computed of one slice of the coefficients per thread.
+The statistics are ArviZ's (rank-normalised split R-hat, bulk and tail ESS, Monte Carlo errors: convergence.py), nested
+R-hat (nested_rhat.py), and what is seen of stuck chains (stuck_chains.py). All of them come from one reduction of each
+coefficient (reductions.py). Draws are read some coefficients at a time (draw_blocks.py), so that memory is bounded
+however many there are.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,24 +19,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.mcmc.convergence import MINIMUM_DRAWS, STATISTICS, TAILS, convergence
-from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
-from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
+from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
+from batchnuts.mcmc.convergence import convergence_of
+from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, chain_parts, columns_of
+from batchnuts.mcmc.nested_rhat import limit_of, nested_of
+from batchnuts.mcmc.rank_normal import BLOCK, NormalScores
+from batchnuts.mcmc.reductions import NESTED, STATISTICS, STUCK, SUMMARY, WORKING_BYTES, Reduced, reduce_draws
+from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, Sights, can_be_told, sights_of, stuck_of
 
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
 """Nats of rounding in the log-density above which acceptances are visibly wrong: exp(0.05) is 1.05."""
 COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
 """What is computed of each coefficient; `batchnuts/report/table.py` prints it."""
-_SLICE_VALUES = 2_000_000
-"""Values in one slice of coefficients (16 MB in float64), of which several copies are made."""
+RUNNING_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_mean", "r_hat")
+"""The same where draws were not kept (running_summary.py)."""
 
 AT_ONCE = min(2, os.cpu_count() or 1)
-"""Slices: each takes several times its own memory, and sorting is bound by memory bandwidth."""
+"""Threads, where WORK allows: sorting is bound by memory bandwidth."""
 
+WORK = 500_000_000
+"""Bytes that the places and ranks of coefficients may take, which are looked at together; one is in any case."""
 
-Blocks = NDArray[Any] | Sequence[NDArray[Any]]
-"""Draws [chains, draws, coefficients], whole or in parts of some coefficients each."""
+READ = 350_000_000
+"""Bytes of the draws that are read at a time, and at most a SHARE of all; those that threads look at together are in
+any case. A file is read as often as it has such parts."""
+
+SHARE = 4
+
+OF_BLOCKS = 20_000_000
+"""Bytes that a thread takes for blocks of chains in float64, with their spectra."""
+
+Blocks = NDArray[Any] | Sequence[DrawBlock]
+"""Draws [chains, draws, coefficients], whole or in parts of some coefficients each; parts may be on a disk."""
 
 
 class DiagnosticsError(BatchnutsError):
@@ -63,11 +81,19 @@ class Diagnostics:
     """Of chains that form superchains: what lasts of the differences between chains (`stuck_chains.py`)."""
     apart: tuple[int, ...] = ()
     """The numbers of chains that stay away from all others."""
+    running: bool = False
+    """Whether draws were not kept: then `columns` are RUNNING_COLUMNS, R-hat is that of moments, and effective sizes
+    are of means."""
 
     @property
     def rhat(self) -> NDArray[np.float64]:
         """R-hat of each coefficient."""
         return self.columns["r_hat"]
+
+    @property
+    def ess(self) -> NDArray[np.float64]:
+        """The effective size of each coefficient that is judged: bulk ESS, or that of means."""
+        return self.columns["ess_mean" if self.running else "ess_bulk"]
 
     @property
     def deciding_rhat(self) -> NDArray[np.float64]:
@@ -83,7 +109,8 @@ class Diagnostics:
     def converged(self) -> bool | None:
         """True if every R-hat is below its limit and no chain is stuck (`stuck_chains.py`); None if there are too few
         chains or draws to compute any R-hat."""
-        if self.nested is None and (self.draws < MINIMUM_DRAWS or self.chains < 2):
+        few = self.draws < MINIMUM_DRAWS or self.chains < 2
+        if self.nested is None and (few or (self.running and np.isnan(self.rhat).all())):
             return None
         return self.agrees and not self.apart and not self.persists
 
@@ -118,10 +145,10 @@ class Diagnostics:
             agree = "yes" if self.agrees else "no"
             lines = [f"{self._kind()} on all {count} coefficients: {agree}, worst {self.names[worst]} = {shown}"]
             lines += self._stuck()
-        ess = self.columns["ess_bulk"]
+        ess = self.ess
         if np.isfinite(ess).any():
             lowest = int(np.nanargmin(ess))
-            lines.append(f"Minimum bulk ESS: {ess[lowest]:.0f} of {total} draws ({self.names[lowest]})")
+            lines.append(f"Minimum {self.size_in_words}: {ess[lowest]:.0f} of {total} draws ({self.names[lowest]})")
         share = f" ({100 * self.divergences / total:.3g}% of the draws)" if self.divergences else ""
         lines.append(f"Divergences: {self.divergences}{share}")
         if self.divergences > total / 10:
@@ -159,11 +186,17 @@ class Diagnostics:
 
     def _kind(self) -> str:
         """Which R-hat decides, with its limit, in words."""
+        of = " of moments" * self.running
         if self.nested is None:
-            return f"R-hat < {RHAT_LIMIT}"
+            return f"R-hat{of} < {RHAT_LIMIT}"
         each = self.chains / self.superchains
         size = f"{'about ' * (each != int(each))}{each:.0f}"
-        return f"Nested R-hat < {self.limit:.4g} ({self.superchains} superchains of {size} chains)"
+        return f"Nested R-hat{of} < {self.limit:.4g} ({self.superchains} superchains of {size} chains)"
+
+    @property
+    def size_in_words(self) -> str:
+        """What `ess` is."""
+        return "ESS of a mean, by batch means" if self.running else "bulk ESS"
 
 
 def some_numbers(numbers: Sequence[int], most: int = 20) -> str:
@@ -172,31 +205,42 @@ def some_numbers(numbers: Sequence[int], most: int = 20) -> str:
     return f"{', '.join(map(str, numbers[:most]))}{f' and {more} more' if more > 0 else ''}"
 
 
-def rounding_of(log_density: NDArray[Any]) -> float:
+def rounding_of(log_density: NDArray[Any] | DrawBlock) -> float:
     """Nats to which such log-densities are rounded at least: the spacing of their dtype at their median size.
 
-    A difference of energies has an error of about as much, whatever the step size. 0 if none is finite.
+    log_density [chains, draws], or a block of one coefficient. A difference of energies has an error of about as much,
+    whatever the step size. 0 if none is finite. Of an even number the smaller one of the two middle sizes counts.
     """
-    sizes = np.abs(log_density[np.isfinite(log_density)])
-    return float(np.spacing(np.median(sizes).astype(sizes.dtype))) if sizes.size else 0.0
+    info = np.finfo(log_density.dtype)
+    counts = np.zeros(info.maxexp - info.minexp + 2, np.int64)  # of exponents
+    for _, values in chain_parts(as_block(log_density)):
+        finite = values[np.isfinite(values)]
+        exponents = np.where(finite == 0, info.minexp, np.frexp(finite)[1]) - info.minexp
+        counts += np.bincount(np.maximum(exponents, 0), minlength=len(counts))
+    if not counts.any():
+        return 0.0
+    exponent = int(np.searchsorted(np.cumsum(counts), (counts.sum() + 1) // 2)) + info.minexp
+    return float(np.spacing(np.ldexp(log_density.dtype.type(0.5), exponent)))
 
 
 def diagnose(
     position: Blocks,
     names: Sequence[str],
-    diverging: NDArray[Any] | None = None,
-    reached_max_treedepth: NDArray[Any] | None = None,
-    log_density: NDArray[Any] | None = None,
+    diverging: NDArray[Any] | DrawBlock | None = None,
+    reached_max_treedepth: NDArray[Any] | DrawBlock | None = None,
+    log_density: NDArray[Any] | DrawBlock | None = None,
     superchain: NDArray[np.int64] | None = None,
     numbers: NDArray[np.int64] | None = None,
 ) -> Diagnostics:
-    """Diagnose draws `position`; the two flags are bool arrays [chains, draws].
+    """Diagnose draws `position`; the two flags are bool [chains, draws].
 
-    position: [chains, draws, coefficients], or several such arrays, whose coefficients follow each other.
+    position: [chains, draws, coefficients], or several such blocks, whose coefficients follow each other. They may be
+    on a disk (draw_blocks.py), as may flags and log_density, blocks of one coefficient then.
     log_density [chains, draws]: in the dtype in which it was computed. superchain [chains]: the number of each chain's.
     numbers [chains]: those of the chains; None: from 0.
 
-    Raises DiagnosticsError for another shape, for no draws at all, and for draws that are not finite.
+    Raises DiagnosticsError for another shape, for no draws at all, and for draws that are not finite. Memory is
+    `diagnostics_bytes`, besides the draws where they are arrays.
     """
     blocks = [position] if isinstance(position, np.ndarray) else list(position)
     shapes = [block.shape for block in blocks]
@@ -212,21 +256,32 @@ def diagnose(
     chains, draws, _ = shapes[0]
     if not chains or not draws:
         raise DiagnosticsError(f"There is nothing to diagnose: {chains} chains with {draws} draws each.")
-    columns = _in_slices(blocks, _columns, COLUMNS)
-    nested, count = None, 0 if superchain is None else len(np.unique(superchain))
-    if superchain is not None and 1 < count < chains:
-        nested = _in_slices(blocks, lambda part: {"nested": nested_rhat(part, superchain)}, ["nested"])["nested"]
-    stuck = [find_stuck(block) for block in blocks]
+    count = 0 if superchain is None else len(np.unique(superchain))
+    nested = superchain if 1 < count < chains else None
+    wanted = {SUMMARY} | ({NESTED} if nested is not None else set())
+    if draws >= MINIMUM_DRAWS:
+        wanted |= {name for name in STATISTICS if name != "r_hat" or chains >= 2}
+    if can_be_told((chains, draws)):
+        wanted |= {STUCK}
+    columns = {name: np.full(len(names), np.nan) for name in (*COLUMNS, NESTED)}
+    sights: list[tuple[slice, Sights]] = []
+    for part, (found, seen) in _in_parts(blocks, wanted, lambda reduced: _judged(reduced, wanted, nested)):
+        for name, values in found.items():
+            columns[name][part] = values
+        if seen is not None:
+            sights.append((part, seen))
+    of_nested = columns.pop(NESTED)
+    stuck = [stuck_of(_within(sights, *bounds), chains, bounds[1] - bounds[0]) for bounds in _bounds(blocks)]
     apart = np.flatnonzero(np.any([one.apart for one in stuck], axis=0))
     return Diagnostics(
         names=tuple(names),
         columns=columns,
         chains=chains,
         draws=draws,
-        divergences=0 if diverging is None else int(np.sum(diverging)),
-        reached_max_treedepth=0 if reached_max_treedepth is None else int(np.sum(reached_max_treedepth)),
+        divergences=_count(diverging),
+        reached_max_treedepth=_count(reached_max_treedepth),
         rounding=0.0 if log_density is None else rounding_of(log_density),
-        nested=nested,
+        nested=None if nested is None else of_nested,
         superchains=count,
         persistence=None if nested is None else np.concatenate([one.persistence for one in stuck]),
         apart=tuple((apart if numbers is None else numbers[apart]).tolist()),
@@ -238,65 +293,100 @@ def bulk_ess(position: NDArray[Any]) -> NDArray[np.float64]:
 
     NaN as in Diagnostics. Raises DiagnosticsError for draws that are not finite.
     """
-    return _in_slices([position], _bulk_ess, ("ess_bulk",))["ess_bulk"]
+    found = np.full(position.shape[2], np.nan)
+    if position.shape[1] >= MINIMUM_DRAWS:
+        names = {"ess_bulk"}
+        for part, values in _in_parts([position], names, lambda reduced: convergence_of(reduced, names)["ess_bulk"]):
+            found[part] = values
+    return found
 
 
-def _in_slices(
-    blocks: Sequence[NDArray[Any]],
-    statistics: Callable[[NDArray[Any]], dict[str, NDArray[np.float64]]],
-    names: Sequence[str],
-) -> dict[str, NDArray[np.float64]]:
-    """`statistics` of all coefficients, in slices; NaN for a name that it leaves out."""
+def diagnostics_bytes(chains: int, draws: int, count: int, item: int) -> int:
+    """Bytes that `diagnose` takes for `count` coefficients whose draws have `item` bytes: for those that are read
+    at a time, and for what is computed of them."""
+    threads, each, columns = _portions(chains, draws, count, item)
+    return chains * draws * (columns * item + threads * each * WORKING_BYTES) + threads * OF_BLOCKS
+
+
+def _portions(chains: int, draws: int, count: int, item: int) -> tuple[int, int, int]:
+    """Threads, coefficients that one of them looks at together, and coefficients that are read at a time."""
+    one = chains * draws
+    threads = AT_ONCE if AT_ONCE * one * WORKING_BYTES <= WORK else 1
+    each = max(1, min(BLOCK // one, -(-count // threads)))
+    together = threads * each
+    fit = min(READ // (one * item), count // SHARE)
+    return threads, each, min(max(1, fit // together) * together, count)
+
+
+def _in_parts(
+    blocks: Sequence[DrawBlock], wanted: set[str], of: Callable[[Reduced], Any]
+) -> Iterator[tuple[slice, Any]]:
+    """What a function gives of the reduced draws of some coefficients after others, with their numbers."""
     chains, draws, _ = blocks[0].shape
     count = sum(block.shape[2] for block in blocks)
-    columns = {name: np.full(count, np.nan) for name in names}
-    width = slice_width(chains, draws, count)
-    slices = [slice(start, min(start + width, count)) for start in range(0, count, width)]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for part, result in zip(slices, pool.map(lambda part: statistics(_taken(blocks, part)), slices), strict=True):
-            for name, values in result.items():
-                columns[name][part] = values
-    return columns
+    threads, each, width = _portions(chains, draws, count, max(block.dtype.itemsize for block in blocks))
+    scores = functools.cache(NormalScores)
+
+    def one(values: NDArray[Any]) -> Any:
+        reduced = reduce_draws(values, wanted, scores)
+        if not reduced.finite.all():
+            raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")
+        return of(reduced)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for start in range(0, count, width):
+            stop = min(start + width, count)
+            values = columns_of(blocks, slice(start, stop))
+            parts = range(0, stop - start, each)
+            results = pool.map(one, [values[part : part + each] for part in parts])
+            for part, result in zip(parts, results, strict=True):
+                yield slice(start + part, min(start + part + each, stop)), result
+            del values, results  # before others are read
 
 
-def slice_width(chains: int, draws: int, count: int) -> int:
-    """Coefficients of a slice, of `count` in all."""
-    return max(1, min(_SLICE_VALUES // (chains * draws), -(-count // (os.cpu_count() or 1))))
+def _judged(
+    reduced: Reduced, wanted: set[str], superchain: NDArray[np.int64] | None
+) -> tuple[dict[str, NDArray[np.float64]], Sights | None]:
+    """COLUMNS and NESTED, as far as they are wanted, and what is seen of stuck chains."""
+    found = _summary(reduced) | convergence_of(reduced, wanted)
+    if superchain is not None:
+        found[NESTED] = nested_of(reduced, superchain)
+    return found, sights_of(reduced) if STUCK in wanted else None
 
 
-def _taken(blocks: Sequence[NDArray[Any]], part: slice) -> NDArray[Any]:
-    """A slice of the coefficients of all blocks."""
-    parts, start = [], 0
-    for block in blocks:
-        width = block.shape[2]
-        low, high = max(part.start - start, 0), min(part.stop - start, width)
-        if low < high:
-            parts.append(block[:, :, low:high])
-        start += width
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
-
-
-def _bulk_ess(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
-    _refuse_what_is_not_finite(position)
-    return convergence(position, ["ess_bulk"]) if position.shape[1] >= MINIMUM_DRAWS else {}
-
-
-def _columns(position: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
-    _refuse_what_is_not_finite(position)
-    values = position.astype(np.float64)
-    flat = values.reshape(-1, values.shape[2])
-    low, high = np.quantile(flat, TAILS, axis=0)
-    result = {
-        "mean": flat.mean(axis=0),
-        "sd": flat.std(axis=0, ddof=1) if len(flat) > 1 else np.full(flat.shape[1], np.nan),
-        "5%": low,
-        "95%": high,
+def _summary(reduced: Reduced) -> dict[str, NDArray[np.float64]]:
+    """Of coefficients that do not vary: their only value."""
+    moments = reduced.values
+    if moments is None:
+        nothing = np.empty(0)
+        mean, variance, low, high, count = nothing, nothing, nothing, nothing, 0
+    else:
+        count = moments.mean.shape[1] * reduced.draws
+        mean, variance, (low, high) = moments.overall_mean, moments.overall_variance, reduced.quantiles
+    one = reduced.chains * reduced.draws == 1
+    sd = np.sqrt(variance * (count / max(count - 1, 1)))
+    return {
+        "mean": reduced.of_all(mean, reduced.first),
+        "sd": reduced.of_all(sd, np.nan if one else 0.0),
+        "5%": reduced.of_all(low, reduced.first),
+        "95%": reduced.of_all(high, reduced.first),
     }
-    if position.shape[1] >= MINIMUM_DRAWS:
-        result |= convergence(values, [name for name in STATISTICS if name != "r_hat" or position.shape[0] >= 2])
-    return result
 
 
-def _refuse_what_is_not_finite(position: NDArray[Any]) -> None:
-    if not np.isfinite(position).all():
-        raise DiagnosticsError("Some draws are NaN or infinite; they cannot be summarised.")
+def _bounds(blocks: Sequence[DrawBlock]) -> list[tuple[int, int]]:
+    """The numbers of each block's first coefficient, and of the one after its last."""
+    ends = np.cumsum([block.shape[2] for block in blocks]).tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _within(parts: Sequence[tuple[slice, Sights]], first: int, last: int) -> Iterator[Sights]:
+    """What is seen of the coefficients of one block."""
+    for part, seen in parts:
+        low, high = max(part.start, first), min(part.stop, last)
+        if low < high:
+            yield seen.of(slice(low - part.start, high - part.start))
+
+
+def _count(flags: NDArray[Any] | DrawBlock | None) -> int:
+    """How many are true."""
+    return 0 if flags is None else sum(int(np.count_nonzero(part)) for _, part in chain_parts(as_block(flags)))

@@ -215,9 +215,13 @@ class Draws:
         whole = len(self.chains) == len(array)
         return array[:, : self.complete] if whole else array[self.chains, : self.complete]
 
-    def what_there_is(self) -> str:
-        """Of the draws of a run that ended early, in words, by group of the output."""
+    def what_there_is(self, kept: bool = True) -> str:
+        """Of the draws of a run that ended early, in words, by group of the output. kept: else there is a summary."""
         chains, asked = len(self.chains), len(self.done)
+        if not kept:
+            if not self.complete:
+                return "not every chain has a draw yet, so there is no summary"
+            return f"a summary of the first {self.complete} of {self.settings.draws} draws of each of {chains} chains"
         further = int(self.done.sum()) - self.complete * chains
         if not self.complete:
             some = int((self.done > 0).sum())

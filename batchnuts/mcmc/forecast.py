@@ -21,15 +21,17 @@ import psutil
 
 from batchnuts.autobatch.machine import processors
 from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.diagnostics import AT_ONCE, slice_width
+from batchnuts.mcmc.diagnostics import diagnostics_bytes
 from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.execution.attempt import ROOM
 from batchnuts.mcmc.execution.chunk_plan import ALONE, MAX_WIDTH, buffer_rows, divide
 from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.running_summary import COVARIANCES, summary_bytes
 from batchnuts.mcmc.saving import OVERHEAD, short_bytes
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.storage.streamed import BLOCK_BYTES, CHAINS_BYTES, IN_MEMORY, QUEUE, SHARE
-from batchnuts.mcmc.warmup.moments import BLOCK
+from batchnuts.mcmc.summary_group import PROBABILITIES
+from batchnuts.mcmc.warmup.moments import moments_bytes
 from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
 
 LIBRARIES = {"jax": 490_000_000, "tensorflow": 1_040_000_000, "numpy": 150_000_000}
@@ -46,9 +48,6 @@ VECTORS_OF_DENSE = 12
 
 COPIES_OF_LAYOUT = 4
 """Of the part of a block that is laid out and written: positions, values, statistics, bytes of a file."""
-
-COPIES_OF_SLICE = 16
-"""Of its values in float64, that the diagnostics of a slice of coefficients make at the same time."""
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Of containers and jobs, under Linux."""
@@ -175,6 +174,7 @@ def forecast(
     it.
     """
     content = content or Content()
+    streamed = streamed or not content.draws
     chains, draws, item = sampler.fewest_chains, sampler.draws, np.dtype(size.dtype).itemsize
     one = draw_bytes(size.dimension, size.dtype, content.divergences)
     window = _longest_window(sampler, chains)
@@ -186,24 +186,29 @@ def forecast(
     checks = 0
     if sampler.until is not None:  # what it looks at in float64, and blocks of records (storage/memory.py) joined
         checks = samples * size.values * 8 + (records if draws > ROOM else 0)
-    block = 2 * 8 * min(BLOCK, size.dimension)  # float64, and less the first draw
     computed = size.generated + size.of_data
     dtype = content.dtype or size.dtype
     values = saved * (size.transformed + computed) * item
     on_disk = size.values + computed + (size.dimension if content.unconstrained else 0)
     statistics = draw_bytes(0, size.dtype)
-    slice_values = saved * slice_width(chains, content.length(draws), max(1, size.values + size.generated))
+    coefficients = max(1, size.values + size.generated)
+    diagnostics = diagnostics_bytes(chains, content.length(draws), coefficients, np.dtype(dtype).itemsize)
+    summary = 0
+    if not content.draws:
+        saved, diagnostics = 0, 0
+        sampling += summary_bytes(chains, draws, coefficients, np.dtype(dtype).itemsize)
+        summary = 8 * (coefficients * (len(PROBABILITIES) + 10 + 2 * chains) + min(coefficients, COVARIANCES) ** 2)
     return Forecast(
         libraries=LIBRARIES[backend] + LIBRARIES_OF_OUTPUT,
         records=records if kept else 0,
         values=0 if streamed else values,
         sampling=_machine_bytes(sampler, execution, size, one, window) + max(checks + sampling, window * chains * one),
         metric=_MATRICES * 8 * size.dimension**2 if sampler.metric == "dense" else 0,
-        moments=block * window * chains,
+        moments=moments_bytes(chains, window, size.dimension),
         writing=0 if streamed else saved * size.largest * item,
-        diagnostics=AT_ONCE * COPIES_OF_SLICE * 8 * slice_values,
-        file=OVERHEAD + saved * (on_disk * np.dtype(dtype).itemsize + statistics),
-        file_at_least=OVERHEAD + saved * (size.values * np.dtype(dtype).itemsize + statistics),
+        diagnostics=diagnostics,
+        file=OVERHEAD + summary + saved * (on_disk * np.dtype(dtype).itemsize + statistics),
+        file_at_least=OVERHEAD + summary + saved * (size.values * np.dtype(dtype).itemsize + statistics),
     )
 
 
@@ -283,6 +288,8 @@ def memory_problem(
     remedies = []
     if not streamed and fits(sampler, streamed=True):
         remedies.append("set output.format: zarr, so that draws are written while chains run")
+    if saved.draws and sampler.until is None and fits(sampler, content=replace(saved, draws=False)):
+        remedies.append("set output.draws: false, which keeps a summary of them")
     if saved.divergences and fits(sampler, content=replace(saved, divergences=False)):
         remedies.append("set output.divergences: false")
     if size.dtype == "float64" and fits(sampler, replace(size, dtype="float32")):

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.rank_normal import folded, rank_normal
+from batchnuts.mcmc.chain_moments import Array, ChainMoments
+from batchnuts.mcmc.reductions import NESTED, Reduced, in_order, reduce_draws
 
 
 def limit_of(rhat: float, chains_each: float, draws: int) -> float:
@@ -29,7 +30,7 @@ def limit_of(rhat: float, chains_each: float, draws: int) -> float:
     return math.sqrt(rhat**2 + 1 / (chains_each * draws))
 
 
-def nested_rhat(draws: NDArray[Any], superchain: NDArray[np.int64]) -> NDArray[np.float64]:
+def nested_rhat(draws: NDArray[Any], superchain: NDArray[np.int64]) -> Array:
     """Nested R-hat of each coefficient: the largest of three, which see different failures.
 
     draws [chains, draws, coefficients], superchain [chains]: the number of each chain's, at least two different ones.
@@ -42,40 +43,57 @@ def nested_rhat(draws: NDArray[Any], superchain: NDArray[np.int64]) -> NDArray[n
 
     Raises ValueError for superchains that are not as described.
     """
-    length, coefficients = draws.shape[1:]
+    _require_superchains(superchain, draws.shape[1])
+    return nested_of(reduce_draws(in_order(draws), {NESTED}), superchain)
+
+
+def nested_of(reduced: Reduced, superchain: NDArray[np.int64]) -> Array:
+    """The same, of draws that were reduced with NESTED among what was wanted."""
+    _require_superchains(superchain, reduced.draws)
+    if reduced.values is None:
+        return np.full(len(reduced.varies), np.nan)
+    assert reduced.whole is not None
+    assert reduced.whole.folded is not None
+    kinds = (reduced.values, reduced.whole.scores, reduced.whole.folded)
+    return reduced.of_all(np.max([_nested(kind, superchain, reduced.draws) for kind in kinds], axis=0))
+
+
+def nested_of_moments(moments: ChainMoments, superchain: NDArray[np.int64], length: int) -> Array:
+    """Nested R-hat of the draws themselves alone: of moments of chains with `length` draws each, which do not have to
+    be kept. Raises ValueError as `nested_rhat` does."""
+    _require_superchains(superchain, length)
+    found = _nested(moments, superchain, length)
+    return np.where(moments.overall_variance > 0, found, np.nan)
+
+
+def _require_superchains(superchain: NDArray[np.int64], length: int) -> None:
     _, sizes = np.unique(superchain, return_counts=True)
     if len(sizes) < 2 or (length == 1 and sizes.max() == 1):
         raise ValueError(
             f"nested R-hat needs two superchains, and two chains in one or two draws of each chain; found {len(sizes)} "
             f"superchains of {sizes.min()} to {sizes.max()} chains with {length} draws"
         )
+
+
+def _nested(moments: ChainMoments, superchain: NDArray[np.int64], length: int) -> Array:
+    """The paper's definition (section 2.2), which is for superchains of one size, with sizes that may differ.
+
+    Of chains with `length` draws each.
+    """
     order = np.argsort(superchain, kind="stable")
-    values = np.ascontiguousarray(draws[order].transpose(2, 0, 1), dtype=np.float64).reshape(coefficients, -1)
-    varies = np.asarray(np.isfinite(values).all(axis=1))
-    varies[varies] = (values[varies] != values[varies, :1]).any(axis=1)
-    result = np.full(coefficients, np.nan)
-    moving = values[varies]
-    kinds = (moving, rank_normal(moving), rank_normal(folded(moving)))
-    result[varies] = np.max([_nested(kind.reshape(len(kind), -1, length), sizes) for kind in kinds], axis=0)
-    return result
-
-
-def _nested(values: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Of values [coefficients, chains, draws], chains of a superchain one after another: the paper's definition
-    (section 2.2), which is for superchains of one size, with sizes that may differ."""
-    length = values.shape[2]
+    _, sizes = np.unique(superchain, return_counts=True)
     starts = np.cumsum(sizes) - sizes
-    of_chains = values.mean(axis=2)
+    of_chains = moments.mean[:, order]
     of_superchains = np.add.reduceat(of_chains, starts, axis=1) / sizes
     between = of_superchains.var(axis=1, ddof=1)  # B-hat of nu
-    within = np.zeros(len(values))  # W-hat of nu: the mean over superchains of B-tilde and W-tilde
+    within = np.zeros(len(of_chains))  # W-hat of nu: the mean over superchains of B-tilde and W-tilde
     several = sizes > 1
     if several.any():  # one chain alone has no variance between chains
         squares = (of_chains - np.repeat(of_superchains, sizes, axis=1)) ** 2
         within += (np.add.reduceat(squares, starts, axis=1)[:, several] / (sizes[several] - 1)).mean(axis=1)
     if length > 1:
-        variances = values.var(axis=2, ddof=1)
+        variances = moments.variance[:, order] * (length / (length - 1))
         within += (np.add.reduceat(variances, starts, axis=1) / sizes).mean(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):  # superchains within which nothing varies: infinite
-        ratio: NDArray[np.float64] = np.sqrt(1 + between / within)
+        ratio: Array = np.sqrt(1 + between / within)
     return ratio

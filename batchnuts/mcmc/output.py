@@ -24,6 +24,7 @@ import batchnuts
 from batchnuts.mcmc.chain_means import ChainMeans, chain_means
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.diagnostics import rounding_of
+from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.history import History
 from batchnuts.mcmc.layout import Entries, Layout
@@ -55,7 +56,7 @@ def to_datasets(
     chains, complete = draws.chains, draws.complete
     stats = {name: draws.rectangle(array) for name, array in draws.stats.items()}
     found = layout.of_draws(draws.rectangle(draws.position), stats, chains, np.arange(complete))
-    attributes = attributes_of(draws, model, config, rounding_sample(found["sample_stats"]["lp"][1]))
+    attributes = attributes_of(draws, model, config, found["sample_stats"]["lp"][1])
     groups = {
         name: sample_group(name, found[name], draws, layout, attributes) for name in ("posterior", "sample_stats")
     }
@@ -192,9 +193,9 @@ def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:
 
 
 def attributes_of(
-    draws: Draws, model: Model, config: Mapping[str, Any] | None, log_density: NDArray[Any]
+    draws: Draws, model: Model, config: Mapping[str, Any] | None, log_density: NDArray[Any] | DrawBlock
 ) -> Attributes:
-    """Of every group. log_density: `rounding_sample` of those of the draws that every chain has."""
+    """Of every group. log_density: that of the saved draws which every chain has."""
     attributes = {
         **settings_attributes(model, draws.settings, draws.execution, config),
         "warmup": draws.warmup.transitions,
@@ -237,14 +238,3 @@ def settings_attributes(
         "chains_requested": settings.chains,
         "backend": execution.backend,
     }
-
-
-def rounding_sample(log_density: Any) -> NDArray[Any]:
-    """Some of the log-densities [chains, draws], an array or what reads like one: enough for their median size."""
-    chains, draws = log_density.shape
-    every = max(1, -(-chains * draws // ROUNDING_SAMPLE))
-    return np.asarray(log_density[:, ::every])
-
-
-ROUNDING_SAMPLE = 1 << 22
-"""Of a power of two, about which they are rounded, this is more than enough."""

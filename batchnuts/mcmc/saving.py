@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from batchnuts.autobatch import BatchnutsError
 
@@ -85,18 +85,28 @@ def check_path(
 
 def is_interrupted(path: Path) -> bool:
     """Whether a file, or a Zarr store, is that of a run of ours which was interrupted."""
+    return bool(_attributes_of_run(path).get("interrupted", 0))
+
+
+def is_complete(path: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a file, or a Zarr store, is that of a run with this config which came to its end."""
+    attributes = _attributes_of_run(path)
+    return not attributes.get("interrupted", 1) and attributes.get("config") == json.dumps(config)
+
+
+def _attributes_of_run(path: Path) -> Mapping[str, Any]:
+    """Those of all groups of a run of ours; empty where there is no file, or something else."""
     import h5netcdf
 
     try:
         if (path / "zarr.json").exists():
             attributes = json.loads((path / "zarr.json").read_text())["attributes"]
-            return attributes.get("inference_library") == "batchnuts" and bool(attributes.get("interrupted", 0))
-        with h5netcdf.File(path, "r") as file:
-            attributes = file.attrs
-            ours = attributes.get("inference_library") == "batchnuts"
-            return ours and bool(attributes.get("interrupted", 0))
-    except (OSError, ValueError, KeyError):  # there is none, or it is something else
-        return False
+        else:
+            with h5netcdf.File(path, "r") as file:
+                attributes = dict(file.attrs)
+    except (OSError, ValueError, KeyError):
+        return {}
+    return attributes if attributes.get("inference_library") == "batchnuts" else {}
 
 
 def _names_a_folder(path: str | os.PathLike[str]) -> bool:
@@ -104,15 +114,18 @@ def _names_a_folder(path: str | os.PathLike[str]) -> bool:
     return os.path.basename(os.fspath(path)) in ("", os.curdir, os.pardir)
 
 
-def check_space(target: Path, size: int) -> None:
-    """Refuse, before anything is sampled, a file of `size` bytes that the disk or a limit has no room for."""
+def check_space(target: Path, size: int, *, folder: bool = False) -> None:
+    """Refuse, before anything is sampled, a file of `size` bytes that the disk or a limit has no room for.
+
+    folder: whether it will be a folder of small files.
+    """
     reasons = []
     status = os.statvfs(target.parent)
     free = status.f_frsize * (status.f_bfree if os.geteuid() == 0 else status.f_bavail)
     if status.f_blocks and free < size:  # some network file systems do not report it
         reasons.append(f"{short_bytes(free)} are free there")
     limit = _file_size_limit()
-    if limit is not None and limit < size:
+    if limit is not None and limit < size and not folder:
         reasons.append(f"files may be at most {short_bytes(limit)} long here (ulimit -f)")
     if reasons:
         raise OutputError(
@@ -198,6 +211,11 @@ def _save(datasets: Mapping[str, xarray.Dataset], target: Path, force: bool) -> 
         temporary.unlink(missing_ok=True)
 
 
+def _root(datasets: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
+    """The attributes of the file: those of the draws, or of what is there in place of them."""
+    return dict(next(datasets[name] for name in ("posterior", "summary", "adaptation") if name in datasets).attrs)
+
+
 def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
     import h5netcdf
     import xarray
@@ -206,7 +224,7 @@ def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
     disk = _Disk(raw)
     try:
         with h5netcdf.File(disk, "w") as file:
-            groups: dict[str | None, xarray.Dataset] = {None: xarray.Dataset(attrs=datasets["posterior"].attrs)}
+            groups: dict[str | None, xarray.Dataset] = {None: xarray.Dataset(attrs=_root(datasets))}
             groups.update(datasets)
             for group, dataset in groups.items():
                 dataset.dump_to_store(H5NetCDFStore(file, group=group, mode="a"))

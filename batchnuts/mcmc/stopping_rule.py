@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.convergence import MINIMUM_DRAWS, convergence
+from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
+from batchnuts.mcmc.convergence import convergence
 from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
 from batchnuts.mcmc.superchains import superchain_of

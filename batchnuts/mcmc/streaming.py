@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_means import ChainMeans, chain_means
 from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.checkpoint.file import read_arrays
 from batchnuts.mcmc.content import Content
+from batchnuts.mcmc.draw_blocks import VariableBlock
 from batchnuts.mcmc.draws import Draws, statistics
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import DATA_GROUPS, Model
@@ -26,13 +28,13 @@ from batchnuts.mcmc.output import (
     divergences,
     group_of,
     other_groups,
-    rounding_sample,
     settings_attributes,
     statistics_attributes,
 )
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.storage.logged import PART
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage, rows_of_block
 from batchnuts.mcmc.stored_run import INSTALL, has_zarr, open_zarr
@@ -115,7 +117,7 @@ class ZarrRun:
             attributes={**attributes, "interrupted": 1, "being_written": 1},
         )
         remember = self.sampler.until is not None  # check points look at all draws
-        self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember)
+        self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember=remember, room=room)
         return self.storage
 
     def _coordinates(self, entries: Entries, chains: NDArray[np.int64], draws: NDArray[np.int64]) -> xarray.Dataset:
@@ -211,6 +213,7 @@ class ZarrRun:
             these = np.arange(block.first, block.first + block.rows)[part]
             entries = layout.of_unfinished(records["position"][chains, part], stats, draws.done[chains], these)
             if "unfinished" not in sink.files.arrays:
+                sink.files.clear("unfinished")
                 sink.begin({"unfinished": entries}, chains, numbers)
             place = slice(length(int(these[0])) - length(complete), length(int(these[-1]) + 1) - length(complete))
             sink.files.write("unfinished", entries, slice(0, len(chains)), place)
@@ -218,10 +221,11 @@ class ZarrRun:
     def _finish_groups(
         self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout, further: dict[str, int]
     ) -> None:
-        files, saved = sink.files, self.content.length(draws.complete)
-        log_density = files.arrays["sample_stats"]["lp"]
-        sample = rounding_sample(_First(log_density, saved))
-        attributes = attributes_of(draws, self.model, self.config, sample)
+        files = sink.files
+        sink.there = 0  # the length is that of the run now
+        sink.commit(draws.complete, **further)
+        log_density = VariableBlock(open_zarr(self.path)["sample_stats"]["lp"].variable)
+        attributes = attributes_of(draws, self.model, self.config, log_density)
         groups = other_groups(draws, self.model, layout, attributes)
         groups["adaptation"] = adaptation(draws, self.model, self._means(draws, storage), attributes)
         if draws.start is not None:
@@ -236,7 +240,6 @@ class ZarrRun:
         own = {"sample_stats": statistics_attributes(draws)}
         for name in ("", *files.arrays, *(name for name in groups if name in DATA_GROUPS)):
             files.set_attributes(name, {**attributes, **own.get(name, {})})
-        sink.there = 0  # the length is that of the run now
         sink.commit(draws.complete, **further)
 
     def _means(self, draws: Draws, storage: StreamedStorage) -> ChainMeans:
@@ -247,19 +250,6 @@ class ZarrRun:
         return chain_means(records.position, records.step_size, draws.done)
 
 
-class _First:
-    """The first draws of an array [chains, more draws]."""
-
-    def __init__(self, array: Any, draws: int) -> None:
-        self.array = array
-        self.shape = (array.shape[0], draws)
-
-    def __getitem__(self, key: tuple[slice, slice]) -> NDArray[Any]:
-        chains, draws = key
-        values: NDArray[Any] = self.array[chains, slice(*draws.indices(self.shape[1]))]
-        return values
-
-
 def _no_rows(like: Record, chains: int) -> Record:
     none: Record = map_leaves(lambda a: np.zeros((chains, 0, *a.shape[2:]), a.dtype), like)
     return none
@@ -268,8 +258,7 @@ def _no_rows(like: Record, chains: int) -> Record:
 def saved_rows(folder: Path) -> int:
     """Draws of a block in what an earlier process has left; 0 where there is nothing."""
     for path in folder.glob("saved-*/state.npz"):
-        with np.load(path, allow_pickle=False) as state:
-            return int(state["rows"])
+        return int(read_arrays(path, PART)["rows"])
     return 0
 
 

@@ -21,13 +21,16 @@ chains of one superchain is B-tilde of Margossian et al. 2024 (section 2.2), whi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.rank_normal import rank_normal
+from batchnuts.mcmc.chain_moments import Array, ChainMoments
+from batchnuts.mcmc.rank_normal import BLOCK
+from batchnuts.mcmc.reductions import STUCK, Reduced, in_order, reduce_draws
 from batchnuts.mcmc.warmup.outliers import far_and_stay
 
 LEAST_DRAWS = 10
@@ -62,7 +65,7 @@ class Stuck:
     """[chains]: the coefficient in which each chain is furthest from the others."""
 
 
-def find_stuck(draws: NDArray[Any], at_once: int = 2_000_000) -> Stuck:
+def find_stuck(draws: NDArray[Any], at_once: int = BLOCK) -> Stuck:
     """Chains apart, and the persistence of each coefficient, of draws [chains, draws, coefficients].
 
     Measured on normal autoregressive chains (decision 45): none of 5,160 sets of draws, of 64 to 1,024 chains, had a
@@ -71,30 +74,93 @@ def find_stuck(draws: NDArray[Any], at_once: int = 2_000_000) -> Stuck:
     Coefficients that are not finite count as if they did not vary.
     """
     chains, length, count = draws.shape
+    width = max(1, at_once // max(chains * length, 1))
+    starts = range(0, count, width) if can_be_told(draws.shape) else ()
+    parts = (in_order(draws[:, :, start : start + width]) for start in starts)
+    return stuck_of((sights_of(reduce_draws(part, {STUCK})) for part in parts), chains, count)
+
+
+@dataclass(frozen=True, eq=False)
+class Sights:
+    """What is seen of some coefficients; those that do not vary have zeros, and no chain of them has moved."""
+
+    persistence: Array
+    """[coefficients]."""
+    distance: Array
+    """[coefficients, chains]: of each chain from the others, in standard deviations."""
+    away: NDArray[np.bool_]
+    """[coefficients, chains]: far from the others, and it stays there."""
+    still: NDArray[np.bool_]
+    """[coefficients, chains]: it has not moved, or the coefficient does not vary."""
+
+    def of(self, coefficients: slice) -> Sights:
+        """Some of them."""
+        return Sights(
+            self.persistence[coefficients],
+            self.distance[coefficients],
+            self.away[coefficients],
+            self.still[coefficients],
+        )
+
+
+def can_be_told(shape: tuple[int, ...]) -> bool:
+    """Whether there are enough of the draws [chains, draws, ...]."""
+    return shape[0] >= 2 and shape[1] >= LEAST_DRAWS
+
+
+def sights_of(reduced: Reduced) -> Sights:
+    """Of draws that were reduced with STUCK among what was wanted, of which there are enough."""
+    varies, of_draws = reduced.varies, reduced.values
+    if of_draws is None:
+        nothing = np.zeros((len(varies), 0))
+        return Sights(np.zeros(len(varies)), nothing, nothing.astype(bool), nothing.astype(bool))
+    assert reduced.whole is not None
+    scores = reduced.whole.scores
+    shape = (len(varies), scores.mean.shape[1])
+    distance, away, still = np.zeros(shape), np.zeros(shape, bool), np.ones(shape, bool)
+    first, second = _halves(scores, reduced.draws)
+    distance[varies] = _distance(scores.mean, first, second)
+    away[varies] = far_and_stay(of_draws.mean.T, of_draws.variance.T).T
+    still[varies] = of_draws.variance <= STILL * np.median(of_draws.variance, axis=1, keepdims=True)
+    return Sights(reduced.of_all(_lasting(first, second) / scores.overall_variance, 0.0), distance, away, still)
+
+
+def sights_of_moments(moments: ChainMoments, draws: int, halves: int) -> Sights:
+    """Of draws that were not kept, of which moments are all that is known; there are `draws` of each chain, and
+    `halves` in each half.
+
+    Without scores, how far a chain is counts only where it stays there or does not move; persistence is of the draws
+    themselves, so that heavy tails hide some of it.
+    """
+    variance = moments.overall_variance
+    chains = moments.mean.shape[1]
+    still = moments.variance <= STILL * np.median(moments.variance, axis=1, keepdims=True)
+    away = far_and_stay(moments.mean.T, moments.variance.T).T
+    persistence = np.zeros(len(variance))
+    if halves and chains > 1:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            persistence = _lasting(moments.half_mean[:, :chains], moments.half_mean[:, chains:]) / variance
+    enough = can_be_told((chains, draws))
+    return Sights(np.nan_to_num(persistence) * enough, np.zeros_like(moments.mean), away & enough, still & enough)
+
+
+def stuck_of(parts: Iterable[Sights], chains: int, count: int) -> Stuck:
+    """What is seen of `count` coefficients together, which are given in parts."""
     apart = np.zeros(chains, bool)
     persistence = np.zeros(count)
     furthest = np.zeros(chains, np.intp)
-    if length < LEAST_DRAWS or chains < 2:
-        return Stuck(apart, persistence, furthest)
-    largest, still, away = np.zeros(chains), np.ones(chains, bool), np.zeros(chains, bool)
-    width = max(1, at_once // (chains * length))
-    for start in range(0, count, width):
-        values = np.ascontiguousarray(draws[:, :, start : start + width].transpose(2, 0, 1), np.float64)
-        finite = np.isfinite(values).all(axis=(1, 2))
-        which = start + np.flatnonzero(finite & (values != values[:, :1, :1]).any(axis=(1, 2)))
-        values = values[which - start]
-        if not len(which):
-            continue
-        scores = rank_normal(values.reshape(len(values), -1)).reshape(values.shape)
-        persistence[which] = _lasting(scores)
-        distance = _distance(scores)
-        further = distance.max(axis=0) > largest
-        furthest[further] = which[distance.argmax(axis=0)[further]]
-        largest = np.maximum(largest, distance.max(axis=0))
-        variance = values.var(axis=2)
-        away |= far_and_stay(values.mean(axis=2).T, variance.T).any(axis=1)
-        still &= (variance <= STILL * np.median(variance, axis=1, keepdims=True)).all(axis=0)
-    if chains >= FEWEST_CHAINS:
+    largest, still, away, start = np.zeros(chains), np.ones(chains, bool), np.zeros(chains, bool), 0
+    for part in parts:
+        size = len(part.persistence)
+        persistence[start : start + size] = part.persistence
+        if part.distance.size:
+            distance = part.distance.max(axis=0)
+            furthest = np.where(distance > largest, start + part.distance.argmax(axis=0), furthest)
+            largest = np.maximum(largest, distance)
+            away |= part.away.any(axis=0)
+            still &= part.still.all(axis=0)
+        start += size
+    if chains >= FEWEST_CHAINS and start:
         from scipy.special import ndtri
 
         limit = -ndtri(BY_CHANCE / (2 * chains * count))
@@ -103,21 +169,26 @@ def find_stuck(draws: NDArray[Any], at_once: int = 2_000_000) -> Stuck:
     return Stuck(apart, persistence, furthest)
 
 
-def _distance(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _halves(scores: ChainMoments, draws: int) -> tuple[Array, Array]:
+    """Means [coefficients, chains] of first halves, and of second halves with a middle draw."""
+    chains, half = scores.mean.shape[1], draws // 2
+    first = scores.half_mean[:, :chains]
+    return first, (draws * scores.mean - half * first) / (draws - half)
+
+
+def _distance(whole: Array, first: Array, second: Array) -> Array:
     """Of each chain's mean from the median of all, in standard deviations of such means: [coefficients, chains].
 
-    scores [coefficients, chains, draws]. The nearer one of two counts: of the whole chain, and sqrt(2) times that of
-    its nearer half, so that a chain that was away for a part of the time is not apart.
+    Means of scores [coefficients, chains], also of both halves. The nearer one of two counts: of the whole chain, and
+    sqrt(2) times that of its nearer half, so that a chain that was away for a part of the time is not apart.
     """
-    half = scores.shape[2] // 2
-    whole = _standardized(scores.mean(axis=2))
-    first, second = _standardized(scores[:, :, :half].mean(axis=2)), _standardized(scores[:, :, half:].mean(axis=2))
+    whole, first, second = _standardized(whole), _standardized(first), _standardized(second)
     same_side = (np.sign(first) == np.sign(whole)) & (np.sign(second) == np.sign(whole))
     nearer = np.sqrt(2.0) * np.minimum(np.abs(first), np.abs(second))
     return np.where(same_side, np.minimum(np.abs(whole), nearer), 0.0)
 
 
-def _standardized(means: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardized(means: Array) -> Array:
     """Means [coefficients, chains] less their median, over a standard deviation that few of them cannot move."""
     low, middle, high = np.quantile(means, (0.25, 0.5, 0.75), axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):  # most chains at one place: whatever is elsewhere is far
@@ -125,11 +196,9 @@ def _standardized(means: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(means == middle, 0.0, distance)
 
 
-def _lasting(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Covariance over chains of the means of both halves, over the variance of all scores: [coefficients]."""
-    half = scores.shape[2] // 2
-    first, second = scores[:, :, :half].mean(axis=2), scores[:, :, half:].mean(axis=2)
-    first -= first.mean(axis=1, keepdims=True)
-    second -= second.mean(axis=1, keepdims=True)
-    covariance = (first * second).sum(axis=1) / (scores.shape[1] - 1)
-    return covariance / scores.var(axis=(1, 2))  # type: ignore[no-any-return]
+def _lasting(first: Array, second: Array) -> Array:
+    """Covariance over chains of the means of both halves [coefficients, chains]: [coefficients]."""
+    first = first - first.mean(axis=1, keepdims=True)
+    second = second - second.mean(axis=1, keepdims=True)
+    covariance: Array = (first * second).sum(axis=1) / (first.shape[1] - 1)
+    return covariance

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.convergence import MINIMUM_DRAWS
+from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
 from batchnuts.mcmc.diagnostics import (
     ROUNDING_LIMIT,
     Diagnostics,
@@ -17,6 +17,8 @@ from batchnuts.mcmc.diagnostics import (
     diagnose,
     some_numbers,
 )
+from batchnuts.mcmc.draw_blocks import VariableBlock, chain_parts
+from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
 
@@ -63,9 +65,12 @@ def check(result: Any) -> Check:
     """Judge the draws of `sample_chains`, or those of a file of it that ArviZ has opened.
 
     result: InferenceData, a DataTree, or another mapping of group names to datasets, with `posterior` and, for
-    divergences and tree depths, `sample_stats`. Raises DiagnosticsError for anything else and for no draws.
+    divergences and tree depths, `sample_stats`; of a run whose draws were not kept, with `summary`. Raises
+    DiagnosticsError for anything else and for no draws.
     """
-    posterior = _group(result, "posterior")
+    posterior, summary = _group(result, "posterior"), _group(result, "summary")
+    if posterior is None and summary is not None and "ess_mean" in summary:
+        return judge(diagnosed(summary), bool(summary.attrs.get("interrupted", 0)))
     if posterior is None or not {"chain", "draw"} <= set(posterior.dims):
         raise DiagnosticsError(
             f"check takes the result of sample_chains, or what arviz.from_netcdf gives; found {type(result).__name__} "
@@ -83,44 +88,58 @@ def diagnose_groups(posterior: xarray.Dataset, stats: xarray.Dataset | None) -> 
     The attribute `superchains` of the group says how many superchains its chains form, by their numbers.
     Of generated quantities those are left out that are constant, and those that are not finite everywhere.
     """
-    flags = {}
+    flags: dict[str, Any] = {}
     for name in ("diverging", "reached_max_treedepth"):
         if stats is not None and name in stats:
-            flags[name] = stats[name].transpose("chain", "draw").values
+            flags[name] = VariableBlock(stats[name].transpose("chain", "draw").variable)
     numbers = posterior["chain"].values if "chain" in posterior.coords else np.arange(posterior.sizes["chain"])
     flags["numbers"] = numbers
     if (count := int(posterior.attrs.get("superchains", 0))) > 1:
         flags["superchain"] = superchain_of(int(numbers.max()) + 1, count)[numbers]
     if stats is not None and "lp" in stats:
-        flags["log_density"] = stats["lp"].transpose("chain", "draw").values
+        flags["log_density"] = VariableBlock(stats["lp"].transpose("chain", "draw").variable)
     blocks, names = coefficients(posterior)
     return diagnose(blocks, names, **flags)
 
 
-def coefficients(posterior: xarray.Dataset) -> tuple[list[NDArray[Any]], list[str]]:
+def coefficients(posterior: xarray.Dataset) -> tuple[list[VariableBlock], list[str]]:
     """Blocks [chain, draw, coefficients] of a group of draws, one of each variable, and the names of all coefficients.
 
-    Without those that `diagnose_groups` leaves out.
+    Without those that `diagnose_groups` leaves out. Of a group that was opened lazily no draws stay in memory; those of
+    generated quantities are read once.
     """
     blocks, names = [], []
     for variable, array in posterior.data_vars.items():
         rest = [d for d in array.dims if d not in ("chain", "draw")]
-        values = array.transpose("chain", "draw", *rest).values
-        block = values.reshape(*values.shape[:2], -1)
+        ordered = array.transpose("chain", "draw", *rest)
+        block = VariableBlock(ordered.variable)
         found = labelled_elements(str(variable), [posterior[d].values for d in rest])
-        varies = elements_that_vary(array.attrs.get("support", ""), values.shape[2:]).reshape(-1)
+        varies = elements_that_vary(array.attrs.get("support", ""), ordered.shape[2:]).reshape(-1)
         if array.attrs.get("generated"):
-            varies = np.isfinite(block).all(axis=(0, 1)) & (block != block[:1, :1]).any(axis=(0, 1))
+            varies = _vary(block)
         if not varies.all():
-            block, found = block[:, :, varies], list(itertools.compress(found, varies))
+            block, found = (
+                VariableBlock(ordered.variable, np.flatnonzero(varies)),
+                list(itertools.compress(found, varies)),
+            )
         blocks.append(block)
         names += found
     return blocks, names
 
 
+def _vary(block: VariableBlock) -> NDArray[np.bool_]:
+    """[coefficients]: which are finite in all draws, and not the same in all."""
+    first = block[:1, :1, :]
+    finite, varies = np.ones(block.shape[2], bool), np.zeros(block.shape[2], bool)
+    for _, values in chain_parts(block):
+        finite &= np.isfinite(values).all(axis=(0, 1))
+        varies |= (values != first).any(axis=(0, 1))
+    return finite & varies
+
+
 def judge(found: Diagnostics, interrupted: bool) -> Check:
     """The verdict that follows from what was diagnosed."""
-    ess = found.columns["ess_bulk"]
+    ess = found.ess
     rhat = found.deciding_rhat
     lowest = float(np.nanmin(ess)) if np.isfinite(ess).any() else float("nan")
     if found.draws < MINIMUM_DRAWS and found.nested is not None and found.converged:
@@ -144,7 +163,8 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
             "different places: reparametrize the model."
         )
     if lowest < ESS_LIMIT:
-        advice.append(f"There are few effective draws: raise draws until the minimum bulk ESS is {ESS_LIMIT}.")
+        wanted = f"the minimum {found.size_in_words} is {ESS_LIMIT}"
+        advice.append(f"There are few effective draws: raise draws until {wanted}.")
     if found.divergences:
         advice.append("Some trajectories diverged: raise target_acceptance (0.9, 0.99), or reparametrize the model.")
     rounded = found.rounding > ROUNDING_LIMIT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.draw_blocks import rows_of
 from batchnuts.report import figures, summaries
 from batchnuts.report.figures import Picture
 from batchnuts.report.run_file import BFMI_LIMIT, FinishedRun, bfmi
@@ -84,7 +85,7 @@ def of_pairs(run: FinishedRun) -> tuple[str, list[Picture]]:
     if len(flat) and not diverging.all():
         sample = summaries.thinned(chains * draws, summaries.SAMPLE)
         sample = np.union1d(sample, flat[summaries.thinned(len(flat), summaries.SAMPLE)])
-        columns = np.concatenate([block.reshape(chains * draws, -1)[sample] for block in run.blocks], axis=1)
+        columns = np.concatenate([rows_of(block, sample) for block in run.blocks], axis=1)
         order = [int(i) for i in summaries.most_different(columns, diverging.ravel()[sample])]
         known = [i for i in order if ends is None or run.names[i] in ends]  # generated quantities have no ends
         chosen = (known if len(known) > 1 else order)[:3]

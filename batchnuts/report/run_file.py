@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.diagnostics import Diagnostics, DiagnosticsError
+from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
+from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
 
 if TYPE_CHECKING:
     import xarray
 
-GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished", "progress")
+GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished", "summary", "progress")
 """Those that a report looks at: others may be much larger than the draws (log_likelihood)."""
 
 STATISTICS = ("acceptance_rate", "diverging", "energy", "n_steps", "step_size", "tree_depth")
@@ -43,7 +45,7 @@ class FinishedRun:
     groups: Mapping[str, xarray.Dataset]
     check: Check | None
     """None where there is no draw that every chain has."""
-    blocks: list[NDArray[Any]]
+    blocks: Sequence[DrawBlock]
     """Draws [chain, draw, coefficients] of each variable; `names` has their coefficients in this order."""
     names: list[str]
 
@@ -113,11 +115,11 @@ def run_of(path: Path, groups: Mapping[str, xarray.Dataset], found: Diagnostics 
 
 
 def _groups(file: Path) -> dict[str, xarray.Dataset]:
-    """Those that a report looks at, in memory."""
+    """Those that a report looks at: of a file in memory, of a store to be read when they are used."""
     import xarray
 
     if is_zarr(file):
-        return {name: group.load() for name, group in open_zarr(file).items() if name in GROUPS}
+        return {name: group for name, group in open_zarr(file).items() if name in GROUPS}
     groups = {}
     with _opened(file) as there:
         names = [name for name in GROUPS if name in there]
@@ -140,6 +142,11 @@ def _require_ours(file: Path, groups: Mapping[str, xarray.Dataset], expected: st
             "other programs, once ArviZ has opened them."
         )
 
+    if "summary" in groups and "posterior" not in groups:
+        raise NotARun(
+            f"{file} has a summary and no draws (output.draws: false), and a report shows draws; batchnuts.check "
+            "judges the summary."
+        )
     missing = [name for name in ("posterior", "sample_stats") if name not in groups]
     if missing:
         refuse(f"it has no group {missing[0]!r}")
@@ -201,10 +208,32 @@ def shortened(text: str, most: int = 200) -> str:
 
 def verdict_of(run: FinishedRun) -> dict[str, Any]:
     """The verdict for programs; docs/report.md lists the keys. Numbers that cannot be computed are None."""
-    check = run.check
+    sizes = run.groups["posterior"].sizes
+    return {"file": str(run.path)} | _verdict(
+        run.check, run.attributes, int(sizes["chain"]), int(sizes["draw"]), next_steps(run)
+    )
+
+
+def verdict_at_end(
+    path: Path, groups: Mapping[str, xarray.Dataset], chains: int, draws: int
+) -> tuple[dict[str, Any], Diagnostics | None]:
+    """The same of a run that has just ended, with so many draws of each chain, and what was diagnosed. Of draws that
+    were not kept it has `min_ess_mean`, for means, and is empty where there are none."""
+    if "posterior" in groups:
+        run = run_of(path, groups)
+        return verdict_of(run), None if run.check is None else run.check.diagnostics
+    if "summary" not in groups:
+        return {}, None
+    summary = groups["summary"]
+    check = judge(diagnosed(summary), bool(summary.attrs.get("interrupted", 0)))
+    return _verdict(check, summary.attrs, chains, draws, list(check.advice)), check.diagnostics
+
+
+def _verdict(
+    check: Check | None, attributes: Mapping[str, Any], chains: int, draws: int, advice: list[str]
+) -> dict[str, Any]:
     content: dict[str, Any] = {
-        "file": str(run.path),
-        "model": str(run.attributes.get("model", "")),
+        "model": str(attributes.get("model", "")),
         "ok": check is not None and check.ok,
         "converged": None if check is None else check.diagnostics.converged,
         "worst_rhat": None,
@@ -212,19 +241,20 @@ def verdict_of(run: FinishedRun) -> dict[str, Any]:
         "nested": None,
         "min_ess_bulk": None,
         "divergences": None,
-        "chains": int(run.groups["posterior"].sizes["chain"]),
-        "draws": int(run.groups["posterior"].sizes["draw"]),
-        "interrupted": bool(run.attributes.get("interrupted", 0)),
+        "chains": chains,
+        "draws": draws,
+        "interrupted": bool(attributes.get("interrupted", 0)),
         "stuck_chains": [],
-        "advice": next_steps(run),
+        "advice": advice,
     }
     if check is not None:
         found = check.diagnostics
+        size = "ess_bulk" if "ess_bulk" in found.columns else "ess_mean"
         content |= {
             "worst_rhat": _named(found, found.deciding_rhat, check.worst_rhat, np.nanargmax),
             "rhat_limit": found.limit,
             "nested": found.nested is not None,
-            "min_ess_bulk": _named(found, found.columns["ess_bulk"], check.min_ess, np.nanargmin),
+            f"min_{size}": _named(found, found.columns[size], check.min_ess, np.nanargmin),
             "divergences": check.divergences,
             "stuck_chains": list(found.apart),
         }

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.draw_blocks import DrawBlock, chain_parts
+
 Floats = NDArray[np.float64]
 
 WORST = 4
@@ -139,12 +141,13 @@ def most_different(columns: NDArray[Any], marked: NDArray[np.bool_]) -> NDArray[
     return np.argsort(-np.abs(of_marked - of_others).max(axis=0), kind="stable")
 
 
-def furthest(blocks: Sequence[NDArray[Any]], rows: NDArray[np.bool_]) -> NDArray[np.intp]:
+def furthest(blocks: Sequence[DrawBlock], rows: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Coefficients by how far the means of some chains are from those of the others, furthest first.
 
     blocks [chain, draw, coefficients] each, rows [chain]. In robust standard deviations of the chains' means.
     """
-    means = np.concatenate([block.mean(axis=1, dtype=np.float64) for block in blocks], axis=1)
+    of_chains = [[part.mean(axis=1, dtype=np.float64) for _, part in chain_parts(block)] for block in blocks]
+    means = np.concatenate([np.concatenate(parts) for parts in of_chains], axis=1)
     low, middle, high = np.quantile(means, (0.25, 0.5, 0.75), axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         distance = np.nan_to_num(np.abs(means[rows] - middle).max(axis=0) / (high - low))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from batchnuts.config import RunConfig
-from batchnuts.mcmc.diagnostics import COLUMNS, Diagnostics, DiagnosticsError, some_numbers
+from batchnuts.mcmc.diagnostics import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError, some_numbers
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.verdict import diagnose_groups
 from batchnuts.progress.terminal import SafeConsole
 from batchnuts.progress.views import View, phase
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     import xarray
     from rich.table import Table
 
-_NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat")
-"""Of COLUMNS, those that fit 80 characters."""
+_NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "ess_mean", "r_hat")
+"""Of all columns, those that fit 80 characters."""
 _PLAIN_WIDTH = 120  # of tables that do not go to a terminal
 _NO_VIEW: View = nullcontext()
 
@@ -48,7 +49,10 @@ def print_report(
     if draws.complete:
         started = time.monotonic()
         with phase(view, "diagnostics"):
-            found = diagnose_groups(groups["posterior"], groups["sample_stats"])
+            if "summary" in groups:
+                found = diagnosed(groups["summary"])
+            else:
+                found = diagnose_groups(groups["posterior"], groups["sample_stats"])
         timings["diagnostics"] = time.monotonic() - started
         console.print(summary_table(found, config.output.summary_rows, narrow=console.width < 105))
         console.print(found.verdict(), highlight=False, markup=False, soft_wrap=True)
@@ -65,7 +69,8 @@ def print_report(
     console.print(f"Metric: {draws.metric}", highlight=False)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
-    console.print(f"Draws: {target}", highlight=False, markup=False, soft_wrap=True)
+    what = "Draws" if config.output.draws else "Summary (draws were not kept)"
+    console.print(f"{what}: {target}", highlight=False, markup=False, soft_wrap=True)
     return found
 
 
@@ -101,7 +106,7 @@ def summary_table(found: Diagnostics, rows: int = 12, *, narrow: bool = False) -
     order: Sequence[int] = list(range(count)) if not left_out else [int(i) for i in found.worst_first()[:rows]]
     order_of = "R-hat" if found.nested is None else "nested R-hat"
     caption = f"worst {order_of} first; {left_out} more coefficients are not shown" if left_out else None
-    columns = _NARROW if narrow else COLUMNS
+    columns = [name for name in (RUNNING_COLUMNS if found.running else COLUMNS) if not narrow or name in _NARROW]
     title = f"{count} coefficients, {found.chains} chains x {found.draws} draws"
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
     table.add_column("", no_wrap=True)

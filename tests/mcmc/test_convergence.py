@@ -8,7 +8,8 @@ import pytest
 import xarray
 from scipy.signal import lfilter
 
-from batchnuts.mcmc.convergence import STATISTICS, convergence, effective_size
+from batchnuts.mcmc.chain_moments import effective_size
+from batchnuts.mcmc.convergence import STATISTICS, convergence
 
 
 def chains(shape: tuple[int, int], seed: int) -> np.ndarray:

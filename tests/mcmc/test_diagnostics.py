@@ -1,12 +1,15 @@
 import io
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from batchnuts.mcmc import chain_moments, diagnostics, draw_blocks, rank_normal
 from batchnuts.mcmc.diagnostics import DiagnosticsError, diagnose
+from batchnuts.mcmc.verdict import diagnose_groups
 from batchnuts.report import summary_table
 
 
@@ -50,14 +53,82 @@ def test_a_summary_does_not_import_arviz():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_slices_of_coefficients_do_not_change_the_values(monkeypatch):
-    from batchnuts.mcmc import diagnostics
+@pytest.mark.parametrize("draws", [50, 51])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_how_much_is_looked_at_together_does_not_change_the_values(dtype, draws, monkeypatch):
+    """Blocks of chains shorter than runs of equal values, and scores that are not in a table."""
+    position = np.random.default_rng(0).normal(size=(64, draws, 7)).astype(dtype)
+    position[:, :, 3], position[:, :, 4] = position[:, :, 3].round(0), 2.0
+    superchain = np.arange(64) % 16
+    whole = diagnose(position, names(7), superchain=superchain)
+    for module in (rank_normal, chain_moments, diagnostics, draw_blocks):
+        monkeypatch.setattr(module, "BLOCK", 100)
+    monkeypatch.setattr(rank_normal, "TABLE", 0)
+    monkeypatch.setattr(diagnostics, "READ", 1)
+    parts = diagnose([position[:, :, :2], position[:, :, 2:]], names(7), superchain=superchain)
+    for name, values in parts.columns.items():
+        np.testing.assert_allclose(values, whole.columns[name], rtol=1e-10)
+    np.testing.assert_allclose(parts.nested, whole.nested, rtol=1e-10)
+    np.testing.assert_allclose(parts.persistence, whole.persistence, rtol=1e-8, atol=1e-12)
 
-    position = np.random.default_rng(0).normal(size=(4, 50, 7))
-    whole = diagnose(position, names(7))
-    monkeypatch.setattr(diagnostics, "_SLICE_VALUES", 1)
-    for name, values in diagnose(position, names(7)).columns.items():
-        np.testing.assert_allclose(values, whole.columns[name], rtol=1e-12)
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_memory_is_what_is_forecast_and_does_not_grow_with_coefficients(dtype, monkeypatch):
+    for module in (rank_normal, chain_moments, diagnostics, draw_blocks):
+        monkeypatch.setattr(module, "BLOCK", 2**12)
+    monkeypatch.setattr(rank_normal, "TABLE", 0)
+    monkeypatch.setattr(diagnostics, "OF_BLOCKS", 500_000)
+    monkeypatch.setattr(diagnostics, "READ", 1)
+    position = np.random.default_rng(0).normal(size=(500, 200, 3)).astype(dtype)
+    diagnose(position[:8, :8], names(3))  # imports
+    tracemalloc.start()
+    try:
+        diagnose(position, names(3), superchain=np.arange(500) % 16)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    forecast = diagnostics.diagnostics_bytes(500, 200, 3, position.itemsize)
+    assert forecast == diagnostics.diagnostics_bytes(500, 200, 1000, position.itemsize)
+    assert peak < forecast < diagnostics.AT_ONCE * 8 * 500 * 200 * 5, "five copies in float64"
+
+
+def test_draws_on_a_disk_are_diagnosed_without_being_in_memory(tmp_path):
+    """The same as of arrays, from a file that is read some columns at a time; triangles and constants are left out."""
+    import xarray
+
+    rng = np.random.default_rng(0)
+    sample = ("chain", "draw")
+    matrix = rng.normal(size=(64, 80, 3, 3)).astype(np.float32) * np.tril(np.ones((3, 3), np.float32))
+    spoiled = rng.normal(size=(64, 80, 3))
+    spoiled[:, :, 1], spoiled[3, 5, 2] = 1.0, np.inf
+    group = xarray.Dataset(
+        {
+            "mu": (sample, rng.normal(size=(64, 80)).astype(np.float32)),
+            "matrix": ((*sample, "i", "j"), matrix, {"support": "covariance_cholesky"}),
+            "beta": (("draw", "k", "chain"), rng.normal(size=(80, 4, 64)).astype(np.float32)),
+            "spoiled": ((*sample, "m"), spoiled, {"generated": 1}),
+            "count": (sample, rng.integers(0, 5, (64, 80))),
+        },
+        coords={"chain": range(64), "draw": range(80), "i": range(3), "j": range(3), "k": range(4), "m": range(3)},
+        attrs={"superchains": 16},
+    )
+    flags, lp = rng.random((64, 80)) < 0.01, rng.normal(size=(64, 80))
+    stats = xarray.Dataset({"diverging": (sample, flags), "lp": (sample, lp)})
+    inside = diagnose_groups(group, stats)
+    lower = [f"matrix[{i}, {j}]" for i in range(3) for j in range(i + 1)]
+    assert [name for name in inside.names if "matrix" in name] == lower
+    assert "spoiled[0]" in inside.names
+    assert not {"spoiled[1]", "spoiled[2]"} & set(inside.names)
+    group.to_netcdf(tmp_path / "a.nc", group="posterior", engine="h5netcdf")
+    stats.to_netcdf(tmp_path / "a.nc", group="sample_stats", mode="a", engine="h5netcdf")
+    groups = ("posterior", "sample_stats")
+    opened = [xarray.open_dataset(tmp_path / "a.nc", group=name, engine="h5netcdf") for name in groups]
+    outside = diagnose_groups(*opened)
+    assert outside.names == inside.names
+    assert outside.verdict() == inside.verdict()
+    for name, values in inside.columns.items():
+        np.testing.assert_array_equal(outside.columns[name], values)
+    assert not any(array.variable._in_memory for array in opened[0].data_vars.values())
 
 
 def test_verdict_yes():

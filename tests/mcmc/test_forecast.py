@@ -14,11 +14,12 @@ from batchnuts import Model, sample_chains
 from batchnuts.autobatch import ops
 from batchnuts.mcmc import forecast as module
 from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.diagnostics import AT_ONCE
+from batchnuts.mcmc.diagnostics import diagnostics_bytes
 from batchnuts.mcmc.draws import draw_bytes
-from batchnuts.mcmc.forecast import COPIES_OF_SLICE, Forecast, Size, forecast, memory_problem
+from batchnuts.mcmc.forecast import Forecast, Size, forecast, memory_problem
 from batchnuts.mcmc.saving import OVERHEAD
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.warmup.moments import moments_bytes
 from batchnuts.settings.schema import SettingsError
 
 EXECUTION = ExecutionSettings.model_validate({"shards": 2})
@@ -41,15 +42,15 @@ def problem(size: Size, divergences: bool = False, **settings: Any) -> str:
 FIFTY = Size(50, "float32", values=50, largest=50)
 
 
-def test_parts_on_known_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "slice_width", lambda chains, draws, count: 3)
+def test_parts_on_known_sizes() -> None:
     found, samples = of(FIFTY), 256 * 1000
     assert found.records == samples * (4 * 50 + 6 * 4 + 14)
     assert found.values == 0
     assert found.metric == 0
-    assert found.moments == 256 * module._longest_window(sampler(), 256) * 16 * 50, "of a window, twice in float64"
+    window = module._longest_window(sampler(), 256)
+    assert found.moments == moments_bytes(256, window, 50) < 6e6, "of a window, bounded"
     assert found.writing == samples * 50 * 4
-    assert found.diagnostics == AT_ONCE * COPIES_OF_SLICE * 8 * 3 * samples
+    assert found.diagnostics == diagnostics_bytes(256, 1000, 50, 4)
     assert found.file - found.records == OVERHEAD
     assert found.peak == found.libraries + found.records + max(found.stages.values())
     assert of(Size(10, "float64", values=12, transformed=4)).values == samples * 4 * 8

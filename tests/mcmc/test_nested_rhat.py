@@ -10,8 +10,10 @@ import pytest
 from scipy import stats
 
 from batchnuts.mcmc import nested_rhat as module
+from batchnuts.mcmc import rank_normal
+from batchnuts.mcmc.chain_moments import chain_moments
 from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
-from batchnuts.mcmc.rank_normal import folded, rank_normal
+from batchnuts.mcmc.rank_normal import NormalScores, Ranking
 from batchnuts.mcmc.superchains import superchain_of
 
 
@@ -53,19 +55,43 @@ def test_it_is_what_the_paper_defines(count: int, each: int, length: int) -> Non
         assert found[at] == pytest.approx(max(by_the_paper(kind, superchain) for kind in kinds), rel=1e-12)
 
 
-def test_normal_scores_are_those_of_scipy() -> None:
-    rows = np.random.default_rng(0).normal(size=(4, 37))
-    rows[1], rows[2] = rows[1].round(1), 0.0
-    for row, found in zip(rows, rank_normal(rows), strict=True):
-        np.testing.assert_allclose(found, scores(row), rtol=1e-13, atol=1e-13)
-    np.testing.assert_array_equal(folded(rows)[0], np.abs(rows[0] - np.median(rows[0])))
+@pytest.mark.parametrize("block", [2, 3, 16, 2**17])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_normal_scores_are_those_of_scipy(dtype: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of values with ties, zeros of both signs, and of distances from the median; also of a part of the values."""
+    monkeypatch.setattr(rank_normal, "BLOCK", block)
+    for size in (1, 2, 3, 37, 70):
+        rows = np.random.default_rng(size).normal(size=(4, size)).astype(dtype)
+        rows[1], rows[2], rows[3] = rows[1].round(1), 0.0, -rows[3].round(0)
+        ranking = Ranking(rows)
+        for part in (rows, np.delete(rows, np.arange(3, size, 7), axis=1)):
+            if part is not rows:
+                if size % 7:
+                    continue
+                ranking.leave_out(7, 3)
+            kept = np.arange(size) % 7 != 3 if part is not rows else np.ones(size, bool)
+            distances = np.abs(part.astype(float) - np.median(part.astype(float), axis=1, keepdims=True))
+            for put, values in ((ranking.ranks, part), (ranking.folded_ranks, distances)):
+                ranks = np.full(rows.shape, 1, ranking.dtype)
+                put(ranks.reshape(-1))
+                found = NormalScores(part.shape[1]).of(ranks[:, kept])
+                expected = [scores(row) for row in values]
+                np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_normal_scores_from_a_table_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = np.arange(2, 200)
+    expected = NormalScores(99).of(ranks)
+    monkeypatch.setattr(rank_normal, "TABLE", 0)
+    np.testing.assert_array_equal(NormalScores(99).of(ranks), expected)
 
 
 @pytest.mark.parametrize(("each", "length"), [(16, 1), (64, 1), (16, 4)])
 def test_at_stationarity_its_square_exceeds_one_by_one_over_the_draws_of_a_superchain(each: int, length: int) -> None:
     """Of independent draws, in expectation, about, which the limit allows for."""
     values = np.random.default_rng(each).normal(size=(2000, 16 * each, length))
-    excess = module._nested(values, np.full(16, each)) ** 2 - 1
+    moments = chain_moments(lambda start, stop: values[:, start:stop], values.shape)
+    excess = module._nested(moments, np.repeat(np.arange(16), each), length) ** 2 - 1
     error = excess.std(ddof=1) / np.sqrt(len(excess))
     # variances within chains are of all but one degree of freedom, and those between chains have the noise of means
     expected = 1 / each if length == 1 else 1 / (each * (length + 1))

@@ -93,10 +93,11 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 def read_arrays(path: Path, expected: str) -> dict[str, NDArray[Any]]:
     """All arrays of a file. expected: what is said of a file that is something else. Raises CheckpointError."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
+        with open(path, "rb") as file:  # NumPy leaves a damaged one open
+            found = np.load(file, allow_pickle=False)
+            if not isinstance(found, np.lib.npyio.NpzFile):
                 raise CheckpointError(f"{path} is a .npy file; {expected}.")
-            return {name: file[name] for name in file.files}
+            return {name: found[name] for name in found.files}
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing; {expected}.") from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:

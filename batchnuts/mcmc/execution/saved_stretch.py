@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.execution.attempt import Attempt, Place
@@ -114,7 +115,7 @@ def restored_attempt(
     except ValueError as error:
         raise CheckpointError(f"The checkpoint does not fit the compiled program: {error}.") from error
     attempt = Attempt(machine, chunking, chunks, len(inputs.key), transitions, leave, wanted, make_storage)
-    attempt.kept.ends, attempt.kept.recorded = saved.ends, saved.recorded
+    attempt.kept.ends, attempt.kept.recorded = map_leaves(np.array, saved.ends), saved.recorded.copy()
     attempt.kept.storage.resume(saved.recorded)
     attempt.waiting, attempt.ready, attempt.ended = set(saved.waiting), set(saved.ready), set(saved.ended)
     attempt.finished = saved.finished

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.checkpoint.file import read_arrays
+from batchnuts.mcmc.storage.logged import PART
 
 
 @dataclass
@@ -100,11 +102,15 @@ class RowBlocks:
         return files
 
     def load(self, folder: Path, recorded: NDArray[np.int64]) -> None:
-        """Take over the blocks that were saved when each chain had recorded so many transitions [chains]."""
+        """Take over the blocks that were saved when each chain had recorded so many transitions [chains].
+
+        Raises CheckpointError for a file that is missing or damaged.
+        """
         self.in_memory.clear()
         self.filed.clear()
         for number in range(int(recorded.min()) // self.rows, -(-int(recorded.max()) // self.rows)):
             filled = np.clip(recorded - number * self.rows, 0, self._length(number)).sum()
+            read_arrays(folder / _name(number), PART)  # refused here if it is damaged, and not in the middle of the run
             target = self.folder / _name(number)
             target.unlink(missing_ok=True)
             try:
@@ -127,11 +133,8 @@ class RowBlocks:
     def _read(self, number: int) -> RowBlock:
         path = self.folder / _name(number)
         block = self._empty(number)
-        with np.load(path, allow_pickle=False) as there:
-            for name, array in block.records._asdict().items():
-                if not isinstance(array, tuple):
-                    saved = there[name]
-                    array[:, : saved.shape[1]] = saved  # fewer rows where the run was to end there
+        for name, saved in read_arrays(path, PART).items():
+            getattr(block.records, name)[:, : saved.shape[1]] = saved  # fewer rows where the run was to end there
         block.filled = self.filed.pop(number)
         path.unlink()
         return block
@@ -144,16 +147,16 @@ def _name(number: int) -> str:
 def _write(path: Path, block: RowBlock) -> Path:
     """Replaces what is there in one instant."""
     arrays = {name: array for name, array in block.records._asdict().items() if not isinstance(array, tuple)}
-    write_arrays(path, arrays)
+    write_file(path, arrays)
     return path
 
 
-def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write a file of arrays under a temporary name, and give it its own."""
+def write_file(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    """Write a file of arrays under a temporary name, and give it its own; it need not be on the disk then."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]  # names of fields, none of them its own arguments
+            np.savez(file, allow_pickle=False, **arrays)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.checkpoint.file import CheckpointError
-from batchnuts.mcmc.storage.logged import LoggedStorage
-from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks, write_arrays
+from batchnuts.mcmc.checkpoint.file import CheckpointError, read_arrays, write_arrays
+from batchnuts.mcmc.storage.logged import PART, LoggedStorage
+from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks
 
 BLOCK_BYTES = 32_000_000
 """Of one block, about: large writes, and a small part of a process that has an array library in it."""
@@ -66,11 +66,20 @@ def rows_of_block(like: Record, chains: int, transitions: int, multiple: int = 1
 class StreamedStorage:
     """See Storage. rows: of a block. folder: for blocks that do not fit into memory, and for what `flush` saves.
 
-    remember: whether all records are kept in memory besides, for `first`.
+    remember: whether all records are kept in memory besides, for `first`. room: for that, see MakeStorage.
     """
 
     def __init__(
-        self, like: Record, chains: int, transitions: int, sink: Sink, rows: int, folder: Path, remember: bool = False
+        self,
+        like: Record,
+        chains: int,
+        transitions: int,
+        sink: Sink,
+        rows: int,
+        folder: Path,
+        *,
+        remember: bool = False,
+        room: int | None = None,
     ) -> None:
         self.like = like
         self.chains = chains
@@ -85,7 +94,7 @@ class StreamedStorage:
         self.memory = None
         if remember:
             (folder / "memory").mkdir(exist_ok=True)
-            self.memory = LoggedStorage(like, chains, transitions, folder=folder / "memory")
+            self.memory = LoggedStorage(like, chains, transitions, room, folder=folder / "memory")
         self.recorded: NDArray[np.int64] = np.zeros(chains, np.int64)
         """[chains]: transitions of each."""
         self.written = 0
@@ -237,7 +246,7 @@ class StreamedStorage:
                 self.memory.flush()
                 state["parts"] = np.array(self.memory.parts, np.str_)
             write_arrays(making / "state.npz", {"recorded": self.recorded, "rows": np.array(self.rows), **state})
-            for path in (*files, making / "state.npz", making):
+            for path in (*files, making):
                 synchronize(path)
             os.replace(making, self.folder / f"saved-{number}")
             synchronize(self.folder)
@@ -249,22 +258,22 @@ class StreamedStorage:
         return sorted(int(path.name.split("-")[1]) for path in self.folder.glob("saved-*"))
 
     def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage. Raises CheckpointError where no flush has left this."""
+        """See Storage. Raises CheckpointError where no flush has left this, or what it left is damaged."""
         for number in reversed(self._saved()):
             folder = self.folder / f"saved-{number}"
-            with np.load(folder / "state.npz", allow_pickle=False) as state:
-                if not np.array_equal(state["recorded"], recorded) or int(state["rows"]) != self.rows:
-                    continue
-                with self.changed:
-                    self.means.restore({n.removeprefix("means_"): state[n] for n in state if n.startswith("means_")})
-                    self.previous = state.get("previous")
-                    self.blocks.load(folder, recorded)
-                    if self.memory is not None:
-                        self.memory.parts = state["parts"].tolist()
-                        self.memory.resume(recorded)
-                    self.recorded[:] = recorded
-                    self.written = int(recorded.min()) // self.rows
-                return
+            state = read_arrays(folder / "state.npz", PART)
+            if not np.array_equal(state["recorded"], recorded) or int(state["rows"]) != self.rows:
+                continue
+            with self.changed:
+                self.means.restore({n.removeprefix("means_"): state[n] for n in state if n.startswith("means_")})
+                self.previous = state.get("previous")
+                self.blocks.load(folder, recorded)
+                if self.memory is not None:
+                    self.memory.parts = state["parts"].tolist()
+                    self.memory.resume(recorded)
+                self.recorded[:] = recorded
+                self.written = int(recorded.min()) // self.rows
+            return
         raise CheckpointError(f"{self.folder} does not have the draws that the checkpoint names.")
 
     def first(self, transitions: int) -> Record:

@@ -11,12 +11,12 @@ import json
 import math
 import os
 import shutil
-import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zarr
+from typing_extensions import override  # zarr requires it
 from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
@@ -32,11 +32,6 @@ PIECE_BYTES = 1_000_000
 """Of a chunk at least, where an array is divided along its own axes: so that one coefficient can be read alone."""
 
 METADATA = "zarr.json"
-
-if sys.version_info >= (3, 12):
-    from typing import override
-else:
-    from typing_extensions import override
 
 
 class ChunkStore(LocalStore):
@@ -57,8 +52,9 @@ class ChunkStore(LocalStore):
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        if not _is_metadata(key):
-            return await super().get(key, prototype, byte_range)
+        return self._there(key, prototype) if _is_metadata(key) else await super().get(key, prototype, byte_range)
+
+    def _there(self, key: str, prototype: BufferPrototype | None) -> Buffer | None:
         there = self.metadata.get(key)
         return None if there is None else (prototype or default_buffer_prototype()).buffer.from_bytes(there)
 
@@ -74,6 +70,24 @@ class ChunkStore(LocalStore):
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         if not await self.exists(key):
             await self.set(key, value)
+
+    @override
+    def get_sync(
+        self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        return (
+            self._there(key, prototype)
+            if _is_metadata(key)
+            else super().get_sync(key, prototype=prototype, byte_range=byte_range)
+        )
+
+    @override
+    def set_sync(self, key: str, value: Buffer) -> None:
+        if _is_metadata(key):
+            self.metadata[key] = value.to_bytes()
+        else:
+            super().set_sync(key, value)
+            self.written.add(key)
 
     @override
     async def exists(self, key: str) -> bool:
@@ -150,6 +164,10 @@ class ZarrFiles:
             for inside in [one for one in kept if one.startswith(f"{key}/")]:
                 kept.pop(inside) if isinstance(kept, dict) else kept.remove(inside)
         shutil.rmtree(self.path / key, ignore_errors=True)
+
+    def clear(self, name: str) -> None:
+        """Delete what another process has left of a group."""
+        shutil.rmtree(self.path / name, ignore_errors=True)
 
     def set_attributes(self, name: str, attributes: Mapping[str, Any]) -> None:
         """Of a group (`""`: the root), in place of all others but xarray's own."""

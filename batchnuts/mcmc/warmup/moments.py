@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from batchnuts.mcmc.draw_blocks import DrawBlock, as_block
 
 Float = NDArray[np.float64]
 
@@ -58,35 +61,68 @@ class Moments:
         return np.average(about, axis=0, weights=self.count)
 
 
-def moments_of(position: NDArray[Any], log_density: NDArray[Any], done: NDArray[Any], *, second_half: bool) -> Moments:
+VALUES = 2**17
+"""In float64, that are looked at together, or one draw's columns of a chain's draws if these are more."""
+
+BLOCK = 64
+"""Of a position, at a time."""
+
+COPIES = 2
+"""Of these values, at most, while they are looked at."""
+
+
+def moments_of(
+    position: NDArray[Any] | DrawBlock, log_density: NDArray[Any] | DrawBlock, done: NDArray[Any], *, second_half: bool
+) -> Moments:
     """Moments of what each chain has drawn, or of the second half of that.
 
-    position [chains, draws, dimension]; log_density [chains, draws]; done [chains]: how many of these draws each chain
-    has. Chains without a draw have count 0. Sums are of float64, without a copy of all draws.
+    position [chains, draws, dimension], a block (draw_blocks.py) that may be on a disk; log_density [chains, draws], or
+    a block of one coefficient; done [chains]: how many of these draws each chain has. Chains without a draw have
+    count 0. Sums are of float64, of a few chains at a time: besides the result they take `moments_bytes`.
     """
-    numbers = np.arange(position.shape[1])
+    chains, draws, dimension = position.shape
     skipped = done // 2 if second_half else np.zeros_like(done)
     count = done - skipped
-    weight = ((numbers >= skipped[:, None]) & (numbers < done[:, None])) / np.maximum(count, 1)[:, None]
+    mean, variance = np.empty((2, chains, 1 + dimension))
+    density = as_block(log_density)
     # about the first draw of each chain, so that squares lose no digits; rows that a chain has not drawn weigh nothing
     with np.errstate(invalid="ignore", over="ignore"):
-        columns = []
-        for start in range(0, position.shape[2], BLOCK):
-            columns.append(_mean_and_variance(position[:, :, start : start + BLOCK], weight))
-        columns.insert(0, _mean_and_variance(log_density[:, :, None], weight))
-    mean, variance = (np.concatenate(parts, axis=1) for parts in zip(*columns, strict=True))
+        for part in _chains_at_once(chains, draws, dimension):
+            weight = _weights(skipped[part], done[part], draws)
+            mean[part, :1], variance[part, :1] = _mean_and_variance(density[part, :, :], weight)
+            values = position[part, :, :]
+            for start in range(0, dimension, BLOCK):
+                columns = slice(1 + start, 1 + start + BLOCK)
+                some = values[:, :, start : start + BLOCK]
+                mean[part, columns], variance[part, columns] = _mean_and_variance(some, weight)
     return Moments(mean, variance, count.astype(np.int64))
 
 
-BLOCK = 64
-"""Columns at a time."""
+def moments_bytes(chains: int, draws: int, dimension: int) -> int:
+    """Bytes of what `moments_of` gives and of the values that it looks at together."""
+    columns = draws * min(BLOCK, dimension)
+    return 2 * 8 * chains * (1 + dimension) + COPIES * 8 * max(min(VALUES, chains * columns), columns)
+
+
+def _chains_at_once(chains: int, draws: int, dimension: int) -> Iterator[slice]:
+    step = max(1, VALUES // max(1, draws * min(BLOCK, dimension)))
+    for start in range(0, chains, step):
+        yield slice(start, min(start + step, chains))
+
+
+def _weights(skipped: NDArray[Any], done: NDArray[Any], draws: int) -> Float:
+    """[chains, draws]: of draws `skipped` to `done` of each chain; they sum to 1, or to 0 where there are none."""
+    numbers = np.arange(draws)
+    counted = (numbers >= skipped[:, None]) & (numbers < done[:, None])
+    weight: Float = counted / np.maximum(done - skipped, 1)[:, None]
+    return weight
 
 
 def _mean_and_variance(values: NDArray[Any], weight: Float) -> tuple[Float, Float]:
     """[chains, columns] each, of values [chains, draws, columns]; weight [chains, draws] sums to 1."""
-    used = np.where(weight[:, :, None] > 0, values, 0.0).astype(np.float64)
+    used = np.where(weight[:, :, None] > 0, values, 0.0).astype(np.float64, copy=False)
     first = np.take_along_axis(used, np.argmax(weight > 0, axis=1)[:, None, None], axis=1)
-    used = used - first
+    used -= first
     mean = np.einsum("cnk,cn->ck", used, weight)
     variance = np.einsum("cnk,cnk,cn->ck", used, used, weight) - mean**2
     return mean + first[:, 0], np.maximum(variance, 0.0)

@@ -1,0 +1,440 @@
+"""Checkpoints: what is written is read again or refused, and a run that goes on gives what it would have given."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from chain_runs import slice_for
+from mcmc_models import gaussian
+
+from batchnuts.mcmc.checkpoint import file as checkpoint_file
+from batchnuts.mcmc.checkpoint import keeper as keepers
+from batchnuts.mcmc.checkpoint.file import CheckpointError, read_checkpoint, write_arrays, write_checkpoint
+from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, folder_of, read_saved_run
+from batchnuts.mcmc.checkpoint.saved_run import SavedRun, described
+from batchnuts.mcmc.checkpoint.trees import pack, unpack
+from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.mcmc.execution.runner import Counts
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.parameters import real
+from batchnuts.mcmc.resume import TYPES, saved_run_of
+from batchnuts.mcmc.sampling import run_chains
+from batchnuts.mcmc.settings import split_settings
+
+# ---- the file -------------------------------------------------------------------------------------------------------
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+TREE = {
+    "numbers": [1, 2.5, -0.0, float("inf"), 1e-300, True, None, "text"],
+    "arrays": (np.arange(6.0).reshape(2, 3), np.array([], "int32"), np.array(3, "uint8"), np.array([True, False])),
+    "point": Point(np.float32(0.1), Counts(3, complete=2)),
+}
+
+
+def test_a_tree_is_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    write_checkpoint(path, TREE)
+    found = read_checkpoint(path, [Point, Counts])
+    assert found["numbers"] == TREE["numbers"]
+    assert str(found["numbers"][2]) == "-0.0"
+    assert found["point"] == Point(float(np.float32(0.1)), Counts(3, complete=2))
+    for array, there in zip(TREE["arrays"], found["arrays"], strict=True):
+        np.testing.assert_array_equal(there, array)
+        assert there.dtype == array.dtype
+    assert os.listdir(tmp_path) == [NAME]
+
+
+def test_only_named_types_are_made() -> None:
+    packed = pack(TREE, {})
+    with pytest.raises(ValueError, match="no part of a tree"):
+        unpack(packed, {str(k): np.zeros(1) for k in range(4)}, [Point])
+    with pytest.raises(TypeError, match="neither plain data nor an array"):
+        pack({"path": Path()}, {})
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, np.ndarray]], None]) -> None:
+    """The file with another head or other arrays, sealed again."""
+    with np.load(path) as there:
+        arrays = dict(there)
+    head = json.loads(arrays.pop("head").tobytes())
+    del arrays["seal"]
+    change(head, arrays)
+    text = json.dumps(head).encode()
+    seal = checkpoint_file.hashlib.sha256(text).digest()
+    write_arrays(path, {**arrays, "head": np.frombuffer(text, np.uint8), "seal": np.frombuffer(seal, np.uint8)})
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def another_byte(path: Path) -> None:
+    """One byte of the first array, where the archive's own checksum finds it, or ours."""
+    content = bytearray(path.read_bytes())
+    content[content.index(np.arange(6.0).tobytes()) + 8] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def edited(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    arrays["0"] = arrays["0"] + 1
+
+
+def pickled(path: Path) -> None:
+    with open(path, "wb") as file:
+        np.savez(file, head=np.array([object()], object), allow_pickle=True)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "missing": (Path.unlink, "is missing; expected a checkpoint of batchnuts"),
+    "truncated": (truncated, "is truncated, damaged or something else"),
+    "empty": (lambda path: path.write_bytes(b""), "is truncated, damaged or something else"),
+    "another file": (lambda path: path.write_text("sampler: {}"), "is truncated, damaged or something else"),
+    "a byte changed": (another_byte, "is truncated, damaged or something else"),
+    "code in it": (pickled, "is truncated, damaged or something else"),
+    "another archive": (lambda path: write_arrays(path, {"x": np.zeros(3)}), "is another .npz file"),
+    "one array": (lambda path: path.write_bytes(_npy()), "is a .npy file"),
+    "an array edited": (lambda path: rewritten(path, edited), "was altered: its array 0 does not have its digest"),
+    "an array left out": (
+        lambda path: rewritten(path, lambda _, a: a.pop("1")),
+        "was altered: it does not have the arrays",
+    ),
+    "newer": (lambda path: rewritten(path, lambda h, _: h.update(format=2)), "has format 2.*by a newer batchnuts"),
+    "older": (lambda path: rewritten(path, lambda h, _: h.update(format=0)), "has format 0.*by an older batchnuts"),
+    "foreign": (lambda path: rewritten(path, lambda h, _: h.update(kind="cake")), "is a cake; expected"),
+    "no tree": (lambda path: rewritten(path, lambda h, _: h.update(tree={"array": "9"})), "cannot be read: it is no"),
+}
+
+
+def _npy() -> bytes:
+    import io
+
+    file = io.BytesIO()
+    np.save(file, np.zeros(3))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_is_not_a_checkpoint_is_refused(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / NAME
+    write_checkpoint(path, TREE)
+    change, said = DAMAGE[damage]
+    change(path)
+    with pytest.raises(CheckpointError, match=f"^{path} {said}"):
+        read_checkpoint(path, [Point, Counts])
+
+
+def test_an_edited_head_is_found(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    write_checkpoint(path, TREE)
+    with np.load(path) as there:
+        arrays = dict(there)
+    write_arrays(path, {**arrays, "head": np.frombuffer(arrays["head"].tobytes().replace(b"2.5", b"9.5"), np.uint8)})
+    with pytest.raises(CheckpointError, match="was altered: its head"):
+        read_checkpoint(path, [Point, Counts])
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+MODEL = gaussian(3, covariance="ar1", correlation=0.6)
+FIXED: dict[str, Any] = {"chains": 16, "warmup": 60, "draws": 300, "seed": 7, "backend": "jax", "chunk_lanes": 4}
+
+WAYS: dict[str, dict[str, Any]] = {
+    "machine": {},
+    "automatic warmup": {"warmup": {"transitions": "auto", "maximum": 200}, "superchains": 4},
+    "until": {"until": {"ess_bulk": 2000.0}, "draws": 600},
+    "groups": {"warmup": {"transitions": 60, "pool": "groups"}, "superchains": 4},
+    "one chunk": {"shards": 1, "chunk_lanes": 16},
+    "dense": {"metric": "dense"},
+    "walnuts": {"transition": "walnuts"},
+    "tensorflow": {"backend": "tensorflow"},
+    "stackless": {"executor": "stackless", "backend": "numpy", "chains": 3, "warmup": 5, "draws": 12, "step_size": 0.8},
+}
+SLOW = ("one chunk", "dense", "walnuts", "tensorflow")
+"""Programs of their own, each to be compiled."""
+
+AMONG_DRAWS: dict[str, Any] = {"warmup": 0, "step_size": 0.5, "draws": 1000}
+
+
+def run(settings: dict[str, Any], keeper: Keeper | None = None, progress: Any = None, model: Model = MODEL) -> Draws:
+    given = {**FIXED, **settings}
+    if given.get("executor") == "stackless":
+        del given["chunk_lanes"]
+    return run_chains(model, *split_settings(given), progress, divergences=True, keeper=keeper)
+
+
+def kept(folder: Path, saved: SavedRun | None = None, seconds: float | None = 1e-9) -> Keeper:
+    return Keeper(folder, seconds, {"of": "a test"}, saved)
+
+
+def released(keeper: Keeper) -> None:
+    """What the end of its process would do."""
+    if keeper._lock is not None:
+        os.close(keeper._lock)
+
+
+def stopped_at(report: int) -> Callable[[Progress], None]:
+    """Interrupts a run at that report after compilation."""
+    reports = iter(range(report + 1))
+
+    def progress(now: Progress) -> None:
+        if now.phase != "compile" and next(reports, report) == report:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def in_lives(folder: Path, settings: dict[str, Any], reports: int) -> tuple[Draws, list[SavedRun]]:
+    """A run that is interrupted again and again after so many reports, and what it went on from each time."""
+    lives: list[SavedRun] = []
+    saved = None
+    while True:
+        keeper = kept(folder, saved)
+        draws = run(settings, keeper, stopped_at(reports))
+        released(keeper)
+        if not draws.interrupted:
+            return draws, lives
+        saved = read_saved_run(folder, TYPES)
+        lives.append(saved)
+        assert len(lives) < 300
+
+
+def assert_same(one: Draws, other: Draws) -> None:
+    np.testing.assert_array_equal(one.done, other.done)
+    np.testing.assert_array_equal(one.position, other.position)
+    np.testing.assert_array_equal(one.last_position, other.last_position)
+    np.testing.assert_array_equal(one.start, other.start)
+    for name in one.stats:
+        np.testing.assert_array_equal(one.stats[name], other.stats[name], err_msg=name)
+    np.testing.assert_array_equal(one.metric.inverse_mass, other.metric.inverse_mass)
+    assert one.warmup == other.warmup
+    assert one.ended == other.ended
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=[pytest.mark.slow] * (way in SLOW)) for way in WAYS])
+def test_a_run_that_is_interrupted_and_goes_on_gives_the_same(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In warmup and among the draws, again and again; each process reads the checkpoint of the one before."""
+    slice_for(0.01, monkeypatch)
+    whole = run(WAYS[way])
+    draws, lives = in_lives(tmp_path / "run.checkpoint", WAYS[way], reports=4)
+    assert_same(draws, whole)
+    places = {type(saved.place).__name__ for saved in lives}
+    assert len(lives) >= 2
+    assert "InDraws" in places
+    assert any(saved.stretch is not None and np.max(saved.stretch.recorded) > 0 for saved in lives)
+
+
+def test_records_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint adds what was drawn since the last one; those of a stretch that has ended are deleted."""
+    slice_for(0.01, monkeypatch)
+    folder = tmp_path / "run.checkpoint"
+    _, lives = in_lives(folder, AMONG_DRAWS, reports=4)
+    last = lives[-1]
+    assert len(last.parts) > 2
+    rows = 0
+    for name in last.parts:
+        with np.load(folder / name) as part:
+            rows += len(part["lp"])
+    assert rows == last.stretch.recorded.sum()
+    assert {path.name for path in folder.iterdir()} >= {NAME, keepers.LOCK, *last.parts}
+
+
+def test_a_checkpoint_that_is_due_is_written_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And has draws; the run is the same as without."""
+    slice_for(0.01, monkeypatch)
+    folder = tmp_path / "run.checkpoint"
+    written: list[Any] = []
+
+    def look(progress: Progress) -> None:
+        if (folder / NAME).exists():
+            written.append(read_saved_run(folder, TYPES).place)
+
+    keeper = kept(folder)
+    assert_same(run({}, keeper, look), run({}))
+    assert len(written) > 3
+    keeper.remove()
+    assert not folder.exists()
+    assert run({}, kept(folder, seconds=1e6)).complete == FIXED["draws"]
+    assert not folder.exists()
+
+
+def interrupted_run(folder: Path, settings: dict[str, Any] | None = None, reports: int = 5) -> SavedRun:
+    keeper = kept(folder)
+    assert run(settings or {}, keeper, stopped_at(reports)).interrupted
+    released(keeper)
+    return read_saved_run(folder, TYPES)
+
+
+def other_density(scale: float) -> Model:
+    from batchnuts.autobatch import ops
+
+    return Model.from_function(lambda q: -0.5 * scale * ops.sum(q * q), dimension=3, dtype="float64", name="scaled")
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SavedRun]:
+    """One among its draws."""
+    folder = tmp_path_factory.mktemp("runs") / "run.checkpoint"
+    with pytest.MonkeyPatch.context() as patch:
+        slice_for(0.01, patch)
+        return folder, interrupted_run(folder, AMONG_DRAWS)
+
+
+REFUSED: dict[str, tuple[Callable[[SavedRun], SavedRun], str]] = {
+    "library": (
+        lambda saved: replace(saved, made_with={**saved.made_with, "numpy": "1.0"}),
+        r"(?s)with other versions than it began with.*numpy: 1.0 then, .* now",
+    ),
+    "batchnuts": (
+        lambda saved: replace(saved, made_with={**saved.made_with, "batchnuts": "9.9"}),
+        "batchnuts: 9.9 then",
+    ),
+    "machine": (
+        lambda saved: replace(saved, made_with={**saved.made_with, "machine": "abacus"}),
+        "machine: abacus then",
+    ),
+    "variables": (
+        lambda saved: replace(saved, model={**saved.model, "variables": "x [4] real"}),
+        r"The model has changed since the checkpoint was written \(variables\)",
+    ),
+    "density": (
+        lambda saved: replace(saved, density=(saved.density[0] + 1e-9, saved.density[1])),
+        "The model's log-density has other values.*chain 0",
+    ),
+    "program": (
+        lambda saved: replace(saved, stretch=replace(saved.stretch, machine="of another program")),
+        "The checkpoint is of another compiled program",
+    ),
+    "state": (
+        lambda saved: replace(
+            saved,
+            stretch=replace(
+                saved.stretch,
+                chunks=tuple(replace(c, state={**c.state, "pc": c.state["pc"][:1]}) for c in saved.stretch.chunks),
+            ),
+        ),
+        "The checkpoint does not fit the compiled program: pc is",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_go_on_exactly_is_refused(interrupted: tuple[Path, SavedRun], what: str) -> None:
+    """And the checkpoint stays as it is, for when that is mended."""
+    folder, saved = interrupted
+    change, said = REFUSED[what]
+    before = (folder / NAME).read_bytes()
+    keeper = kept(folder, change(saved))
+    with pytest.raises(CheckpointError, match=said):
+        run(AMONG_DRAWS, keeper)
+    released(keeper)
+    assert (folder / NAME).read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "of another run"])
+def test_records_that_are_damaged_are_refused(interrupted: tuple[Path, SavedRun], tmp_path: Path, damage: str) -> None:
+    folder, saved = interrupted
+    there = tmp_path / folder.name
+    shutil.copytree(folder, there)
+    part = there / saved.parts[0]
+    if damage == "missing":
+        part.unlink()
+    elif damage == "truncated":
+        truncated(part)
+    else:
+        with np.load(part) as arrays:
+            write_arrays(part, {**arrays, "last": arrays["last"] + 1})
+    keeper = kept(there, saved)
+    expected = "is not of this run" if damage == "of another run" else "expected a part of a checkpoint"
+    with pytest.raises(CheckpointError, match=expected):
+        run(AMONG_DRAWS, keeper)
+    released(keeper)
+    assert (there / NAME).exists()
+
+
+def test_another_process_has_the_run(interrupted: tuple[Path, SavedRun]) -> None:
+    folder, saved = interrupted
+    keeper = kept(folder, saved)
+    with pytest.raises(CheckpointError, match="Another process runs run: it holds"):
+        kept(folder, saved)
+    released(keeper)
+
+
+def test_a_full_disk_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last checkpoint stays, and is gone on from."""
+    slice_for(0.01, monkeypatch)
+    folder = tmp_path / "run.checkpoint"
+    settings = AMONG_DRAWS
+    saved = interrupted_run(folder, settings, reports=4)
+    keeper = kept(folder, saved)
+    real_write = np.savez
+    writes = iter(range(1000))
+
+    def write(file: Any, **arrays: Any) -> None:
+        if next(writes) % 3:
+            file.write(b"begun")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real_write(file, **arrays)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_file.np, "savez", write)
+        draws = run(settings, keeper)
+    released(keeper)
+    assert_same(draws, run(settings))
+    assert "no checkpoint could be written to" in (said := capsys.readouterr().err)
+    assert "No space left on device" in said
+    keeper = kept(folder, read_saved_run(folder, TYPES))
+    assert_same(run(settings, keeper), draws)
+    released(keeper)
+
+
+def test_what_a_model_is_said_to_be_depends_on_all_of_it() -> None:
+    def made(**options: Any) -> dict[str, str]:
+        from batchnuts.autobatch import ops
+
+        given = {"variables": {"x": real(3)}, "name": "one", "generated": lambda values: {"y": values["x"] + 1.0}}
+        return described(Model.from_function(lambda values: -ops.sum(values["x"] ** 2), **{**given, **options}))
+
+    assert made() == made()
+    assert made(name="two") != made()
+    assert made(variables={"x": real(4)}) != made()
+    assert made(generated=lambda values: {"y": values["x"] + 2.0})["function generated"] != made()["function generated"]
+
+
+def test_there_is_no_such_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"There is no checkpoint of .*run\.nc.*there is no such run here"):
+        saved_run_of(tmp_path / "run.nc")
+    (tmp_path / "run.nc").touch()
+    with pytest.raises(CheckpointError, match=r"run\.nc is the file of a run that has ended"):
+        saved_run_of(tmp_path / "run.nc")
+    assert folder_of(tmp_path / "run.nc") == tmp_path / "run.nc.checkpoint"
+
+
+def test_checkpoints_are_due_after_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    keeper = kept(tmp_path / "x", seconds=60.0)
+    assert not keeper.due()
+    now[0] += 60.0
+    assert keeper.due()
+    assert not kept(tmp_path / "x", seconds=None).due()

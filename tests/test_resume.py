@@ -1,0 +1,164 @@
+"""Runs that are killed, and go on: `python -m batchnuts.sample --resume`, in processes of their own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+from test_cli_run import command, run
+
+from batchnuts.mcmc.checkpoint.keeper import NAME
+
+CONFIG = """\
+model: {name: correlated_gaussian, dimension: 5, covariance: ar1, correlation: 0.5}
+sampler: {chains: 16, warmup: {transitions: auto, maximum: 300}, draws: 12000, seed: 3}
+execution: {backend: jax, chunk_lanes: 4, cache: programs}
+output: {path: whole.nc, checkpoint_seconds: 0.05}
+"""
+
+OF_ITS_OWN = ("created_at", "config", "compile_time", "warmup_time", "sampling_time", "utilization")
+"""Attributes that say when and how a run was made; executed gradients depend on how often chunks are left."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a run that nothing has interrupted, and compiled programs."""
+    folder = tmp_path_factory.mktemp("resumed")
+    (folder / "run.yaml").write_text(CONFIG)
+    run("--config", "run.yaml", "--quiet", cwd=folder)
+    assert not (folder / "whole.nc.checkpoint").exists()
+    return folder
+
+
+def groups_of(path: Path) -> dict[str, xarray.Dataset]:
+    options: dict[str, Any] = {"engine": "h5netcdf"} if path.is_file() else {"engine": "zarr"}
+    names = [group.strip("/") for group in xarray.open_groups(path, **options) if group != "/"]
+    return {name: xarray.open_dataset(path, group=name, **options).load() for name in names}
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Bit for bit, in all groups."""
+    then, now = groups_of(one), groups_of(other)
+    assert then.keys() == now.keys()
+    for name, group in then.items():
+        xarray.testing.assert_equal(now[name], group)
+        for attribute in group.attrs.keys() - set(OF_ITS_OWN):
+            assert str(now[name].attrs[attribute]) == str(group.attrs[attribute]), attribute
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    line, options = command(*arguments, cwd=cwd)
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def written(folder: Path, output: str) -> int:
+    """A number that changes with each checkpoint."""
+    try:
+        return (folder / f"{output}.checkpoint" / NAME).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def kill(process: subprocess.Popen[str], rng: np.random.Generator, count: Callable[[], int]) -> bool:
+    """SIGKILL at random: while it starts, or some time after some checkpoints of this life. Whether it was in time."""
+    until = time.monotonic() + (rng.uniform(0.0, 4.0) if rng.random() < 0.2 else 60.0)
+    wanted, seen, last = int(rng.integers(1, 6)), 0, count()
+    while process.poll() is None and seen < wanted and time.monotonic() < until:
+        time.sleep(0.002)
+        seen, last = seen + (count() != last), count()
+    time.sleep(rng.uniform(0.0, 0.15))
+    process.kill()
+    _, error = process.communicate()
+    assert process.returncode in (0, -signal.SIGKILL), error
+    return process.returncode != 0
+
+
+def next_life(folder: Path, output: str) -> list[str]:
+    """Arguments of a process that goes on with the run, or begins it."""
+    if written(folder, output):
+        return ["--resume", output, "--quiet"]
+    return ["--config", "run.yaml", f"output.path={output}", "--quiet", "--force"]
+
+
+def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> None:
+    """Run to its end a run that is killed so often on the way; one that ends before is begun once more."""
+    rng = np.random.default_rng(seed)
+    done = 0
+    while done < kills:
+        done += kill(started(*next_life(folder, output), cwd=folder), rng, lambda: written(folder, output))
+    run(*next_life(folder, output), cwd=folder)
+    assert not (folder / f"{output}.checkpoint").exists()
+
+
+@pytest.mark.parametrize("output", ["five.nc", "five.zarr"])
+def test_kills_change_nothing(folder: Path, output: str) -> None:
+    kill_again_and_again(folder, output, 5, seed=1)
+    assert_same_run(folder / "whole.nc", folder / output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["more.nc", "more.zarr"])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_hundred_more_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
+    kill_again_and_again(folder, output, 5, seed=100 + seed)
+    assert_same_run(folder / "whole.nc", folder / output)
+
+
+def test_a_run_that_is_killed_when_its_output_is_written_has_ended(folder: Path) -> None:
+    run("--config", "run.yaml", "output.path=twice.nc", "sampler.draws=50", "--quiet", cwd=folder)
+    process = started("--config", "run.yaml", "output.path=once.nc", "sampler.draws=30000", cwd=folder)
+    while not written(folder, "once.nc"):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    saved = folder / "once.nc.checkpoint"
+    (folder / "once.nc").write_bytes((folder / "twice.nc").read_bytes())  # of a run with another config
+    refused = run("--resume", "once.nc", "--quiet", cwd=folder, code=1)
+    assert "exists and is not overwritten" in refused.stderr
+    saved.rename(folder / "kept")
+    run("--config", "run.yaml", "output.path=once.nc", "sampler.draws=30000", "--quiet", "--force", cwd=folder)
+    (folder / "kept").rename(saved)
+    ended = run("--resume", "once.nc", cwd=folder)
+    assert "the run had ended; its output is complete" in ended.stderr
+    assert not saved.exists()
+
+
+def test_a_signal_saves_draws_and_a_checkpoint(folder: Path) -> None:
+    """SIGTERM: exit code 143; --resume goes on, and replaces the file of the draws so far."""
+    process = started("--config", "run.yaml", "output.path=ended.nc", cwd=folder)
+    while not written(folder, "ended.nc"):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate()
+    assert process.returncode == 143
+    assert "Go on with --resume" in said
+    (folder / "ended.nc").rename(folder / "draws so far.nc")
+    again = run("--config", "run.yaml", "output.path=ended.nc", "--quiet", cwd=folder, code=1)
+    assert "has the checkpoint of a run that has not ended" in again.stderr
+    (folder / "draws so far.nc").rename(folder / "ended.nc")
+    run("--resume", "ended.nc", "--quiet", cwd=folder)
+    assert_same_run(folder / "whole.nc", folder / "ended.nc")
+
+
+MISTAKES = {
+    "nothing there": (["--resume", "none.nc"], 1, "There is no checkpoint of .*none.nc"),
+    "it has ended": (["--resume", "whole.nc"], 1, "is the file of a run that has ended"),
+    "with a setting": (["--resume", "whole.nc", "sampler.chains=3"], 2, "goes on with the run's own config"),
+    "with a config": (["--resume", "whole.nc", "--config", "run.yaml"], 2, "not allowed with argument"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
+    arguments, code, said = MISTAKES[mistake]
+    assert re.search(said, run(*arguments, cwd=folder, code=code).stderr)
