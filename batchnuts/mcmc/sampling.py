@@ -29,8 +29,9 @@ from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.quantities import check_quantities
-from batchnuts.mcmc.run import InDraws, ProgressCallback, Run, Spent
+from batchnuts.mcmc.run import InDraws, ProgressCallback, Run
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.spent import Spent
 from batchnuts.mcmc.starts import check_at_starts
 from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.tuning import Tuning, read_tuning
@@ -50,8 +51,9 @@ def sample_chains(
 ) -> Any:
     """Sample a model with NUTS and give the draws as an ArviZ object, the same that the command line saves.
 
-    settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: a function that is called a few
-    times a second, True or False for progress on stderr or none; by default there is some in a terminal or notebook.
+    settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: a function that is called with
+    a Progress a few times a second (docs/progress.md), True or False for progress on stderr or none; by default there
+    is some in a terminal or notebook.
     unconstrained: whether to add the group `unconstrained_posterior`, the real numbers that the sampler moved.
     divergences: whether to add the group `divergences`, where trajectories that diverged began and ended.
     `batchnuts.check` judges the result.
@@ -63,7 +65,7 @@ def sample_chains(
     sampled.
     """
     from batchnuts.mcmc.output import to_arviz, to_datasets
-    from batchnuts.progress import default_view
+    from batchnuts.progress.choice import default_view
 
     if not isinstance(model, Model):
         raise ModelError(
@@ -158,7 +160,8 @@ def _resume(
 ) -> Draws:
     """The rest of a run, with the chains and the chunks that it had."""
     require_same(saved, model, saved.backend)
-    spent = Spent(dict(saved.seconds), dict(saved.counts))
+    spent = Spent(dict(saved.seconds), dict(saved.counts), history=saved.history)
+    spent.began -= saved.history.seconds  # the time between the two processes does not count
     return _run_chains(
         model,
         with_chains(sampler, saved.chains),
@@ -245,9 +248,11 @@ def _phases(run: Run, proposals: Proposals) -> Draws:
         run.use(states.metric)
     runner: Runner | None = None
     try:
+        run.spent.note("compile")
         run.progress(Progress("compile", 0, 1, 0.0))
         runner = run.find_runner(states)
         states = run.compile(runner, states)
+        run.spent.note("compile")
         run.progress(Progress("compile", 1, 1, run.spent.seconds["compile"]))
         if not isinstance(place, InDraws):
             states, report = warm_up(run, runner, place or InWarmup(states, CHECK if run.check is not None else 0))
