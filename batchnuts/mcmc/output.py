@@ -31,6 +31,7 @@ from batchnuts.mcmc.history import History
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import DATA_GROUPS, Data, Model
 from batchnuts.mcmc.quantities import PRIOR_DRAWS
+from batchnuts.mcmc.saving import root_attributes
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.superchains import count_superchains
 from batchnuts.mcmc.tuning import tuning_of
@@ -184,7 +185,7 @@ def data_group(data: Data, labels: Mapping[str, list[Any]], attributes: Attribut
 
 def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:
     """The same groups as the object of the installed ArviZ: InferenceData in 0.x, xarray.DataTree in 1.x."""
-    root = dict(datasets["posterior"].attrs)
+    root = root_attributes(datasets)
     with warnings.catch_warnings():
         # ArviZ 0.x announces its successor when imported, and warns of every group outside its schema.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
