@@ -31,7 +31,7 @@ def cli(tmp_path, monkeypatch, capsys):
     Path("small.yaml").write_text(SMALL)
 
     def call(*arguments, run=None, config="small.yaml"):
-        def run_chains(model, sampler, execution, progress=None, stop=None, content=None):
+        def run_chains(model, sampler, execution, progress=None, stop=None, **others):
             if progress is not None:
                 report(progress, sampler)
             return make_draws(model, sampler, execution) if run is None else run(model, sampler, execution)

@@ -65,6 +65,7 @@ class SavedCheckPoints:
 
     left: tuple[int, ...]
     last: Decision
+    ended: Ended | None
 
 
 class CheckPoints:
@@ -91,11 +92,11 @@ class CheckPoints:
     @property
     def saved(self) -> SavedCheckPoints:
         """What is left and what was found, for `go_on`."""
-        return SavedCheckPoints(tuple(self.left), self.last)
+        return SavedCheckPoints(tuple(self.left), self.last, self.ended)
 
     def go_on(self, saved: SavedCheckPoints) -> None:
         """Take over from the check points of the same run in an earlier process. Draws are read again at the next."""
-        self.left, self.last = list(saved.left), saved.last
+        self.left, self.last, self.ended = list(saved.left), saved.last, saved.ended
 
     @property
     def next(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
-from batchnuts.mcmc.check_points import SavedCheckPoints
+from batchnuts.mcmc.check_points import Ended, SavedCheckPoints
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
@@ -26,7 +26,7 @@ from batchnuts.mcmc.warmup.phase import InWarmup, Pooled
 TYPES = (
     *(InWarmup, InDraws, ChainStates, Pooled, Moments, MetricParameters, WarmupReport, Tuning, Centre),
     *(SavedStretch, SavedChunk, Place, SavedCalls, ChainInputs, ChainResult, Record, DualAveraging, Counts),
-    *(SavedCheckPoints, Decision, Condition, HistoryKeeper, Row),
+    *(SavedCheckPoints, Ended, Decision, Condition, HistoryKeeper, Row),
 )
 """All that a checkpoint is made of; nothing else is made when one is read."""
 
