@@ -14,12 +14,13 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchnuts import __version__
+from batchnuts.ending import Ending
 from batchnuts.stopping import StopSignals, say
 
 FEWER_COLLECTIONS = (50_000, 20, 100)
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.forecast import Forecast
     from batchnuts.mcmc.lengthen import EndedRun
     from batchnuts.mcmc.model import Model
+    from batchnuts.progress.views import View
 
 
 def program() -> None:
@@ -60,47 +62,68 @@ def program() -> None:
 
 def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> int:
     """Run the command line with `argv` (default: the process's arguments) and give back the exit code."""
+    ending = Ending()
     with nullcontext(stop) if stop is not None else StopSignals("saving the draws") as stop:
         try:
-            return _main(argv, stop)
+            code = _main(argv, stop, ending)
         except KeyboardInterrupt:
             lost = "the draws were given up" if stop.holding else "nothing was drawn yet"
-            say(f"{stop.name}; {lost} and no file was written.")
-            return stop.exit_code
-        except Exception:
+            ending.say(f"{stop.name}; {lost} and no file was written.")
+            code = stop.exit_code
+        except Exception as error:
             # An import that is interrupted may raise anything.
             if stop.first is None or stop.holding:
+                ending.content["reason"] = f"{type(error).__name__}: {error}"
+                ending.write(1)
                 raise
-            say(f"{stop.name}; nothing was drawn yet and no file was written.")
-            return stop.exit_code
+            ending.say(f"{stop.name}; nothing was drawn yet and no file was written.")
+            code = stop.exit_code
+        ending.write(code)
+        return code
 
 
-def _main(argv: Sequence[str] | None, stop: StopSignals) -> int:
-    from batchnuts.autobatch import BatchnutsError
-    from batchnuts.config import ConfigError, describe_keys, load_config, packaged_configs
-    from batchnuts.settings.schema import SettingsError
+def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
+    from batchnuts.config import describe_keys, packaged_configs
 
     parser = _parser(describe_keys(), packaged_configs())
     arguments = parser.parse_intermixed_args(argv)
     further = _further_draws(parser, arguments) if arguments.resume is not None else 0
+    if not arguments.json:
+        return _refused_or_run(arguments, stop, ending, further)
+    if arguments.dry_run:
+        parser.error("argument --json: not allowed with argument --dry-run")
+    from batchnuts.progress.json_lines import JsonLines
+
+    ending.lines = JsonLines(sys.stdout)
+    with redirect_stdout(sys.stderr):  # what a model's code prints
+        return _refused_or_run(arguments, stop, ending, further)
+
+
+def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: Ending, further: int) -> int:
+    from batchnuts.autobatch import BatchnutsError
+    from batchnuts.config import ConfigError, load_config
+    from batchnuts.settings.schema import SettingsError
+
     try:
         if arguments.resume is not None:
-            begin = _lengthen if further else _resume
-            return begin(Path(arguments.resume), stop, force=arguments.force, quiet=arguments.quiet, further=further)
+            run = Path(arguments.resume)
+            if further:
+                return _lengthen(run, stop, ending, quiet=arguments.quiet, further=further)
+            return _resume(run, stop, ending, force=arguments.force, quiet=arguments.quiet)
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
             return _dry_run(config)
         if config.output.format != "auto":  # else it is known once the model is
             _target(config, force=arguments.force)
-        return _run(config, None, stop, force=arguments.force, quiet=arguments.quiet)
+        return _run(config, None, stop, ending, force=arguments.force, quiet=arguments.quiet)
     except (ConfigError, SettingsError) as error:
-        say(f"the config cannot be used.\n{error}")
+        ending.say(f"the config cannot be used.\n{error}")
         return 2
     except BatchnutsError as error:
-        say(str(error))
+        ending.say(str(error))
         return 1
     except MemoryError:
-        say(
+        ending.say(
             "the run does not fit into memory. Its largest arrays are chains x draws x dimension; lower "
             "sampler.chains or sampler.draws."
         )
@@ -136,7 +159,13 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
         action="store_true",
         help="print the resolved config as YAML and a forecast of memory and disk, check a model of your own, and stop",
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress and no summary; print only the file's path")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--quiet", action="store_true", help="no progress and no summary; print only the file's path")
+    shown.add_argument(
+        "--json",
+        action="store_true",
+        help="progress and the verdict as JSON on stdout, one object a line, instead of bars and the summary",
+    )
     parser.add_argument("--version", action="version", version=f"batchnuts {__version__}")
     return parser
 
@@ -200,7 +229,7 @@ def _further_draws(parser: argparse.ArgumentParser, arguments: argparse.Namespac
     )
 
 
-def _lengthen(path: Path, stop: StopSignals, *, force: bool, quiet: bool, further: int) -> int:
+def _lengthen(path: Path, stop: StopSignals, ending: Ending, *, quiet: bool, further: int) -> int:
     """Make a run longer that has ended: its output is replaced once it has all draws."""
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
@@ -213,10 +242,10 @@ def _lengthen(path: Path, stop: StopSignals, *, force: bool, quiet: bool, furthe
     ended = ended_run(target, further)
     config = config_of({**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(target)}}, target)
     _checked(config, target, force=True)
-    return _run(config, target, stop, force=True, quiet=quiet, ended=ended)
+    return _run(config, target, stop, ending, force=True, quiet=quiet, ended=ended)
 
 
-def _resume(path: Path, stop: StopSignals, *, force: bool, quiet: bool, further: int) -> int:
+def _resume(path: Path, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
     """Go on with the run whose output has this path."""
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, folder_of
@@ -228,18 +257,20 @@ def _resume(path: Path, stop: StopSignals, *, force: bool, quiet: bool, further:
     config = config_of(saved.config, folder_of(target) / NAME)
     if is_complete(target, saved.config):  # it was killed after it had written its output
         Keeper(folder_of(target), None, saved.config, saved).remove()
-        say("the run had ended; its output is complete.")
+        ending.say("the run had ended; its output is complete.")
+        ending.content["path"] = str(target)
         print(target, flush=True)
         return 0
     again = force or is_interrupted(target)  # the draws that were saved when it was interrupted
     _checked(config, target, force=again)
-    return _run(config, target, stop, force=again, quiet=quiet, saved=saved)
+    return _run(config, target, stop, ending, force=again, quiet=quiet, saved=saved)
 
 
 def _run(
     config: RunConfig,
     target: Path | None,
     stop: StopSignals,
+    ending: Ending,
     *,
     force: bool,
     quiet: bool,
@@ -252,42 +283,46 @@ def _run(
     """
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
+    from batchnuts.mcmc.draws import Progress
     from batchnuts.mcmc.forecast import available_memory
     from batchnuts.mcmc.output import to_datasets
     from batchnuts.mcmc.saving import check_space, short_bytes
     from batchnuts.mcmc.streaming import ZarrRun
     from batchnuts.mcmc.summarizing import SummaryRun
-    from batchnuts.progress import ProgressView, SafeConsole
+    from batchnuts.progress.views import phase
 
-    import_first(config)
-    model = build_model(config.model)
-    config = _decided(config, model)
-    if target is None:
-        target = _target(config, force=force)
-    expected = _forecast(config, model)
-    check_space(target, expected.file_at_least, folder=config.output.format == "zarr")
-    if expected.peak > (free := available_memory()):
-        say(
-            f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
-            "available now. End other programs, or lower sampler.draws."
-        )
-    from batchnuts.mcmc.checkpoint.keeper import Keeper, folder_of
-    from batchnuts.mcmc.sampling import run_chains
+    view = _view(ending, quiet)
+    with phase(view, "start"):
+        import_first(config)
+        model = build_model(config.model)
+        config = _decided(config, model)
+        if target is None:
+            target = _target(config, force=force)
+        expected = _forecast(config, model)
+        check_space(target, expected.file_at_least, folder=config.output.format == "zarr")
+        if expected.peak > (free := available_memory()):
+            say(
+                f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
+                "available now. End other programs, or lower sampler.draws."
+            )
+        from batchnuts.mcmc.checkpoint.keeper import Keeper, folder_of
+        from batchnuts.mcmc.sampling import run_chains
 
-    keeper = None
-    if config.output.checkpoint_seconds is not None and ended is None:
-        keeper = Keeper(folder_of(target), config.output.checkpoint_seconds, config.resolved(), saved)
-    stop.check()  # an import may have swallowed what the signal raised
-    content = config.output.content
-    stream: ZarrRun | SummaryRun | None = None
-    if config.output.format == "zarr":
-        stream = ZarrRun(target, model, content, config.resolved(), replace=force, resumed=saved is not None)
-    elif not content.draws:
-        blocks = folder_of(target) / "blocks"
-        stream = SummaryRun(blocks, model, content, config.resolved(), resumed=saved is not None)
-    view = nullcontext() if quiet else ProgressView(SafeConsole(stderr=True))
+        keeper = None
+        if config.output.checkpoint_seconds is not None and ended is None:
+            keeper = Keeper(folder_of(target), config.output.checkpoint_seconds, config.resolved(), saved)
+        stop.check()  # an import may have swallowed what the signal raised
+        content = config.output.content
+        stream: ZarrRun | SummaryRun | None = None
+        if config.output.format == "zarr":
+            stream = ZarrRun(target, model, content, config.resolved(), replace=force, resumed=saved is not None)
+        elif not content.draws:
+            blocks = folder_of(target) / "blocks"
+            stream = SummaryRun(blocks, model, content, config.resolved(), resumed=saved is not None)
     failure = None
     with view as progress:
+        if progress is not None:
+            progress(Progress("compile", 0, 1, 0.0))
         try:
             with _warnings_reported():
                 draws = run_chains(
@@ -310,71 +345,94 @@ def _run(
             draws = error.draws_so_far
     stop.hold()
     how_to_go_on = f" Go on with --resume {target}." if keeper is not None and keeper.exists() else ""
+    ending.content["resume"] = str(target) if how_to_go_on else None
     if not draws.done.any():
         if stream is not None:
             stream.discard()
         stop.release()
-        say(f"{stop.name}; nothing was drawn yet and no file was written.{how_to_go_on}")
+        ending.say(f"{stop.name}; nothing was drawn yet and no file was written.{how_to_go_on}")
         return stop.exit_code
     started = time.monotonic()
     groups: Mapping[str, xarray.Dataset]
-    if stream is not None:
-        try:
-            groups = stream.finish(draws, keep=draws.interrupted and bool(how_to_go_on))
-        except KeyboardInterrupt:
-            say(f"{stop.name}; what was written before is in {target}, which is marked as interrupted.")
-            return stop.exit_code
-    else:
-        groups = to_datasets(draws, model, config.resolved(), content=content)
-        if ended is not None:
-            from batchnuts.mcmc.lengthen import joined
+    with ExitStack() as shown:
+        shown.enter_context(phase(view, "saving"))
+        if stream is not None:
+            try:
+                groups = stream.finish(draws, keep=draws.interrupted and bool(how_to_go_on))
+            except KeyboardInterrupt:
+                ending.say(f"{stop.name}; what was written before is in {target}, which is marked as interrupted.")
+                return stop.exit_code
+        else:
+            groups = to_datasets(draws, model, config.resolved(), content=content)
+            if ended is not None:
+                from batchnuts.mcmc.lengthen import joined
 
-            groups = joined(ended, groups)
-    if config.output.format != "zarr":
-        _save(groups, target, force)
+                groups = joined(ended, groups)
+        zarr = config.output.format == "zarr"
+        ending.content["path"] = str(target if zarr else _save(groups, target, force, before_asking=shown.close))
     saving = time.monotonic() - started
     stop.release()
     if draws.interrupted:
         why, there = stop.name if failure is None else "the run failed", draws.what_there_is(content.draws)
-        say(f"{why}; saved in {target}, which is marked as interrupted: {there}.{how_to_go_on}")
+        ending.say(f"{why}; saved in {target}, which is marked as interrupted: {there}.{how_to_go_on}")
     elif keeper is not None:
         keeper.remove()
+        ending.content["resume"] = None
     if failure is not None:
         raise failure
+    ending.content["reason"] = ending.content["reason"] or draws.ended
     found = None
     try:
         if quiet:
             print(target, flush=True)
         elif stop.count > draws.interrupted:
             raise KeyboardInterrupt  # pressed again, or while the file was written: the user does not want to wait
+        elif ending.lines is not None:
+            from batchnuts.report.run_file import verdict_at_end
+
+            with phase(view, "diagnostics"):
+                verdict, found = verdict_at_end(target, groups, len(draws.chains), draws.complete)
+            ending.content |= {key: value for key, value in verdict.items() if key != "file"}
         else:
             from batchnuts.report import print_report
 
-            found = print_report(draws, groups, config, target, saving)
+            found = print_report(draws, groups, config, target, saving, view)
             sys.stdout.flush()
         if config.output.report:
-            _write_page(groups, target, found, force=force, quiet=quiet)
+            page = _write_page(groups, target, found, force=force)
+            ending.content["report"] = str(page)
+            if not quiet and ending.lines is None:
+                print(f"Report: {page}", flush=True)
     except KeyboardInterrupt:
-        say(f"the summary was {stop.name}; the draws are in {target}.")
+        ending.say(f"the summary was {stop.name}; the draws are in {target}.")
         return stop.exit_code
     except OSError as error:  # its reader is gone: a closed pipe or terminal
+        from batchnuts.progress.json_lines import give_up
+
         say(f"the summary cannot be printed ({error.strerror}); the draws are in {target}.")
-        with suppress(OSError, ValueError):  # what is left in its buffer would fail again at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
     return stop.exit_code if draws.interrupted else 0
 
 
-def _write_page(
-    groups: Mapping[str, xarray.Dataset], target: Path, found: Diagnostics | None, *, force: bool, quiet: bool
-) -> None:
-    """Write the page beside the draws, and say where. found: what the summary has diagnosed."""
+def _view(ending: Ending, quiet: bool) -> View:
+    """Where progress is shown."""
+    if quiet:
+        return nullcontext()
+    if ending.lines is not None:
+        return ending.lines
+    from batchnuts.progress.choice import view_on_stderr
+
+    return view_on_stderr(own_descriptor=True)
+
+
+def _write_page(groups: Mapping[str, xarray.Dataset], target: Path, found: Diagnostics | None, *, force: bool) -> Path:
+    """Write the page beside the draws, and give its path. found: what the summary has diagnosed."""
     from batchnuts.report.page import page_path, write_page
     from batchnuts.report.run_file import run_of
 
     page = page_path(target)
     write_page(run_of(target, groups, found), page, force=force)
-    if not quiet:
-        print(f"Report: {page}", flush=True)
+    return page
 
 
 def _dry_run(config: RunConfig) -> int:
@@ -461,13 +519,15 @@ def _warnings_reported() -> Iterator[None]:
         yield
 
 
-def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> None:
-    """Save the draws; if no folder can be written and stdin is a terminal, ask for another path."""
+def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool, before_asking: Callable[[], None]) -> Path:
+    """Save the draws, and give the file's path; if no folder can be written and stdin is a terminal, ask for another
+    path."""
     from batchnuts.mcmc.saving import NotSaved, save
 
     try:
-        save(groups, target, force=force)
+        return save(groups, target, force=force)
     except NotSaved as error:
+        before_asking()
         while sys.stdin.isatty() and sys.stderr.isatty():
             say(f"{error} They are still in memory. Make room and press Enter to try again, or type another path:")
             answer = sys.stdin.readline()
@@ -475,8 +535,9 @@ def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool) -> No
                 break
             try:
                 place = answer.strip() or target
-                say(f"the draws are in {save(groups, place, force=force and Path(place).expanduser() == target)}.")
-                return
+                saved = save(groups, place, force=force and Path(place).expanduser() == target)
+                say(f"the draws are in {saved}.")
+                return saved
             except NotSaved as again:
                 error = again
         raise

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from batchnuts.mcmc.draws import Arrangement, Draws, Progress, WarmupReport
+from batchnuts.mcmc.history import History
 from batchnuts.mcmc.metric_estimates import unit_metric
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
@@ -50,9 +51,24 @@ def make_draws(
     )
 
 
+def make_history(seconds: int = 100) -> History:
+    """Of a run with a compilation, a warmup and draws of as many seconds, in which utilization falls from 1 to 1/2."""
+    time = np.arange(seconds + 1)
+    parts = {
+        "phase": [["compile"] * 2, ["warmup"] * len(time), ["sampling"] * len(time)],
+        "seconds": [np.array([0.0, 2.0]), 2.0 + time, 3.0 + seconds + time],
+        "transitions": [np.zeros(2, int), time, 2 * time],
+        "useful_gradients": [np.zeros(2, int), 10 * time, 20 * time],
+        "executed_gradients": [np.zeros(2, int), 10 * time, 40 * time],
+        "divergences": [np.zeros(2, int), time // 10, 0 * time],
+    }
+    return History({name: np.concatenate(arrays) for name, arrays in parts.items()})
+
+
 def report(progress, sampler: SamplerSettings) -> None:
     """Report the progress that a run would."""
     total = sampler.chains * sampler.draws
     for phase, size in (("compile", 0), ("warmup", total), ("sampling", total)):
         for share in (0, size):
-            progress(Progress(phase, share, size, 1.0, 7 * share, 0.75, 0))
+            each = share // sampler.chains
+            progress(Progress(phase, share, size, 1.0, 7 * share, 0.75, 0, sampler.chains, each, each))

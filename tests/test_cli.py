@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ def cli(tmp_path, monkeypatch, capsys):
     Path("small.yaml").write_text(SMALL)
 
     def call(*arguments, run=None, config="small.yaml"):
-        def run_chains(model, sampler, execution, progress=None, stop=None, content=None):
+        def run_chains(model, sampler, execution, progress=None, stop=None, **others):
             if progress is not None:
                 report(progress, sampler)
             return make_draws(model, sampler, execution) if run is None else run(model, sampler, execution)
@@ -64,6 +65,70 @@ def test_a_run_prints_summary_verdict_path_and_timings(cli, tmp_path):
 def test_quiet_prints_the_path_alone(cli, tmp_path):
     code, out, err = cli("--quiet")
     assert (code, out, err) == (0, f"{tmp_path.resolve() / 'out.nc'}\n", "")
+
+
+def test_json_lines_tell_of_the_run_and_how_it_ended(cli, tmp_path):
+    """Nothing else is on stdout, whatever a model prints."""
+
+    def printing(model, sampler, execution):
+        print("a word of the model's")
+        return make_draws(model, sampler, execution)
+
+    code, out, err = cli("--json", "output.report=true", run=printing)
+    assert (code, err) == (0, "a word of the model's\n")
+    *reports, last = map(json.loads, out.splitlines())
+    assert {line["event"] for line in reports} == {"progress"}
+    phases = ["start", "compile", "warmup", "sampling", "saving", "diagnostics"]
+    assert list(dict.fromkeys(line["phase"] for line in reports)) == phases
+    for phase in phases:
+        parts = [line for line in reports if line["phase"] == phase]
+        for key in ("done", "seconds", "gradients", "divergences", "slowest", "median"):
+            assert (values := [line[key] for line in parts]) == sorted(values)
+        assert parts[-1]["done"] == parts[-1]["total"]
+    path = tmp_path.resolve() / "out"
+    assert (last["event"], last["exit_code"], last["reason"]) == ("finished", 0, "")
+    assert (last["path"], last["report"]) == (f"{path}.nc", f"{path}.html")
+    assert isinstance(last["ok"], bool)
+    assert {"ok", "converged", "worst_rhat", "min_ess_bulk", "divergences", "chains", "draws", "advice"} <= set(last)
+
+
+def test_the_last_json_line_says_why_a_run_failed_or_was_interrupted(cli, tmp_path):
+    def failing(error, done=None):
+        def run(model, sampler, execution):
+            if done is not None:
+                error.draws_so_far = make_draws(model, sampler, done=done)
+            raise error
+
+        return run
+
+    def interrupted(*done):
+        return lambda model, sampler, execution: make_draws(model, sampler, done=done)
+
+    path, nan = str(tmp_path.resolve() / "out.nc"), BatchnutsError("The log-density is NaN.")
+    for arguments, run, code, event, saved, reason in [
+        (["sampler.chians=3"], None, 2, "failed", None, "did you mean 'chains'?"),
+        (["output.path=missing/out.nc"], None, 1, "failed", None, "Cannot write"),
+        ([], failing(nan), 1, "failed", None, "The log-density is NaN."),
+        ([], failing(nan, (6, 9, 20, 6)), 1, "failed", path, "The log-density is NaN."),
+        ([], interrupted(6, 9, 20, 6), 130, "interrupted", path, "interrupted; saved in "),
+        ([], interrupted(0, 0, 0, 0), 130, "interrupted", None, "nothing was drawn yet"),
+    ]:
+        found, out, err = cli("--json", "--force", *arguments, run=run)
+        last = json.loads(out.splitlines()[-1])
+        assert (found, last["exit_code"], last["event"], last["path"]) == (code, code, event, saved)
+        assert reason in last["reason"]
+        assert last["reason"] in err
+    assert cli("--json", "--force", run=interrupted(6, 9, 20, 6))[1].count('"event": "interrupted"') == 1
+    with pytest.raises(RuntimeError):
+        cli("--json", "--force", run=failing(RuntimeError("a mistake of ours")))
+
+
+@pytest.mark.parametrize("other", ["--quiet", "--dry-run"])
+def test_json_lines_are_not_mixed_with_other_output(cli, capsys, other):
+    with pytest.raises(SystemExit) as ended:
+        cli("--json", other)
+    assert ended.value.code == 2
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 def test_options_and_overrides_may_be_mixed(cli):
@@ -297,7 +362,7 @@ def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
 def test_dry_run_prints_a_config_and_runs_nothing(cli):
     code, out, err = cli("--dry-run", "sampler.draws=9")
     assert code == 0
-    assert "memory: about 595 MB (libraries" in err
+    assert "memory: about 635 MB (libraries" in err
     assert "disk: about 1" in err
     assert YAML(typ="safe").load(out)["sampler"]["draws"] == 9
     assert os.listdir() == ["small.yaml"]

@@ -127,7 +127,7 @@ def test_a_run_reports_what_it_did(finished: Any) -> None:
 def test_a_run_prints_what_we_print(finished: Any) -> None:
     """No word of TensorFlow's: neither at start-up nor while it compiles."""
     _, done = finished
-    ours = re.compile(r"(compile|warmup|sampling)( \d+%)?  .*\d+ s(, [\d:]+ left)?")
+    ours = re.compile(r"(start|compile|warmup|sampling|saving|diagnostics)( \d+%)?  .*\d+ s(, [\d:]+ left)?")
     assert [text for text in done.stderr.splitlines() if not ours.fullmatch(text)] == []
     assert len(done.stderr.splitlines()) >= 4
 

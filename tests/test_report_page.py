@@ -13,7 +13,7 @@ import arviz
 import numpy as np
 import pytest
 import xarray
-from fake_run import make_draws
+from fake_run import make_draws, make_history
 from matplotlib.figure import Figure
 
 import batchnuts
@@ -138,6 +138,26 @@ def test_a_bad_run_says_what_is_wrong_and_what_to_do(call: Any, points: list[int
         assert said in page, said
     assert "output.divergences=true" not in page  # they are there
     assert "Nothing: the draws" not in page
+
+
+def test_speeds_over_time_are_those_of_the_history(call: Any, points: list[int], tmp_path: Path) -> None:
+    history = make_history()
+    call(written(replace(GOOD, history=history), tmp_path))
+    page = (tmp_path / "run.html").read_text()
+    assert {"gradients", "utilization"} <= set(pictures_in(page))
+    assert "warmup from 2 s to 102 s, sampling from 103 s to 203 s" in page
+    columns = history.columns
+    found = summaries.speeds(
+        columns["phase"], columns["seconds"], columns["useful_gradients"], columns["executed_gradients"]
+    )
+    assert [one.phase for one in found] == ["warmup", "sampling"]
+    for one, speed, share in zip(found, (10, 20), (1.0, 0.5), strict=True):
+        assert len(one.gradients) == summaries.INTERVALS == len(one.edges) - 1
+        np.testing.assert_allclose(one.gradients, speed)
+        np.testing.assert_allclose(one.utilization, share)
+    (without := tmp_path / "without").mkdir()
+    call(written(GOOD, without))
+    assert "nothing is known of speeds over time" in (without / "run.html").read_text()
 
 
 def test_json_has_the_numbers_of_check(call: Any, points: list[int], tmp_path: Path) -> None:

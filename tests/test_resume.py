@@ -131,10 +131,11 @@ def test_a_run_that_is_killed_when_its_output_is_written_has_ended(folder: Path)
 
 def test_a_signal_saves_draws_and_a_checkpoint(folder: Path) -> None:
     """SIGTERM: exit code 143; --resume goes on, and replaces the file of the draws so far."""
-    process = started("--config", "run.yaml", "output.path=ended.nc", cwd=folder)
-    while not written(folder, "ended.nc"):
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = started("--config", "run.yaml", "output.path=ended.nc", "output.checkpoint_seconds=600", cwd=folder)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("sampling"):
+            break
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate()
     assert process.returncode == 143
@@ -151,6 +152,9 @@ MISTAKES = {
     "nothing there": (["--resume", "none.nc"], 1, "There is no checkpoint of .*none.nc"),
     "it has ended": (["--resume", "whole.nc"], 1, "is the file of a run that has ended"),
     "with a setting": (["--resume", "whole.nc", "sampler.chains=3"], 2, "goes on with the run's own config"),
+    "fewer draws": (["--resume", "whole.nc", "sampler.draws=+0"], 2, r"or sampler\.draws=\+N to make a run longer"),
+    "a longer one that is not there": (["--resume", "none.nc", "sampler.draws=+5"], 1, r"there is no file .*none\.nc"),
+    "a longer one of something else": (["--resume", "run.yaml", "sampler.draws=+5"], 1, "is no file of an earlier run"),
     "with a config": (["--resume", "whole.nc", "--config", "run.yaml"], 2, "not allowed with argument"),
 }
 
@@ -159,3 +163,10 @@ MISTAKES = {
 def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
     arguments, code, said = MISTAKES[mistake]
     assert re.search(said, run(*arguments, cwd=folder, code=code).stderr)
+
+
+def test_a_run_that_has_ended_is_made_longer(folder: Path) -> None:
+    """By as many draws as a longer run would have had, and the same."""
+    run("--config", "run.yaml", "output.path=short.nc", "sampler.draws=2500", "--quiet", cwd=folder)
+    run("--resume", "short.nc", "sampler.draws=+3500", "--quiet", cwd=folder)
+    assert_same_run(folder / "whole.nc", folder / "short.nc")

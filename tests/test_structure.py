@@ -40,7 +40,7 @@ IN_BATCHNUTS = (
     ("users_code", "data"),
     ("target", "bridges"),
     ("config",),
-    ("report", "first_imports"),
+    ("report", "first_imports", "ending"),
     ("sample",),
     ("experiments",),
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +20,7 @@ from batchnuts.mcmc.natural_parameters import NaturalParameters, natural_paramet
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.stopping_rule import START, Decision, StoppingRule
 from batchnuts.mcmc.superchains import count_superchains
+from batchnuts.mcmc.until import Condition
 from batchnuts.settings.schema import SettingsError
 
 
@@ -62,6 +65,7 @@ class SavedCheckPoints:
 
     left: tuple[int, ...]
     last: Decision
+    ended: Ended | None
 
 
 class CheckPoints:
@@ -88,16 +92,43 @@ class CheckPoints:
     @property
     def saved(self) -> SavedCheckPoints:
         """What is left and what was found, for `go_on`."""
-        return SavedCheckPoints(tuple(self.left), self.last)
+        return SavedCheckPoints(tuple(self.left), self.last, self.ended)
 
     def go_on(self, saved: SavedCheckPoints) -> None:
         """Take over from the check points of the same run in an earlier process. Draws are read again at the next."""
-        self.left, self.last = list(saved.left), saved.last
+        self.left, self.last, self.ended = list(saved.left), saved.last, saved.ended
 
     @property
     def next(self) -> int:
         """The next check point; 0 if none is left."""
         return self.left[0] if self.left else 0
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What is asked for, and what was found of it last."""
+        return self.last.conditions or self.rule.conditions()
+
+    def remaining(self, seconds_to: Callable[[int], float | None], seconds: float, gradients: int) -> float | None:
+        """An estimate of the seconds until sampling ends, None where nothing is known: by the condition that is
+        furthest, or by a limit.
+
+        seconds_to: when all chains are likely to have so many draws, in seconds from now. seconds, gradients: of the
+        stretch so far.
+        """
+        if self.ended is not None:
+            return 0.0
+        until = self.rule.until
+        times: list[float | None] = []
+        if not until.conditions:
+            times.append(seconds_to(self.max_draws))
+        elif self.last.expected < math.inf:
+            points = (point for point in self.left if point >= self.last.expected)
+            times.append(seconds_to(next(points, self.max_draws)))
+        if until.seconds is not None:
+            times.append(max(until.seconds - seconds, 0.0))
+        if until.gradients is not None and gradients:
+            times.append(max(until.gradients / gradients - 1.0, 0.0) * seconds)
+        return min((one for one in times if one is not None), default=None)
 
     def look(self, runner: Runner, counts: Counts, seconds: float) -> Ended | None:
         """Ask the rule at each check point that all chains have passed; `ended` once it says so, or at a limit.

@@ -22,6 +22,7 @@ from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draws import WarmupReport
 from batchnuts.mcmc.earlier_run import read_groups
 from batchnuts.mcmc.execution.runner import Counts
+from batchnuts.mcmc.history import HistoryKeeper
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.run import ChainStates, InDraws
 from batchnuts.mcmc.stored_run import is_zarr
@@ -109,6 +110,7 @@ def ended_run(path: Path, more: int) -> EndedRun:
         stretch=None,
         parts=(),
         check_points=None,
+        history=HistoryKeeper(),
     )
     return EndedRun(path, made, saved)
 

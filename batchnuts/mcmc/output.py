@@ -3,8 +3,8 @@
 Groups: `posterior` (the values of the model's variables, and what it generates from them), `sample_stats`,
 `observed_data`, `constant_data`, `ground_truth`, `adaptation` (step sizes and metric, of the real numbers that the
 sampler moves, and where chains ended: tuning.py), for a run that was interrupted, `unfinished` (the draws that only
-some chains had made), where asked for, `divergences`, and as the model has functions for them: `log_likelihood`,
-`posterior_predictive`, `prior`, `prior_predictive`.
+some chains had made), `progress` (what the run had done at which time: history.py), where asked for, `divergences`, and
+as the model has functions for them: `log_likelihood`, `posterior_predictive`, `prior`, `prior_predictive`.
 Dimensions are (chain, draw, ...).
 """
 
@@ -27,9 +27,11 @@ from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.history import History
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import DATA_GROUPS, Data, Model
 from batchnuts.mcmc.quantities import PRIOR_DRAWS
+from batchnuts.mcmc.saving import root_attributes
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.superchains import count_superchains
 from batchnuts.mcmc.tuning import tuning_of
@@ -93,14 +95,21 @@ def statistics_attributes(draws: Draws) -> Attributes:
 
 
 def other_groups(draws: Draws, model: Model, layout: Layout, attributes: Attributes) -> dict[str, xarray.Dataset]:
-    """Data, and the prior where there are draws."""
+    """Data, the prior where there are draws, and what the run had done at which time."""
     labels = model.labels()
     groups = {name: data_group(data, labels, attributes) for name in DATA_GROUPS if (data := getattr(model, name))}
     if draws.complete:
         samples = {"chain": [0], "draw": np.arange(PRIOR_DRAWS)}
         prior = layout.of_prior().items()
         groups |= {name: group_of(entries, samples, labels, attributes) for name, entries in prior}
+    if draws.history is not None:
+        groups["progress"] = progress(draws.history, attributes)
     return groups
+
+
+def progress(history: History, attributes: Attributes) -> xarray.Dataset:
+    """The rows of a run's history, along the dimension `report`."""
+    return group_of({name: (("report",), column) for name, column in history.columns.items()}, {}, {}, attributes)
 
 
 def adaptation(draws: Draws, model: Model, means: ChainMeans, attributes: Attributes) -> xarray.Dataset:
@@ -176,7 +185,7 @@ def data_group(data: Data, labels: Mapping[str, list[Any]], attributes: Attribut
 
 def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:
     """The same groups as the object of the installed ArviZ: InferenceData in 0.x, xarray.DataTree in 1.x."""
-    root = dict(datasets["posterior"].attrs)
+    root = root_attributes(datasets)
     with warnings.catch_warnings():
         # ArviZ 0.x announces its successor when imported, and warns of every group outside its schema.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)

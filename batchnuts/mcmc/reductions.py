@@ -85,22 +85,27 @@ def reduce_draws(values: NDArray[Any], wanted: Collection[str], scores: Scores =
     low, high = values.min(axis=(1, 2)), values.max(axis=(1, 2))
     finite = np.isfinite(low) & np.isfinite(high)  # NaN is the smallest and the largest
     varies = finite & (low != high)
-    common = (varies, finite, low.astype(np.float64), *values.shape[1:])
+    first, (_, chains, length) = low.astype(np.float64), values.shape
     if not varies.any():
-        return Reduced(*common)
+        return Reduced(varies, finite, first, chains, length)
     if not varies.all():
         values = values[varies]
-    names, shape = set(wanted), values.shape
+    names, shape = set(wanted), (len(values), chains, length)
 
     def draws(start: int, stop: int) -> Array:
         return values[:, start:stop].astype(np.float64)
 
     of_values = chain_moments(draws, shape, effective_size="mcse_mean" in names)
     ranking = Ranking(values.reshape(len(values), -1))
+    quantiles = [_quantile(ranking, probability) for probability in TAILS] if SUMMARY in names else np.empty((2, 0))
     return Reduced(
-        *common,
-        of_values,
-        np.stack([_quantile(ranking, probability) for probability in TAILS]) if SUMMARY in names else np.empty((2, 0)),
+        varies,
+        finite,
+        first,
+        chains,
+        length,
+        values=of_values,
+        quantiles=np.asarray(quantiles),
         tail_sizes=_tail_sizes(draws, shape, ranking) if "ess_tail" in names else None,
         squares=_squares(draws, shape, of_values) if "mcse_sd" in names else None,
         **_rank_moments(ranking, shape, names, scores),
@@ -108,7 +113,7 @@ def reduce_draws(values: NDArray[Any], wanted: Collection[str], scores: Scores =
 
 
 def _rank_moments(
-    ranking: Ranking, shape: tuple[int, ...], names: set[str], scores: Scores
+    ranking: Ranking, shape: tuple[int, int, int], names: set[str], scores: Scores
 ) -> dict[str, RankMoments | None]:
     """`whole` and `halves` of Reduced, which are one if chains have an even number of draws."""
     draws, even = shape[2], shape[2] % 2 == 0

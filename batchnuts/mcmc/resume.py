@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
-from batchnuts.mcmc.check_points import SavedCheckPoints
+from batchnuts.mcmc.check_points import Ended, SavedCheckPoints
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
@@ -13,18 +13,20 @@ from batchnuts.mcmc.draws import WarmupReport
 from batchnuts.mcmc.execution.attempt import Place
 from batchnuts.mcmc.execution.runner import Counts, SavedCalls
 from batchnuts.mcmc.execution.saved_stretch import SavedChunk, SavedStretch
+from batchnuts.mcmc.history import HistoryKeeper, Row
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.run import ChainStates, InDraws
 from batchnuts.mcmc.step_size import DualAveraging
 from batchnuts.mcmc.stopping_rule import Decision
 from batchnuts.mcmc.tuning import Tuning
+from batchnuts.mcmc.until import Condition
 from batchnuts.mcmc.warmup.moments import Centre, Moments
 from batchnuts.mcmc.warmup.phase import InWarmup, Pooled
 
 TYPES = (
     *(InWarmup, InDraws, ChainStates, Pooled, Moments, MetricParameters, WarmupReport, Tuning, Centre),
     *(SavedStretch, SavedChunk, Place, SavedCalls, ChainInputs, ChainResult, Record, DualAveraging, Counts),
-    *(SavedCheckPoints, Decision),
+    *(SavedCheckPoints, Ended, Decision, Condition, HistoryKeeper, Row),
 )
 """All that a checkpoint is made of; nothing else is made when one is read."""
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, r
 from batchnuts.mcmc.check_points import CheckPoints
 from batchnuts.mcmc.checkpoint.keeper import Keeper
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun, described, made_with
-from batchnuts.mcmc.draws import Draws, Phase, Progress, WarmupReport, statistics
+from batchnuts.mcmc.draws import Draws, Progress, RunPhase, WarmupReport, statistics
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.chunk_runner import make_runner
@@ -28,6 +28,7 @@ from batchnuts.mcmc.make_transition import make_transition
 from batchnuts.mcmc.metric_estimates import MetricParameters, unit_metric
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.spent import Spent
 from batchnuts.mcmc.starts import evaluate_at, find_starts
 from batchnuts.mcmc.step_size import start_adaptation
 from batchnuts.mcmc.storage.contract import MakeStorage
@@ -71,14 +72,6 @@ class InDraws:
     warmup: WarmupReport
     earlier: int = 0
     """Draws of each chain that were made before these states, where a run that had ended is made longer."""
-
-
-@dataclass
-class Spent:
-    """The times and counts of the phases so far: the mutable state of a run."""
-
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
-    counts: dict[str, Counts] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), Counts()))
 
 
 @dataclass(frozen=True)
@@ -138,7 +131,7 @@ class Run:
             return None
         return check_window(chains, count_superchains(self.sampler) == chains, settings.maximum)
 
-    def timed(self, phase: Phase, work: Callable[[], Result]) -> Result:
+    def timed(self, phase: RunPhase, work: Callable[[], Result]) -> Result:
         """The result of `work`, its time added to the phase."""
         start = time.perf_counter()
         result = work()
@@ -252,19 +245,23 @@ class Run:
         runner: Runner,
         inputs: ChainInputs,
         transitions: int,
-        phase: Phase,
+        phase: RunPhase,
         total: int,
         before: int,
         leave: float = 0.0,
         checks: CheckPoints | None = None,
         storage: MakeStorage | None = None,
+        missing: tuple[str, ...] = (),
     ) -> ChainResult:
         """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way.
 
         total: 0 where it is not known. leave, storage: see Runner.run. checks: the stretch may end at any of these.
+        missing: see Progress.
         """
         spent, chains = self.spent, self.sampler.chain_count
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
+        window = (before + 1, before + transitions) if phase == "warmup" else None
+        place = Progress(phase, before, total, 0.0, window=window, missing=missing)
         result: ChainResult | None = None
         resumed: Any = None
         if (keeper := self.keeper) is not None:
@@ -273,6 +270,8 @@ class Run:
                 resumed = saved.stretch
                 if checks is not None and saved.check_points is not None:
                     checks.go_on(saved.check_points)
+        if resumed is None:
+            spent.note(phase)
         runner.watch(checks.next if checks is not None else 0)
         try:
             for counts, so_far in runner.run(inputs, transitions, leave, storage or MemoryStorage, resumed):
@@ -281,24 +280,15 @@ class Run:
                     keeper.goes_on = False
                 spent.counts[phase] = counts_before + counts
                 spent.seconds[phase] = seconds_before + time.perf_counter() - start
-                self.progress(
-                    Progress(
-                        phase,
-                        before * chains + counts.transitions,
-                        total * chains,
-                        spent.seconds[phase],
-                        spent.counts[phase].useful_gradients,
-                        spent.counts[phase].utilization,
-                        spent.counts[phase].divergences,
-                        checks.last.lacking if checks is not None else (),
-                    )
-                )
+                spent.note(phase)
+                self.progress(spent.report(place, chains, counts, checks))
                 self.stop.check()
                 if keeper is not None and so_far is None and keeper.due():
                     self.keep(runner)
                 if checks is not None and (ended := checks.look(runner, counts, time.perf_counter() - start)):
                     left = runner.interrupted()
                     assert left is not None, "it has draws"
+                    self.progress(spent.report(place, chains, counts, checks))
                     return ended.of(left.result)
         except UnboundedDensity as met:
             raise UnboundedDensityError(self.model, met.chain, met.position, phase) from met
@@ -358,6 +348,7 @@ class Run:
             stretch=stretch,
             parts=tuple(storage.parts) if stretch is not None and isinstance(storage, LoggedStorage) else (),
             check_points=self.checks.saved if in_draws and self.checks is not None else None,
+            history=self.spent.history,
         )
 
     def after(self, states: ChainStates, result: ChainResult, window: Window) -> ChainStates:
@@ -486,4 +477,5 @@ class Run:
             step_size=states.step_size,
             chains_reason=self.chains_reason,
             ended=self.checks.ended.reason if begun is None and self.checks and self.checks.ended else "",
+            history=self.spent.history.history(),
         )

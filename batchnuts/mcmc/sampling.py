@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import functools
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +32,9 @@ from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.quantities import check_quantities
-from batchnuts.mcmc.run import InDraws, ProgressCallback, Run, Spent
+from batchnuts.mcmc.run import InDraws, ProgressCallback, Run
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.spent import Spent
 from batchnuts.mcmc.starts import check_at_starts
 from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.tuning import Tuning, read_tuning
@@ -39,6 +43,9 @@ from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
 from batchnuts.store.folder import keeping
 
+if TYPE_CHECKING:
+    from batchnuts.mcmc.summarizing import SummaryRun
+
 
 def sample_chains(
     model: Model,
@@ -46,15 +53,18 @@ def sample_chains(
     progress: ProgressCallback | bool | None = None,
     unconstrained: bool = False,
     divergences: bool = False,
+    keep_draws: bool = True,
     **settings: Any,
 ) -> Any:
     """Sample a model with NUTS and give the draws as an ArviZ object, the same that the command line saves.
 
-    settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: a function that is called a few
-    times a second, True or False for progress on stderr or none; by default there is some in a terminal or notebook.
+    settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: a function that is called with
+    a Progress a few times a second (docs/progress.md), True or False for progress on stderr or none; by default there
+    is some in a terminal or notebook.
     unconstrained: whether to add the group `unconstrained_posterior`, the real numbers that the sampler moved.
     divergences: whether to add the group `divergences`, where trajectories that diverged began and ended.
-    `batchnuts.check` judges the result.
+    keep_draws: False keeps only what is known of them, in memory that does not grow with draws: the group `summary` in
+    place of `posterior` (docs/summaries.md). `batchnuts.check` judges the result.
 
     Ctrl-C ends the run and gives the draws made so far, marked as interrupted, with a line on stderr; in a program's
     main thread SIGTERM and SIGHUP do too, unless the program handles them. KeyboardInterrupt is raised if there are no
@@ -63,7 +73,7 @@ def sample_chains(
     sampled.
     """
     from batchnuts.mcmc.output import to_arviz, to_datasets
-    from batchnuts.progress import default_view
+    from batchnuts.progress.choice import default_view
 
     if not isinstance(model, Model):
         raise ModelError(
@@ -73,24 +83,45 @@ def sample_chains(
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise SettingsError(f"progress: found {progress!r}; expected true, false, None, or a function of a Progress.")
     sampler, execution = split_settings(settings)
-    content = Content(unconstrained=unconstrained, divergences=divergences)
+    content = Content(unconstrained=unconstrained, draws=keep_draws, divergences=divergences)
+    if not keep_draws and (unconstrained or divergences):
+        named = "unconstrained" if unconstrained else "divergences"
+        raise SettingsError(f"keep_draws: found False with {named}=True, which takes the draws; expected one of them.")
     view = nullcontext(progress) if callable(progress) else default_view(progress)
-    with StopSignals() as stop:
+    with StopSignals() as stop, nullcontext() if keep_draws else _summaries(model, content) as stream:
+
+        def result_of(draws: Draws) -> Any:
+            return to_arviz(to_datasets(draws, model, content=content) if stream is None else stream.finish(draws))
+
         try:
             with view as report:
-                draws = run_chains(model, sampler, execution, report, stop, content=content)
+                draws = run_chains(model, sampler, execution, report, stop, content=content, stream=stream)
         except Exception as error:
             if hasattr(error, "draws_so_far"):
-                error.result = to_arviz(to_datasets(error.draws_so_far, model))  # type: ignore[attr-defined]
+                error.result = result_of(error.draws_so_far)  # type: ignore[attr-defined]
                 error.add_note("The draws made before are in this exception's attribute `result`.")
             raise
         if not draws.done.any():
             raise KeyboardInterrupt
         stop.hold()
-        result = to_arviz(to_datasets(draws, model, content=content))
+        result = result_of(draws)
     if draws.interrupted:
-        say(f"{stop.name}; {draws.what_there_is()}.")
+        say(f"{stop.name}; {draws.what_there_is(keep_draws)}.")
     return result
+
+
+@contextmanager
+def _summaries(model: Model, content: Content) -> Iterator[SummaryRun]:
+    """What reduces draws that are not kept, with a folder for as long as it is needed."""
+    from batchnuts.mcmc.summarizing import SummaryRun, require_sketches
+
+    require_sketches()
+    with TemporaryDirectory(prefix="batchnuts-") as folder:
+        run = SummaryRun(Path(folder) / "blocks", model, content)
+        try:
+            yield run
+        finally:
+            run.close()
 
 
 def run_chains(
@@ -115,6 +146,11 @@ def run_chains(
     """
     content = content or Content()
     divergences = content.divergences
+    if not content.draws and sampler.until is not None:
+        raise SettingsError(
+            "sampler.until: found conditions for draws that are not kept, and it looks at all draws; expected null, or "
+            "that they are kept (output.draws: true, keep_draws=True)."
+        )
     size, backend = Size.of(model, content), likely_backend(model, execution)
     streamed = stream is not None
     if too_large := memory_problem(sampler, execution, size, content=content, streamed=streamed, backend=backend):
@@ -158,7 +194,8 @@ def _resume(
 ) -> Draws:
     """The rest of a run, with the chains and the chunks that it had."""
     require_same(saved, model, saved.backend)
-    spent = Spent(dict(saved.seconds), dict(saved.counts))
+    spent = Spent(dict(saved.seconds), dict(saved.counts), history=saved.history)
+    spent.began -= saved.history.seconds  # the time between the two processes does not count
     return _run_chains(
         model,
         with_chains(sampler, saved.chains),
@@ -245,9 +282,11 @@ def _phases(run: Run, proposals: Proposals) -> Draws:
         run.use(states.metric)
     runner: Runner | None = None
     try:
+        run.spent.note("compile")
         run.progress(Progress("compile", 0, 1, 0.0))
         runner = run.find_runner(states)
         states = run.compile(runner, states)
+        run.spent.note("compile")
         run.progress(Progress("compile", 1, 1, run.spent.seconds["compile"]))
         if not isinstance(place, InDraws):
             states, report = warm_up(run, runner, place or InWarmup(states, CHECK if run.check is not None else 0))

@@ -211,7 +211,7 @@ def _save(datasets: Mapping[str, xarray.Dataset], target: Path, force: bool) -> 
         temporary.unlink(missing_ok=True)
 
 
-def _root(datasets: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
+def root_attributes(datasets: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
     """The attributes of the file: those of the draws, or of what is there in place of them."""
     return dict(next(datasets[name] for name in ("posterior", "summary", "adaptation") if name in datasets).attrs)
 
@@ -224,7 +224,7 @@ def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
     disk = _Disk(raw)
     try:
         with h5netcdf.File(disk, "w") as file:
-            groups: dict[str | None, xarray.Dataset] = {None: xarray.Dataset(attrs=_root(datasets))}
+            groups: dict[str | None, xarray.Dataset] = {None: xarray.Dataset(attrs=root_attributes(datasets))}
             groups.update(datasets)
             for group, dataset in groups.items():
                 dataset.dump_to_store(H5NetCDFStore(file, group=group, mode="a"))

@@ -29,7 +29,7 @@ from batchnuts.mcmc.convergence import convergence
 from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
 from batchnuts.mcmc.superchains import superchain_of
-from batchnuts.mcmc.until import Until
+from batchnuts.mcmc.until import Condition, Until
 
 GROWTH = 1.25
 """Of check points: with 1.25, all of them together cost five times the last one at most, and a run makes at most a
@@ -61,10 +61,12 @@ class Decision:
     """The coefficient that is furthest from a condition, among those that were looked at."""
     missing: str = ""
     """Which condition does not hold of it, if any, in words."""
-    lacking: tuple[str, ...] = ()
-    """The same in short, of all conditions that were found not to hold of it: `ess_bulk 231/400`."""
+    conditions: tuple[Condition, ...] = ()
+    """Each with the worst that was found of it, now or at an earlier check point."""
     not_before: float = 0.0
     """Draws of each chain before which the conditions need not be looked at again."""
+    expected: float = math.inf
+    """Draws of each chain at which those that do not hold are expected to; infinite where that is not known."""
 
 
 START = Decision(None)
@@ -111,7 +113,7 @@ class StoppingRule:
         each = f"after {draws.shape[1]} draws of each chain"
         decision = replace(last, reason=None)
         if self.until.conditions and draws.shape[1] >= last.not_before:
-            decision = self._first_missing(draws, last.worst)
+            decision = self._first_missing(draws, last)
             if not decision.missing:
                 return replace(decision, reason=f"{self._met()} {each}")
         limit = self.until.gradients
@@ -128,12 +130,18 @@ class StoppingRule:
             said.append(f"{'nested ' * self.nested}R-hat < {self.until.rhat:g}")
         return f"{who} {' and '.join(filter(None, [', '.join(said[:-1]), said[-1]]))}"
 
-    def _first_missing(self, draws: NDArray[Any], likely: int) -> Decision:
+    def conditions(self, draws: int = 0) -> tuple[Condition, ...]:
+        """Those that are asked for, at so many draws of each chain, with nothing found."""
+        return tuple(Condition(name, math.nan, self._wanted(name, draws)) for name in self.until.conditions)
+
+    def _first_missing(self, draws: NDArray[Any], last: Decision) -> Decision:
         """The worst coefficient of the first part of them that has one of which a condition does not hold, and which;
-        nothing is missing where all hold of all."""
+        nothing is missing where all hold of all. That of the last decision is looked at first."""
         chains, length, count = draws.shape
+        likely = last.worst
         if length < self.first_point:
-            return Decision(None, likely, f"{length} draws of each chain are too few to tell")
+            return Decision(None, likely, f"{length} draws of each chain are too few to tell", last.conditions)
+        worst: dict[str, tuple[float, float]] = {}  # by condition: the largest shortfall, and what was found there
         order = np.roll(np.arange(count), -likely)
         width = max(1, VALUES_AT_ONCE // (chains * length))
         # most checks fail, and most of these because of the coefficient that was worst at the last one
@@ -143,16 +151,32 @@ class StoppingRule:
             short = np.stack([self._shortfall(name, found[name], length) for name in conditions])
             if self.may_be_constant:
                 short[:, np.isnan(found[conditions[0]]) & np.array(self.may_be_constant)[part]] = -np.inf
+            for condition, of_all in zip(conditions, short, strict=True):
+                largest = int(of_all.argmax())
+                if condition not in worst or of_all[largest] > worst[condition][0]:
+                    worst[condition] = float(of_all[largest]), float(found[condition][largest])
             if (short > 0).any():
                 which, at = np.unravel_index(short.argmax(), short.shape)
                 name, condition = self.names[part[at]], conditions[which]
                 said = self._said(name, condition, found[condition][at], length)
                 failing = [c for c, of_all in zip(conditions, short, strict=True) if of_all[at] > 0]
-                lacking = tuple(self._in_short(c, found[c][at], length) for c in failing)
-                return Decision(None, int(part[at]), said, lacking, self._not_before(failing, found, int(at), length))
-        return self._stuck(draws, likely) if self.until.rhat is not None else Decision(None, likely)
+                known = self._known(worst, last, length)
+                return Decision(None, int(part[at]), said, known, *self._when(failing, found, int(at), length))
+        known = self._known(worst, last, length)
+        if self.until.rhat is not None:
+            return self._stuck(draws, likely, known)
+        return Decision(None, likely, conditions=known)
 
-    def _stuck(self, draws: NDArray[Any], likely: int) -> Decision:
+    def _known(self, worst: dict[str, tuple[float, float]], last: Decision, draws: int) -> tuple[Condition, ...]:
+        """What is known of every condition: from its shortfall and value now, else what was known at the last one."""
+        before = {one.name: one for one in (*self.conditions(draws), *last.conditions)}
+        now = {
+            name: Condition(name, found, self._wanted(name, draws), not shortfall > 0)
+            for name, (shortfall, found) in worst.items()
+        }
+        return tuple((before | now)[name] for name in self.until.conditions)
+
+    def _stuck(self, draws: NDArray[Any], likely: int, conditions: tuple[Condition, ...]) -> Decision:
         """What R-hat does not see, and is looked at when that is small: whether chains are stuck (stuck_chains.py)."""
         found = find_stuck(draws, VALUES_AT_ONCE)
         if found.apart.any():
@@ -160,13 +184,16 @@ class StoppingRule:
             worst = int(found.furthest[chain])
             also = f" and {found.apart.sum() - 1} more" if found.apart.sum() > 1 else ""
             away = f"chain {chain}{also} stays away from all others, in {self.names[worst]}"
-            return Decision(None, worst, away, (f"stuck chains {found.apart.sum()}/0",))
+            stuck = Condition("stuck_chains", float(found.apart.sum()), 0.0)
+            return Decision(None, worst, away, (*conditions, stuck))
         worst = int(found.persistence.argmax())
         lasting = found.persistence[worst]
         if self.nested and lasting > PERSISTENCE_LIMIT:
             lasts = f"{100 * lasting:.0f}% of the variance of {self.names[worst]} is between chains and lasts"
-            return Decision(None, worst, lasts, (f"persistence {lasting:.2f}/{PERSISTENCE_LIMIT:g}",))
-        return Decision(None, likely)
+            return Decision(
+                None, worst, lasts, (*conditions, Condition("persistence", float(lasting), PERSISTENCE_LIMIT))
+            )
+        return Decision(None, likely, conditions=conditions)
 
     def _together(self) -> list[tuple[str, ...]]:
         """The conditions, those together that share what they are computed from; nested R-hat shares nothing."""
@@ -199,28 +226,23 @@ class StoppingRule:
             short = np.log(wanted / found)
         return np.where(np.isnan(found), np.inf, short)
 
-    def _not_before(self, failing: list[str], found: dict[str, NDArray[np.float64]], at: int, draws: int) -> float:
-        """The draws of each chain before which conditions that do not hold of a coefficient are unlikely to hold.
+    def _when(
+        self, failing: list[str], found: dict[str, NDArray[np.float64]], at: int, draws: int
+    ) -> tuple[float, float]:
+        """The draws of each chain before which conditions that do not hold of a coefficient are unlikely to hold, and
+        those at which they are expected to (infinite where it never moved).
 
         Effective sizes grow in proportion to the draws. The excess of R-hat over 1 falls at least so, and with the
         square of the draws where it is what is left of the start.
         """
-        factors = [1.0]
+        soonest, expected = [1.0], [1.0]
         for condition in failing:
             wanted, value = self._wanted(condition, draws), float(found[condition][at])
-            if condition == "rhat":
-                factors.append(math.sqrt((value**2 - 1.0) / (wanted**2 - 1.0)))
-            else:
-                factors.append(wanted / value)
-        largest = max((factor for factor in factors if not math.isnan(factor)), default=1.0)
-        return draws * min(largest / SOONER, LONGEST_WAIT)
-
-    def _in_short(self, condition: str, found: float, draws: int) -> str:
-        """What was found of a condition that does not hold, over what is wanted."""
-        wanted = self._wanted(condition, draws)
-        if condition == "rhat":
-            return f"rhat {found:.4f}/{wanted:.4f}"
-        return f"{condition} {found:.0f}/{wanted:.0f}"
+            factor = (value**2 - 1.0) / (wanted**2 - 1.0) if condition == "rhat" else wanted / value
+            expected.append(math.inf if math.isnan(factor) else factor)
+            soonest.append(math.sqrt(factor) if condition == "rhat" else factor)
+        largest = max((factor for factor in soonest if not math.isnan(factor)), default=1.0)
+        return draws * min(largest / SOONER, LONGEST_WAIT), draws * max(expected)
 
     def _said(self, name: str, condition: str, found: float, draws: int) -> str:
         """That a condition does not hold of a coefficient, in words."""

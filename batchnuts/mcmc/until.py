@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -13,6 +15,27 @@ CONDITIONS = ("ess_bulk", "ess_tail", "rhat")
 
 LIMITS = ("seconds", "gradients")
 """What ends sampling in any case."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a condition asks for, and what was found when it was looked at last.
+
+    `name`: one of CONDITIONS; with `rhat` also `stuck_chains` and `persistence`, once the others hold
+    (stuck_chains.py). `found`: the worst of the coefficients that were looked at, NaN before that; `wanted`: what sizes
+    must reach, and what all others must not exceed.
+    """
+
+    name: str
+    found: float
+    wanted: float
+    met: bool = False
+
+    def __str__(self) -> str:
+        """In short: `ess_bulk 231/400`; `?` where nothing is known."""
+        digits = {"rhat": 4, "persistence": 2}.get(self.name, 0)
+        found = "?" if math.isnan(self.found) else f"{self.found:.{digits}f}"
+        return f"{self.name} {found}/{self.wanted:.{digits}f}"
 
 
 class Until(Settings):

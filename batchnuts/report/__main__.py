@@ -7,6 +7,7 @@ that is none of ours, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ class _Refused(Exception):
 def _report(arguments: argparse.Namespace) -> int:
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.report.page import write_page
-    from batchnuts.report.run_file import NotARun, read_run, verdict_as_json
+    from batchnuts.report.run_file import NotARun, read_run, verdict_of
 
     try:
         target = _target(arguments)
@@ -55,7 +56,7 @@ def _report(arguments: argparse.Namespace) -> int:
         say(str(error))
         return 1
     if arguments.json:
-        print(verdict_as_json(run), flush=True)
+        print(json.dumps(verdict_of(run), indent=2), flush=True)
     elif not arguments.quiet:
         print(f"{run.check}\n" if run.check is not None else "There is no draw that every chain has.\n")
     if target is not None and not arguments.json:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.report.summaries import Curves, Floats, histogram
+from batchnuts.report.summaries import Curves, Floats, Speed, histogram
 
 SIZE = (3.4, 2.3)
 """Inches. One panel for each picture: on a phone, panels side by side would have letters that cannot be read."""
@@ -204,6 +204,29 @@ def scales_plot(scales: Floats, caption: str) -> Picture:
         axes.minorticks_off()
 
     return draw("metric", caption, onto, "coefficient, by scale", "scale")
+
+
+def speed_plot(speeds: Sequence[Speed], caption: str) -> Picture:
+    """Useful gradients a second over the time of a run, phases in colours of their own."""
+    return _over_time("gradients", speeds, [speed.gradients for speed in speeds], "useful gradients/s", caption)
+
+
+def utilization_plot(speeds: Sequence[Speed], caption: str) -> Picture:
+    """The useful share of the gradients executed, over the time of a run."""
+    return _over_time("utilization", speeds, [speed.utilization for speed in speeds], "utilization", caption, top=1.0)
+
+
+def _over_time(
+    kind: str, speeds: Sequence[Speed], values: Sequence[Floats], label: str, caption: str, top: float | None = None
+) -> Picture:
+    def onto(axes: Any) -> None:
+        for number, (speed, value) in enumerate(zip(speeds, values, strict=True)):
+            axes.stairs(value, speed.edges, color=_SERIES[number], linewidth=1.2, baseline=None, label=speed.phase)
+            axes.axvspan(speed.edges[0], speed.edges[-1], color=_SERIES[number], alpha=0.08, linewidth=0)
+        axes.set_xlim(0, speeds[-1].edges[-1])
+        axes.set_ylim(0, top)
+
+    return draw(kind, caption, onto, "seconds since the run began", label)
 
 
 def pair_plot(draws: Floats, marked: Sequence[tuple[str, Floats]], labels: tuple[str, str], caption: str) -> Picture:

@@ -221,6 +221,7 @@ def _pictures(run: FinishedRun) -> list[str]:
     parameters = [f"<h3>{escape(name)}</h3>{panels(shown, ' two')}" for name, shown in pictures.of_parameters(run)]
     said, pairs = pictures.of_pairs(run)
     words, tuned = pictures.of_tuning(run)
+    over_time, speeds = pictures.of_progress(run)
     return [
         _section("Ranks and traces of the worst parameters", *parameters),
         _section("Energy, acceptance and trees", panels(pictures.of_energy(run))),
@@ -230,6 +231,7 @@ def _pictures(run: FinishedRun) -> list[str]:
             _paragraphs([*words, "Both are those of the draws; what they were during warmup is not in the file."]),
             panels(tuned),
         ),
+        _section("Gradients and utilization over time", _paragraphs(over_time), panels(speeds)),
     ]
 
 

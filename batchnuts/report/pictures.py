@@ -139,6 +139,22 @@ def _marked(
     return [(name, part[np.isfinite(part).all(axis=1)]) for name, part in parts]
 
 
+def of_progress(run: FinishedRun) -> tuple[list[str], list[Picture]]:
+    """Gradients and utilization over time, in words and pictures."""
+    group = run.groups.get("progress")
+    if group is None:
+        return ["The file has no group 'progress', so nothing is known of speeds over time."], []
+    columns = [group[name].values.astype(float) for name in ("seconds", "useful_gradients", "executed_gradients")]
+    found = summaries.speeds(group["phase"].values.astype(str), *columns)
+    if not found:
+        return ["The run was too short for speeds over time."], []
+    phases = ", ".join(f"{one.phase} from {one.edges[0]:.3g} s to {one.edges[-1]:.3g} s" for one in found)
+    return [f"After the run began: {phases}; before that, it was compiled."], [
+        figures.speed_plot(found, "Useful gradients a second. It drops where few chains are left on the way."),
+        figures.utilization_plot(found, "Utilization: the share of executed gradients that some chain needed."),
+    ]
+
+
 def of_tuning(run: FinishedRun) -> tuple[list[str], list[Picture]]:
     """Step size and metric, in words and pictures."""
     group = run.groups.get("adaptation")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ from batchnuts.mcmc.diagnostics import Diagnostics, DiagnosticsError
 from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
+from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
 
 if TYPE_CHECKING:
     import xarray
 
-GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished", "summary")
+GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished", "summary", "progress")
 """Those that a report looks at: others may be much larger than the draws (log_likelihood)."""
 
 STATISTICS = ("acceptance_rate", "diverging", "energy", "n_steps", "step_size", "tree_depth")
@@ -206,12 +206,34 @@ def shortened(text: str, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[:most].rsplit(',', 1)[0]} and more"
 
 
-def verdict_as_json(run: FinishedRun) -> str:
-    """The verdict for programs; docs/report.md lists the keys. Numbers that cannot be computed are null."""
-    check = run.check
+def verdict_of(run: FinishedRun) -> dict[str, Any]:
+    """The verdict for programs; docs/report.md lists the keys. Numbers that cannot be computed are None."""
+    sizes = run.groups["posterior"].sizes
+    return {"file": str(run.path)} | _verdict(
+        run.check, run.attributes, int(sizes["chain"]), int(sizes["draw"]), next_steps(run)
+    )
+
+
+def verdict_at_end(
+    path: Path, groups: Mapping[str, xarray.Dataset], chains: int, draws: int
+) -> tuple[dict[str, Any], Diagnostics | None]:
+    """The same of a run that has just ended, with so many draws of each chain, and what was diagnosed. Of draws that
+    were not kept it has `min_ess_mean`, for means, and is empty where there are none."""
+    if "posterior" in groups:
+        run = run_of(path, groups)
+        return verdict_of(run), None if run.check is None else run.check.diagnostics
+    if "summary" not in groups:
+        return {}, None
+    summary = groups["summary"]
+    check = judge(diagnosed(summary), bool(summary.attrs.get("interrupted", 0)))
+    return _verdict(check, summary.attrs, chains, draws, list(check.advice)), check.diagnostics
+
+
+def _verdict(
+    check: Check | None, attributes: Mapping[str, Any], chains: int, draws: int, advice: list[str]
+) -> dict[str, Any]:
     content: dict[str, Any] = {
-        "file": str(run.path),
-        "model": str(run.attributes.get("model", "")),
+        "model": str(attributes.get("model", "")),
         "ok": check is not None and check.ok,
         "converged": None if check is None else check.diagnostics.converged,
         "worst_rhat": None,
@@ -219,23 +241,24 @@ def verdict_as_json(run: FinishedRun) -> str:
         "nested": None,
         "min_ess_bulk": None,
         "divergences": None,
-        "chains": int(run.groups["posterior"].sizes["chain"]),
-        "draws": int(run.groups["posterior"].sizes["draw"]),
-        "interrupted": bool(run.attributes.get("interrupted", 0)),
+        "chains": chains,
+        "draws": draws,
+        "interrupted": bool(attributes.get("interrupted", 0)),
         "stuck_chains": [],
-        "advice": next_steps(run),
+        "advice": advice,
     }
     if check is not None:
         found = check.diagnostics
+        size = "ess_bulk" if "ess_bulk" in found.columns else "ess_mean"
         content |= {
             "worst_rhat": _named(found, found.deciding_rhat, check.worst_rhat, np.nanargmax),
             "rhat_limit": found.limit,
             "nested": found.nested is not None,
-            "min_ess_bulk": _named(found, found.columns["ess_bulk"], check.min_ess, np.nanargmin),
+            f"min_{size}": _named(found, found.columns[size], check.min_ess, np.nanargmin),
             "divergences": check.divergences,
             "stuck_chains": list(found.apart),
         }
-    return json.dumps(content, indent=2)
+    return content
 
 
 def _named(found: Diagnostics, values: NDArray[np.float64], value: float, which: Any) -> dict[str, Any] | None:

@@ -45,6 +45,9 @@ HISTOGRAM_BINS = 40
 BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles over chains: the middle half, nine tenths, and the median."""
 
+INTERVALS = 60
+"""Of a phase, in which speeds are averaged: chains report after many transitions at once, so short ones say little."""
+
 SAMPLE = 20_000
 """Draws by which parameters are compared with divergences."""
 
@@ -149,3 +152,30 @@ def furthest(blocks: Sequence[DrawBlock], rows: NDArray[np.bool_]) -> NDArray[np
     with np.errstate(divide="ignore", invalid="ignore"):
         distance = np.nan_to_num(np.abs(means[rows] - middle).max(axis=0) / (high - low))
     return np.argsort(-distance, kind="stable")
+
+
+@dataclass(frozen=True, eq=False)
+class Speed:
+    """What a phase did in intervals that begin at `edges` [intervals + 1] seconds since the run began."""
+
+    phase: str
+    edges: Floats
+    gradients: Floats
+    """[intervals]: useful ones a second."""
+    utilization: Floats
+    """[intervals]: the useful share of those executed; NaN where there was none."""
+
+
+def speeds(phase: NDArray[Any], seconds: Floats, useful: Floats, executed: Floats) -> list[Speed]:
+    """Of each phase in which gradients were computed, from the rows [rows] of a run's history (mcmc/history.py)."""
+    found = []
+    for name in dict.fromkeys(phase.tolist()):
+        rows = phase == name
+        times = seconds[rows]
+        if len(times) < 2 or times[-1] <= times[0] or useful[rows][-1] <= 0:
+            continue
+        edges = np.linspace(times[0], times[-1], min(INTERVALS, len(times) - 1) + 1)
+        good, made = (np.diff(np.interp(edges, times, counts[rows])) for counts in (useful, executed))
+        shares = np.divide(good, made, out=np.full_like(good, np.nan), where=made > 0)
+        found.append(Speed(str(name), edges, good / np.diff(edges), shares))
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,9 @@ from batchnuts.mcmc.diagnostics import COLUMNS, RUNNING_COLUMNS, Diagnostics, Di
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.verdict import diagnose_groups
-from batchnuts.progress import SafeConsole, short
+from batchnuts.progress.terminal import SafeConsole
+from batchnuts.progress.views import View, phase
+from batchnuts.progress.words import short
 
 if TYPE_CHECKING:
     import xarray
@@ -23,14 +26,20 @@ if TYPE_CHECKING:
 _NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "ess_mean", "r_hat")
 """Of all columns, those that fit 80 characters."""
 _PLAIN_WIDTH = 120  # of tables that do not go to a terminal
+_NO_VIEW: View = nullcontext()
 
 
 def print_report(
-    draws: Draws, groups: Mapping[str, xarray.Dataset], config: RunConfig, target: Path, saving: float
+    draws: Draws,
+    groups: Mapping[str, xarray.Dataset],
+    config: RunConfig,
+    target: Path,
+    saving: float,
+    view: View = _NO_VIEW,
 ) -> Diagnostics | None:
     """Print it on stdout; gives what was diagnosed, None without a draw that every chain has.
 
-    groups: those of the output. saving: seconds that it took to write the file `target`.
+    groups: those of the output. saving: seconds that it took to write the file `target`. view: where progress is shown.
     """
     console = SafeConsole()
     if not console.is_terminal:
@@ -39,10 +48,11 @@ def print_report(
     found = None
     if draws.complete:
         started = time.monotonic()
-        if "summary" in groups:
-            found = diagnosed(groups["summary"])
-        else:
-            found = diagnose_groups(groups["posterior"], groups["sample_stats"])
+        with phase(view, "diagnostics"):
+            if "summary" in groups:
+                found = diagnosed(groups["summary"])
+            else:
+                found = diagnose_groups(groups["posterior"], groups["sample_stats"])
         timings["diagnostics"] = time.monotonic() - started
         console.print(summary_table(found, config.output.summary_rows, narrow=console.width < 105))
         console.print(found.verdict(), highlight=False, markup=False, soft_wrap=True)
@@ -57,7 +67,7 @@ def print_report(
     console.print(f"Backend: {draws.execution.backend}{' ' * bool(draws.engine)}{draws.engine}", highlight=False)
     console.print(f"Speed: {speed}utilization {draws.utilization:.2f}{served}", highlight=False, soft_wrap=True)
     console.print(f"Metric: {draws.metric}", highlight=False)
-    spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in timings.items())
+    spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
     what = "Draws" if config.output.draws else "Summary (draws were not kept)"
     console.print(f"{what}: {target}", highlight=False, markup=False, soft_wrap=True)

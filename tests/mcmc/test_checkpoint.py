@@ -163,7 +163,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "dense": {"metric": "dense"},
     "walnuts": {"transition": "walnuts"},
     "tensorflow": {"backend": "tensorflow"},
-    "stackless": {"executor": "stackless", "backend": "numpy", "chains": 3, "warmup": 5, "draws": 12, "step_size": 0.8},
+    "stackless": {"executor": "stackless", "backend": "numpy", "chains": 3, "warmup": 5, "draws": 24, "step_size": 0.8},
 }
 SLOW = ("one chunk", "dense", "walnuts", "tensorflow")
 """Programs of their own, each to be compiled."""

@@ -242,11 +242,26 @@ def test_progress_is_monotone_and_its_phases_come_in_order(executor: str, monkey
         parts = [p for p in seen if p.phase == phase]
         assert {p.total for p in parts} == {total}
         assert parts[-1].done == total
-        for name in ("done", "elapsed", "useful_gradients", "divergences"):
+        for name in ("done", "elapsed", "useful_gradients", "divergences", "slowest", "median"):
             values = [getattr(p, name) for p in parts]
             assert values == sorted(values), (phase, name)
         assert all(0 <= p.utilization <= 1 for p in parts)
+        assert all(p.slowest <= p.median <= p.each for p in parts)
+        if phase != "compile":
+            assert (parts[-1].slowest, parts[-1].each, parts[-1].remaining) == (total // 4, total // 4, 0.0)
+        assert all((p.window is not None) == (phase == "warmup") for p in parts)
     assert seen[-1].useful_gradients == draws.stats["n_steps"].sum()
+    assert draws.history is not None
+    columns = draws.history.columns
+    assert list(dict.fromkeys(columns["phase"])) == phases
+    assert (np.diff(columns["seconds"]) >= 0).all()
+    for phase in phases:
+        rows = columns["phase"] == phase
+        for name in ("transitions", "useful_gradients", "executed_gradients", "divergences"):
+            assert (np.diff(columns[name][rows]) >= 0).all()
+        assert (columns["useful_gradients"] <= columns["executed_gradients"])[rows].all()
+    assert columns["transitions"][rows][-1] == 4 * 6
+    assert columns["useful_gradients"][rows][-1] == seen[-1].useful_gradients
 
 
 # ---- Ctrl-C ------------------------------------------------------------------------------------------------------
@@ -389,8 +404,10 @@ def test_sample_chains_gives_what_the_command_line_saves(plain: Draws) -> None:
     result = sample_chains(MODEL, **FIXED)
     groups = to_datasets(plain, MODEL)
     found = {name.strip("/") for name in _groups(result)} - {""}
-    assert found == set(groups) == {"posterior", "sample_stats", "constant_data", "adaptation"}
+    assert found == set(groups) == {"posterior", "sample_stats", "constant_data", "adaptation", "progress"}
     for name, dataset in groups.items():
+        if name == "progress":  # when it was, and not what was drawn
+            continue
         for variable in dataset.variables:
             np.testing.assert_array_equal(result[name][variable].values, dataset[variable].values)
             assert result[name][variable].dims == dataset[variable].dims

@@ -22,7 +22,7 @@ from batchnuts.mcmc.parameters import positive, real
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.stopping_rule import Decision, StoppingRule
 from batchnuts.mcmc.superchains import superchain_of
-from batchnuts.mcmc.until import Until
+from batchnuts.mcmc.until import Condition, Until
 from batchnuts.settings.schema import SettingsError
 
 NAMES = ("mu", "tau", "theta[0]", "theta[1]")
@@ -115,11 +115,30 @@ def test_gradients_end_sampling_in_any_case() -> None:
     assert rule(gradients=1000).decide(draws(), 2).reason is None
 
 
-def test_what_is_lacking_is_said_in_short() -> None:
-    assert rule(ess_bulk=1e6, ess_tail=1, rhat=1.0001).decide(draws(), last=Decision(None, 1)).lacking == (
-        f"ess_bulk {FOUND['ess_bulk'][1]:.0f}/1000000", f"rhat {FOUND['r_hat'][1]:.4f}/1.0001",
-    )  # fmt: skip
-    assert rule(ess_bulk=1).decide(draws()).lacking == ()
+def test_it_is_known_what_was_found_of_each_condition() -> None:
+    """The worst of the coefficients that were looked at; where it is not looked at, what was found before."""
+    found = rule(ess_bulk=1e6, ess_tail=1, rhat=1.0001).decide(draws(), last=Decision(None, 1)).conditions
+    assert [(one.name, one.wanted, one.met) for one in found] == [
+        ("ess_bulk", 1e6, False), ("ess_tail", 1, True), ("rhat", 1.0001, False),
+    ]  # fmt: skip
+    assert [one.found for one in found] == pytest.approx([FOUND[name][1] for name in ("ess_bulk", "ess_tail", "r_hat")])
+    (met,) = rule(ess_bulk=1).decide(draws()).conditions
+    assert met.met
+    assert met.found == pytest.approx(FOUND["ess_bulk"].min())
+    before = (Condition("ess_bulk", 3.0, 1e6), Condition("rhat", 1.5, 99.0, met=True))
+    sizes, nested = rule(4, ess_bulk=1e6, rhat=99.0).decide(draws(), last=Decision(None, 1, "", before)).conditions
+    assert sizes.found > 3.0
+    assert nested is before[1]
+    assert rule(ess_bulk=1).decide(draws(8), last=Decision(None, 1, "", before)).conditions == before
+
+
+def test_conditions_are_expected_to_hold_in_proportion_to_the_draws() -> None:
+    assert rule(ess_bulk=just("ess_bulk", 1, 3.0)).decide(draws()).expected == pytest.approx(3 * 40)
+    wanted = np.sqrt(1 + (FOUND["r_hat"][1] ** 2 - 1) / 5)
+    assert rule(rhat=wanted).decide(draws()).expected == pytest.approx(5 * 40)
+    values = draws()
+    values[:, :, 2] = 1.0
+    assert rule(ess_bulk=1).decide(values).expected == np.inf
 
 
 def test_few_draws_are_too_few_to_tell() -> None:
@@ -310,3 +329,24 @@ def test_at_the_maximum_of_draws_it_is_said_what_is_missing() -> None:
     assert ended.reason.startswith("all 37 draws of each chain were made (sampler.draws); bulk ESS of ")
     ended, _ = looked([37], {"ess_bulk": 1.0}, max_draws=37)
     assert ended.reason == "all parameters have bulk ESS >= 1 after 10 draws of each chain"
+
+
+def test_the_time_left_is_that_of_the_furthest_condition_or_of_a_limit() -> None:
+    def left(done: int, **until: float) -> float | None:
+        runner, checks = Chains(draws(100)), CheckPoints(rule(**until), PARAMETERS, 100)
+        runner.done = done
+        checks.look(runner, Counts(complete=done), 5.0)  # type: ignore[arg-type]
+        assert [one.name for one in checks.conditions] == [name for name in until if name in ("ess_bulk", "rhat")]
+        return checks.remaining(float, 5.0, 1000)
+
+    assert left(0, ess_bulk=40.0) is None
+    assert left(0, gradients=4000.0) == 15.0
+    assert left(0, ess_bulk=40.0, seconds=7.0) == 2.0
+    assert left(0, seconds=700.0) == 100.0
+    points = rule(ess_bulk=1).check_points(100)
+    checks = CheckPoints(rule(ess_bulk=1e9), PARAMETERS, 100)
+    checks.left, checks.last = list(points), Decision(None, expected=20.5)
+    assert checks.remaining(float, 5.0, 0) == min(point for point in points if point >= 20.5)
+    checks.last = Decision(None, expected=1e6)
+    assert checks.remaining(float, 5.0, 0) == 100.0
+    assert left(100, ess_bulk=1.0) == 0.0

@@ -23,6 +23,7 @@ from batchnuts.mcmc.settings import split_settings
 from batchnuts.mcmc.storage import streamed
 from batchnuts.mcmc.summarizing import SummaryRun
 from batchnuts.mcmc.verdict import coefficients
+from batchnuts.settings.schema import SettingsError
 
 CONTENT = Content(draws=False)
 
@@ -105,7 +106,7 @@ def test_a_run_goes_on_from_what_was_flushed(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_run_without_draws_is_the_run_with_them(tmp_path: Path) -> None:
+def test_a_run_without_draws_is_the_run_with_them() -> None:
     """The same seed; what is generated too, but for what is constant. Nothing is computed of observations."""
 
     def pointwise(p: dict[str, Any]) -> Any:
@@ -118,11 +119,21 @@ def test_a_run_without_draws_is_the_run_with_them(tmp_path: Path) -> None:
         log_likelihood=pointwise,
         observed_data={"y": (("row",), np.ones(3, "float32"))},
     )
-    sampler, execution = split_settings({"chains": 8, "warmup": 20, "draws": 60, "seed": 2})
-    run = SummaryRun(tmp_path / "blocks", model, CONTENT)
-    groups = run.finish(run_chains(model, sampler, execution, content=CONTENT, stream=run))
-    assert set(groups) == {"summary", "adaptation", "observed_data"}
-    draws = run_chains(model, sampler, execution)
-    names, values = kept(draws, model)
+    settings: dict[str, Any] = {"chains": 8, "warmup": 20, "draws": 60, "seed": 2}
+    found = batchnuts.sample_chains(model, keep_draws=False, progress=False, **settings)
+    there = [
+        name for name in ("summary", "adaptation", "observed_data", "posterior", "log_likelihood") if name in found
+    ]
+    assert there == ["summary", "adaptation", "observed_data"]
+    names, values = kept(run_chains(model, *split_settings(settings)), model)
     assert names == ["mu", "tau", "ratio"]
-    assert_is_of(groups["summary"], names, values)
+    assert_is_of(found["summary"], names, values)
+    assert batchnuts.check(found).diagnostics.running
+
+
+def test_what_takes_draws_is_refused() -> None:
+    model = Model.from_function(lambda q: -0.5 * ops.sum(q * q), dimension=2)
+    with pytest.raises(SettingsError, match="keep_draws: found False with divergences=True"):
+        batchnuts.sample_chains(model, keep_draws=False, divergences=True)
+    with pytest.raises(SettingsError, match=r"sampler\.until: found conditions for draws that are not kept"):
+        batchnuts.sample_chains(model, keep_draws=False, until={"ess_bulk": 400})

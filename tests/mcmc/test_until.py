@@ -77,6 +77,18 @@ def test_threads_and_slices_change_nothing(
     np.testing.assert_allclose(again.position, ended.position, rtol=1e-9)
 
 
+def test_progress_says_what_is_known_of_the_conditions(enough: float) -> None:
+    seen: list[Progress] = []
+    run(seen.append, until={"ess_bulk": enough, "rhat": 50.0}, chunk_lanes=2, shards=1)
+    reports = [progress for progress in seen if progress.phase == "sampling"]
+    assert {tuple(one.name for one in progress.until) for progress in reports} == {("ess_bulk", "rhat")}
+    assert all(np.isnan(one.found) for one in reports[0].until)
+    assert all(one.met for one in reports[-1].until)
+    assert reports[-1].until[0].found >= reports[-1].until[0].wanted == enough
+    assert (reports[-1].remaining, reports[-1].missing) == (0.0, ())
+    assert reports[-1].total == 4 * 24
+
+
 def test_the_file_has_these_draws_and_says_why(ended: Draws) -> None:
     groups = to_datasets(ended, MODEL)
     assert groups["posterior"].sizes["draw"] == groups["sample_stats"].sizes["draw"] == ended.complete

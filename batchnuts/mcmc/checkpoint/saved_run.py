@@ -60,6 +60,8 @@ class SavedRun:
     """Files with the stretch's records (storage/logged.py), in order."""
     check_points: Any
     """See CheckPoints.saved; None without."""
+    history: Any
+    """What was done at which time: HistoryKeeper (history.py)."""
 
     @property
     def lanes(self) -> int | None:

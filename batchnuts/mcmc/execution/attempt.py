@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -128,8 +128,8 @@ class Attempt:
                     raise self.failures[0]
                 gradients = sum((chunk.counts for chunk in self.chunks.values()), Counts())
                 over = self.finished
-            done, divergences = self.kept.ends.done, int(self.kept.ends.divergences.sum())
-            counts = replace(gradients, transitions=int(done.sum()), divergences=divergences, complete=int(done.min()))
+            done = self.kept.ends.done.copy()  # threads go on
+            counts = gradients + Counts.of_transitions(done, self.kept.ends.divergences)
             yield counts, self.kept.result if over else None
             if over:
                 return
@@ -236,7 +236,6 @@ class Attempt:
                 begun[chunk.occupied()[1]] = True
         # chains that have halted leave a chunk when it merges
         begun[self.kept.ends.done > 0] = True
-        self.kept.storage.flush()
         return Interrupted(self.kept.result, begun)
 
 

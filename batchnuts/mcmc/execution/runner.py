@@ -7,7 +7,7 @@ can be interrupted; the last thing it yields is the finished stretch. (The virtu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,6 +45,19 @@ class Counts:
     divergences: int = 0
     complete: int = 0
     """Transitions that every chain has made."""
+    median: int = 0
+    """Transitions that at least half of the chains have made."""
+
+    @classmethod
+    def of_transitions(cls, done: NDArray[np.int64], divergences: NDArray[np.int64]) -> Counts:
+        """Those of chains that have made so many transitions [chains], of which so many diverged [chains]."""
+        middle = len(done) // 2
+        return cls(
+            transitions=int(done.sum()),
+            divergences=int(divergences.sum()),
+            complete=int(done.min()),
+            median=int(np.partition(done, middle)[middle]),
+        )
 
     @property
     def utilization(self) -> float:
@@ -59,6 +72,7 @@ class Counts:
             self.executed_gradients + other.executed_gradients,
             self.divergences + other.divergences,
             self.complete + other.complete,
+            self.median + other.median,
         )
 
 
@@ -205,8 +219,8 @@ class StretchRunner:
             useful, executed = runs.useful, runs.executed
         else:
             useful = executed = kept.gradients
-        ends = kept.ends
-        return Counts(int(ends.done.sum()), useful, executed, int(ends.divergences.sum()), int(ends.done.min()))
+        counts = Counts.of_transitions(kept.ends.done, kept.ends.divergences)
+        return replace(counts, useful_gradients=useful, executed_gradients=executed)
 
     def pause(self) -> None:
         """See Runner: nothing runs between two calls."""
@@ -239,7 +253,6 @@ class StretchRunner:
         """See Runner: a call runs all chains."""
         if self.kept is None:
             return None
-        self.kept.storage.flush()
         return Interrupted(self.kept.result, np.ones(self.arrangement.chunk_lanes, bool))
 
     def forget(self) -> None:

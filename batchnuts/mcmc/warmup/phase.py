@@ -118,7 +118,8 @@ def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int)
     states, sampler, transitions = place.states, run.sampler, window.transitions
     adapting = sampler.step_size is None
     inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup)
-    return run.stretch(runner, inputs, transitions, "warmup", total, states.transitions_done, window.leave)
+    before, missing = states.transitions_done, place.missing if place.before is not None else ()
+    return run.stretch(runner, inputs, transitions, "warmup", total, before, window.leave, missing=missing)
 
 
 def _pooled(run: Run, before: ChainStates, result: ChainResult, window: Window) -> Pooled:
