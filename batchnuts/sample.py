@@ -401,7 +401,7 @@ def _run(
         if config.output.report:
             page = _write_page(groups, target, found, force=force)
             ending.content["report"] = str(page)
-            if not quiet:
+            if not quiet and ending.lines is None:
                 print(f"Report: {page}", flush=True)
     except KeyboardInterrupt:
         ending.say(f"the summary was {stop.name}; the draws are in {target}.")
