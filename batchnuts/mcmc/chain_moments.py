@@ -48,7 +48,7 @@ class ChainMoments:
     @property
     def overall_mean(self) -> Array:
         """[coefficients]."""
-        return self.mean.mean(axis=1)
+        return self.mean.mean(axis=1)  # type: ignore[no-any-return]
 
     @property
     def overall_variance(self) -> Array:

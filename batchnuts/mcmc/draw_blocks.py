@@ -68,9 +68,9 @@ class VariableBlock:
         else:
             values = np.asarray(self.variable[chains, draws].values)[:, :, None]
         if not isinstance(columns, slice):
-            return values[:, :, int(wanted[0])]  # type: ignore[no-any-return]
+            return values[:, :, int(wanted[0])]
         together = len(wanted) == last - first
-        return values[:, :, wanted[0] : wanted[-1] + 1] if together and len(wanted) else values[:, :, wanted]  # type: ignore[no-any-return]
+        return values[:, :, wanted[0] : wanted[-1] + 1] if together and len(wanted) else values[:, :, wanted]
 
     @property
     def chains_of_chunk(self) -> int:

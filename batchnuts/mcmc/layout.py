@@ -60,7 +60,7 @@ class Layout:
             stats = {name: array[:, kept] for name, array in stats.items()}
         found = self._computed(position, chains, draws)
         own = self.values(position) if self.model.reports_variables or "posterior" not in found else {}
-        groups = {
+        groups: dict[str, Entries] = {
             "posterior": own | found.pop("posterior", {}),
             "sample_stats": {name: (SAMPLES, array, {}) for name, array in stats.items()},
             **found,
@@ -93,7 +93,9 @@ class Layout:
         if not self.model.reports_variables and points.size:
             found = self._computed(points, np.zeros(len(points), np.int64), np.arange(points.shape[1]))
         entries = found.get("posterior") or self.values(points)
-        return {name: (("divergence", "point", *dims[2:]), *rest) for name, (dims, *rest) in entries.items()}
+        return {
+            name: (("divergence", "point", *dims[2:]), array, given) for name, (dims, array, given) in entries.items()
+        }
 
     def of_prior(self) -> dict[str, Entries]:
         """The groups `prior` and `prior_predictive`, if the model has such functions."""

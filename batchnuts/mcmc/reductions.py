@@ -154,12 +154,13 @@ def _quantile(ranking: Ranking, probability: float) -> Array:
     below = int(place)
     low, high = ranking.at(below), ranking.at(min(below + 1, ranking.size - 1))
     share = place - below
-    return low + (high - low) * share if share < 0.5 else high - (high - low) * (1.0 - share)
+    between: Array = low + (high - low) * share if share < 0.5 else high - (high - low) * (1.0 - share)
+    return between
 
 
 def _tail_sizes(draws: Part, shape: tuple[int, int, int], ranking: Ranking) -> Array:
     """Section 4.3 of the paper."""
-    found = []
+    found: list[Any] = []
     for probability in TAILS:
         # Hyndman and Fan's type 7, in the arithmetic of SciPy's mquantiles, which ArviZ uses: a quantile that rounding
         # puts on the other side of a draw would change the indicator

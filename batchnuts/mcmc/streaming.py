@@ -32,7 +32,7 @@ from batchnuts.mcmc.output import (
     statistics_attributes,
 )
 from batchnuts.mcmc.saving import OutputError
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.logged import PART
 from batchnuts.mcmc.storage.row_blocks import RowBlock
@@ -83,8 +83,7 @@ class ZarrRun:
         self.storage: StreamedStorage | None = None
         self.sink: ZarrSink | None = None
         self.layout: Layout | None = None
-        self.sampler = SamplerSettings()
-        self.execution = ExecutionSettings()
+        self.sampler, self.execution = split_settings({})
 
     def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
         """See Stream."""

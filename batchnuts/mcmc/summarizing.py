@@ -25,7 +25,7 @@ from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.output import adaptation, attributes_of, other_groups, statistics_attributes
 from batchnuts.mcmc.running_summary import RunningSummary, StatisticsTotals
 from batchnuts.mcmc.saving import OutputError
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage, rows_of_block
@@ -194,8 +194,7 @@ class SummaryRun:
         self.content = content
         self.config = config
         self.storage: SummarizedStorage | None = None
-        self.sampler = SamplerSettings()
-        self.execution = ExecutionSettings()
+        self.sampler, self.execution = split_settings({})
         if not resumed:
             shutil.rmtree(folder, ignore_errors=True)
 

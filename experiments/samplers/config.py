@@ -36,7 +36,7 @@ from batchnuts.experiments.samplers.measurements import Measurement
 from batchnuts.experiments.samplers.problems import TARGETS, Start, is_target
 from batchnuts.experiments.samplers.registry import REGISTRY
 from batchnuts.experiments.samplers.task import Task
-from batchnuts.mcmc.convergence import MINIMUM_DRAWS
+from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
 from batchnuts.models import ModelOptions
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, dump_settings, to_yaml

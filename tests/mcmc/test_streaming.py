@@ -18,101 +18,46 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray
-from fake_run import make_draws
+from streamed_draws import (
+    CAPACITY,
+    CHAINS,
+    DRAWS,
+    INTERRUPTED,
+    LANES,
+    MODEL,
+    SAMPLER,
+    drawn,
+    feed,
+    record,
+    records_of,
+    run_to_end,
+)
 
 import batchnuts
 from batchnuts.autobatch import ops, random
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc import stored_run
-from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content, check_content
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.earlier_run import draws_of_run
 from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
-from batchnuts.mcmc.model import Model, Variable
+from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.opened_run import open_run
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.saving import OutputError, check_path, is_interrupted, save
-from batchnuts.mcmc.settings import SamplerSettings, split_settings
+from batchnuts.mcmc.settings import split_settings
 from batchnuts.mcmc.storage import row_blocks, streamed
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles, chunk_shape
 from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
-from batchnuts.mcmc.supports import Lower
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.until import Until
 from batchnuts.report.run_file import read_run
 from batchnuts.settings.schema import SettingsError
-
-CHAINS, DRAWS, LANES, CAPACITY = 6, 47, 3, 5
-SAMPLER = SamplerSettings(chains=CHAINS, draws=DRAWS, seed=7)
-MODEL = Model(
-    name="m",
-    log_density=lambda parts: parts["mu"],
-    dimension=6,
-    variables=(
-        Variable("mu"),
-        Variable("tau", support=Lower(0.0)),
-        Variable("beta", (2, 2), ("feature", "level"), {"feature": ["age", "dose"]}),
-    ),
-    structured=True,
-    observed_data={"y": (("row",), np.arange(4))},
-    constant_data={"x": (("row", "feature"), np.ones((4, 2)))},
-    coords={"row": list("abcd")},
-)
-
-
-def records_of(draws: Draws) -> Record:
-    """What chains would have recorded, [chains, draws, ...]."""
-    stats = {name: array for name, array in draws.stats.items() if name in Record._fields}
-    last = () if draws.last_position is None else draws.last_position
-    return Record(position=draws.position, last_position=last, **stats)
-
-
-def drawn(done: list[int] | None = None, ends: bool = False) -> Draws:
-    """Draws of a run that never was; some diverge, and where asked for the ends of trajectories are known."""
-    draws = make_draws(MODEL, SAMPLER, done=done)
-    rng = np.random.default_rng(3)
-    diverging = rng.uniform(size=(CHAINS, DRAWS)) < 0.2
-    reached = (draws.stats["tree_depth"] >= SAMPLER.max_tree_depth) & ~diverging
-    stats = {**draws.stats, "diverging": diverging, "reached_max_treedepth": reached}
-    begun = None if done is None else np.array(done) > 0
-    draws = replace(draws, stats=stats, begun=begun)
-    if not ends:
-        return draws
-    return replace(draws, last_position=draws.position + 1, start=draws.position[:, 0] - 1)
-
-
-def feed(storage: Any, records: Record, done: np.ndarray, seed: int = 0, most: int = CAPACITY) -> None:
-    """Record the first `done` [chains] of all chains as chunks do: some chains on some lanes, up to `most` rows."""
-    rng = np.random.default_rng(seed)
-    recorded = np.array(getattr(storage, "recorded", np.zeros(len(done))), np.int64)
-    while (recorded < done).any():
-        chains = rng.permutation(np.flatnonzero(recorded < done))[:LANES]
-        lanes = rng.permutation(LANES)[: len(chains)]
-        last = np.minimum(recorded[chains] + rng.integers(0, most + 1, len(chains)), done[chains])
-        record(storage, records, chains, lanes, recorded[chains], last)
-        recorded[chains] = last
-
-
-def record(storage: Any, records: Record, chains: Any, lanes: Any, first: Any, last: Any) -> None:
-    """One call, from buffers that change after it."""
-    chains, lanes, first, last = (np.asarray(a, np.int64) for a in (chains, lanes, first, last))
-    rows = int((last - first).max(initial=1))
-
-    def buffer(array: np.ndarray) -> np.ndarray:
-        there = np.full((LANES, max(rows, 1), *array.shape[2:]), 1, array.dtype)
-        for chain, lane, start, end in zip(chains, lanes, first, last, strict=True):
-            there[lane, : end - start] = array[chain, start:end]
-        return there
-
-    made = map_leaves(buffer, records)
-    storage.record(chains, lanes, first, last, made)
-    map_leaves(lambda array: array.fill(0), made)
 
 
 @pytest.fixture(autouse=True)
@@ -126,11 +71,6 @@ def stream(path: Path, draws: Draws, content: Content | None = None, **options: 
     run = ZarrRun(path, MODEL, content or Content(divergences=draws.start is not None), **options)
     like = map_leaves(lambda array: array[:1, :1], records_of(draws))
     return run, run.begin(SAMPLER, draws.execution)(like, CHAINS, DRAWS)
-
-
-def run_to_end(storage: Any, draws: Draws) -> None:
-    feed(storage, records_of(draws), draws.done)
-    storage.finalize()
 
 
 def finished(path: Path, draws: Draws) -> dict[str, xarray.Dataset]:
@@ -168,7 +108,6 @@ def stored(path: Path) -> dict[str, xarray.Dataset]:
     return groups
 
 
-INTERRUPTED = [20, 31, 47, 24, 20, 29]
 CASES: dict[str, tuple[Content, list[int] | None]] = {
     "whole": (Content(divergences=True), None),
     "interrupted": (Content(unconstrained=True, divergences=True), INTERRUPTED),
@@ -493,7 +432,8 @@ def test_what_fails_for_some_draws_is_taken_out(tmp_path: Path, monkeypatch: pyt
 
 def test_chunks_are_divided_so_that_a_coefficient_can_be_read_alone() -> None:
     assert chunk_shape((1000, 30), (), 4) == (1000, 30)
-    assert chunk_shape((1000, 30), (50,), 4) == (1000, 30, 8)
+    assert chunk_shape((1000, 30), (50,), 4) == (1000, 30, 10)
+    assert chunk_shape((1000, 30), (47,), 4) == (1000, 30, 8)
     assert chunk_shape((1000, 30), (3,), 4) == (1000, 30, 3)
     assert chunk_shape((1000, 300), (5, 7), 4) == (1000, 300, 1, 1)
     assert chunk_shape((10, 30), (5, 700), 4) == (10, 30, 1, 700)

@@ -42,7 +42,7 @@ class RowBlock:
     @property
     def complete(self) -> bool:
         """Whether every chain has recorded its rows."""
-        return self.filled == self.records.lp.size
+        return bool(self.filled == self.records.lp.size)
 
 
 class RowBlocks:

@@ -61,7 +61,9 @@ def rows_of_block(like: Record, chains: int, transitions: int, multiple: int = 1
     row: list[int] = []
     map_leaves(lambda a: row.append(a[0, 0].nbytes), like)
     rows = min(BLOCK_BYTES // (chains * sum(row)), -(-transitions // SHARE))
-    return max(1, rows // multiple) * multiple
+    blocks = -(-transitions // max(1, rows))
+    rows = -(-transitions // blocks)  # about equally many in each, since the last chunk is stored whole
+    return -(-rows // multiple) * multiple
 
 
 class StreamedStorage:

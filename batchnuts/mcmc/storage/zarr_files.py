@@ -244,7 +244,9 @@ def chunk_shape(chunk: tuple[int, int], rest: tuple[int, ...], item: int) -> tup
     sizes = list(rest)
     for axis, size in enumerate(rest):
         one = math.prod(chunk) * math.prod(sizes[axis + 1 :]) * item
-        sizes[axis] = min(size, max(1, PIECE_BYTES // one))
+        least = min(size, max(1, PIECE_BYTES // one))
+        # chunks at the end are stored whole: of sizes up to twice that, the one that leaves least empty
+        sizes[axis] = min(range(least, min(size, 2 * least) + 1), key=lambda n: -(-size // n) * n)
         if sizes[axis] > 1 or one <= PIECE_BYTES:
             break
     return (*chunk, *sizes)

@@ -65,6 +65,8 @@ class ZarrSink:
         if not self.there:
             self.files.commit({})
         self.attributes = attributes
+        self.chunk = 0, 0
+        """Chains and saved draws of one, once there are arrays."""
         (folder / "divergences").mkdir(parents=True, exist_ok=True)
 
     def write(self, block: RowBlock, previous: NDArray[Any] | None) -> None:

@@ -1,0 +1,89 @@
+"""Draws of a run that never was, and how chunks record them: some chains on some lanes, out of step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from fake_run import make_draws
+
+from batchnuts.autobatch.machine import map_leaves
+from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.model import Model, Variable
+from batchnuts.mcmc.settings import SamplerSettings
+from batchnuts.mcmc.supports import Lower
+
+CHAINS, DRAWS, LANES, CAPACITY = 6, 47, 3, 5
+SAMPLER = SamplerSettings(chains=CHAINS, draws=DRAWS, seed=7)
+MODEL = Model(
+    name="m",
+    log_density=lambda parts: parts["mu"],
+    dimension=6,
+    variables=(
+        Variable("mu"),
+        Variable("tau", support=Lower(0.0)),
+        Variable("beta", (2, 2), ("feature", "level"), {"feature": ["age", "dose"]}),
+    ),
+    structured=True,
+    observed_data={"y": (("row",), np.arange(4))},
+    constant_data={"x": (("row", "feature"), np.ones((4, 2)))},
+    coords={"row": list("abcd")},
+)
+
+INTERRUPTED = [20, 31, 47, 24, 20, 29]
+
+
+def records_of(draws: Draws) -> Record:
+    """What chains would have recorded, [chains, draws, ...]."""
+    stats = {name: array for name, array in draws.stats.items() if name in Record._fields}
+    last = () if draws.last_position is None else draws.last_position
+    return Record(position=draws.position, last_position=last, **stats)
+
+
+def drawn(done: list[int] | None = None, ends: bool = False) -> Draws:
+    """Draws of a run that never was; some diverge, and where asked for the ends of trajectories are known."""
+    draws = make_draws(MODEL, SAMPLER, done=done)
+    rng = np.random.default_rng(3)
+    diverging = rng.uniform(size=(CHAINS, DRAWS)) < 0.2
+    reached = (draws.stats["tree_depth"] >= SAMPLER.max_tree_depth) & ~diverging
+    stats = {**draws.stats, "diverging": diverging, "reached_max_treedepth": reached}
+    begun = None if done is None else np.array(done) > 0
+    draws = replace(draws, stats=stats, begun=begun)
+    if not ends:
+        return draws
+    return replace(draws, last_position=draws.position + 1, start=draws.position[:, 0] - 1)
+
+
+def feed(storage: Any, records: Record, done: np.ndarray, seed: int = 0, most: int = CAPACITY) -> None:
+    """Record the first `done` [chains] of all chains as chunks do: some chains on some lanes, up to `most` rows."""
+    rng = np.random.default_rng(seed)
+    recorded = np.array(getattr(storage, "recorded", np.zeros(len(done))), np.int64)
+    while (recorded < done).any():
+        chains = rng.permutation(np.flatnonzero(recorded < done))[:LANES]
+        lanes = rng.permutation(LANES)[: len(chains)]
+        last = np.minimum(recorded[chains] + rng.integers(0, most + 1, len(chains)), done[chains])
+        record(storage, records, chains, lanes, recorded[chains], last)
+        recorded[chains] = last
+
+
+def record(storage: Any, records: Record, chains: Any, lanes: Any, first: Any, last: Any) -> None:
+    """One call, from buffers that change after it."""
+    chains, lanes, first, last = (np.asarray(a, np.int64) for a in (chains, lanes, first, last))
+    rows = int((last - first).max(initial=1))
+
+    def buffer(array: np.ndarray) -> np.ndarray:
+        there = np.full((LANES, max(rows, 1), *array.shape[2:]), 1, array.dtype)
+        for chain, lane, start, end in zip(chains, lanes, first, last, strict=True):
+            there[lane, : end - start] = array[chain, start:end]
+        return there
+
+    made = map_leaves(buffer, records)
+    storage.record(chains, lanes, first, last, made)
+    map_leaves(lambda array: array.fill(0), made)
+
+
+def run_to_end(storage: Any, draws: Draws) -> None:
+    feed(storage, records_of(draws), draws.done)
+    storage.finalize()
