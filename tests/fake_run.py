@@ -68,7 +68,7 @@ def make_history(seconds: int = 100) -> History:
 def report(progress, sampler: SamplerSettings) -> None:
     """Report the progress that a run would."""
     total = sampler.chains * sampler.draws
-    for phase, size in (("compile", 0), ("warmup", total), ("sampling", total)):
+    for phase, size in (("compile", 1), ("warmup", total), ("sampling", total)):
         for share in (0, size):
             each = share // sampler.chains
             progress(Progress(phase, share, size, 1.0, 7 * share, 0.75, 0, sampler.chains, each, each))

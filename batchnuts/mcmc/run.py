@@ -288,6 +288,8 @@ class Run:
                 if checks is not None and (ended := checks.look(runner, counts, time.perf_counter() - start)):
                     left = runner.interrupted()
                     assert left is not None, "it has draws"
+                    spent.seconds[phase] = seconds_before + time.perf_counter() - start  # with the last look
+                    spent.note(phase)
                     self.progress(spent.report(place, chains, counts, checks))
                     return ended.of(left.result)
         except UnboundedDensity as met:

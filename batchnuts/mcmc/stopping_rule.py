@@ -130,7 +130,7 @@ class StoppingRule:
             said.append(f"{'nested ' * self.nested}R-hat < {self.until.rhat:g}")
         return f"{who} {' and '.join(filter(None, [', '.join(said[:-1]), said[-1]]))}"
 
-    def conditions(self, draws: int = 0) -> tuple[Condition, ...]:
+    def conditions(self, draws: int) -> tuple[Condition, ...]:
         """Those that are asked for, at so many draws of each chain, with nothing found."""
         return tuple(Condition(name, math.nan, self._wanted(name, draws)) for name in self.until.conditions)
 

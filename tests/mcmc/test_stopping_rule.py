@@ -350,3 +350,5 @@ def test_the_time_left_is_that_of_the_furthest_condition_or_of_a_limit() -> None
     checks.last = Decision(None, expected=1e6)
     assert checks.remaining(float, 5.0, 0) == 100.0
     assert left(100, ess_bulk=1.0) == 0.0
+    unknown = CheckPoints(rule(4, ess_bulk=400, rhat=1.01), PARAMETERS, 100).conditions
+    assert [str(one) for one in unknown] == ["ess_bulk ?/400", "rhat ?/1.0223"]  # of 10 draws of 4 chains
