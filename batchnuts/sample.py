@@ -102,6 +102,7 @@ def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
 def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: Ending, further: int) -> int:
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.config import ConfigError, load_config
+    from batchnuts.output_path import path_of_new_run
     from batchnuts.settings.schema import SettingsError
 
     try:
@@ -114,7 +115,7 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
         if arguments.dry_run:
             return _dry_run(config)
         if config.output.format != "auto":  # else it is known once the model is
-            _target(config, force=arguments.force)
+            path_of_new_run(config, force=arguments.force)
         return _run(config, None, stop, ending, force=arguments.force, quiet=arguments.quiet)
     except (ConfigError, SettingsError) as error:
         ending.say(f"the config cannot be used.\n{error}")
@@ -170,52 +171,6 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _target(config: RunConfig, *, force: bool) -> Path:
-    """Where the draws of a new run go. Raises OutputError where nothing can be written there, or a package lacks."""
-    assert config.output.path is not None  # it is decided with the format
-    target = _checked(config, config.output.path, force=force)
-    _require_no_checkpoint(target, force=force)
-    return target
-
-
-def _checked(config: RunConfig, path: str | Path, *, force: bool) -> Path:
-    """The absolute path; checked, as that of the page about the run is, if there is to be one."""
-    from batchnuts.mcmc.saving import check_path
-    from batchnuts.mcmc.streaming import require_zarr
-    from batchnuts.mcmc.summarizing import require_sketches
-
-    folder = config.output.format == "zarr"
-    if folder:
-        require_zarr()
-    if not config.output.draws:
-        require_sketches()
-    target = check_path(path, force=force, folder=folder)
-    if config.output.report:
-        from batchnuts.report.figures import require_matplotlib
-        from batchnuts.report.page import page_path
-
-        check_path(page_path(target), force=force)
-        require_matplotlib()
-    return target
-
-
-def _require_no_checkpoint(target: Path, *, force: bool) -> None:
-    """That a new run replaces no checkpoint of one that has not ended, unless that is asked for."""
-    import shutil
-
-    from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
-    from batchnuts.mcmc.saving import OutputError
-
-    folder = folder_of(target)
-    if force:
-        shutil.rmtree(folder, ignore_errors=True)
-    elif (folder / NAME).exists():
-        raise OutputError(
-            f"{folder} has the checkpoint of a run that has not ended. Go on with --resume {target}, or give --force "
-            "to drop it, or set another output.path."
-        )
-
-
 def _further_draws(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     """How many draws --resume adds to a run that has ended; 0: it goes on with one that has not."""
     match [re.fullmatch(r"sampler\.draws=\+([1-9][0-9]{0,8})", override) for override in arguments.overrides]:
@@ -235,13 +190,14 @@ def _lengthen(path: Path, stop: StopSignals, ending: Ending, *, quiet: bool, fur
     from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
     from batchnuts.mcmc.lengthen import ended_run
     from batchnuts.mcmc.saving import OutputError
+    from batchnuts.output_path import checked_path
 
     target = path.expanduser().resolve()
     if (folder_of(target) / NAME).exists():
         raise OutputError(f"The run in {target} has not ended. Go on with --resume {target} first.")
     ended = ended_run(target, further)
     config = config_of({**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(target)}}, target)
-    _checked(config, target, force=True)
+    checked_path(config, target, force=True)
     return _run(config, target, stop, ending, force=True, quiet=quiet, ended=ended)
 
 
@@ -251,6 +207,7 @@ def _resume(path: Path, stop: StopSignals, ending: Ending, *, force: bool, quiet
     from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, folder_of
     from batchnuts.mcmc.resume import saved_run_of
     from batchnuts.mcmc.saving import is_complete, is_interrupted
+    from batchnuts.output_path import checked_path
 
     target = path.expanduser().resolve()
     saved = saved_run_of(target)
@@ -262,7 +219,7 @@ def _resume(path: Path, stop: StopSignals, ending: Ending, *, force: bool, quiet
         print(target, flush=True)
         return 0
     again = force or is_interrupted(target)  # the draws that were saved when it was interrupted
-    _checked(config, target, force=again)
+    checked_path(config, target, force=again)
     return _run(config, target, stop, ending, force=again, quiet=quiet, saved=saved)
 
 
@@ -289,6 +246,7 @@ def _run(
     from batchnuts.mcmc.saving import check_space, short_bytes
     from batchnuts.mcmc.streaming import ZarrRun
     from batchnuts.mcmc.summarizing import SummaryRun
+    from batchnuts.output_path import path_of_new_run
     from batchnuts.progress.views import phase
 
     view = _view(ending, quiet)
@@ -297,7 +255,7 @@ def _run(
         model = build_model(config.model)
         config = _decided(config, model)
         if target is None:
-            target = _target(config, force=force)
+            target = path_of_new_run(config, force=force)
         expected = _forecast(config, model)
         check_space(target, expected.file_at_least, folder=config.output.format == "zarr")
         if expected.peak > (free := available_memory()):

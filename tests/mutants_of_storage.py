@@ -170,19 +170,19 @@ def rows_count_twice(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, StreamedStorage._record, "np.maximum(first, self.recorded[chains])", "first")
 
 
-@killed_by("storage streamed", f"{STREAMING}::test_chains_wait_while_the_queue_is_full", cheap=True)
+@killed_by("storage streamed", f"{STREAMING}::test_chains_wait_while_the_queue_is_full")
 def nothing_waits(patch: pytest.MonkeyPatch) -> None:
     """chains go on while the queue is full"""
     rewrite(patch, StreamedStorage._enqueue, "len(self.waiting) >= QUEUE", "len(self.waiting) >= 10 * QUEUE")
 
 
-@killed_by("storage streamed", f"{STREAMING}::test_a_slow_chain_does_not_fill_memory", cheap=True)
+@killed_by("storage streamed", f"{STREAMING}::test_a_slow_chain_does_not_fill_memory")
 def all_blocks_stay_in_memory(patch: pytest.MonkeyPatch) -> None:
     """blocks that wait for a slow chain stay in memory"""
     rewrite(patch, RowBlocks.get, "len(self.in_memory) >= self.most", "len(self.in_memory) >= 10 * self.most")
 
 
-@killed_by("storage streamed", f"{STREAMING}::test_a_slow_chain_does_not_fill_memory", cheap=True)
+@killed_by("storage streamed", f"{STREAMING}::test_a_slow_chain_does_not_fill_memory")
 def a_block_that_comes_back_is_empty(patch: pytest.MonkeyPatch) -> None:
     """what is read back from a file counts as not recorded"""
     rewrite(patch, RowBlocks._read, "block.filled = self.filed.pop(number)", "self.filed.pop(number)")

@@ -1,0 +1,52 @@
+"""Where the output of a run goes: checked before anything is computed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from batchnuts.config import RunConfig
+from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
+from batchnuts.mcmc.saving import OutputError, check_path
+
+
+def path_of_new_run(config: RunConfig, *, force: bool) -> Path:
+    """As the config says, absolute. Raises OutputError where nothing can be written there, a package lacks, or there is
+    the checkpoint of a run that has not ended."""
+    assert config.output.path is not None  # it is decided with the format
+    path = checked_path(config, config.output.path, force=force)
+    _require_no_checkpoint(path, force=force)
+    return path
+
+
+def checked_path(config: RunConfig, path: str | Path, *, force: bool) -> Path:
+    """The absolute path; checked, as that of the page about the run is, if there is to be one."""
+    folder = config.output.format == "zarr"
+    if folder:
+        from batchnuts.mcmc.streaming import require_zarr
+
+        require_zarr()
+    if not config.output.draws:
+        from batchnuts.mcmc.summarizing import require_sketches
+
+        require_sketches()
+    output = check_path(path, force=force, folder=folder)
+    if config.output.report:
+        from batchnuts.report.figures import require_matplotlib
+        from batchnuts.report.page import page_path
+
+        check_path(page_path(output), force=force)
+        require_matplotlib()
+    return output
+
+
+def _require_no_checkpoint(output: Path, *, force: bool) -> None:
+    """That a new run replaces no checkpoint of one that has not ended, unless that is asked for."""
+    folder = folder_of(output)
+    if force:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif (folder / NAME).exists():
+        raise OutputError(
+            f"{folder} has the checkpoint of a run that has not ended. Go on with --resume {output}, or give --force "
+            "to drop it, or set another output.path."
+        )
