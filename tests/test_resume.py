@@ -173,3 +173,9 @@ def test_a_run_that_has_ended_is_made_longer(folder: Path) -> None:
     run("--config", "run.yaml", "output.path=short.nc", "sampler.draws=2500", "--quiet", cwd=folder)
     run("--resume", "short.nc", "sampler.draws=+3500", "--quiet", cwd=folder)
     assert_same_run(folder / "whole.nc", folder / "short.nc")
+    with xarray.open_dataset(folder / "short.nc", group="progress", engine="h5netcdf") as history:
+        assert (np.diff(history["seconds"]) >= 0).all()
+        draws = history["transitions"].values[history["phase"].values == "sampling"]
+        assert (np.diff(draws) >= 0).all()
+        with xarray.open_dataset(folder / "short.nc", group="posterior", engine="h5netcdf") as posterior:
+            assert draws[-1] == posterior.sizes["chain"] * 6000

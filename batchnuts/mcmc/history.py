@@ -5,6 +5,7 @@ Kept in memory while it runs, and saved in the group `progress` of its file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -69,6 +70,11 @@ class HistoryKeeper:
         within = [False, *(a == b == c for a, b, c in zip(phases, phases[1:], phases[2:], strict=False)), False]
         self.rows = [row for n, row in enumerate(self.rows) if n % 2 == 0 or not within[n]]
         self.every *= 2
+
+    @classmethod
+    def of(cls, columns: Mapping[str, NDArray[Any]]) -> HistoryKeeper:
+        """One that goes on from rows that were kept, by the names of their fields."""
+        return cls([Row(*row) for row in zip(*(columns[name].tolist() for name in Row._fields), strict=True)])
 
     @property
     def seconds(self) -> float:

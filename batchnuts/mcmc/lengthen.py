@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ def ended_run(path: Path, more: int) -> EndedRun:
         return CheckpointError(f"{path} cannot be made longer: {why}.")
 
     try:
-        groups = read_groups(str(path), ("sample_stats", "adaptation"), "--resume")
+        groups = read_groups(str(path), ("sample_stats", "adaptation", "progress"), "--resume")
     except SettingsError as error:
         raise CheckpointError(str(error)) from error
     if "adaptation" not in groups or "sample_stats" not in groups:
@@ -94,6 +94,17 @@ def ended_run(path: Path, more: int) -> EndedRun:
     warmup = WarmupReport(int(about["warmup"]), about["warmup_ended"], agreed, outliers)
     useful = int(stats.attrs["useful_gradients"])
     counts = Counts(useful_gradients=useful, executed_gradients=round(useful / max(stats.attrs["utilization"], 1e-9)))
+    history, phases = HistoryKeeper(), {"compile": Counts(), "warmup": Counts(), "sampling": counts}
+    if "progress" in groups:
+        history = HistoryKeeper.of({str(name): column.values for name, column in groups["progress"].items()})
+        phases |= {row.phase: Counts(*row[2:]) for row in history.rows}  # the last of each
+        before = phases["warmup"]
+        phases["sampling"] = replace(
+            phases["sampling"],
+            transitions=0,  # chains count on from where they were
+            useful_gradients=useful - before.useful_gradients,
+            executed_gradients=counts.executed_gradients - before.executed_gradients,
+        )
     saved = SavedRun(
         config=config,
         made_with=json.loads(about["made_with"]),
@@ -105,12 +116,12 @@ def ended_run(path: Path, more: int) -> EndedRun:
         density=(log_density, gradient),
         tuning=None,
         seconds={phase: float(about[f"{phase}_time"]) for phase in ("compile", "warmup", "sampling")},
-        counts={"compile": Counts(), "warmup": Counts(), "sampling": counts},
+        counts=phases,
         elapsed=0.0,
         stretch=None,
         parts=(),
         check_points=None,
-        history=HistoryKeeper(),
+        history=history,
     )
     return EndedRun(path, made, saved)
 

@@ -270,8 +270,7 @@ class Run:
                 resumed = saved.stretch
                 if checks is not None and saved.check_points is not None:
                     checks.go_on(saved.check_points)
-        if resumed is None:
-            spent.note(phase)
+        spent.begin(phase)
         runner.watch(checks.next if checks is not None else 0)
         try:
             for counts, so_far in runner.run(inputs, transitions, leave, storage or MemoryStorage, resumed):

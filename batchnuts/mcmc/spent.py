@@ -28,6 +28,11 @@ class Spent:
         gradients = counts.useful_gradients, counts.executed_gradients
         self.history.add(Row(phase, seconds, counts.transitions, *gradients, counts.divergences))
 
+    def begin(self, phase: RunPhase) -> None:
+        """The same where nothing is known of the phase yet: from here on its speed is told."""
+        if all(row.phase != phase for row in self.history.rows):
+            self.note(phase)
+
     def report(self, place: Progress, chains: int, counts: Counts, checks: CheckPoints | None) -> Progress:
         """How far the phase is, when `counts` have been made in the stretch under way.
 

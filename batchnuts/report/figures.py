@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
+from batchnuts.progress.words import short
 from batchnuts.report.summaries import Curves, Floats, Speed, histogram
 
 SIZE = (3.4, 2.3)
@@ -225,6 +226,7 @@ def _over_time(
             axes.axvspan(speed.edges[0], speed.edges[-1], color=_SERIES[number], alpha=0.08, linewidth=0)
         axes.set_xlim(0, speeds[-1].edges[-1])
         axes.set_ylim(0, top)
+        axes.yaxis.set_major_formatter(lambda value, _: short(value))
 
     return draw(kind, caption, onto, "seconds since the run began", label)
 
