@@ -157,7 +157,9 @@ class Run:
 
     @property
     def rows(self) -> int:
-        """The minimum capacity of the runner's buffers."""
+        """The minimum capacity of the runner's buffers; where a run goes on, what it was."""
+        if self.saved is not None and (rows := self.saved.rows) is not None:
+            return rows
         checks = () if self.check is None else (self.check,)
         windows = replace(self, tuning=None).windows  # so that one compiled program serves with a tuning and without
         longest = max([self.sampler.draws, *(w.transitions for w in (*checks, *windows))])
@@ -170,7 +172,8 @@ class Run:
         """The runner of an earlier run, if its buffers are long enough; else a new one."""
         sampler, model, programs = self.sampler, self.model, self.programs
         rows = self.rows
-        if programs.runner is not None and programs.rows >= rows and programs.divergences == self.divergences:
+        long_enough = programs.rows >= rows if self.saved is None else programs.rows == rows
+        if programs.runner is not None and long_enough and programs.divergences == self.divergences:
             return programs.runner
         programs.runner = None
         transition = make_transition(programs.value_and_gradient, sampler, model.dtype, programs.metric)

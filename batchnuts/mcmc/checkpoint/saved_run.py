@@ -68,6 +68,11 @@ class SavedRun:
         """Chains of a chunk, if the stretch had begun in chunks."""
         return getattr(self.stretch, "lanes", None)
 
+    @property
+    def rows(self) -> int | None:
+        """Of a machine's buffers, likewise."""
+        return getattr(self.stretch, "rows", None)
+
 
 def made_with(backend: str) -> dict[str, str]:
     """By name, the versions that a run's numbers depend on, and the kind of machine."""

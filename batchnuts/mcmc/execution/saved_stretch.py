@@ -42,6 +42,8 @@ class SavedStretch:
 
     lanes: int
     """Of each chunk."""
+    rows: int
+    """Of a machine's buffers."""
     stack_depth: int
     machine: str
     """Its fingerprint."""
@@ -68,6 +70,7 @@ def saved_attempt(attempt: Attempt) -> SavedStretch:
     ]
     return SavedStretch(
         lanes=attempt.chunking.lanes,
+        rows=machine.capacity,
         stack_depth=machine.machine.stack_depth,
         machine=machine.fingerprint,
         chunks=tuple(chunks),
