@@ -166,3 +166,25 @@ def test_the_program_that_the_ir_page_explains_runs():
     (text,) = re.findall(r"^```text\n(main\(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     prepared = prepare(parse(text, namespace={}), "int64", backend="numpy")
     assert prepared.run(np.array([0, 5, 3]))[0].tolist() == [1, 120, 6]
+
+
+@pytest.mark.slow
+def test_commands_of_long_runs(tmp_path):
+    """The blocks for a shell of docs/running.md, one after the other in one folder: a kill, and a longer run."""
+    text = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```bash\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(found) == 2
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for code in found:
+        done = subprocess.run(
+            ["bash", "-euc", code],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Draws: " in done.stdout
+    assert not [path.name for path in tmp_path.iterdir() if path.name.endswith(".checkpoint")]
