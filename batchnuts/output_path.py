@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from batchnuts.config import RunConfig
-from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
+from batchnuts.mcmc.checkpoint.keeper import NAME, delete, folder_of
 from batchnuts.mcmc.saving import OutputError, check_path
 
 
@@ -44,7 +43,7 @@ def _require_no_checkpoint(output: Path, *, force: bool) -> None:
     """That a new run replaces no checkpoint of one that has not ended, unless that is asked for."""
     folder = folder_of(output)
     if force:
-        shutil.rmtree(folder, ignore_errors=True)
+        delete(folder)
     elif (folder / NAME).exists():
         raise OutputError(
             f"{folder} has the checkpoint of a run that has not ended. Go on with --resume {output}, or give --force "

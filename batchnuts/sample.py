@@ -263,7 +263,7 @@ def _run(
                 f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
                 "available now. End other programs, or lower sampler.draws."
             )
-        from batchnuts.mcmc.checkpoint.keeper import Keeper, folder_of
+        from batchnuts.mcmc.checkpoint.keeper import BLOCKS, Keeper, folder_of
         from batchnuts.mcmc.sampling import run_chains
 
         keeper = None
@@ -275,7 +275,7 @@ def _run(
         if config.output.format == "zarr":
             stream = ZarrRun(target, model, content, config.resolved(), replace=force, resumed=saved is not None)
         elif not content.draws:
-            blocks = folder_of(target) / "blocks"
+            blocks = folder_of(target) / BLOCKS
             stream = SummaryRun(blocks, model, content, config.resolved(), resumed=saved is not None)
     failure = None
     with view as progress:

@@ -431,6 +431,15 @@ def test_there_is_no_such_checkpoint(tmp_path: Path) -> None:
     assert folder_of(tmp_path / "run.nc") == tmp_path / "run.nc.checkpoint"
 
 
+def test_only_what_is_ours_is_deleted(tmp_path: Path) -> None:
+    for name in (NAME, keepers.LOCK, "000001.npz", ".x.part", "mine.npz", "notes.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / keepers.BLOCKS).mkdir()
+    keepers.delete(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.npz", "notes.txt"}
+    keepers.delete(tmp_path / "nothing there")
+
+
 def test_checkpoints_are_due_after_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

@@ -26,11 +26,24 @@ from batchnuts.stopping import say
 
 NAME = "checkpoint.npz"
 LOCK = "lock"
+BLOCKS = "blocks"
+"""A folder with what a run without draws has reduced (summarizing.py)."""
 
 
 def folder_of(path: Path) -> Path:
     """Where the checkpoints are of a run whose output has this path."""
     return path.with_name(f"{path.name}.checkpoint")
+
+
+def delete(folder: Path) -> None:
+    """Delete what runs have put there, and the folder if nothing else is in it."""
+    for path in folder.glob("*"):
+        if path.name in (NAME, LOCK) or (path.suffix == ".npz" and path.stem.isdigit()) or path.suffix == ".part":
+            path.unlink(missing_ok=True)
+        elif path.name == BLOCKS:
+            shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def read_saved_run(folder: Path, types: Sequence[type]) -> SavedRun:
@@ -120,7 +133,7 @@ class Keeper:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-        shutil.rmtree(self.folder, ignore_errors=True)
+        delete(self.folder)
 
     def exists(self) -> bool:
         """Whether there is a checkpoint."""
