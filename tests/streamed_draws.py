@@ -87,3 +87,23 @@ def record(storage: Any, records: Record, chains: Any, lanes: Any, first: Any, l
 def run_to_end(storage: Any, draws: Draws) -> None:
     feed(storage, records_of(draws), draws.done)
     storage.finalize()
+
+
+def assert_same_groups(one: Any, other: Any) -> None:
+    """Bit for bit, dtypes, labels and attributes too."""
+    assert set(one) == set(other)
+    for group in one:
+        a, b = one[group], other[group]
+        assert set(a.variables) == set(b.variables), group
+        for name in a.variables:
+            assert a[name].dims == b[name].dims, (group, name)
+            assert a[name].attrs == b[name].attrs, (group, name)
+            if b[name].dtype.kind not in "biuf":  # texts, for which each format has a type of its own
+                assert a[name].values.tolist() == b[name].values.tolist(), (group, name)
+            else:
+                assert a[name].dtype == b[name].dtype, (group, name)
+                assert a[name].values.tobytes() == b[name].values.tobytes(), (group, name)
+        found, expected = (dict(x.attrs) for x in (a, b))
+        assert found.pop("created_at")
+        assert expected.pop("created_at")
+        assert found == expected, group

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -26,6 +24,7 @@ from streamed_draws import (
     LANES,
     MODEL,
     SAMPLER,
+    assert_same_groups,
     drawn,
     feed,
     record,
@@ -34,7 +33,6 @@ from streamed_draws import (
 )
 
 import batchnuts
-from batchnuts.autobatch import ops, random
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc import stored_run
 from batchnuts.mcmc.checkpoint.file import CheckpointError
@@ -42,10 +40,8 @@ from batchnuts.mcmc.content import Content, check_content
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.earlier_run import draws_of_run
 from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
-from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.opened_run import open_run
 from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.saving import OutputError, check_path, is_interrupted, save
 from batchnuts.mcmc.settings import split_settings
 from batchnuts.mcmc.storage import row_blocks, streamed
@@ -77,26 +73,6 @@ def finished(path: Path, draws: Draws) -> dict[str, xarray.Dataset]:
     run, storage = stream(path, draws)
     run_to_end(storage, draws)
     return run.finish(draws)
-
-
-def assert_same_groups(one: Any, other: Any) -> None:
-    """Bit for bit, dtypes, labels and attributes too."""
-    assert set(one) == set(other)
-    for group in one:
-        a, b = one[group], other[group]
-        assert set(a.variables) == set(b.variables), group
-        for name in a.variables:
-            assert a[name].dims == b[name].dims, (group, name)
-            assert a[name].attrs == b[name].attrs, (group, name)
-            if b[name].dtype.kind not in "biuf":  # texts, for which each format has a type of its own
-                assert a[name].values.tolist() == b[name].values.tolist(), (group, name)
-            else:
-                assert a[name].dtype == b[name].dtype, (group, name)
-                assert a[name].values.tobytes() == b[name].values.tobytes(), (group, name)
-        found, expected = (dict(x.attrs) for x in (a, b))
-        assert found.pop("created_at")
-        assert expected.pop("created_at")
-        assert found == expected, group
 
 
 def stored(path: Path) -> dict[str, xarray.Dataset]:
@@ -288,10 +264,10 @@ def test_a_full_disk_ends_the_run_and_what_was_written_can_be_read(
 
 
 def test_a_full_disk_is_named_where_blocks_wait_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, arrays: Any) -> None:
+    def full(path: Path, arrays: Any, *, durable: bool) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(row_blocks, "write_file", full)
+    monkeypatch.setattr(row_blocks, "write_arrays", full)
     draws = drawn()
     _, storage = stream(tmp_path / "a.zarr", draws)
     with pytest.raises(OutputError, match=r"a\.zarr/\.state: No space left on device"):
@@ -440,82 +416,3 @@ def test_chunks_are_divided_so_that_a_coefficient_can_be_read_alone() -> None:
     assert chunk_shape((1000, 300), (5, 7), 4) == (1000, 300, 1, 1)
     assert chunk_shape((10, 30), (5, 700), 4) == (10, 30, 1, 700)
     assert chunk_shape((2, 2), (5, 7), 4) == (2, 2, 5, 7)
-
-
-RUN = """
-import resource, sys
-from pathlib import Path
-import numpy as np
-from batchnuts.autobatch.machine import map_leaves
-sys.path[:0] = sys.argv[3:]
-from test_streaming import CHAINS, MODEL, SAMPLER, Content, Record, ZarrRun, drawn, records_of, streamed
-chains, rows, draws = 64, 50, int(sys.argv[2])
-streamed.BLOCK_BYTES, streamed.CHAINS_BYTES = 2_000_000, 500_000
-rng = np.random.default_rng(0)
-one = map_leaves(lambda a: np.ones((chains, rows, *a.shape[2:]), a.dtype), records_of(drawn()))
-one = one._replace(position=rng.normal(size=one.position.shape).astype(one.position.dtype))
-run = ZarrRun(Path(sys.argv[1]), MODEL, Content())
-storage = run.begin(SAMPLER, drawn().execution)(one, chains, draws)
-at = np.arange(chains)
-for first in range(0, draws, rows):
-    storage.record(at, at, np.full(chains, first), np.full(chains, first + rows), one)
-storage.finalize()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_draws(tmp_path: Path) -> None:
-    """Of a process that streams 10 and 100 MB: blocks on their way are 16 MB, far less than what is added."""
-
-    def peak(draws: int) -> int:
-        path = tmp_path / f"{draws}.zarr"
-        places = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-        done = subprocess.run(
-            [sys.executable, "-c", RUN, str(path), str(draws), *places],
-            cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600, check=True,
-        )  # fmt: skip
-        assert open_zarr(path)["posterior"].sizes["draw"] == draws
-        return int(done.stdout)
-
-    few, many = peak(2500), peak(25_000)
-    size = 64 * 25_000 * (6 * 4 + 70)
-    assert many - few < 0.1 * size
-
-
-@pytest.mark.parametrize(
-    "until", [pytest.param(None, id="to the end"), pytest.param({"ess_bulk": 100}, id="until", marks=pytest.mark.slow)]
-)
-def test_runs_give_the_same_in_both_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Any) -> None:
-    """Predictions and all that is generated too, however draws are divided into blocks."""
-    monkeypatch.setattr(streamed, "SHARE", 3)
-    y = np.array([0.5, -1.0, 2.0], "float32")
-
-    def density(p: dict[str, Any]) -> Any:
-        return ops.sum(pointwise(p)) - 0.5 * p["mu"] ** 2 - p["tau"]
-
-    def pointwise(p: dict[str, Any]) -> Any:
-        return -0.5 * ((y - p["mu"]) / p["tau"]) ** 2 - ops.log(p["tau"])
-
-    model = Model.from_function(
-        density,
-        variables={"mu": batchnuts.real(), "tau": batchnuts.positive()},
-        observed_data={"y": (("row",), y)},
-        generated=lambda p: {"ratio": p["mu"] / p["tau"], "both": ops.stack([p["mu"], p["tau"]])},
-        log_likelihood=pointwise,
-        predictive=lambda p, seed: p["mu"] + p["tau"] * random.normal(seed, (3,)),
-        prior=lambda seed: {"mu": random.normal(seed), "tau": ops.exp(random.normal(random.fold_in(seed, 1)))},
-    )
-    content = Content(divergences=True, unconstrained=True)
-    settings = {"chains": 8, "warmup": 20, "draws": 100 if until is None else 1000, "seed": 2, "until": until}
-    sampler, execution = split_settings(settings)
-    run = ZarrRun(tmp_path / "a.zarr", model, content)
-    groups = run.finish(run_chains(model, sampler, execution, content=content, stream=run))
-    draws = run_chains(model, sampler, execution, content=content)
-    expected = to_datasets(draws, model, content=content)
-    for there in (groups, expected):  # what depends on time
-        assert there.pop("progress")["phase"].values[-1] == "sampling"
-        for name in ("compile_time", "warmup_time", "sampling_time", "sampling_ended"):
-            for group in there.values():
-                group.attrs.pop(name, None)
-    assert_same_groups(groups, expected)
