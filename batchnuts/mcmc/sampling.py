@@ -9,7 +9,7 @@ import functools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -145,7 +145,6 @@ def run_chains(
     CheckpointError where that is not of this run. ended: a run of fewer draws, of which the further ones are made.
     """
     content = content or Content()
-    divergences = content.divergences
     if not content.draws and sampler.until is not None:
         raise SettingsError(
             "sampler.until: found conditions for draws that are not kept, and it looks at all draws; expected null, or "
@@ -157,109 +156,70 @@ def run_chains(
         raise SettingsError(f"{too_large}.")
     saved = keeper.saved if keeper is not None else ended
     with keeping(execution.cache):
-        if saved is not None:
-            return _resume(model, sampler, execution, progress, stop, content, stream, keeper, saved)
-        tuning = read_tuning(model, sampler)
-        began, choice = time.perf_counter(), None
-        if sampler.chains == "auto":
-            choice = chains_for(model, sampler, execution, divergences=divergences)
-            sampler = with_chains(sampler, choice.chains)
-        spent = Spent()
-        spent.seconds["compile"] += time.perf_counter() - began
-        return _run_chains(
+        begin = _begin(model, sampler, execution, content) if saved is None else _go_on(model, saved)
+        sampler = with_chains(sampler, begin.chains)
+        execution = execution if saved is None else execution.model_copy(update={"backend": saved.backend})
+        proposals = begin.proposals or make_proposals(model, sampler, execution, begin.tuning)
+        position = positions_to_check(model, sampler, proposals)
+        engine, execution = choose_engine(model, execution, position[0])
+        first = check_at_starts(model, engine, proposals, position)
+        check_quantities(model, engine, first)
+        check_content(model, engine, content)
+        checks = check_points_of(model, engine, sampler, execution)
+        run = Run(
             model,
+            engine,
             sampler,
             execution,
-            progress,
-            stop,
-            content,
-            stream,
-            tuning,
-            spent,
-            choice.reason if choice is not None else "",
-            keeper,
+            progress or (lambda _: None),
+            stop or StopSignals(),
+            borrow(model, engine, sampler, execution, first),
+            random.lane_keys(sampler.seed, sampler.chain_count),
+            divergences=content.divergences,
+            spent=begin.spent,
+            checks=checks,
+            tuning=begin.tuning,
+            chains_reason=begin.chains_reason,
+            storage=None if stream is None else stream.begin(sampler, execution),
+            keeper=keeper,
+            saved=saved,
         )
+        draws = _phases(run, proposals)
+        give_back(model, sampler, execution, run.programs)  # not after an error: then their state is unknown
+        return draws
 
 
-def _resume(
-    model: Model,
-    sampler: SamplerSettings,
-    execution: ExecutionSettings,
-    progress: ProgressCallback | None,
-    stop: StopSignals | None,
-    content: Content,
-    stream: Stream | None,
-    keeper: Keeper | None,
-    saved: SavedRun,
-) -> Draws:
-    """The rest of a run, with the chains and the chunks that it had."""
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """With what a run begins, or goes on."""
+
+    chains: int
+    chains_reason: str
+    tuning: Tuning | None
+    spent: Spent
+    proposals: Proposals | None = None
+    """None: as the settings say."""
+
+
+def _begin(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, content: Content) -> Beginning:
+    """Of a new run."""
+    tuning, began = read_tuning(model, sampler), time.perf_counter()
+    chains, reason = sampler.chains, ""
+    if chains == "auto":
+        choice = chains_for(model, sampler, execution, divergences=content.divergences)
+        chains, reason = choice.chains, choice.reason
+    spent = Spent()
+    spent.seconds["compile"] += time.perf_counter() - began
+    return Beginning(chains, reason, tuning, spent)
+
+
+def _go_on(model: Model, saved: SavedRun) -> Beginning:
+    """Of the rest of a run: where its chains were when the stretch began."""
     require_same(saved, model, saved.backend)
     spent = Spent(dict(saved.seconds), dict(saved.counts), history=saved.history)
     spent.began -= saved.history.seconds  # the time between the two processes does not count
-    return _run_chains(
-        model,
-        with_chains(sampler, saved.chains),
-        execution.model_copy(update={"backend": saved.backend}),
-        progress,
-        stop,
-        content,
-        stream,
-        saved.tuning,
-        spent,
-        saved.chains_reason,
-        keeper,
-        saved,
-    )
-
-
-def _run_chains(
-    model: Model,
-    sampler: SamplerSettings,
-    execution: ExecutionSettings,
-    progress: ProgressCallback | None,
-    stop: StopSignals | None,
-    content: Content,
-    stream: Stream | None,
-    tuning: Tuning | None,
-    spent: Spent,
-    chains_reason: str,
-    keeper: Keeper | None,
-    saved: SavedRun | None = None,
-) -> Draws:
-    if saved is None:
-        proposals = make_proposals(model, sampler, execution, tuning)
-    else:  # where chains were when its stretch began
-        proposals = functools.partial(_always, saved.place.states.position)
-    position = positions_to_check(model, sampler, proposals)
-    engine, execution = choose_engine(model, execution, position[0])
-    first = check_at_starts(model, engine, proposals, position)
-    check_quantities(model, engine, first)
-    check_content(model, engine, content)
-    checks = check_points_of(model, engine, sampler, execution)
-    programs = borrow(model, engine, sampler, execution, first)
-    keys = random.lane_keys(sampler.seed, sampler.chain_count)
-    report, signals = progress or (lambda _: None), stop or StopSignals()
-    run = Run(
-        model,
-        engine,
-        sampler,
-        execution,
-        report,
-        signals,
-        programs,
-        keys,
-        divergences=content.divergences,
-        spent=spent,
-        checks=checks,
-        tuning=tuning,
-        chains_reason=chains_reason,
-        storage=None if stream is None else stream.begin(sampler, execution),
-        keeper=keeper,
-        saved=saved,
-    )
-    draws = _phases(run, proposals)
-    give_back(model, sampler, execution, programs)  # not after an error: then their state is unknown
-    return draws
+    proposals = functools.partial(_always, saved.place.states.position)
+    return Beginning(saved.chains, saved.chains_reason, saved.tuning, spent, proposals)
 
 
 def _always(position: NDArray[Any], attempt: int) -> NDArray[Any]:
