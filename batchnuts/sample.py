@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from batchnuts.config import RunConfig
     from batchnuts.mcmc.checkpoint.saved_run import SavedRun
     from batchnuts.mcmc.diagnostics import Diagnostics
-    from batchnuts.mcmc.forecast import Forecast
     from batchnuts.mcmc.lengthen import EndedRun
-    from batchnuts.mcmc.model import Model
     from batchnuts.progress.views import View
 
 
@@ -101,6 +99,7 @@ def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
 
 def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: Ending, further: int) -> int:
     from batchnuts.autobatch import BatchnutsError
+    from batchnuts.before_run import dry_run
     from batchnuts.config import ConfigError, load_config
     from batchnuts.output_path import path_of_new_run
     from batchnuts.settings.schema import SettingsError
@@ -113,7 +112,7 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
             return _resume(run, stop, ending, force=arguments.force, quiet=arguments.quiet)
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
-            return _dry_run(config)
+            return dry_run(config)
         if config.output.format != "auto":  # else it is known once the model is
             path_of_new_run(config, force=arguments.force)
         return _run(config, None, stop, ending, force=arguments.force, quiet=arguments.quiet)
@@ -238,6 +237,7 @@ def _run(
 
     saved: a checkpoint to go on from. ended: a run that is made longer.
     """
+    from batchnuts.before_run import decided, forecast_of
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
     from batchnuts.mcmc.draws import Progress
@@ -253,10 +253,10 @@ def _run(
     with phase(view, "start"):
         import_first(config)
         model = build_model(config.model)
-        config = _decided(config, model)
+        config = decided(config, model)
         if target is None:
             target = path_of_new_run(config, force=force)
-        expected = _forecast(config, model)
+        expected = forecast_of(config, model)
         check_space(target, expected.file_at_least, folder=config.output.format == "zarr")
         if expected.peak > (free := available_memory()):
             say(
@@ -391,72 +391,6 @@ def _write_page(groups: Mapping[str, xarray.Dataset], target: Path, found: Diagn
     page = page_path(target)
     write_page(run_of(target, groups, found), page, force=force)
     return page
-
-
-def _dry_run(config: RunConfig) -> int:
-    """Print the resolved config; on stderr the memory and disk that the run takes, and the check of a user's model."""
-    from batchnuts.config import build_model, is_users_own
-    from batchnuts.mcmc.engine import likely_backend
-    from batchnuts.mcmc.forecast import Size, memory_problem
-
-    own, fits = is_users_own(config.model), True
-    if own:
-        from batchnuts.first_imports import import_first
-
-        import_first(config)
-    try:
-        model = build_model(config.model)
-        config = _decided(config, model)
-    finally:
-        sys.stdout.write(config.to_yaml())
-        sys.stdout.flush()
-    if own:
-        found = model.check(config.sampler.seed)
-        fits = found.ok
-        say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
-    say(f"forecast of this run:\n{_forecast(config, model)}")
-    problem = memory_problem(
-        config.sampler,
-        config.execution,
-        Size.of(model, config.output.content),
-        content=config.output.content,
-        streamed=config.output.format == "zarr",
-        backend=likely_backend(model, config.execution),
-    )
-    if problem is not None:
-        say(f"it does not fit into memory.\n{problem}.")
-    return 0 if fits and problem is None else 1
-
-
-def _decided(config: RunConfig, model: Model) -> RunConfig:
-    """The config with the format of its output, which may depend on how large the output will be."""
-    from batchnuts.mcmc.saving import short_bytes
-    from batchnuts.mcmc.stored_run import has_zarr
-
-    if config.output.format != "auto":
-        return config
-    size = _forecast(config, model).file
-    decided = config.decided(size, has_zarr())
-    if decided.output.format == "netcdf" and config.decided(size).output.format == "zarr":
-        say(
-            f"the draws ({short_bytes(size)}) stay in memory until the end: to write them to a Zarr store while chains "
-            "run, install zarr (pip install 'batchnuts[zarr]')."
-        )
-    return decided
-
-
-def _forecast(config: RunConfig, model: Model) -> Forecast:
-    from batchnuts.mcmc.engine import likely_backend
-    from batchnuts.mcmc.forecast import Size, forecast
-
-    return forecast(
-        config.sampler,
-        config.execution,
-        Size.of(model, config.output.content),
-        content=config.output.content,
-        streamed=config.output.format == "zarr",
-        backend=likely_backend(model, config.execution),
-    )
 
 
 @contextmanager

@@ -1,0 +1,74 @@
+"""What is known of a run before it is made: its size, the format of its output, and `--dry-run`."""
+
+from __future__ import annotations
+
+import sys
+
+from batchnuts.config import RunConfig, build_model, is_users_own
+from batchnuts.mcmc.forecast import Forecast, Size, forecast, memory_problem
+from batchnuts.mcmc.model import Model
+from batchnuts.stopping import say
+
+
+def dry_run(config: RunConfig) -> int:
+    """Print the resolved config; on stderr the memory and disk that the run takes, and the check of a user's model."""
+    from batchnuts.mcmc.engine import likely_backend
+
+    own, fits = is_users_own(config.model), True
+    if own:
+        from batchnuts.first_imports import import_first
+
+        import_first(config)
+    try:
+        model = build_model(config.model)
+        config = decided(config, model)
+    finally:
+        sys.stdout.write(config.to_yaml())
+        sys.stdout.flush()
+    if own:
+        found = model.check(config.sampler.seed)
+        fits = found.ok
+        say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
+    say(f"forecast of this run:\n{forecast_of(config, model)}")
+    problem = memory_problem(
+        config.sampler,
+        config.execution,
+        Size.of(model, config.output.content),
+        content=config.output.content,
+        streamed=config.output.format == "zarr",
+        backend=likely_backend(model, config.execution),
+    )
+    if problem is not None:
+        say(f"it does not fit into memory.\n{problem}.")
+    return 0 if fits and problem is None else 1
+
+
+def decided(config: RunConfig, model: Model) -> RunConfig:
+    """The config with the format of its output, which may depend on how large the output will be."""
+    from batchnuts.mcmc.saving import short_bytes
+    from batchnuts.mcmc.stored_run import has_zarr
+
+    if config.output.format != "auto":
+        return config
+    size = forecast_of(config, model).file
+    found = config.decided(size, has_zarr())
+    if found.output.format == "netcdf" and config.decided(size).output.format == "zarr":
+        say(
+            f"the draws ({short_bytes(size)}) stay in memory until the end: to write them to a Zarr store while chains "
+            "run, install zarr (pip install 'batchnuts[zarr]')."
+        )
+    return found
+
+
+def forecast_of(config: RunConfig, model: Model) -> Forecast:
+    """The memory and the disk that the run takes."""
+    from batchnuts.mcmc.engine import likely_backend
+
+    return forecast(
+        config.sampler,
+        config.execution,
+        Size.of(model, config.output.content),
+        content=config.output.content,
+        streamed=config.output.format == "zarr",
+        backend=likely_backend(model, config.execution),
+    )
