@@ -11,7 +11,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -205,7 +205,7 @@ def _save(datasets: Mapping[str, xarray.Dataset], target: Path, force: bool) -> 
             placed = target
         else:
             placed = _place(temporary, target)
-        _settle(target.parent)
+        synchronize(target.parent)
         return placed
     finally:
         temporary.unlink(missing_ok=True)
@@ -302,15 +302,17 @@ class _Disk:
         """The raw file has no buffer."""
 
 
-def _settle(folder: Path) -> None:
-    """Synchronize a new name to disk, where folders can be opened and synchronized."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    with suppress(OSError):
-        os.fsync(handle)
-    os.close(handle)
+def synchronize(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk; folders only where the system can do that.
+
+    Raises OSError for a file that cannot be written.
+    """
+    with suppress(OSError) if path.is_dir() else nullcontext():
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _place(temporary: Path, target: Path) -> Path:

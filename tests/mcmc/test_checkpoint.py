@@ -339,7 +339,7 @@ REFUSED: dict[str, tuple[Callable[[SavedRun], SavedRun], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_go_on_exactly_is_refused(interrupted: tuple[Path, SavedRun], what: str) -> None:
-    """And the checkpoint stays as it is, for when that is mended."""
+    """And the checkpoint stays as it is, for when that is fixed."""
     folder, saved = interrupted
     change, said = REFUSED[what]
     before = (folder / NAME).read_bytes()

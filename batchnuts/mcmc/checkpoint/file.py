@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.checkpoint.trees import Arrays, pack, unpack
+from batchnuts.mcmc.saving import synchronize
 
 FORMAT = 1
 """Of the tree that runs are saved as; a reader of one refuses others."""
@@ -75,16 +76,18 @@ def read_checkpoint(path: Path, types: Sequence[type]) -> Any:
         raise CheckpointError(f"{path} cannot be read: {error}.") from error
 
 
-def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays to a file that appears whole, and is on the disk when this returns. Raises OSError."""
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], *, durable: bool = True) -> None:
+    """Write arrays to a file that appears whole. durable: it is on the disk when this returns. Raises OSError."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
         with open(handle, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(name, path)
-        settle(path.parent)
+        if durable:
+            synchronize(path.parent)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)
@@ -102,16 +105,6 @@ def read_arrays(path: Path, expected: str) -> dict[str, NDArray[Any]]:
         raise CheckpointError(f"{path} is missing; {expected}.") from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"{path} is truncated, damaged or something else ({error}); {expected}.") from error
-
-
-def settle(folder: Path) -> None:
-    """Bring new names in a folder to the disk, where folders can be opened and synchronized."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def digest(array: NDArray[Any]) -> str:

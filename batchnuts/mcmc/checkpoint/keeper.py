@@ -55,7 +55,7 @@ def read_saved_run(folder: Path, types: Sequence[type]) -> SavedRun:
 
 
 class Keeper:
-    """Of one run. seconds: between two checkpoints; None: only when it is told to. saved: what the run goes on from.
+    """Of one run. seconds: between two checkpoints; None: when the run ends early only. saved: what it goes on from.
 
     Raises CheckpointError where another process runs it.
     """

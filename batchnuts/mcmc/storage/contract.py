@@ -56,7 +56,7 @@ class Storage(Protocol):
 
 
 class MakeStorage(Protocol):
-    """Makes the storage of a stretch; called again where the stretch begins anew with deeper stacks."""
+    """Makes the storage of a stretch; called again where the stretch begins again with deeper stacks."""
 
     def __call__(self, like: Record, chains: int, transitions: int, room: int | None = None) -> Storage:
         """For records like these [lanes, rows, ...] of `chains` chains, which make at most so many transitions.

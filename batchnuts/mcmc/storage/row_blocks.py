@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.checkpoint.file import read_arrays
+from batchnuts.mcmc.checkpoint.file import read_arrays, write_arrays
 from batchnuts.mcmc.storage.logged import PART
 
 
@@ -63,8 +61,8 @@ class RowBlocks:
         self.filed: dict[int, int] = {}
         """By number: how many rows of the block in a file are filled."""
         self.last: tuple[int, RowBlock] | None = None
-        """The last block of the stretch once it is complete, if it is shorter: it goes on where the run is made
-        longer."""
+        """The last block of the stretch once it is complete, if it is shorter: a run that goes on after it has this
+        block again, and so does a stretch of more transitions."""
 
     def get(self, number: int) -> RowBlock:
         """A block, to be written to; empty where no chain has come to it yet."""
@@ -134,7 +132,9 @@ class RowBlocks:
         path = self.folder / _name(number)
         block = self._empty(number)
         for name, saved in read_arrays(path, PART).items():
-            getattr(block.records, name)[:, : saved.shape[1]] = saved  # fewer rows where the run was to end there
+            getattr(block.records, name)[:, : saved.shape[1]] = (
+                saved  # fewer rows where an earlier stretch was to end there
+            )
         block.filled = self.filed.pop(number)
         path.unlink()
         return block
@@ -147,18 +147,5 @@ def _name(number: int) -> str:
 def _write(path: Path, block: RowBlock) -> Path:
     """Replaces what is there in one instant."""
     arrays = {name: array for name, array in block.records._asdict().items() if not isinstance(array, tuple)}
-    write_file(path, arrays)
+    write_arrays(path, arrays, durable=False)
     return path
-
-
-def write_file(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write a file of arrays under a temporary name, and give it its own; it need not be on the disk then."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise

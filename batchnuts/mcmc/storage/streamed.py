@@ -13,7 +13,6 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +24,7 @@ from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError, read_arrays, write_arrays
-from batchnuts.mcmc.saving import OutputError, reason_of
+from batchnuts.mcmc.saving import OutputError, reason_of, synchronize
 from batchnuts.mcmc.storage.logged import PART, LoggedStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks
 
@@ -312,16 +311,3 @@ class StreamedStorage:
         """The incomplete blocks, in order, one at a time in memory besides those that are there; they stay."""
         for number in self.blocks.numbers():
             yield self.blocks.get(number)
-
-
-def synchronize(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk; nothing where the system cannot say."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        if path.is_dir():
-            with suppress(OSError):  # some file systems have no such thing
-                os.fsync(handle)
-        else:
-            os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -21,7 +21,7 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
-from batchnuts.mcmc.storage.streamed import synchronize
+from batchnuts.mcmc.saving import synchronize
 
 if TYPE_CHECKING:
     import xarray

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.checkpoint.file import write_arrays
 from batchnuts.mcmc.draws import statistics
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage import streamed
-from batchnuts.mcmc.storage.row_blocks import RowBlock, write_file
+from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles, sizes_there
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class ZarrSink:
             start = np.where(row[:, None] > 0, start, previous[chain])
         points = np.stack([start, records["last_position"][chain, row]], axis=1)
         found = {"chain": chain, "draw": numbers[row], "points": points}
-        write_file(self.folder / "divergences" / f"{block.first}.npz", found)
+        write_arrays(self.folder / "divergences" / f"{block.first}.npz", found, durable=False)
 
     def gathered(self, start: NDArray[Any], draws: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
         """Chain [n], draw [n] and points [n, 2, dimension] of all divergences in the first `draws`, in order.
