@@ -29,6 +29,7 @@ from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.parameters import real
 from batchnuts.mcmc.resume import TYPES, saved_run_of
+from batchnuts.mcmc.run import InDraws
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 
@@ -188,24 +189,28 @@ def released(keeper: Keeper) -> None:
         os.close(keeper._lock)
 
 
-def stopped_at(report: int) -> Callable[[Progress], None]:
-    """Interrupts a run at that report after compilation."""
-    reports = iter(range(report + 1))
+def stopped_at(in_warmup: int, in_draws: int | None = None) -> Callable[[Progress], None]:
+    """Interrupts a run at that report of warmup, or of the draws (None: the same number)."""
+    left = {"warmup": in_warmup, "sampling": in_warmup if in_draws is None else in_draws}
 
     def progress(now: Progress) -> None:
-        if now.phase != "compile" and next(reports, report) == report:
-            raise KeyboardInterrupt
+        if now.phase in left:
+            left[now.phase] -= 1
+            if left[now.phase] <= 0:
+                raise KeyboardInterrupt
 
     return progress
 
 
 def in_lives(folder: Path, settings: dict[str, Any], reports: int) -> tuple[Draws, list[SavedRun]]:
-    """A run that is interrupted again and again after so many reports, and what it went on from each time."""
+    """A run that is interrupted again and again, and what it went on from each time: after so many reports, but the
+    first time among the draws at once, however soon they end."""
     lives: list[SavedRun] = []
     saved = None
     while True:
         keeper = kept(folder, saved)
-        draws = run(settings, keeper, stopped_at(reports))
+        among_draws = any(isinstance(life.place, InDraws) for life in lives)
+        draws = run(settings, keeper, stopped_at(reports, reports if among_draws else 1))
         released(keeper)
         if not draws.interrupted:
             return draws, lives
@@ -233,11 +238,10 @@ def test_a_run_that_is_interrupted_and_goes_on_gives_the_same(
     """In warmup and among the draws, again and again; each process reads the checkpoint of the one before."""
     slice_for(0.01, monkeypatch)
     whole = run(WAYS[way])
-    draws, lives = in_lives(tmp_path / "run.checkpoint", WAYS[way], reports=1 if way == "stackless" else 6)
+    draws, lives = in_lives(tmp_path / "run.checkpoint", WAYS[way], reports=2 if way == "stackless" else 4)
     assert_same(draws, whole)
-    places = {type(saved.place).__name__ for saved in lives}
+    assert {type(saved.place) for saved in lives} >= {InDraws}
     assert len(lives) >= 2
-    assert "InDraws" in places
     assert any(saved.stretch is not None and np.max(saved.stretch.recorded) > 0 for saved in lives)
 
 
