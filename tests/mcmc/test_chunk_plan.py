@@ -133,11 +133,14 @@ def test_what_computes_waits_for_company(cheap: LaneProgram) -> None:
 @pytest.mark.parametrize(
     ("transitions", "chains", "dimension", "execution", "expected"),
     [
-        (100, 1024, 100, {}, 100),
+        (100, 1024, 100, {}, 16_000_000 // (256 * 438)),
         (10_000, 1024, 100, {}, 16_000_000 // (256 * 438)),
         (10_000, 1024, 100, {"chunk_lanes": 64}, 16_000_000 // (64 * 438)),
-        (10_000, 1, 100, {}, 10_000),
+        (100, 1, 100, {}, 1024),
+        (10_000, 1, 100, {}, 1024),
         (1_000, 256, 100_000, {}, 8),
+        (100, 1024, 100, {"backend": "numpy"}, 35),
+        (30, 1024, 100, {"backend": "numpy"}, 30),
         (10_000, 1024, 100, {"backend": "numpy"}, 16_000_000 // (1024 * 438)),
         (10_000, 1024, 100, {"executor": "stackless"}, 5),
         (3, 1024, 100, {"executor": "unbatched"}, 3),

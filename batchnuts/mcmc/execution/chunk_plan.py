@@ -28,8 +28,9 @@ BUFFER_BYTES = 16_000_000
 """Size of the rows that a chunk records before they go to the host: twice a second they go in and out of the compiled
 program, which takes some ten milliseconds for this size."""
 
-MIN_ROWS = 8
-"""The minimum number of rows of each chain, however large they are."""
+MIN_ROWS, MAX_ROWS = 8, 1024
+"""Bounds of the number of rows of each chain, however large or small they are. A chain that fills its rows halts until
+the next return to the host: once in so many transitions, that is nothing."""
 
 MIN_LANES = 2
 """The minimum number of chains of a chunk of several: a kernel costs as much for fewer."""
@@ -80,15 +81,18 @@ def own_threads(chains: int | Literal["auto"], execution: ExecutionSettings) -> 
 def buffer_rows(
     transitions: int, chains: int, dimension: int, dtype: str, execution: ExecutionSettings, divergences: bool = False
 ) -> int:
-    """How many transitions of each chain a machine's buffers hold, at most the `transitions` that it makes in all.
+    """How many transitions of each chain a machine's buffers hold.
 
-    divergences: whether the ends of trajectories are recorded too.
+    transitions: that each chain makes at most. A compiled machine's buffers do not depend on it: runs of any length
+    have the same compiled program, and so the same draws to the last bit. divergences: whether the ends of trajectories
+    are recorded too.
     """
     if execution.executor != "virtual_machine":
         return min(STRETCH, transitions)
     size = draw_bytes(dimension, dtype, divergences)
     lanes = min(chains, execution.chunk_lanes or (MAX_WIDTH if is_compiled(execution) else chains))
-    return min(transitions, max(MIN_ROWS, BUFFER_BYTES // (lanes * size)))
+    most = MAX_ROWS if is_compiled(execution) else transitions
+    return min(most, max(MIN_ROWS, BUFFER_BYTES // (lanes * size)))
 
 
 def divide(chains: int, execution: ExecutionSettings, max_width: int, cores: int, alone: int) -> Chunking:
