@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -54,13 +55,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def cache_environment(folder: Path) -> dict[str, str]:
-    """Variables that keep what any of the samplers compiles in a folder.
+def users_environment(folder: Path) -> dict[str, str]:
+    """Of a command that a user starts: this process's, with what any of the samplers compiles kept in a folder.
 
-    JAX keeps nothing unless it is told to, and only what took a second to compile; here it keeps all.
+    JAX keeps nothing unless it is told to, and only what took a second to compile; here it keeps all. Python keeps the
+    bytecode of what it imports, as for users, where this process was told not to: installed packages have theirs from
+    pip, and a clone has not.
     """
     here = str(folder.absolute())
-    return {
+    kept = {
         "XDG_CACHE_HOME": here,  # httpstan
         "BATCHNUTS_CACHE": f"{here}/batchnuts",
         "JAX_COMPILATION_CACHE_DIR": f"{here}/jax",
@@ -69,3 +72,4 @@ def cache_environment(folder: Path) -> dict[str, str]:
         "PYTENSOR_FLAGS": f"base_compiledir={here}/pytensor",
         "NUMBA_CACHE_DIR": f"{here}/numba",
     }
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | kept

@@ -25,7 +25,7 @@ from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.task import Figures as RowFigures
 from batchnuts.experiments.harness.task import Preparation
 from batchnuts.experiments.posterior_checks.model_inputs import inputs_of
-from batchnuts.experiments.time_to_answer.commands import cache_environment, run_timed
+from batchnuts.experiments.time_to_answer.commands import run_timed, users_environment
 from batchnuts.experiments.time_to_answer.judging import Judged, judge
 from batchnuts.experiments.time_to_answer.registry import REGISTRY, BatchnutsOptions, PeerOptions
 from batchnuts.experiments.time_to_answer.scripts.request import Request, report_of, write_request
@@ -109,8 +109,9 @@ class Runs:
         self.caches.folder.mkdir(parents=True, exist_ok=True)
         self.caches.forget_fits()
         was_warm, load = self.caches.warm(draws), os.getloadavg()[0]
-        environment = {**os.environ, **cache_environment(self.caches.folder)}
-        seconds = run_timed(command, environment, self.task.limit, self.scratch / "printed.txt")
+        seconds = run_timed(
+            command, users_environment(self.caches.folder), self.task.limit, self.scratch / "printed.txt"
+        )
         self.caches.ran(draws)
         judged = judge(output, [variable.name for variable in self.model.variables])
         tried = Tried(draws, seconds, judged.ess, judged.rhat, judged.reached(self.task.goal))

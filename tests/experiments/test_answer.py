@@ -18,7 +18,7 @@ from batchnuts.experiments import answer
 from batchnuts.experiments.harness.experiment import summary
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.task import Attempt
-from batchnuts.experiments.time_to_answer.commands import CommandFailed, run_timed
+from batchnuts.experiments.time_to_answer.commands import CommandFailed, run_timed, users_environment
 from batchnuts.experiments.time_to_answer.config import AnswerConfig, load_answer
 from batchnuts.experiments.time_to_answer.judging import judge
 from batchnuts.experiments.time_to_answer.measurements import Measurement
@@ -187,6 +187,16 @@ def test_a_command_is_timed_ended_and_its_failure_told(tmp_path: Path, capsys: p
     with pytest.raises(CommandFailed, match=r"code 1: .*no such thing"):
         run_timed([sys.executable, "-c", "raise ValueError('no such thing')"], {}, 60.0, output)
     assert "no such thing" in capsys.readouterr().out
+
+
+def test_commands_have_the_environment_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled goes to the folder, and bytecode is kept even where this process was told not to."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("OF_THE_USER", "kept")
+    found = users_environment(tmp_path)
+    assert found["OF_THE_USER"] == "kept"
+    assert found["BATCHNUTS_CACHE"] == str(tmp_path / "batchnuts")
+    assert "PYTHONDONTWRITEBYTECODE" not in found
 
 
 def test_caches_know_what_they_are_warm_for(tmp_path: Path) -> None:
