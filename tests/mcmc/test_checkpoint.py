@@ -115,7 +115,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda path: rewritten(path, lambda _, a: a.pop("1")),
         "was altered: it does not have the arrays",
     ),
-    "newer": (lambda path: rewritten(path, lambda h, _: h.update(format=2)), "has format 2.*by a newer batchnuts"),
+    "newer": (lambda path: rewritten(path, lambda h, _: h.update(format=99)), "has format 99.*by a newer batchnuts"),
     "older": (lambda path: rewritten(path, lambda h, _: h.update(format=0)), "has format 0.*by an older batchnuts"),
     "foreign": (lambda path: rewritten(path, lambda h, _: h.update(kind="cake")), "is a cake; expected"),
     "no tree": (lambda path: rewritten(path, lambda h, _: h.update(tree={"array": "9"})), "cannot be read: it is no"),

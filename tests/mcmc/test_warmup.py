@@ -110,10 +110,11 @@ def test_moments_are_those_of_what_each_chain_has_drawn() -> None:
                 np.testing.assert_allclose(found.variance[chain], both.var(axis=0), rtol=1e-9, atol=1e-12)
 
 
-def of_draws(position: np.ndarray) -> Moments:
+def of_draws(position: np.ndarray, *, errors: bool = False) -> Moments:
     """Of draws [chains, draws, dimension], with a log-density that varies as a normal density's."""
     log_density = -0.5 * (position**2).sum(axis=2)
-    return moments_of(position, log_density, np.full(len(position), position.shape[1]), second_half=False)
+    done = np.full(len(position), position.shape[1])
+    return moments_of(position, log_density, done, second_half=False, errors=errors)
 
 
 def test_pooled_moments_are_those_of_all_draws_together() -> None:
@@ -225,7 +226,7 @@ def test_memory_is_nested_rhat_less_what_chance_gives() -> None:
     within = np.mean([chain.var() for chain in position])
     expected = max(np.var(means, ddof=1) - among / 4, 0.0) / (among + within)
     moments = of_draws(position)
-    only = Moments(moments.mean[:, 1:], moments.variance[:, 1:], moments.count)
+    only = Moments(moments.mean[:, 1:], moments.variance[:, 1:], moments.count, moments.squared_error[:, 1:])
     assert memory(only, superchain) == pytest.approx(expected)
 
 
@@ -240,6 +241,38 @@ def test_superchains_that_remember_their_start_are_told_from_those_that_have_for
     few = of_draws(rng.normal(size=(64, 8, 30)))
     assert memory(few, superchain[:64]) > MEMORY > memory(few, superchain[:64], STANDARD_ERRORS)
     assert memory(of_draws(position + 0.5 * starts[:, None]), superchain, STANDARD_ERRORS) > 0.1
+
+
+def autoregressive(rng: np.random.Generator, shape: tuple[int, int, int], correlation: float) -> np.ndarray:
+    """Of unit variance, [chains, draws, columns]."""
+    draws = rng.normal(size=shape)
+    for i in range(1, shape[1]):
+        draws[:, i] = correlation * draws[:, i - 1] + np.sqrt(1 - correlation**2) * draws[:, i]
+    return draws
+
+
+def test_the_error_of_a_mean_takes_autocorrelation_into_account() -> None:
+    """Batches of 100 draws with a correlation of 0.5: a draw is worth a third of one, within 3 standard errors."""
+    draws = autoregressive(np.random.default_rng(0), (200, 400, 5), 0.5)
+    found = moments_of(draws, draws[:, :, 0], np.full(200, 400), second_half=False, errors=True).squared_error
+    assert found.mean(axis=0) == pytest.approx(3 / 400, abs=3 * 3 / 400 * np.sqrt(2 / (3 * 200)))
+    skipped = moments_of(draws[:, :14], draws[:, :14, 0], np.full(200, 14), second_half=True, errors=True)
+    assert not skipped.squared_error.any(), "seven draws are no four batches of two"
+
+
+@pytest.mark.parametrize("chains", [4, 8, 16])
+def test_few_chains_may_differ_as_far_as_their_own_draws_let_expect(chains: int) -> None:
+    """Each chain is a superchain of its own: nine in ten windows of thirty columns are enough, and starts that are half
+    a standard deviation apart are seen."""
+    rng, superchain = np.random.default_rng(1), np.arange(chains)
+    enough, seen = 0, 0
+    for _ in range(50):
+        draws = autoregressive(rng, (chains, 60, 30), 0.5)
+        enough += memory(of_draws(draws, errors=True), superchain) <= MEMORY
+        starts = 0.5 * rng.normal(size=(chains, 1, 30))
+        seen += memory(of_draws(draws + starts, errors=True), superchain) > MEMORY
+    assert enough >= 45
+    assert seen >= 48
 
 
 def moved(before: Moments, now: Moments) -> float:
@@ -260,7 +293,10 @@ def test_changes_are_relative() -> None:
 
 def test_what_is_missing_is_said() -> None:
     assert Agreement(0.1, 0.05, 0.0, 0.01, single=False).reached
-    assert Agreement(0.1, 0.05, 0.0, 0.05, single=True).reached
+    assert Agreement(0.1, 0.05, 0.0, 0.01, single=True).reached
+    assert Agreement(0.1, 0.05, 0.0, 0.05, single=True).missing() == (
+        "the chains still differ, by 0.22 standard deviations",
+    )
     bad = Agreement(np.log(2), np.log(3), 0.5, 0.25, single=False)
     assert not bad.reached
     assert bad.missing() == (

@@ -16,19 +16,20 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import fdtri
 
-from batchnuts.mcmc.warmup.moments import Centre, Float, Moments
+from batchnuts.mcmc.warmup.moments import BATCHES, Centre, Float, Moments
 
 STEP, METRIC, DRIFT, MEMORY = 0.15, 0.1, 0.1, 0.02
 """Tolerances. A metric that is off by a tenth costs nothing that could be measured; a step size of a sixth less costs a
 sixth more gradients. MEMORY is a share of the posterior's variance: draws from a start that is still 0.14 standard
 deviations away are forgotten within a few transitions of the draws."""
 
-SINGLE_MEMORY = 0.1
-"""The same where each chain is a superchain of its own: then it includes the chain's own autocorrelation."""
-
 STANDARD_ERRORS = 3.0
 """Of a drift, which a window of few chains may show by chance."""
+
+FALSE_ALARM = 0.05
+"""Probability that chains which agree are found to differ, where each is a superchain of its own."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Agreement:
         if not self.drift <= DRIFT:
             moves = "is off" if self.earlier else "still moves,"
             found.append(f"the mean of all chains {moves} by {self.drift:.2g} standard deviations")
-        if not self.memory <= (SINGLE_MEMORY if self.single else MEMORY):
+        if not self.memory <= MEMORY:
             found.append(
                 f"groups of chains with the same start still differ, by {math.sqrt(self.memory):.2g} standard "
                 "deviations"
@@ -109,7 +110,10 @@ def memory(moments: Moments, superchain: NDArray[np.int64], standard_errors: flo
     (Margossian et al. 2024, equation (6)). Of chains that have forgotten their starts, B is the variance between
     the chains of a superchain over their number; that is subtracted here, so that what is left is zero on average.
     Its standard error is sqrt(2/(superchains - 1)) of what is subtracted; standard_errors: so many are forgiven.
-    Where each chain is a superchain of its own, this is B/W.
+
+    Where each chain is a superchain of its own, B is the variance between the means of chains, W that within them, and
+    by chance B is the squared error of these means (`Moments.squared_error`). Of few chains it varies much, and the
+    worst of many columns counts, so as much is forgiven as these let expect (`_largest_by_chance`).
     """
     numbers, place = np.unique(superchain, return_inverse=True)
     if len(numbers) < 2:
@@ -119,11 +123,18 @@ def memory(moments: Moments, superchain: NDArray[np.int64], standard_errors: flo
     within = np.stack([moments.variance[place == k].mean(axis=0) for k in range(len(numbers))]).mean(axis=0)
     between = means.var(axis=0, ddof=1)
     if (size < 2).any():
-        return _largest(between, within)
+        by_chance = moments.squared_error.mean(axis=0) * _largest_by_chance(len(numbers), len(within))
+        return _largest(np.maximum(between - by_chance, 0.0), within)
     among = np.stack([moments.mean[place == k].var(axis=0, ddof=1) for k in range(len(numbers))])
     by_chance = (among / size[:, None]).mean(axis=0)
     by_chance *= 1.0 + standard_errors * math.sqrt(2.0 / (len(numbers) - 1))
     return _largest(np.maximum(between - by_chance, 0.0), among.mean(axis=0) + within)
+
+
+def _largest_by_chance(chains: int, columns: int) -> float:
+    """The ratio of the variance between means of chains to their squared error, which the largest of so many columns
+    exceeds with probability FALSE_ALARM: of normal means it has an F distribution."""
+    return float(fdtri(chains - 1, chains * (BATCHES - 1), 1.0 - FALSE_ALARM / columns))
 
 
 def _largest(values: Float, scale: Float) -> float:

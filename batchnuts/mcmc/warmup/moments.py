@@ -39,10 +39,12 @@ class Moments:
     """[chains, 1 + dimension], about the chain's own mean, divided by `count`."""
     count: NDArray[np.int64]
     """[chains]: draws of each."""
+    squared_error: Float
+    """[chains, 1 + dimension]: of the mean, as a chain's batches tell it; zero where they were not asked for."""
 
     def of(self, chains: NDArray[Any]) -> Moments:
         """Those of some chains, by number or mask."""
-        return Moments(self.mean[chains], self.variance[chains], self.count[chains])
+        return Moments(self.mean[chains], self.variance[chains], self.count[chains], self.squared_error[chains])
 
     @property
     def pooled_mean(self) -> Float:
@@ -61,6 +63,10 @@ class Moments:
         return np.average(about, axis=0, weights=self.count)
 
 
+BATCHES = 4
+"""Of a chain's draws, one after another: the variance between their means tells how well the chain's mean is known. A
+batch that is not longer than draws depend on each other makes it too small, never too large."""
+
 VALUES = 2**17
 """In float64, that are looked at together, or one draw's columns of a chain's draws if these are more."""
 
@@ -72,36 +78,44 @@ COPIES = 2
 
 
 def moments_of(
-    position: NDArray[Any] | DrawBlock, log_density: NDArray[Any] | DrawBlock, done: NDArray[Any], *, second_half: bool
+    position: NDArray[Any] | DrawBlock,
+    log_density: NDArray[Any] | DrawBlock,
+    done: NDArray[Any],
+    *,
+    second_half: bool,
+    errors: bool = False,
 ) -> Moments:
     """Moments of what each chain has drawn, or of the second half of that.
 
     position [chains, draws, dimension], a block (draw_blocks.py) that may be on a disk; log_density [chains, draws], or
-    a block of one coefficient; done [chains]: how many of these draws each chain has. Chains without a draw have
-    count 0. Sums are of float64, of a few chains at a time: besides the result they take `moments_bytes`.
+    a block of one coefficient; done [chains]: how many of these draws each chain has. Chains without a draw have count
+    0. errors: whether `squared_error` is computed, which needs two draws in a batch. Sums are of float64, of a few
+    chains at a time: besides the result they take `moments_bytes`.
     """
     chains, draws, dimension = position.shape
     skipped = done // 2 if second_half else np.zeros_like(done)
     count = done - skipped
     mean, variance = np.empty((2, chains, 1 + dimension))
+    error = np.zeros((chains, 1 + dimension))
     density = as_block(log_density)
     # about the first draw of each chain, so that squares lose no digits; rows that a chain has not drawn weigh nothing
     with np.errstate(invalid="ignore", over="ignore"):
         for part in _chains_at_once(chains, draws, dimension):
             weight = _weights(skipped[part], done[part], draws)
-            mean[part, :1], variance[part, :1] = _mean_and_variance(density[part, :, :], weight)
+            batches = _batches(skipped[part], done[part], draws) if errors else None
+            mean[part, :1], variance[part, :1], error[part, :1] = _reduced(density[part, :, :], weight, batches)
             values = position[part, :, :]
             for start in range(0, dimension, BLOCK):
                 columns = slice(1 + start, 1 + start + BLOCK)
                 some = values[:, :, start : start + BLOCK]
-                mean[part, columns], variance[part, columns] = _mean_and_variance(some, weight)
-    return Moments(mean, variance, count.astype(np.int64))
+                mean[part, columns], variance[part, columns], error[part, columns] = _reduced(some, weight, batches)
+    return Moments(mean, variance, count.astype(np.int64), error)
 
 
 def moments_bytes(chains: int, draws: int, dimension: int) -> int:
     """Bytes of what `moments_of` gives and of the values that it looks at together."""
     columns = draws * min(BLOCK, dimension)
-    return 2 * 8 * chains * (1 + dimension) + COPIES * 8 * max(min(VALUES, chains * columns), columns)
+    return 3 * 8 * chains * (1 + dimension) + COPIES * 8 * max(min(VALUES, chains * columns), columns)
 
 
 def _chains_at_once(chains: int, draws: int, dimension: int) -> Iterator[slice]:
@@ -118,11 +132,25 @@ def _weights(skipped: NDArray[Any], done: NDArray[Any], draws: int) -> Float:
     return weight
 
 
-def _mean_and_variance(values: NDArray[Any], weight: Float) -> tuple[Float, Float]:
-    """[chains, columns] each, of values [chains, draws, columns]; weight [chains, draws] sums to 1."""
+def _batches(skipped: NDArray[Any], done: NDArray[Any], draws: int) -> Float:
+    """[BATCHES, chains, draws]: such weights for each batch; 0 where a chain has too few draws for batches."""
+    bounds = skipped + np.arange(BATCHES + 1)[:, None] * (done - skipped) // BATCHES
+    enough = done - skipped >= 2 * BATCHES
+    weights: Float = np.stack([_weights(bounds[i], bounds[i + 1], draws) for i in range(BATCHES)]) * enough[:, None]
+    return weights
+
+
+def _reduced(values: NDArray[Any], weight: Float, batches: Float | None) -> tuple[Float, Float, Float]:
+    """Mean, variance and squared error of the mean, [chains, columns] each, of values [chains, draws, columns].
+
+    weight [chains, draws] sums to 1; batches: see `_batches`.
+    """
     used = np.where(weight[:, :, None] > 0, values, 0.0).astype(np.float64, copy=False)
     first = np.take_along_axis(used, np.argmax(weight > 0, axis=1)[:, None, None], axis=1)
     used -= first
     mean = np.einsum("cnk,cn->ck", used, weight)
     variance = np.einsum("cnk,cnk,cn->ck", used, used, weight) - mean**2
-    return mean + first[:, 0], np.maximum(variance, 0.0)
+    error = np.zeros_like(mean)
+    if batches is not None:
+        error = np.stack([np.einsum("cnk,cn->ck", used, one) for one in batches]).var(axis=0, ddof=1) / BATCHES
+    return mean + first[:, 0], np.maximum(variance, 0.0), error

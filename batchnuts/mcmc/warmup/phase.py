@@ -133,7 +133,11 @@ def _with_step_sizes(run: Run, before: ChainStates, result: ChainResult, window:
     """The step sizes pooled; the metric is that before."""
     records, n = result.records, window.transitions
     moments = moments_of(
-        records.position[:, :n], records.lp[:, :n], np.asarray(result.done), second_half=window.compared
+        records.position[:, :n],
+        records.lp[:, :n],
+        np.asarray(result.done),
+        second_half=window.compared,
+        errors=_single(run),
     )
     outliers = find_outliers(moments)
     counts = ~outliers & (moments.count > 0)
