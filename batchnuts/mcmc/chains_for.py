@@ -6,7 +6,7 @@ from batchnuts.autobatch.machine import processors
 from batchnuts.mcmc.chains_choice import ChainsChoice, choose_chains, possible_chains, with_chains
 from batchnuts.mcmc.engine import choose_engine
 from batchnuts.mcmc.execution.chunk_plan import is_compiled
-from batchnuts.mcmc.execution.gradient_times import time_gradients
+from batchnuts.mcmc.execution.gradient_times import gradient_times
 from batchnuts.mcmc.forecast import Size
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.initialization import count_starts, make_proposals, positions_to_check
@@ -20,7 +20,7 @@ from batchnuts.settings.schema import SettingsError
 def chains_for(
     model: Model, sampler: SamplerSettings, execution: ExecutionSettings, *, divergences: bool = False
 ) -> ChainsChoice:
-    """Choose the number of chains of a run. The choice depends on the times that are measured, so it may differ.
+    """Choose the number of chains of a run, by times that are measured, or were before for the same density.
 
     The model is checked first. divergences: whether the run records the ends of trajectories. Raises ModelError for a
     model that cannot be sampled, SettingsError where no number fits the other settings, or the machine is not one
@@ -46,10 +46,10 @@ def chains_for(
             "depends on the number."
         )
     first = check_at_starts(model, engine, proposals, position)
-    density = value_and_gradient(model, engine)
     try:
-        times = time_gradients(density, first, execution)
+        times = gradient_times(model, engine, first, execution)
     except Exception:
+        density = value_and_gradient(model, engine)
         evaluate_at(model, make_evaluate(density), position, execution)  # raises what is wrong with the model, in words
         raise
     seconds = {chains: times.of_all_chains(chains, model.dimension, execution, cores) for chains in numbers}

@@ -21,8 +21,8 @@ MOST_TRANSITIONS = 1_000_000_000
 """The same of transitions of a chain."""
 
 
-FEWEST_CHAINS = 4
-"""That are chosen automatically: R-hat compares them."""
+FEWEST_CHAINS = 8
+"""That are chosen automatically: warmup finds outliers among so many, and R-hat compares them."""
 
 
 class WarmupSettings(Settings):

@@ -34,6 +34,7 @@ from batchnuts.experiments.posterior_checks.config import merged, overrides_of
 from batchnuts.experiments.time_to_answer.measurements import Measurement
 from batchnuts.experiments.time_to_answer.registry import REGISTRY
 from batchnuts.experiments.time_to_answer.task import Task
+from batchnuts.mcmc.diagnostics import RHAT_LIMIT
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, to_yaml
 
@@ -233,6 +234,11 @@ class AnswerConfig:
         return to_yaml(dump_sections(sections))
 
 
+def asking_for(goal: float) -> list[str]:
+    """Settings of ours with which a run ends at so many effective draws, and with R-hat below the limit."""
+    return [f"sampler.until.ess_bulk={goal}", f"sampler.until.rhat={RHAT_LIMIT}"]
+
+
 def load_answer(name: str, overrides: Sequence[str] = (), *, quick: bool = False) -> AnswerConfig:
     """Read a config by path or packaged name, apply `quick` and then the overrides, and check all of it.
 
@@ -278,7 +284,8 @@ def _check_problems(
                 check_section(f"{path}.options.{curve}", whole, schema, origin, problems)
         try:
             common = run.settings if run else {}
-            configs[name] = load_config(target.config, overrides_of(merged(common, target.settings)))
+            asked = asking_for(run.goals[0]) if run else []  # a number of chains may be chosen by it
+            configs[name] = load_config(target.config, [*overrides_of(merged(common, target.settings)), *asked])
         except ConfigError as error:
             problems.append(f"{origin(f'{path}.config')}{path}.config: {target.config} with its settings: {error}")
     return configs

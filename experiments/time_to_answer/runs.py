@@ -26,12 +26,12 @@ from batchnuts.experiments.harness.task import Figures as RowFigures
 from batchnuts.experiments.harness.task import Preparation
 from batchnuts.experiments.posterior_checks.model_inputs import inputs_of
 from batchnuts.experiments.time_to_answer.commands import run_timed, users_environment
+from batchnuts.experiments.time_to_answer.config import asking_for
 from batchnuts.experiments.time_to_answer.judging import Judged, judge
 from batchnuts.experiments.time_to_answer.registry import REGISTRY, BatchnutsOptions, PeerOptions
 from batchnuts.experiments.time_to_answer.scripts.request import Request, report_of, write_request
 from batchnuts.experiments.time_to_answer.search import Tried, first_draws, search
 from batchnuts.experiments.time_to_answer.task import Figures, Task
-from batchnuts.mcmc.diagnostics import RHAT_LIMIT
 from batchnuts.mcmc.model import Model
 
 SCRIPTS = "batchnuts.experiments.time_to_answer.scripts"
@@ -125,7 +125,7 @@ class Runs:
         if REGISTRY[self.task.sampler].ours:
             rule = [f"sampler.draws={draws}"]
             if options["until"]:
-                rule = [f"sampler.until.ess_bulk={draws * self.task.goal}", f"sampler.until.rhat={RHAT_LIMIT}"]
+                rule = asking_for(draws * self.task.goal)
             return [
                 *python, "batchnuts.sample", "--config", self.task.config, *self.task.overrides, *rule,
                 f"sampler.seed={seed}", f"execution.backend={options['backend']}", f"output.path={output}", "--force",
@@ -212,7 +212,7 @@ class ReadyAnswer:
 def prepare(task: Task) -> ReadyAnswer:
     """Find out how many draws are enough, and measure the first start. Raises Unavailable, NotReached."""
     began = time.perf_counter()
-    config = load_config(task.config, task.overrides)
+    config = load_config(task.config, [*task.overrides, *asking_for(task.goal)])
     resolved = config.resolved()
     if any(resolved[section] != known for section, known in task.problem.items()):
         raise BatchnutsError(f"{task.config} was changed while the experiment ran. Run the same command again.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from batchnuts import Model, sample_chains
 from batchnuts.mcmc import chains_for
 from batchnuts.mcmc.chains_choice import choose_chains, draws_together, possible_chains
+from batchnuts.mcmc.engine import choose_engine
+from batchnuts.mcmc.execution import gradient_times
 from batchnuts.mcmc.execution.gradient_times import GradientTimes, time_gradients
 from batchnuts.mcmc.forecast import Size
 from batchnuts.mcmc.hamiltonian import value_and_gradient
@@ -18,6 +21,7 @@ from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_se
 from batchnuts.mcmc.until import Until
 from batchnuts.mcmc.warmup.windows import likely_transitions
 from batchnuts.settings.schema import SettingsError
+from batchnuts.store.folder import keeping
 
 CHEAP = GradientTimes((1, 128), (1e-7, 3e-6), costly=False)
 COSTLY = GradientTimes((1, 128), (0.1, 12.8), costly=True)
@@ -68,7 +72,8 @@ def test_warmups_are_as_long_as_they_are_expected_to_be() -> None:
     automatic = sampler(ess_bulk=400.0).warmup
     assert likely_transitions(automatic, 64, nested=True) == 62
     assert likely_transitions(automatic, 16, nested=False) == 147
-    assert likely_transitions(automatic, 8, nested=False) == 434
+    assert likely_transitions(automatic, 8, nested=False) == 121
+    assert likely_transitions(automatic, 4, nested=False) == 228
     assert likely_transitions(automatic, 1, nested=False) == automatic.maximum
     earlier = automatic.model_copy(update={"from_": "run.nc"})
     assert likely_transitions(earlier, 64, nested=True) == 15
@@ -104,8 +109,8 @@ def test_the_reason_names_what_is_asked_and_the_neighbours() -> None:
 
 def test_numbers_fit_the_other_settings() -> None:
     asked = sampler(ess_bulk=400.0)
-    assert possible_chains(asked, EXECUTION, TEN, 1)[0] == 4
-    assert possible_chains(asked, EXECUTION, TEN, 6)[0] == 8
+    assert possible_chains(asked, EXECUTION, TEN, 1)[0] == 8
+    assert possible_chains(asked, EXECUTION, TEN, 12)[0] == 16
     assert possible_chains(asked.model_copy(update={"superchains": 20}), EXECUTION, TEN, 2)[0] == 32
     assert possible_chains(asked, EXECUTION, TEN, 2, starts=20) == (32,), "with 64 chains there are 16 superchains"
     assert len(possible_chains(asked, EXECUTION, of(1000), 2)) < len(possible_chains(asked, EXECUTION, TEN, 2)), (
@@ -113,7 +118,7 @@ def test_numbers_fit_the_other_settings() -> None:
     )
     with pytest.raises(SettingsError, match="found 50 starts, which no number of chains up to 4096 has"):
         possible_chains(asked, EXECUTION, TEN, 2, starts=50)
-    with pytest.raises(SettingsError, match=r"chains x sampler.draws: 4 x 10{8} draws"):
+    with pytest.raises(SettingsError, match=r"chains x sampler.draws: 8 x 10{8} draws"):
         possible_chains(sampler(draws=10**8, ess_bulk=400.0), EXECUTION, of(10**6), 1)
 
 
@@ -137,8 +142,35 @@ def test_a_density_is_timed() -> None:
     assert all(0 < seconds < 1 for seconds in found.seconds)
 
 
+def test_times_are_kept_for_what_the_density_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One measurement for two models with the same density; another for another density, and where nothing is kept."""
+    measured: list[int] = []
+
+    def fake(*_: Any) -> GradientTimes:
+        measured.append(1)
+        return GradientTimes((1, 16), (1e-6 * len(measured), 2e-6), costly=False)
+
+    monkeypatch.setattr(gradient_times, "time_gradients", fake)
+
+    def times(scale: float, cache: str | None = str(tmp_path)) -> GradientTimes:
+        model = Model.from_function(lambda x: -scale * (x**2).sum(), dimension=2)
+        engine, execution = choose_engine(model, EXECUTION, np.zeros(2, "float32"))
+        with keeping(cache):
+            return gradient_times.gradient_times(model, engine, np.zeros(2, "float32"), execution)
+
+    first = times(0.5)
+    assert times(0.5) == first
+    assert len(measured) == 1
+    assert times(0.7) != first
+    with monkeypatch.context() as patch:
+        patch.setattr(gradient_times, "surroundings", lambda: "another processor")
+        assert times(0.5) != first
+    assert times(0.5, None) != first
+    assert len(measured) == 4
+
+
 def fake_times(monkeypatch: pytest.MonkeyPatch, times: GradientTimes) -> None:
-    monkeypatch.setattr(chains_for, "time_gradients", lambda *_: times)
+    monkeypatch.setattr(chains_for, "gradient_times", lambda *_: times)
     monkeypatch.setattr(chains_for, "processors", lambda: 2)
 
 

@@ -4,15 +4,20 @@ The program that is timed evaluates the density and its gradient in every sweep,
 a machine's sweep has a cost of its own, and one for each lane, which grows with the dimension. These were measured once
 (docs/results/chains.md) and are added here; to time NUTS itself, one would have to compile it for each width.
 
-Times are of the processor, not of the clock: other programs of the machine do not count.
+Times are of the processor, not of the clock: other programs of the machine do not count. They are kept on disk beside
+compiled programs, where the density is known by what it computes: so a second run is not timed, and chooses as the
+first one did.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -20,8 +25,13 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import batch
 from batchnuts.autobatch.machine import LaneProgram
+from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import ALONE, COSTLY_CHUNK_LANES, COSTLY_WORK, MAX_WIDTH, divide
+from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.store.folder import current
+from batchnuts.store.identity import digest_of, surroundings
 
 WIDTHS = (1, 16, 128)
 """At which the density is timed; each takes a compilation. Between them times are linear."""
@@ -72,6 +82,32 @@ class GradientTimes:
         lanes = chunking.lanes
         sweep = SWEEP + (LANE + COORDINATE * dimension) * lanes + self.of(lanes)
         return math.ceil(chunking.chunks / chunking.shards) * sweep
+
+
+def gradient_times(model: Model, engine: Engine, position: NDArray[Any], execution: ExecutionSettings) -> GradientTimes:
+    """Those of a model's density, measured as `time_gradients` does at a position [dimension], or kept from before."""
+    entries, key = current(), _key(model, engine, position, execution)
+    if entries is not None and key is not None and (kept := entries.get(key)) is not None:
+        found = json.loads(kept)
+        return GradientTimes(tuple(found["widths"]), tuple(found["seconds"]), found["costly"])
+    times = time_gradients(value_and_gradient(model, engine), position, execution)
+    if entries is not None and key is not None:
+        entries.put(key, json.dumps(asdict(times)).encode())
+    return times
+
+
+def _key(model: Model, engine: Engine, position: NDArray[Any], execution: ExecutionSettings) -> str | None:
+    """What the times depend on; None where the density cannot be known, or is not the whole of what is computed."""
+    if model.batched_value_and_gradient is not None:
+        return None
+    both = functools.partial(engine.library.value_and_gradient, model.flat_log_density)
+    density = engine.library.identity_of(both, position)
+    if density is None:
+        return None
+    packages = [f"{name} {version(name)}" for name in ("batchnuts", "jax", "jaxlib")]
+    return digest_of(
+        "times of a gradient", density, model.dtype, execution.mode, repr(WIDTHS), *packages, surroundings()
+    )
 
 
 def time_gradients(
