@@ -19,6 +19,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scipy.special import chdtri
+
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
@@ -106,36 +108,41 @@ def possible_chains(
     return tuple(numbers)
 
 
-def choose_chains(sampler: SamplerSettings, seconds: Mapping[int, float], cores: int) -> ChainsChoice:
+def choose_chains(sampler: SamplerSettings, seconds: Mapping[int, float], cores: int, dimension: int) -> ChainsChoice:
     """The best of some numbers of chains, by the time that every chain takes for one gradient, in seconds.
 
-    sampler: with a condition in `until`. seconds: see Candidate; not empty. Of numbers with which `sampler.draws` are
-    likely too few, the largest is taken only where there are no others.
+    sampler: with a condition in `until`. seconds: see Candidate; not empty. dimension: of a position. Of numbers with
+    which `sampler.draws` are likely too few, the largest is taken only where there are no others.
     """
-    table = tuple(_candidate(with_chains(sampler, chains), seconds[chains]) for chains in sorted(seconds))
+    table = tuple(_candidate(with_chains(sampler, chains), seconds[chains], dimension) for chains in sorted(seconds))
     suffice = [candidate for candidate in table if candidate.draws <= sampler.draws]
     best = min(suffice, key=lambda candidate: candidate.cost) if suffice else table[-1]
     return ChainsChoice(best.chains, _reason(sampler, best, table, cores), table)
 
 
-def _candidate(sampler: SamplerSettings, seconds: float) -> Candidate:
+def _candidate(sampler: SamplerSettings, seconds: float, dimension: int) -> Candidate:
     chains, superchains = sampler.chain_count, count_superchains(sampler)
     assert sampler.until is not None, "auto is refused without it"
     rule = StoppingRule(sampler.until, (), chains, superchains)
     warmup = likely_transitions(sampler.warmup, chains, nested=rule.nested)
-    together = draws_together(sampler.until, superchains)
+    together = draws_together(sampler.until, superchains, 1 if rule.nested else dimension)
     return Candidate(chains, warmup, max(rule.first_point, math.ceil(together / chains)), seconds)
 
 
-def draws_together(until: Until, groups: int) -> float:
-    """How many draws of all chains together what is asked takes; groups: chains or superchains, compared by R-hat.
+def draws_together(until: Until, groups: int, columns: int) -> float:
+    """How many draws of all chains together what is asked takes.
 
-    Where one of t draws is effective, the square of R-hat of groups that have converged is about 1 + 2 (t - 1) / n for
-    n draws in each of them (docs/how_many_chains.md).
+    groups: chains or superchains, compared by R-hat in so many columns. Where one of t draws is effective, the square
+    of R-hat of groups that have converged is about 1 + 2 (q t - 1) / n for n draws in each of them
+    (docs/how_many_chains.md): q is 1 on average; the largest of many columns has a chi-squared number, over its degrees
+    of freedom, with one for each half of a chain. Superchains count as one column: what R-hat of them may be is not so
+    strict (`nested_rhat.limit_of`).
     """
     needed = [float(getattr(until, name)) / EFFICIENCY for name in until.conditions if name in WORDS]
     if until.rhat is not None:
-        needed.append(groups * 2 * (1 / EFFICIENCY - 1) / (until.rhat**2 - 1))
+        freedom = 2 * groups - 1
+        largest = float(chdtri(freedom, 0.5 / columns)) / freedom if columns > 1 else 1.0
+        needed.append(groups * 2 * (largest / EFFICIENCY - 1) / (until.rhat**2 - 1))
     return max(needed)
 
 

@@ -53,4 +53,4 @@ def chains_for(
         evaluate_at(model, make_evaluate(density), position, execution)  # raises what is wrong with the model, in words
         raise
     seconds = {chains: times.of_all_chains(chains, model.dimension, execution, cores) for chains in numbers}
-    return choose_chains(sampler, seconds, cores)
+    return choose_chains(sampler, seconds, cores, model.dimension)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from batchnuts import Model, sample_chains
 from batchnuts.mcmc import chains_for
 from batchnuts.mcmc.chains_choice import choose_chains, draws_together, possible_chains
+from batchnuts.mcmc.convergence import convergence
 from batchnuts.mcmc.engine import choose_engine
 from batchnuts.mcmc.execution import gradient_times
 from batchnuts.mcmc.execution.gradient_times import GradientTimes, time_gradients
@@ -43,7 +45,7 @@ def sampler(draws: int = 100_000, warmup: Any = "auto", **until: Any) -> Sampler
 def chosen(times: GradientTimes, settings: SamplerSettings, cores: int = 2) -> int:
     numbers = possible_chains(settings, EXECUTION, TEN, cores)
     seconds = {chains: times.of_all_chains(chains, 10, EXECUTION, cores) for chains in numbers}
-    return choose_chains(settings, seconds, cores).chains
+    return choose_chains(settings, seconds, cores, 10).chains
 
 
 def test_a_cheap_density_gets_more_chains_than_a_costly_one() -> None:
@@ -82,25 +84,40 @@ def test_warmups_are_as_long_as_they_are_expected_to_be() -> None:
 
 def test_rhat_asks_for_draws_of_each_group_that_it_compares() -> None:
     rhat = Until(rhat=1.01)
-    assert draws_together(rhat, 256) == pytest.approx(256 * 2 / 0.0201)
-    assert draws_together(rhat, 16) == pytest.approx(16 * 2 / 0.0201)
-    assert draws_together(Until(rhat=1.01, ess_bulk=400.0, ess_tail=4000.0), 16) == pytest.approx(8000)
-    assert draws_together(Until(rhat=1.01, ess_tail=400.0), 16) == pytest.approx(16 * 2 / 0.0201)
+    assert draws_together(rhat, 256, 1) == pytest.approx(256 * 2 / 0.0201)
+    assert draws_together(rhat, 16, 1) == pytest.approx(16 * 2 / 0.0201)
+    assert draws_together(Until(rhat=1.01, ess_bulk=400.0, ess_tail=4000.0), 16, 1) == pytest.approx(8000)
+    assert draws_together(Until(rhat=1.01, ess_tail=400.0), 16, 1) == pytest.approx(16 * 2 / 0.0201)
+
+
+@pytest.mark.parametrize("chains", [8, 16])
+def test_the_worst_of_many_columns_asks_for_more_draws(chains: int) -> None:
+    """So many that R-hat of half of 40 such runs of independent draws is below its limit; within three errors."""
+    columns, limit, rng = 50, 1.05, np.random.default_rng(0)
+    together = draws_together(Until(rhat=limit), chains, columns)
+    draws = math.ceil(together / chains)
+    below = 0
+    for _ in range(40):
+        values = rng.normal(size=(chains, draws, columns))
+        for i in range(1, draws):  # a draw of two is effective
+            values[:, i] = values[:, i - 1] / 3 + np.sqrt(8) / 3 * values[:, i]
+        below += convergence(values, ["r_hat"])["r_hat"].max() < limit
+    assert abs(below - 20) <= 3 * math.sqrt(10)
 
 
 def test_where_all_draws_are_too_few_there_are_as_many_chains_as_may_be() -> None:
     settings = sampler(draws=20, ess_bulk=4000.0)
     seconds = {8: 1e-6, 16: 1e-5}
-    found = choose_chains(settings, seconds, 2)
+    found = choose_chains(settings, seconds, 2, 10)
     assert found.chains == 16
     assert "sampler.draws=20 of each are likely too few for bulk ESS >= 4000" in found.reason
-    found = choose_chains(settings, {**seconds, 512: 1.0}, 2)
+    found = choose_chains(settings, {**seconds, 512: 1.0}, 2, 10)
     assert found.chains == 512
     assert "are likely too few" not in found.reason
 
 
 def test_the_reason_names_what_is_asked_and_the_neighbours() -> None:
-    found = choose_chains(sampler(warmup=90, ess_bulk=40.0, rhat=1.05), {8: 2e-5, 16: 1e-5, 32: 2e-5}, 2)
+    found = choose_chains(sampler(warmup=90, ess_bulk=40.0, rhat=1.05), {8: 2e-5, 16: 1e-5, 32: 2e-5}, 2, 1)
     assert found.chains == 16
     assert found.reason.startswith("16 are expected to reach bulk ESS >= 40 and R-hat < 1.05 soonest on 2 processors")
     assert "8 chains 2.0 times as long, 32 chains 2.0 times as long" in found.reason
