@@ -30,6 +30,7 @@ from hypothesis import settings
 from slow_tests import SLOW_TESTS
 
 import batchnuts
+from batchnuts import sample
 
 batchnuts.BEGAN = 0.0
 """Tests change constants of the library, which are not in its files: no program is found by these."""
@@ -64,9 +65,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: no collection of garbage need walk through it again."""
+    """What was imported and collected stays to the end: no collection of garbage need walk through it again.
+
+    Collections are as rare as in runs of the command line.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*sample.FEWER_COLLECTIONS)
     gc.enable()
 
 

@@ -5,6 +5,7 @@ All mistakes of a file are reported at once, each with its place. Reading and ch
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,8 +127,9 @@ class _Refused(Exception):
         self.line, self.what = line, what
 
 
+@functools.lru_cache(maxsize=64)  # the parser is slow, and a process may read a config again and again
 def _load(text: str) -> Any:
-    """The content of a YAML text, in ruamel's containers. Raises _Refused."""
+    """The content of a YAML text, in ruamel's containers, which stay as they are. Raises _Refused."""
     try:
         _check_events(text)
         return YAML(typ="rt", pure=True).load(text)

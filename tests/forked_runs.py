@@ -1,0 +1,106 @@
+"""Runs of the command line in processes of their own, which begin with its imports done.
+
+A server imports what a run imports, and forks for each run, which saves it a second or two. The server has one thread
+and no device of JAX's, so a forked process goes on as one from the shell that has come so far.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from unittest import mock
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `program` does: it would start threads when it is imported
+
+from batchnuts import sample
+
+TESTS = Path(__file__).parent
+PRELOADED = (
+    "forked_runs",
+    "jax",
+    "h5netcdf",
+    "xarray",
+    "zarr",
+    "batchnuts.config",
+    "batchnuts.autobatch.backends.jax.backend",
+    "batchnuts.mcmc.sampling",
+    "batchnuts.mcmc.resume",
+    "batchnuts.mcmc.lengthen",
+    "batchnuts.mcmc.output",
+    "batchnuts.mcmc.streaming",
+    "batchnuts.mcmc.summarizing",
+    "batchnuts.progress.views",
+    "batchnuts.report",
+)
+
+_numbers = count()
+
+
+@dataclass
+class ForkedRun:
+    """A run under way, in the manner of `subprocess.Popen`."""
+
+    process: BaseProcess
+    said: Path
+    """Without ending: of its standard output and standard error."""
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; -n if signal n ended it."""
+        return self.process.exitcode
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for its end; what it printed."""
+        self.process.join(timeout)
+        assert self.process.exitcode is not None, f"no end after {timeout} s"
+        out, err = (self.said.with_suffix(ending).read_text() for ending in (".out", ".err"))
+        return out, err
+
+
+def start(arguments: Iterable[str], cwd: Path) -> ForkedRun:
+    """`python -m batchnuts.sample arguments` in this folder."""
+    said = cwd / f".said-{next(_numbers)}"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    places = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    with mock.patch.dict(os.environ, PYTHONPATH=places, CUDA_VISIBLE_DEVICES="-1", COLUMNS="120"):
+        forkserver.ensure_running()
+    process = context.Process(target=_program, args=(list(arguments), cwd, said))
+    process.start()
+    return ForkedRun(process, said)
+
+
+def run(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """The same to its end, which has this exit code and is no error of ours."""
+    forked = start(arguments, cwd)
+    out, err = forked.communicate(240)
+    assert forked.returncode == code, out + err
+    assert "Traceback" not in out + err
+    return subprocess.CompletedProcess(list(arguments), code, out, err)
+
+
+def _program(arguments: list[str], cwd: Path, said: Path) -> None:
+    """All that the forked process does."""
+    os.chdir(cwd)
+    sys.path.insert(0, "")  # as `python -m` has it
+    for descriptor, ending in ((1, ".out"), (2, ".err")):
+        file = os.open(said.with_suffix(ending), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(file, descriptor)
+        os.close(file)
+    assert len(os.listdir("/proc/self/task")) == 1, "the server has threads, which are lost in forks"
+    sys.argv = ["batchnuts.sample", *arguments]
+    sample.program()
