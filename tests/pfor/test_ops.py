@@ -5,7 +5,6 @@ The same under XLA is marked slow: `pytest -m slow tests/pfor`.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import zlib
 from collections import Counter
@@ -99,13 +98,28 @@ BY_DEFAULT = [parameter.values[0] for parameter in ONE_OF_EACH if not parameter.
 PLACES = {id(case): place for place, case in enumerate(BY_DEFAULT)}
 
 
-@functools.cache
+LOOPS: dict[int, list[list[list[Any]]] | None] | None = None
+"""By number: the results of `TOGETHER` cases of `BY_DEFAULT`; None where one of them raises or warns."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def several_cases_in_a_loop() -> Iterator[None]:
+    """While pytest runs this file: where tests of mutants call a test of it, the case is alone, and nothing is kept."""
+    global LOOPS
+    LOOPS = {}
+    yield
+    LOOPS = None
+
+
 def with_its_neighbours(number: int) -> list[list[list[Any]]] | None:
-    """Of so many cases of `BY_DEFAULT` at once; None where one of them raises or warns."""
-    try:
-        return in_one_loop(BY_DEFAULT[number * TOGETHER : (number + 1) * TOGETHER])
-    except Exception:
+    if LOOPS is None or number < 0:
         return None
+    if number not in LOOPS:
+        try:
+            LOOPS[number] = in_one_loop(BY_DEFAULT[number * TOGETHER : (number + 1) * TOGETHER])
+        except Exception:
+            LOOPS[number] = None
+    return LOOPS[number]
 
 
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
@@ -113,7 +127,7 @@ def with_its_neighbours(number: int) -> list[list[list[Any]]] | None:
 def test_as_the_sequential_loop(case: Case) -> None:
     """Many in one loop, which takes longer to make than an op to convert; alone, if one of those raises."""
     number, place = divmod(PLACES.get(id(case), -1), TOGETHER)
-    neighbours = with_its_neighbours(number) if number >= 0 else None
+    neighbours = with_its_neighbours(number)
     found = in_one_loop([case])[0] if neighbours is None else neighbours[place]
     for dtype, results in zip(case.dtypes, found, strict=True):
         body = body_of(case, dtype)
