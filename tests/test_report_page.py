@@ -15,14 +15,18 @@ import pytest
 import xarray
 from fake_run import make_draws, make_history
 from matplotlib.figure import Figure
+from streamed_draws import CHAINS, DRAWS, drawn, records_of, run_to_end
+from streamed_draws import MODEL as STREAMED
 
 import batchnuts
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Draws, WarmupReport
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.saving import save
 from batchnuts.mcmc.settings import SamplerSettings
+from batchnuts.mcmc.streaming import ZarrRun
 from batchnuts.report import figures, summaries
 from batchnuts.report.__main__ import main
 from batchnuts.report.run_file import bfmi
@@ -158,6 +162,26 @@ def test_speeds_over_time_are_those_of_the_history(call: Any, points: list[int],
     (without := tmp_path / "without").mkdir()
     call(written(GOOD, without))
     assert "nothing is known of speeds over time" in (without / "run.html").read_text()
+
+
+def test_a_store_has_the_page_of_a_file(call: Any, points: list[int], tmp_path: Path) -> None:
+    """With all pictures and numbers, but for how the file is called."""
+    draws = replace(drawn(), history=make_history())
+    save(to_datasets(draws, STREAMED), tmp_path / "run.nc")
+    run = ZarrRun(tmp_path / "run.zarr", STREAMED, Content())
+    run_to_end(run.begin(draws.settings, draws.execution)(records_of(draws), CHAINS, DRAWS), draws)
+    run.finish(draws)
+    pages = []
+    for name in ("run.nc", "run.zarr"):
+        code, out, _ = call(tmp_path / name, "--output", tmp_path / f"{name}.html")
+        assert code == call(tmp_path / "run.nc", "--json")[0]
+        assert f"Report: {tmp_path / name}.html" in out
+        page = (tmp_path / f"{name}.html").read_text()
+        pages.append(re.sub(r"\d{4}-\d\d-\d\dT[^<]*", "", page).replace(name, "RUN"))
+    assert {"gradients", "rank"} <= set(pictures_in(pages[1]))
+    assert pages[0] == pages[1]
+    call(tmp_path / "run.zarr")
+    assert (tmp_path / "run.html").exists()
 
 
 def test_json_has_the_numbers_of_check(call: Any, points: list[int], tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def of_progress(run: FinishedRun) -> tuple[list[str], list[Picture]]:
     if group is None:
         return ["The file has no group 'progress', so nothing is known of speeds over time."], []
     columns = [group[name].values.astype(float) for name in ("seconds", "useful_gradients", "executed_gradients")]
-    found = summaries.speeds(group["phase"].values.astype(str), *columns)
+    found = summaries.speeds(group["phase"].values.astype(object).astype(str), *columns)
     if not found:
         return ["The run was too short for speeds over time."], []
     phases = ", ".join(f"{one.phase} from {one.edges[0]:.3g} s to {one.edges[-1]:.3g} s" for one in found)
