@@ -178,6 +178,7 @@ def test_a_store_has_the_page_of_a_file(call: Any, points: list[int], tmp_path: 
         assert f"Report: {tmp_path / name}.html" in out
         page = (tmp_path / f"{name}.html").read_text()
         pages.append(re.sub(r"\d{4}-\d\d-\d\dT[^<]*", "", page).replace(name, "RUN"))
+    pages[1] = pages[1].replace("batchnuts.open_run(", "arviz.from_netcdf(")
     assert {"gradients", "rank"} <= set(pictures_in(pages[1]))
     assert pages[0] == pages[1]
     call(tmp_path / "run.zarr")
@@ -342,6 +343,15 @@ def test_without_matplotlib_it_is_said_what_to_install(call: Any, tmp_path: Path
     code, _, err = call(file)
     assert code == 1
     assert "Matplotlib is not installed: pip install 'batchnuts[plot]'" in err
+
+
+@pytest.mark.parametrize("largest", [1.15, 3e6])
+def test_scales_have_ticks_that_can_be_read(largest: float) -> None:
+    """Also where no power of ten lies between them."""
+    picture = figures.scales_plot(np.geomspace(1.05, largest, 20), "")
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", picture.svg)
+    assert {"1.1", f"{largest:.2g}"} <= set(labels)
+    assert not any("$" in label for label in labels)
 
 
 def test_numbers_of_pictures_against_their_definitions() -> None:

@@ -91,9 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 the chains converged; 3 they did not, or there are too few chains or draws to tell; 1 "
         "the report failed; 2 the command line is wrong, or the file is not a run of ours; 130 interrupted (Ctrl-C).",
     )
-    parser.add_argument(
-        "run", metavar="RUN", help="the file or Zarr store that python -m batchnuts.sample wrote"
-    )
+    parser.add_argument("run", metavar="RUN", help="the file or Zarr store that python -m batchnuts.sample wrote")
     parser.add_argument("--output", metavar="PATH", help="the page; by default RUN.html beside the run")
     parser.add_argument("--force", action="store_true", help="replace the page if it exists")
     parser.add_argument(

@@ -203,6 +203,8 @@ def scales_plot(scales: Floats, caption: str) -> Picture:
         axes.plot(np.arange(1, len(scales) + 1), scales, color=_SERIES[0], marker=".", markersize=3, linewidth=0.8)
         axes.set_yscale("log")
         axes.minorticks_off()
+        ticks = np.geomspace(scales.min(), scales.max(), 4)  # powers of ten may be none, or too many
+        axes.set_yticks(ticks, [f"{tick:.2g}" for tick in ticks])
 
     return draw("metric", caption, onto, "coefficient, by scale", "scale")
 

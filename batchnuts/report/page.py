@@ -16,6 +16,7 @@ import numpy as np
 
 from batchnuts.mcmc.diagnostics import COLUMNS
 from batchnuts.mcmc.saving import OutputError
+from batchnuts.mcmc.stored_run import is_zarr
 from batchnuts.report import pictures
 from batchnuts.report.figures import Picture, require_matplotlib, with_own_ids
 from batchnuts.report.run_file import FinishedRun, next_steps, shortened
@@ -136,7 +137,8 @@ def _head(run: FinishedRun) -> str:
 def _advice(run: FinishedRun) -> str:
     steps = next_steps(run)
     if not steps:
-        steps = [f"Nothing: the draws can be used. In Python: arviz.from_netcdf({str(run.path)!r})."]
+        reader = "batchnuts.open_run" if is_zarr(run.path) else "arviz.from_netcdf"
+        steps = [f"Nothing: the draws can be used. In Python: {reader}({str(run.path)!r})."]
     return _section("What to do next", _list(steps))
 
 
