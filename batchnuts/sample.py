@@ -273,7 +273,10 @@ def _run(
         content = config.output.content
         stream: ZarrRun | SummaryRun | None = None
         if config.output.format == "zarr":
-            stream = ZarrRun(target, model, content, config.resolved(), replace=force, resumed=saved is not None)
+            place, earlier = (target, 0) if ended is None else (ended.further, ended.draws)
+            stream = ZarrRun(
+                place, model, content, config.resolved(), replace=force, resumed=saved is not None, earlier=earlier
+            )
         elif not content.draws:
             blocks = folder_of(target) / BLOCKS
             stream = SummaryRun(blocks, model, content, config.resolved(), resumed=saved is not None)
@@ -317,6 +320,10 @@ def _run(
         if stream is not None:
             try:
                 groups = stream.finish(draws, keep=draws.interrupted and bool(how_to_go_on))
+                if ended is not None:
+                    from batchnuts.mcmc.lengthen import replace_store
+
+                    groups = replace_store(ended)
             except KeyboardInterrupt:
                 ending.say(f"{stop.name}; what was written before is in {target}, which is marked as interrupted.")
                 return stop.exit_code

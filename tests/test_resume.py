@@ -177,14 +177,17 @@ def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
     assert re.search(said, run(*arguments, cwd=folder, code=code).stderr)
 
 
-def test_a_run_that_has_ended_is_made_longer(folder: Path) -> None:
+@pytest.mark.parametrize("output", ["short.nc", "short.zarr"])
+def test_a_run_that_has_ended_is_made_longer(folder: Path, output: str) -> None:
     """By as many draws as a longer run would have had, and the same."""
-    run("--config", "run.yaml", "output.path=short.nc", "sampler.draws=2500", "--quiet", cwd=folder)
-    run("--resume", "short.nc", "sampler.draws=+3500", "--quiet", cwd=folder)
-    assert_same_run(folder / "whole.nc", folder / "short.nc")
-    with xarray.open_dataset(folder / "short.nc", group="progress", engine="h5netcdf") as history:
+    run("--config", "run.yaml", f"output.path={output}", "sampler.draws=2500", "--quiet", cwd=folder)
+    run("--resume", output, "sampler.draws=+3500", "--quiet", cwd=folder)
+    assert_same_run(folder / "whole.nc", folder / output)
+    assert {path.name for path in folder.glob(f".{output}*")} == set()
+    options: dict[str, Any] = {"engine": "h5netcdf" if output.endswith(".nc") else "zarr"}
+    with xarray.open_dataset(folder / output, group="progress", **options) as history:
         assert (np.diff(history["seconds"]) >= 0).all()
-        draws = history["transitions"].values[history["phase"].values == "sampling"]
+        draws = history["transitions"].values[history["phase"].values.astype(object) == "sampling"]
         assert (np.diff(draws) >= 0).all()
-        with xarray.open_dataset(folder / "short.nc", group="posterior", engine="h5netcdf") as posterior:
+        with xarray.open_dataset(folder / output, group="posterior", **options) as posterior:
             assert draws[-1] == posterior.sizes["chain"] * 6000

@@ -2,16 +2,20 @@
 
 Its file says where chains ended, with the gradients there, so further draws are those that a longer run would have
 made, bit for bit; but where `sampler.until` had ended it in the middle of other draws, gradients are evaluated again.
-The further draws are laid out as a run of their own, and each group is joined to that of the file.
+The further draws are laid out as a run of their own, and each group is joined to that of the file. Those of a Zarr
+store go to a store of their own first, and then to a copy of it whose chunks are hard links: so the run stays as it was
+until the copy takes its place.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,13 +23,15 @@ from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.diagnostics import rounding_of
+from batchnuts.mcmc.draw_blocks import VariableBlock
 from batchnuts.mcmc.draws import WarmupReport
 from batchnuts.mcmc.earlier_run import read_groups
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.history import HistoryKeeper
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.run import ChainStates, InDraws
-from batchnuts.mcmc.stored_run import is_zarr
+from batchnuts.mcmc.saving import OutputError, reason_of
+from batchnuts.mcmc.stored_run import is_zarr, open_zarr
 from batchnuts.settings.schema import SettingsError
 
 if TYPE_CHECKING:
@@ -44,6 +50,11 @@ class EndedRun:
     """Of each chain."""
     saved: SavedRun
 
+    @property
+    def further(self) -> Path:
+        """Where the further draws of a store are, until it has them."""
+        return self.path.with_name(f".{self.path.name}.further")
+
 
 def ended_run(path: Path, more: int) -> EndedRun:
     """The run in a file, whose config asks for `more` draws than it has.
@@ -55,8 +66,12 @@ def ended_run(path: Path, more: int) -> EndedRun:
     def refused(why: str) -> CheckpointError:
         return CheckpointError(f"{path} cannot be made longer: {why}.")
 
+    recover(path)
     try:
-        groups = read_groups(str(path), ("sample_stats", "adaptation", "progress"), "--resume")
+        names = ("adaptation", "progress") if is_zarr(path) else ("sample_stats", "adaptation", "progress")
+        groups = read_groups(str(path), names, "--resume")
+        if is_zarr(path):
+            groups |= {name: group for name, group in open_zarr(path).items() if name == "sample_stats"}
     except SettingsError as error:
         raise CheckpointError(str(error)) from error
     if "adaptation" not in groups or "sample_stats" not in groups:
@@ -71,9 +86,7 @@ def ended_run(path: Path, more: int) -> EndedRun:
         raise refused("it was interrupted, and has no checkpoint; it would be another run")
     arrays = {str(name): array.values for name, array in adaptation.data_vars.items()}
     made, dtype = int(about["draws_complete"]), about["dtype"]
-    if is_zarr(path):
-        raise refused("a Zarr store takes no further draws; begin another run, with sampler.warmup.from")
-    if stats["lp"].shape[1] != made:
+    if stats.sizes["draw"] != made:
         raise refused("some of its draws were not saved (output.thin)")
     config = json.loads(about["config"])
     config["sampler"] |= {"draws": made + more, "until": None, "chains": len(arrays["last_position"])}
@@ -83,7 +96,7 @@ def ended_run(path: Path, more: int) -> EndedRun:
         arrays.get("metric_eigenvectors", np.zeros((arrays["last_position"].shape[1], 0))),
         arrays.get("metric_eigenvalues", np.zeros(0)),
     )
-    position, log_density = arrays["last_position"], stats["lp"].values[:, -1]
+    position, log_density = arrays["last_position"], stats["lp"][:, -1].values
     gradient = arrays.get("last_gradient", np.full_like(position, np.nan))
     inverse_mass = np.broadcast_to(metric.inverse_mass.astype(dtype), position.shape)
     states = ChainStates(
@@ -131,8 +144,6 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
 
     Raises CheckpointError where the file has changed meanwhile.
     """
-    import xarray
-
     before = read_groups(str(ended.path), tuple(further), "--resume")
     if before["sample_stats"].sizes["draw"] != ended.draws:
         raise CheckpointError(f"{ended.path} has changed while it was made longer; the further draws are given up.")
@@ -142,30 +153,141 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
     groups = {}
     for name, group in further.items():
         along = "divergence" if name == "divergences" else "draw"
-        if name in before and along in group.dims and not name.startswith("prior") and name != "unfinished":
+        if name in before and along in group.dims and _grows(name):
             parts = [before[name].sel(chain=group["chain"]) if along == "draw" else before[name], group]
-            group = xarray.concat(
-                parts, along, data_vars="minimal", coords="minimal", compat="override", join="override"
-            )
-        own = {key: value for key, value in further[name].attrs.items() if key not in attributes}
-        groups[name] = group.assign_attrs({**attributes, **own})
-    groups["adaptation"] = _of_all_draws(before["adaptation"], groups["adaptation"], ended.draws)
+            group = _one_after_the_other(parts, along)
+        groups[name] = group.assign_attrs(_with_own(attributes, further[name]))
+    groups["adaptation"] = _of_all_draws(before["adaptation"], groups, ended.draws)
     return groups
 
 
-def _of_all_draws(before: xarray.Dataset, now: xarray.Dataset, draws: int) -> xarray.Dataset:
-    """Means of all draws, from the sums that both groups have."""
+def _grows(name: str) -> bool:
+    """Whether a group with draws has those of the run, that all chains have."""
+    return not name.startswith("prior") and name != "unfinished"
+
+
+def _one_after_the_other(parts: list[xarray.Dataset], along: str) -> xarray.Dataset:
+    """Along `draw`; along `divergence` in the order of chains and their draws."""
+    import xarray
+
+    joined = xarray.concat(parts, along, data_vars="minimal", coords="minimal", compat="override", join="override")
+    if along == "divergence":
+        joined = joined.isel(divergence=np.lexsort((joined["draw"], joined["chain"])))
+    return joined
+
+
+def _with_own(attributes: Mapping[str, Any], group: xarray.Dataset) -> dict[str, Any]:
+    """The attributes of all groups, and those that this one has besides."""
+    return {**attributes, **{key: value for key, value in group.attrs.items() if key not in attributes}}
+
+
+# ---- Zarr stores -----------------------------------------------------------------------------------------------------
+
+
+def _longer_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.longer")
+
+
+def _shorter_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.shorter")
+
+
+def recover(path: Path) -> None:
+    """Put a store in its place where a process was killed between the two renames of `replace_store`."""
+    if not path.exists() and is_zarr(_shorter_path(path)):
+        _shorter_path(path).rename(path)
+
+
+def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
+    """Put the longer run in the place of a store that has ended, and give its groups, read when they are used.
+
+    Its further draws are in the store `ended.further`, which is deleted. Raises CheckpointError where the store has
+    changed meanwhile, or some chains had not begun; OutputError where something cannot be written.
+    """
+    path, longer = ended.path, _longer_path(ended.path)
+    further, before = open_zarr(ended.further), open_zarr(path)
+    if before["sample_stats"].sizes["draw"] != ended.draws:
+        raise CheckpointError(f"{path} has changed while it was made longer; the further draws are given up.")
+    if not np.array_equal(before["posterior"]["chain"], further["posterior"]["chain"]):
+        raise CheckpointError(f"{path} stays as it was: it was to be made longer, and not every chain had begun.")
+    try:
+        shutil.rmtree(longer, ignore_errors=True)
+        shutil.copytree(path, longer, copy_function=_linked)
+        _append(longer, ended, before, further)
+        shutil.rmtree(_shorter_path(path), ignore_errors=True)
+        path.rename(_shorter_path(path))
+        longer.rename(path)
+        shutil.rmtree(_shorter_path(path), ignore_errors=True)
+        shutil.rmtree(ended.further, ignore_errors=True)
+    except OSError as error:
+        shutil.rmtree(longer, ignore_errors=True)
+        recover(path)
+        raise OutputError(f"{path} stays as it was, {reason_of(error)}.") from error
+    return open_zarr(path)
+
+
+def _append(
+    longer: Path, ended: EndedRun, before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]
+) -> None:
+    """Write the further draws to the copy, and what is known of all draws."""
+    from batchnuts.mcmc.storage.zarr_files import ZarrFiles
+
+    files = ZarrFiles.of_store(longer)
+    attributes = dict(further["posterior"].attrs)
+    lengths = {}
+    for name in before.keys() - further.keys():  # `unfinished`, of a run that a check point has ended, say
+        if name in files.arrays:
+            files.drop(name)
+    for name, group in further.items():
+        if name in before and name in files.arrays and _grows(name):
+            lengths[name] = files.append(name, group)
+        elif name == "adaptation":
+            files.replace(name, _of_all_draws(before[name].load(), further, ended.draws))
+        elif name == "divergences" and name in before:
+            files.replace(name, _one_after_the_other([before[name].load(), group.load()], "divergence"))
+        elif name in ("progress", "unfinished", "divergences"):
+            files.replace(name, group.load())
+    files.commit(lengths)
+    log_density = VariableBlock(open_zarr(longer)["sample_stats"]["lp"].variable)
+    attributes["log_density_rounding"] = rounding_of(log_density)
+    files.set_attributes("", attributes)
+    for name, group in further.items():
+        if f"{name}/zarr.json" in files.store.metadata:
+            files.set_attributes(name, _with_own(attributes, group))
+    files.commit(lengths)
+    files.sync()
+
+
+def _linked(source: str, target: str) -> None:
+    """A file of the copy. None of these is written again: it is replaced, and so stays in the store as it was."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+# ---- means of all draws ----------------------------------------------------------------------------------------------
+
+
+def _of_all_draws(before: xarray.Dataset, groups: Mapping[str, xarray.Dataset], draws: int) -> xarray.Dataset:
+    """The group `adaptation` with means of all draws, from the sums that it has in both runs.
+
+    groups: of the run with the further draws. draws: of each chain before it.
+    """
+    now = groups["adaptation"].load()
     chains = now["chain"].values
     if "total" not in now:
         return now
     one = before.sel(chain=chains)
     means = ChainMeans(len(chains), now.sizes["coefficient"], now["last_position"].dtype, now["step_size"].dtype)
     means.first[:], means.last[:] = one["first_position"].values, now["last_position"].values
-    made = int(now.attrs["draws_complete"]) - draws
+    # of an interrupted run, each chain's own draws
+    done = groups["unfinished"]["draws_done"].values if "unfinished" in groups else now.attrs["draws_complete"]
+    means.count[:] = done
+    made = (means.count - draws)[:, None]
     # about the first draw of all: the sum of the later ones less that
     moved = now["first_position"].values.astype(np.float64) - means.first
     means.total[:] = one["total"].values + (now["total"].values + made * moved)
-    means.count[:] = draws + made
     centre = means.centre(np.arange(len(chains)))
     return now.assign(
         first_position=one["first_position"],

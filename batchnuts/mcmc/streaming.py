@@ -60,7 +60,7 @@ class ZarrRun:
     """See Stream. path: the store, a folder that is made when the first draws are. config: see `to_datasets`.
 
     replace: whether a store that is there is deleted then. resumed: whether one is gone on with that an earlier process
-    has left.
+    has left. earlier: draws of each chain that are elsewhere; the store has those that follow.
     """
 
     def __init__(
@@ -72,8 +72,10 @@ class ZarrRun:
         *,
         replace: bool = False,
         resumed: bool = False,
+        earlier: int = 0,
     ) -> None:
         self.path = path
+        self.earlier = earlier
         self.model = model
         self.content = content
         self.config = config
@@ -98,6 +100,7 @@ class ZarrRun:
         assert self.layout is not None
         self.close()
         self._claim()
+        transitions -= self.earlier
         folder = self.path / STATE
         rows = saved_rows(folder) or rows_of_block(like, chains, transitions, self.content.thin)
         attributes = settings_attributes(self.model, self.sampler, self.execution, self.config)
@@ -114,10 +117,11 @@ class ZarrRun:
             transitions=transitions,
             folder=folder,
             attributes={**attributes, "interrupted": 1, "being_written": 1},
+            earlier=self.earlier,
         )
         remember = self.sampler.until is not None  # check points look at all draws
         self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember=remember, room=room)
-        return self.storage
+        return Following(self.storage, self.earlier) if self.earlier else self.storage
 
     def _coordinates(self, entries: Entries, chains: NDArray[np.int64], draws: NDArray[np.int64]) -> xarray.Dataset:
         group = group_of(entries, {}, self.model.labels(), {})
@@ -215,7 +219,7 @@ class ZarrRun:
             entries = layout.of_unfinished(records["position"][chains, part], stats, draws.done[chains], these)
             if "unfinished" not in sink.files.arrays:
                 sink.files.clear("unfinished")
-                sink.begin({"unfinished": entries}, chains, numbers)
+                sink.begin({"unfinished": entries}, chains, numbers + self.earlier)
             place = slice(length(int(these[0])) - length(complete), length(int(these[-1]) + 1) - length(complete))
             sink.files.write("unfinished", entries, slice(0, len(chains)), place)
 
@@ -230,10 +234,10 @@ class ZarrRun:
         groups = other_groups(draws, self.model, layout, attributes)
         groups["adaptation"] = adaptation(draws, self.model, self._means(draws, storage), attributes)
         if draws.start is not None:
-            found = sink.gathered(draws.start, int(draws.done.max()))
-            groups["divergences"] = divergences(*found, layout, attributes)
+            chain, draw, points = sink.gathered(draws.start, int(draws.done.max()))
+            groups["divergences"] = divergences(chain, draw + self.earlier, points, layout, attributes)
         if further:
-            done = group_of({"draws_done": (("chain",), draws.done[draws.chains])}, {}, {}, {})
+            done = group_of({"draws_done": (("chain",), draws.first + draws.done[draws.chains])}, {}, {}, {})
             files.put("unfinished", done)
         for name, dataset in groups.items():
             if name not in DATA_GROUPS:
@@ -249,6 +253,41 @@ class ZarrRun:
             return storage.means
         records = storage.memory.first(int(draws.done.max()))
         return chain_means(records.position, records.step_size, draws.done)
+
+
+class Following:
+    """See Storage. Transitions are those that follow `earlier` others, which `storage` does not have."""
+
+    def __init__(self, storage: Storage, earlier: int) -> None:
+        self.storage = storage
+        self.earlier = earlier
+
+    def record(
+        self,
+        chains: NDArray[np.int64],
+        lanes: NDArray[np.int64],
+        first: NDArray[np.int64],
+        last: NDArray[np.int64],
+        records: Record,
+    ) -> None:
+        """See Storage."""
+        self.storage.record(chains, lanes, first - self.earlier, last - self.earlier, records)
+
+    def flush(self) -> None:
+        """See Storage."""
+        self.storage.flush()
+
+    def resume(self, recorded: NDArray[np.int64]) -> None:
+        """See Storage."""
+        self.storage.resume(recorded - self.earlier)
+
+    def first(self, transitions: int) -> Record:
+        """See Storage: the first of those that follow."""
+        return self.storage.first(transitions - self.earlier)
+
+    def finalize(self) -> Record:
+        """See Storage."""
+        return self.storage.finalize()
 
 
 def _no_rows(like: Record, chains: int) -> Record:

@@ -40,6 +40,7 @@ from batchnuts.mcmc.content import Content, check_content
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.earlier_run import draws_of_run
 from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
+from batchnuts.mcmc.lengthen import EndedRun, recover, replace_store
 from batchnuts.mcmc.opened_run import open_run
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.saving import OutputError, check_path, is_interrupted, save
@@ -69,8 +70,8 @@ def stream(path: Path, draws: Draws, content: Content | None = None, **options: 
     return run, run.begin(SAMPLER, draws.execution)(like, CHAINS, DRAWS)
 
 
-def finished(path: Path, draws: Draws) -> dict[str, xarray.Dataset]:
-    run, storage = stream(path, draws)
+def finished(path: Path, draws: Draws, **options: Any) -> dict[str, xarray.Dataset]:
+    run, storage = stream(path, draws, **options)
     run_to_end(storage, draws)
     return run.finish(draws)
 
@@ -347,6 +348,68 @@ def test_a_run_that_was_to_end_is_made_longer(tmp_path: Path, monkeypatch: pytes
     storage.resume(np.full(CHAINS, 30))
     feed(storage, records, draws.done)
     assert_same_groups(run.finish(draws), to_datasets(draws, MODEL))
+
+
+def part_of(draws: Draws, first: int, last: int, done: list[int] | None = None) -> Draws:
+    """The draws [first, last) of each chain as a run that is made longer has them; done: how many in all, if others."""
+    made = np.full(CHAINS, last) if done is None else np.array(done)
+    assert draws.last_position is not None
+    assert draws.start is not None
+    return replace(
+        draws,
+        position=draws.position[:, first:last],
+        stats={name: array[:, first:last] for name, array in draws.stats.items()},
+        last_position=draws.last_position[:, first:last],
+        start=draws.position[:, first - 1] if first else draws.start,
+        done=made - first,
+        first=first,
+        interrupted=done is not None,
+    )
+
+
+@pytest.mark.parametrize("done", [None, [40, 45, 47, 41, 40, 44]], ids=["to the end", "interrupted"])
+def test_a_store_is_made_longer(tmp_path: Path, done: list[int] | None) -> None:
+    """Of 30 draws, which end within a block, by 17 or some of them; all groups are those of a longer run."""
+    whole, path, content = drawn(done, ends=True), tmp_path / "a.zarr", Content(unconstrained=True, divergences=True)
+    one, other = part_of(whole, 0, 30), part_of(whole, 30, DRAWS, done)
+
+    def store(draws: Draws, place: Path, last: int) -> None:
+        run = ZarrRun(place, MODEL, content, earlier=draws.first)
+        like = map_leaves(lambda array: array[:1, :1], records_of(draws))
+        storage: Any = run.begin(SAMPLER, draws.execution)(like, CHAINS, last)
+        chains = np.arange(CHAINS)
+        storage.record(chains, chains, np.full(CHAINS, draws.first), draws.first + draws.done, records_of(draws))
+        run.finish(draws)
+
+    store(one, path, 30)
+    reader = open_zarr(path)
+    ended = EndedRun(path, 30, saved=None)  # type: ignore[arg-type]
+    store(other, ended.further, DRAWS)
+    shorter = path.with_name(".a.zarr.shorter")
+    found, expected = replace_store(ended), to_datasets(whole, MODEL, content=content)
+    means, expected_means = found.pop("adaptation"), expected.pop("adaptation")
+    assert_same_groups(found, expected)
+    xarray.testing.assert_allclose(means, expected_means)  # of sums, which are added in another order
+    assert list(tmp_path.iterdir()) == [path]
+    assert reader["posterior"].sizes["draw"] == 30
+    path.rename(shorter)  # as a process leaves it that is killed before the longer one is in its place
+    recover(path)
+    assert open_zarr(path)["posterior"].sizes["draw"] == other.first + other.complete
+
+
+def test_a_store_that_has_changed_is_not_made_longer(tmp_path: Path) -> None:
+    whole, path = drawn(ends=True), tmp_path / "a.zarr"
+    finished(path, whole)
+    ended = EndedRun(path, 30, saved=None)  # type: ignore[arg-type]
+    finished(ended.further, whole)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with pytest.raises(CheckpointError, match="has changed while it was made longer"):
+        replace_store(ended)
+    ended = EndedRun(path, DRAWS, saved=None)  # type: ignore[arg-type]
+    finished(ended.further, drawn([3, 0, 5, 7, 1, 2], ends=True), replace=True)
+    with pytest.raises(CheckpointError, match=r"stays as it was: .* not every chain had begun"):
+        replace_store(ended)
+    assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_a_check_point_ends_a_run_that_has_gone_further(tmp_path: Path) -> None:

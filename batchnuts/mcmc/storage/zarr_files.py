@@ -115,10 +115,48 @@ class ZarrFiles:
         """Those that grow, by group and name."""
         zarr.create_group(self.store, zarr_format=3)
 
+    @classmethod
+    def of_store(cls, path: Path) -> ZarrFiles:
+        """Of a store that was written before, whose groups with draws grow further."""
+        files = cls(path)
+        for file in (*path.glob(METADATA), *path.glob(f"*/{METADATA}"), *path.glob(f"*/*/{METADATA}")):
+            node = json.loads(file.read_bytes())
+            node.pop("consolidated_metadata", None)
+            files.store.metadata[file.relative_to(path).as_posix()] = json.dumps(node).encode()
+        for name, group in zarr.open_group(files.store, mode="r+", zarr_format=3).groups():
+            growing = {key: array for key, array in group.arrays() if "draw" in _dims(array)}
+            if growing:
+                files.arrays[name] = growing
+        return files
+
+    def append(self, name: str, further: xarray.Dataset) -> int:
+        """Add the draws of another store to a group that grows, a chunk of draws at a time; gives its new length.
+
+        Readers see it with the next `commit`.
+        """
+        length = 0
+        for variable, array in self.arrays[name].items():
+            along = _dims(array).index("draw")
+            before, more = array.shape[along], further.sizes["draw"]
+            length = before + more
+            array.resize(tuple(length if axis == along else size for axis, size in enumerate(array.shape)))
+            rows = array.chunks[along]
+            for start in range(before // rows * rows, length, rows):
+                begin, end = max(start, before), min(start + rows, length)
+                values = further[variable].isel(draw=slice(begin - before, end - before)).values
+                array[(slice(None),) * along + (slice(begin, end),)] = values
+        return length
+
     def put(self, name: str, dataset: xarray.Dataset) -> None:
         """A whole group."""
         texts = {key: array.astype(object) for key, array in dataset.variables.items() if array.dtype.kind == "U"}
         dataset.assign(texts).to_zarr(self.store, group=name, mode="a", zarr_format=3, consolidated=False)
+
+    def replace(self, name: str, dataset: xarray.Dataset) -> None:
+        """A whole group, in place of one that is there."""
+        self._forget(name)
+        self.arrays.pop(name, None)
+        self.put(name, dataset)
 
     def begin(
         self, name: str, coordinates: xarray.Dataset, entries: Entries, length: int, chunk: tuple[int, int]
@@ -229,6 +267,11 @@ class ZarrFiles:
         for path in (*paths, *{path.parent for path in paths}):
             if path.exists():  # a group may have been taken out
                 synchronize(path)
+
+
+def _dims(array: zarr.Array[Any]) -> tuple[str | None, ...]:
+    """Names of dimensions; none of arrays that xarray has not written."""
+    return getattr(array.metadata, "dimension_names", None) or ()
 
 
 def _key(path: str) -> str:

@@ -27,7 +27,7 @@ Coordinates = Callable[[Entries, NDArray[np.int64], NDArray[np.int64]], "xarray.
 
 class ZarrSink:
     """See Sink. rows: of a block. transitions: how many each chain makes at most. folder: for what is gathered until
-    the end. attributes: of all groups while they are written.
+    the end. attributes: of all groups while they are written. earlier: draws before the first one that is written.
 
     Readers see `sample_stats` grow before other groups, so that one who opens these first finds no fewer statistics.
     """
@@ -45,8 +45,10 @@ class ZarrSink:
         transitions: int,
         folder: Path,
         attributes: Mapping[str, Any],
+        earlier: int = 0,
     ) -> None:
         self.path = path
+        self.earlier = earlier
         self.layout = layout
         self.coordinates = coordinates
         self.max_tree_depth = max_tree_depth
@@ -94,12 +96,12 @@ class ZarrSink:
                 records["position"][which, :rows],
                 {name: array[which, :rows] for name, array in stats.items()},
                 numbers[start : start + width],
-                draws,
+                draws + self.earlier,
             )
             if not self.files.arrays:
                 self.chunk = width, self.layout.content.length(self.rows)
                 kept = np.arange(0, self.transitions, self.layout.content.thin)
-                self.begin(found, numbers, kept)
+                self.begin(found, numbers, kept + self.earlier)
             self._take_out_what_failed(found)
             place = slice(start, start + len(part)), slice(length(block.first), length(block.first + rows))
             for name, entries in found.items():
