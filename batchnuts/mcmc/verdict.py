@@ -193,9 +193,8 @@ def _group(result: Any, name: str) -> xarray.Dataset | None:
         group = result[name]
     except (KeyError, TypeError, IndexError, AttributeError, ValueError):
         return None
-    to_dataset = getattr(group, "to_dataset", None)
-    if to_dataset is not None and not hasattr(group, "data_vars"):
-        group = to_dataset()
+    if hasattr(group, "children"):  # a node of a DataTree, which has no numbers for a dimension without labels
+        group = group.to_dataset(inherit=False)
     return group if hasattr(group, "data_vars") else None
 
 

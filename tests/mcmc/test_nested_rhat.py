@@ -38,7 +38,7 @@ def by_the_paper(draws: np.ndarray, superchain: np.ndarray) -> float:
 
 def scores(values: np.ndarray) -> np.ndarray:
     """Of one coefficient, by SciPy."""
-    ranks = stats.rankdata(values).reshape(values.shape)
+    ranks = stats.rankdata(values.astype(float)).reshape(values.shape)  # newer ones keep single precision
     return np.asarray(stats.norm.ppf((ranks - 3 / 8) / (values.size + 1 / 4)))
 
 

@@ -30,6 +30,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), slice, n
 _PLACES = ("AbstractMesh", "Mesh", "NamedSharding", "PartitionSpec", "UnspecifiedValue")
 """The same of JAX's own types: where arrays are. There is one device."""
 
+_OF_LOOPS = ("jax._src.flattree", "jax._src.util")
+"""Where, from 0.12 on, the types are by which a loop says how its arguments are put together."""
+
 _DERIVATIVES = {
     "custom_jvp_call": ("jvp_jaxpr_fun",),
     "custom_vjp_call": ("fwd_jaxpr_thunk", "bwd", "out_trees"),
@@ -130,6 +133,11 @@ def _of_value(value: Any) -> Iterable[str | bytes]:
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, type) and issubclass(value, np.generic):
         yield value.__name__
+    elif isinstance(value, jax.tree_util.PyTreeDef) and _ADDRESS not in repr(value):
+        yield repr(value)
+    elif type(value).__module__ in _OF_LOOPS and hasattr(value, "__dict__"):
+        yield type(value).__name__
+        yield from _of_value({name: part for name, part in vars(value).items() if not name.startswith("_hash")})
     else:
         raise _Unknown
 
