@@ -55,7 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if found := SLOW_TESTS.lines_of(item.nodeid):
             item.add_marker(pytest.mark.slow)
             named.update(found)
-    if not config.option.file_or_dir and (unknown := SLOW_TESTS.lines - named):
+    some = config.option.file_or_dir or config.option.lf
+    if not some and (unknown := SLOW_TESTS.lines - named):
         raise pytest.UsageError(f"tests/slow_tests.txt has what is no test: {', '.join(sorted(unknown))}")
     tenth = config.getoption("--tenth")
     if tenth is not None:

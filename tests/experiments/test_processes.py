@@ -123,7 +123,7 @@ def test_reasons_are_reported_and_it_goes_on(start: Start, tmp_path: Path) -> No
         process.ask(("refuse", "pip install it"))
     for request, reason in (
         (("fail", "of no use"), r"^ValueError: of no use$"),
-        (("answer_what_cannot_be_sent", None), "pickle"),
+        (("answer_what_cannot_be_sent", None), "pickle|local object"),
         (("nothing of that name", None), "KeyError"),
     ):
         with pytest.raises(NoAnswer, match=reason) as caught:
