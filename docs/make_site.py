@@ -2,8 +2,9 @@
 
 The pages are in `site/` then; `python -m http.server -d site` shows them. Needs the extra `docs`
 (`pip install -e '.[docs]'`) and no network. Exit code 1, with a line for each fault, where the generator warns, a link
-or an anchor leads nowhere, a page is missing from the navigation, a decision from the list of decisions, a public name
-from the reference, or a page would load something from another host. Why so: docs/decisions/0055-site.md.
+or an anchor leads nowhere, a page would load something from another host or is shown otherwise than on GitHub, a page
+is missing from the navigation, a decision from the list of decisions, or a public name from the reference. Why it is
+made so: docs/decisions/0055-site.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT)]
 
-from website import checks, navigation, reference_pages, staging  # noqa: E402
+from website import checks, navigation, reference_pages, same, staging  # noqa: E402
 
 
 def build(work: Path, site: Path) -> list[str]:
@@ -45,6 +46,9 @@ def build(work: Path, site: Path) -> list[str]:
     faults += generate(work)
     if not faults:
         faults = checks.problems(work / "site")
+        faults += same.differences(
+            {name: path for name, path in pages.items() if work not in path.parents}, work / "site"
+        )
     if not faults:
         shutil.rmtree(site, ignore_errors=True)
         shutil.copytree(work / "site", site)

@@ -29,6 +29,8 @@ TARGETS = staging.Targets(
             "- one\n    goes on\n    - within\n        goes on\n- two",
         ),
         ("a.md", "- one\n\n  of the item\n\nafter it", "- one\n\n    of the item\n\nafter it"),
+        ("a.md", "- one\n\n  of it\n- two\n- three", "- one\n\n    of it\n\n- two\n- three"),
+        ("a.md", "| `a \\| b` |", "| `a | b` |"),
         ("a.md", "see `docs/metric.md`.", "see [`docs/metric.md`](metric.md)."),
         ("results/a.md", "see `docs/metric.md`.", "see [`docs/metric.md`](../metric.md)."),
         ("metric.md", "this is `docs/metric.md`", "this is `docs/metric.md`"),

@@ -80,6 +80,7 @@ def for_the_site(text: str, name: str, targets: Targets) -> str:
     lines: list[str] = []
     fence, before = "", ""
     depths: list[int] = []
+    further = False  # whether the line is in an item, and not in its first paragraph
     for number, line in enumerate(text.splitlines(), 1):
         found = _FENCE.match(line)
         if found and (not fence or line.strip() == fence):
@@ -89,9 +90,10 @@ def for_the_site(text: str, name: str, targets: Targets) -> str:
             lines.append(line)
         else:
             item = _ITEM.match(line)
-            if item and not depths and before.strip() and not before.startswith(("#", "|")):
+            if item and before.strip() and (further or (not depths and not before.startswith(("#", "|")))):
                 lines.append("")
             depths = _depths(depths, line, before, item)
+            further = bool(depths) and not item and (further or not before.strip())
             lines.append(_with_links(_indented(line, depths, item), name, number, targets))
         before = line
     return "\n".join(lines) + "\n"
@@ -116,6 +118,8 @@ def _with_links(line: str, name: str, number: int, targets: Targets) -> str:
         return match[0] if target == name else f"[{match[0]}]({relative(target, name)})"
 
     def of_code(code: str) -> str:
+        if line.startswith("|"):  # in cells GitHub wants this escaped
+            code = code.replace("\\|", "|")
         page = _PAGE_IN_CODE.match(code)
         if page and page[1] not in targets.pages:
             raise PageError(f"{name}:{number}: found {code}, and there is no such page; expected one of docs/")
