@@ -9,6 +9,8 @@ def fib(n):
     return fib(n - 2) + fib(n - 1)
 
 fib(numpy.array([3, 7, 4, 5]))          # array([3, 21, 5, 8])
+
+What such a function may contain: docs/language.md.
 """
 
 from batchnuts.autobatch.api import BatchedFunction, batch

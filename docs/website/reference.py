@@ -13,7 +13,7 @@ import importlib
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 from batchnuts.settings.schema import Settings, expected, fields_of
@@ -21,7 +21,12 @@ from batchnuts.settings.schema import Settings, expected, fields_of
 WIDTH = 88
 """Most characters of a signature on one line: what a phone and a narrow column of code show of it."""
 
+FEWEST_IN_TABLE = 8
+"""Functions of which there is only a line to say are a table where there are so many."""
+
 _PARAMETERS = re.compile(r"^(`?\*{0,2}\w+`?(?:, `?\*{0,2}\w+`?)*): +(.*)$")
+
+_NAME = re.compile(r"(?<![\[`])`(?:(\w+)|([A-Z]\w*)\.\w+)`(?![\]`])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +37,8 @@ class Page:
     title: str
     begins: str
     sections: tuple[tuple[str, tuple[str, ...]], ...]
-    methods: bool = True
-    """Whether methods and properties of classes are shown."""
+    methods: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """By a class's dotted name: which of its methods and properties are shown; of others all that have a docstring."""
 
     def names(self) -> list[str]:
         """All names that the page is about."""
@@ -41,14 +46,12 @@ class Page:
 
 
 def resolve(dotted: str) -> tuple[Any, Any]:
-    """The object of a dotted name, and the module or class that has it."""
+    """The object of a dotted name, and the module or class that has it. Modules on the way are imported."""
     parts = dotted.split(".")
-    owner: Any = importlib.import_module(parts[0])
-    found = owner
+    owner: Any = None
+    found: Any = importlib.import_module(parts[0])
     for index, part in enumerate(parts[1:], 1):
         owner = found
-        if not hasattr(owner, part):
-            owner = importlib.import_module(".".join(parts[:index]))
         try:
             found = getattr(owner, part)
         except AttributeError:
@@ -56,20 +59,31 @@ def resolve(dotted: str) -> tuple[Any, Any]:
     return found, owner
 
 
-def render(page: Page, anchors: dict[str, str]) -> str:
+def render(page: Page, anchors: Mapping[str, str]) -> str:
     """The page's Markdown. anchors: where each public name is described, by its last part."""
-    lines = [f"# {page.title}", "", page.begins, ""]
+    lines = [f"# {page.title}", "", linked(page.begins, page.path, anchors, set())]
     for title, names in page.sections:
         lines += [f"## {title}", ""] if title else []
-        lines += _entries(names, page.methods)
-    return linked("\n".join(lines), page.path, anchors)
+        found = {dotted: resolve(dotted) for dotted in names}
+        short = [dotted for dotted in names if _is_short(found[dotted][0])]
+        short = short if len(short) >= FEWEST_IN_TABLE else []
+        lines += _table({dotted: found[dotted][0] for dotted in short})
+        for dotted in names:
+            if dotted not in short:
+                entry = "\n".join(_entry(dotted, *found[dotted], page.methods.get(dotted)))
+                lines.append(linked(entry, page.path, anchors, _own_names(found[dotted][0])))
+    return "\n".join(lines) + "\n"
 
 
-def linked(text: str, path: str, anchors: dict[str, str]) -> str:
-    """Names in code that stand in `anchors` as links, outside of code blocks and headings."""
+def linked(text: str, path: str, anchors: Mapping[str, str], own: Set[str]) -> str:
+    """Names in code as links, outside of code blocks, tables and headings: `batch`, `BatchedFunction.run`.
+
+    own: names that mean something else here, parameters and members of a class.
+    """
 
     def link(match: re.Match[str]) -> str:
-        target = anchors.get(match[1])
+        name = match[1] or match[2]
+        target = None if name in own else anchors.get(name)
         if target is None:
             return match[0]
         page, _, anchor = target.partition("#")
@@ -77,29 +91,29 @@ def linked(text: str, path: str, anchors: dict[str, str]) -> str:
 
     lines, fenced = [], False
     for line in text.splitlines():
-        fenced ^= line.lstrip().startswith("```")
-        plain = fenced or line.startswith(("#", "| `")) or line.lstrip().startswith("```")
-        lines.append(line if plain else re.sub(r"(?<![\[\w`])`(?:[\w.]+\.)?(\w+)`(?![\w\]`])", link, line))
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        plain = fenced or fence or line.startswith(("#", "|"))
+        lines.append(line if plain else _NAME.sub(link, line))
     return "\n".join(lines) + "\n"
 
 
-def _entries(names: tuple[str, ...], methods: bool) -> Iterator[str]:
-    """Those of a section: functions of which there is only a line to say as a table, the others below it."""
-    found = {dotted: resolve(dotted) for dotted in names}
-    short = [dotted for dotted in names if _is_short(found[dotted][0])]
-    if len(short) < 8:
-        short = []
-    if short:
+def _own_names(found: Any) -> set[str]:
+    if inspect.isclass(found):
+        fields = (name for base in found.__mro__ for name in vars(base).get("__annotations__", {}))
+        return {name for name in (*dir(found), *fields) if not name.startswith("_")}
+    return set(inspect.signature(found).parameters) if inspect.isfunction(found) else set()
+
+
+def _table(functions: Mapping[str, Any]) -> Iterator[str]:
+    """Functions of which there is only a line to say, by their dotted names."""
+    if functions:
         yield from ("| function | |", "|---|---|")
-        for dotted in short:
-            name, function = dotted.rpartition(".")[2], found[dotted][0]
-            words = ", ".join(map(_untyped, inspect.signature(function).parameters.values()))
-            said = _cell(inspect.getdoc(function) or "").replace("\n", " ")
-            yield f"| `{name}({words})`{{ #{dotted} }} | {said} |"
-        yield ""
-    for dotted in names:
-        if dotted not in short:
-            yield from _entry(dotted, *found[dotted], methods)
+    for dotted, function in functions.items():
+        words = ", ".join(map(_untyped, inspect.signature(function).parameters.values()))
+        said = _cell(inspect.getdoc(function) or "").replace("\n", " ")
+        yield f"| `{dotted.rpartition('.')[2]}({words})`{{ #{dotted} }} | {said} |"
+    yield ""
 
 
 def _is_short(found: Any) -> bool:
@@ -110,7 +124,7 @@ def _untyped(parameter: inspect.Parameter) -> str:
     return _parameter(parameter.replace(annotation=parameter.empty))
 
 
-def _entry(dotted: str, found: Any, owner: Any, methods: bool) -> Iterator[str]:
+def _entry(dotted: str, found: Any, owner: Any, methods: tuple[str, ...] | None) -> Iterator[str]:
     name = dotted.rpartition(".")[2]
     yield from (f"### `{name}` {{ #{dotted} }}", "")
     if inspect.isclass(found):
@@ -131,7 +145,7 @@ def _function(name: str, function: Callable[..., Any], leave: int = 0) -> Iterat
     yield from (docstring(inspect.getdoc(function) or "", tuple(p.name for p in parameters)), "")
 
 
-def _class(dotted: str, found: type, methods: bool) -> Iterator[str]:
+def _class(dotted: str, found: type, methods: tuple[str, ...] | None) -> Iterator[str]:
     if issubclass(found, Settings):
         yield from (docstring(inspect.getdoc(found) or "", ()), "")
         yield from (*_settings(found), "")
@@ -143,10 +157,9 @@ def _class(dotted: str, found: type, methods: bool) -> Iterator[str]:
     elif (base := found.__bases__[0]) is not Exception:
         yield from (f"Is a `{base.__name__}`.", "")
     yield from (docstring(inspect.getdoc(found) or "", tuple(p.name for p in parameters)), "")
-    if not methods or issubclass(found, Exception):
-        return
     for name, member in found.__dict__.items():
-        if name.startswith("_") or not _is_method(member):
+        shown = name in methods if methods is not None else not name.startswith("_")
+        if not shown or not _is_method(member) or issubclass(found, Exception):
             continue
         yield from (f"#### `{found.__name__}.{name}` {{ #{dotted}.{name} }}", "")
         if isinstance(member, (property, functools.cached_property)):

@@ -42,6 +42,27 @@ _ERRORS = (
 )
 
 
+_PARTS = (
+    "Program",
+    "Function",
+    "ControlFlowGraph",
+    "Block",
+    "VariableAllocation",
+    "Primitive",
+    "COPY",
+    "PrimOp",
+    "FunctionCallOp",
+    "AssertOp",
+    "WriteRowOp",
+    "PushOp",
+    "PopOp",
+    "GotoOp",
+    "BranchOp",
+    "PushGotoOp",
+    "IndirectGotoOp",
+)
+
+
 def _of(prefix: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{prefix}.{name}" for name in names)
 
@@ -84,6 +105,21 @@ PAGES = (
             ("Supports", _of("batchnuts", *_SUPPORTS)),
             ("Data", _of("batchnuts.data", "read_columns", "Column", "Columns")),
         ),
+        methods={
+            "batchnuts.Model": (
+                "from_function",
+                "from_jax",
+                "from_numpyro",
+                "from_pymc",
+                "from_joint_distribution",
+                "from_inference_gym",
+                "check",
+                "constrain",
+                "unconstrain",
+                "initial_positions",
+            ),
+            "batchnuts.mcmc.variables.Variable": (),
+        },
     ),
     Page(
         "reference/settings.md",
@@ -116,6 +152,18 @@ PAGES = (
             ("Profiles and schedules", _of("batchnuts.autobatch", "profile", "Profile", "Schedule", "Slot")),
             ("Errors", _of("batchnuts.autobatch", *_ERRORS)),
         ),
+        methods={
+            "batchnuts.autobatch.BatchedFunction": (
+                "run",
+                "function",
+                "dump",
+                "explain",
+                "passes",
+                "lowered",
+                "machine",
+                "schedule",
+            )
+        },
     ),
     Page(
         "reference/ops.md",
@@ -146,31 +194,9 @@ PAGES = (
                 "Passes and executors",
                 _of("batchnuts.autobatch", "lower_function_calls", "allocate", "stackless", "virtual_machine"),
             ),
-            (
-                "Their parts",
-                _of(
-                    "batchnuts.autobatch",
-                    "Program",
-                    "Function",
-                    "ControlFlowGraph",
-                    "Block",
-                    "VariableAllocation",
-                    "Primitive",
-                    "COPY",
-                    "PrimOp",
-                    "FunctionCallOp",
-                    "AssertOp",
-                    "WriteRowOp",
-                    "PushOp",
-                    "PopOp",
-                    "GotoOp",
-                    "BranchOp",
-                    "PushGotoOp",
-                    "IndirectGotoOp",
-                ),
-            ),
+            ("Their parts", _of("batchnuts.autobatch", *_PARTS)),
         ),
-        methods=False,
+        methods={f"batchnuts.autobatch.{name}": () for name in ("Summary", "TensorType", *_PARTS)},
     ),
 )
 
@@ -188,9 +214,8 @@ def rendered() -> Iterator[tuple[str, str]]:
 
 def in_code() -> dict[str, str]:
     """Where a public name is described, by how pages write it: `batchnuts.check`, `autobatch.jax`."""
-    return PLACES | {
-        name.removeprefix("batchnuts."): place for name, place in PLACES.items() if name.startswith("batchnuts.autob")
-    }
+    within = "batchnuts.autobatch."
+    return PLACES | {n.removeprefix("batchnuts."): place for n, place in PLACES.items() if n.startswith(within)}
 
 
 def missing() -> list[str]:
