@@ -1,6 +1,7 @@
 """What makes the website of docs/: pages as the generator reads them, the reference, the navigation, the checks."""
 
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,18 @@ def test_faults_of_built_pages(tmp_path):
         "sub/index.html: <script> loads https://example.org/x.js, from another host",
         "s.css: loads https://fonts.example.org/a.woff, from another host",
     ]
+
+
+def user_pages():
+    nav = tomllib.loads((DOCS / "website" / "nav.toml").read_text(encoding="utf-8"))["nav"]
+    (sampling,) = (section["Sampling"] for section in nav if "Sampling" in section)
+    return [*navigation.pages_in(sampling), "inside_jit.md", "random_numbers.md"]
+
+
+@pytest.mark.parametrize("name", user_pages())
+def test_user_pages_are_short_and_begin_with_code(name):
+    lines = (DOCS / name).read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 120
+    first = next((i for i, line in enumerate(lines) if line.startswith("```")), len(lines))
+    assert not any(line.startswith("## ") for line in lines[:first])
+    assert first <= 6

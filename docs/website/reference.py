@@ -94,8 +94,15 @@ def linked(text: str, path: str, anchors: Mapping[str, str], own: Set[str]) -> s
         fence = line.lstrip().startswith("```")
         fenced ^= fence
         plain = fenced or fence or line.startswith(("#", "|"))
-        lines.append(line if plain else _NAME.sub(link, line))
+        item, said = line[: _head(line)], line[_head(line) :]
+        lines.append(line if plain else item + _NAME.sub(link, said))
     return "\n".join(lines) + "\n"
+
+
+def _head(line: str) -> int:
+    """How many characters the names of parameters take at the beginning of an item about them."""
+    match = re.match(r"- `[^:]*: ", line)
+    return match.end() if match else 0
 
 
 def _own_names(found: Any) -> set[str]:
