@@ -81,7 +81,10 @@ def test_reference_pages_have_signatures_parameters_and_settings():
     )
     assert "\n- `unconstrained`: whether to add the group" in sampling
     assert "(`docs/progress.md`)" in sampling
-    assert "\n| `draws` | an integer at least 1 and at most 1,000,000,000 | `200` | draws kept per chain" in settings
+    assert (
+        "\n| `draws` | draws kept per chain, after warmup | an integer at least 1 and at most 1,000,000,000 (`200`) |"
+        in settings
+    )
     assert "\n| `exp(x)`{ #batchnuts.autobatch.ops.exp } | e to the power `x`." in ops
     assert "arguments of [`sample_chains`](sampling.md#batchnuts.sample_chains), and" in settings
 

@@ -217,18 +217,20 @@ def _annotation(annotation: Any) -> str:
 
 def _settings(schema: type[Settings]) -> Iterator[str]:
     """The keys of a group as a table."""
-    yield from ("| key | values | default | meaning |", "|---|---|---|---|")
+    yield from ("| key | meaning | values (default) |", "|---|---|---|")
     for name, info in fields_of(schema).items():
-        default = "required" if info.is_required() else _default(info.default)
-        words = expected(schema, name) if not isinstance(info.default, Settings) else "a group of keys, see below"
-        yield f"| `{name}` | {_cell(words)} | {_cell(default)} | {_cell(info.description or '')} |"
+        if isinstance(info.default, Settings):
+            group = type(info.default)
+            values = f"keys of [`{group.__name__}`](#{group.__module__}.{group.__name__})"
+        else:
+            default = "required" if info.is_required() else f"`{_yaml_word(info.default)}`"
+            values = f"{_cell(expected(schema, name))} ({default})"
+        yield f"| `{name}` | {_cell(info.description or '')} | {values} |"
 
 
-def _default(value: Any) -> str:
-    if isinstance(value, Settings):
-        return ""
+def _yaml_word(value: Any) -> str:
     words = {None: "null", True: "true", False: "false"}
-    return f"`{words[value] if value is None or isinstance(value, bool) else value}`"
+    return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _cell(text: str) -> str:
