@@ -9,7 +9,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
-from website import checks, navigation, reference, reference_pages, staging  # noqa: E402
+from website import checks, navigation, reference, reference_pages, same, staging  # noqa: E402
 
 sys.path.remove(str(DOCS))
 
@@ -146,6 +146,26 @@ def test_faults_of_built_pages(tmp_path):
         "sub/index.html: <script> loads https://example.org/x.js, from another host",
         "s.css: loads https://fonts.example.org/a.woff, from another host",
     ]
+
+
+@pytest.mark.parametrize(
+    ("html", "said"),
+    [
+        ("<h1>A</h1><p>Use:</p><ul><li>one</li><li><code>two</code></li></ul>", []),
+        (
+            "<h1>A</h1><p>Use: - one - <code>two</code></p>",
+            ["a.md: GitHub and the site show 2 and 0 <li>, 1 and 0 <ul>"],
+        ),
+        (
+            "<h1>A</h1><p>Use:</p><ul><li>one</li><li>`two`</li></ul>",
+            ["a.md: GitHub shows 'AUse:onetwo', the site 'AUse:one`two`', without spaces"],
+        ),
+    ],
+)
+def test_pages_shown_otherwise_than_on_github(html, said, tmp_path):
+    (tmp_path / "a.md").write_text("# A\n\nUse:\n- one\n- `two`\n")
+    (tmp_path / "a.html").write_text(f"<nav><li>menu</li></nav><article>{html}</article>")
+    assert same.differences({"a.md": tmp_path / "a.md"}, tmp_path) == said
 
 
 def user_pages():
