@@ -17,8 +17,8 @@ from pathlib import Path
 FROM_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")
 """Pages of the repository's root that the site has, too."""
 
-NOT_PAGES = {".py", ".css", ".toml", ".pyc"}
-"""Endings of files in docs/ that no page links to: what makes the site and its pictures."""
+MAKERS = ("make_*.py", "website/*", "**/__pycache__/*")
+"""Files in docs/ that no page links to: what makes the site and its pictures."""
 
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
 _ITEM = re.compile(r"^( *)([-*+]|\d+\.) +")
@@ -67,8 +67,9 @@ def stage(docs: Path, to: Path, made: Mapping[str, str], names: Mapping[str, str
         target = to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(for_the_site(text, name, targets), encoding="utf-8")
+    makers = {path for pattern in MAKERS for path in docs.glob(pattern)}
     for path in sorted(docs.rglob("*")):
-        if path.is_file() and path.suffix not in {".md", *NOT_PAGES}:
+        if path.is_file() and path.suffix != ".md" and path not in makers:
             target = to / path.relative_to(docs)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
