@@ -1,4 +1,4 @@
-"""Runs of the command line in processes of their own, which begin with its imports done.
+"""Runs of the command line, and scripts, in processes of their own, which begin with its imports done.
 
 A server imports what a run imports, and forks for each run, which saves it a second or two. The server has one thread
 and no device of JAX's, so a forked process goes on as one from the shell that has come so far.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from multiprocessing import forkserver
@@ -81,27 +82,41 @@ class ForkedRun:
 
 def start(arguments: Iterable[str], cwd: Path) -> ForkedRun:
     """`python -m batchnuts.sample arguments` in this folder."""
+    return _started(_sample, list(arguments), cwd)
+
+
+def run(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """The same to its end, which has this exit code and is no error of ours."""
+    done = _ended(start(arguments, cwd), arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    return done
+
+
+def run_script(name: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`python name` in this folder, to its end."""
+    return _ended(_started(_script, [name], cwd), [name])
+
+
+def _started(program: Callable[[], None], arguments: list[str], cwd: Path) -> ForkedRun:
     said = cwd / f".said-{next(_numbers)}"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     places = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     with mock.patch.dict(os.environ, PYTHONPATH=places, CUDA_VISIBLE_DEVICES="-1", COLUMNS="120"):
         forkserver.ensure_running()
-    process = context.Process(target=_program, args=(list(arguments), cwd, said))
+    process = context.Process(target=_forked, args=(program, arguments, cwd, said))
     process.start()
     return ForkedRun(process, said)
 
 
-def run(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """The same to its end, which has this exit code and is no error of ours."""
-    forked = start(arguments, cwd)
-    out, err = forked.communicate(240)
-    assert forked.returncode == code, out + err
-    assert "Traceback" not in out + err
-    return subprocess.CompletedProcess(list(arguments), code, out, err)
+def _ended(forked: ForkedRun, arguments: Iterable[str]) -> subprocess.CompletedProcess[str]:
+    out, err = forked.communicate(600)
+    assert forked.returncode is not None
+    return subprocess.CompletedProcess(list(arguments), forked.returncode, out, err)
 
 
-def _program(arguments: list[str], cwd: Path, said: Path) -> None:
+def _forked(program: Callable[[], None], arguments: list[str], cwd: Path, said: Path) -> None:
     """All that the forked process does."""
     os.chdir(cwd)
     sys.path.insert(0, "")  # as `python -m` has it
@@ -110,5 +125,15 @@ def _program(arguments: list[str], cwd: Path, said: Path) -> None:
         os.dup2(file, descriptor)
         os.close(file)
     assert len(os.listdir("/proc/self/task")) == 1, "the server has threads, which are lost in forks"
-    sys.argv = ["batchnuts.sample", *arguments]
+    sys.argv[1:] = arguments
+    program()
+
+
+def _sample() -> None:
+    sys.argv[0] = "batchnuts.sample"
     sample.program()
+
+
+def _script() -> None:
+    sys.argv[:] = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked_runs
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,9 +53,11 @@ def skip_without_its_library(code):
 
 
 def run(*arguments, cwd):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    """What a script prints, or the module after -m: the sampler."""
+    if arguments[0] == "-m":
+        assert arguments[1] == "batchnuts.sample"
+        return forked_runs.run(*arguments[2:], cwd=cwd).stdout
+    done = forked_runs.run_script(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
