@@ -11,6 +11,7 @@ from pathlib import Path
 
 import arviz
 import numpy as np
+import xarray
 from scipy import special, stats
 
 import batchnuts
@@ -65,20 +66,29 @@ def sample(means, initializer):
     return batchnuts.sample_chains(model, chains=64, warmup=200, draws=150, seed=1)
 
 
-def three_clusters(mu):
-    """Whether the means are those of three clusters apart, [...] of [..., 3]; else two lie within the large one."""
-    return (mu.min(axis=-1) < 14) & (mu.max(axis=-1) > 28)
+def modes_of(posterior):
+    """What each draw is in, [chains, draws].
+
+    "apart": the cluster at 10 has a component of its own. "within": two components lie within the large cluster, and
+    the third is wide and has the rest. "": something else.
+    """
+    mu, sigma = posterior["mu"].values, posterior["sigma"].values
+    widest = sigma.argmax(axis=-1)[..., None]
+    others = np.where(np.arange(3) == widest, 21, mu)
+    within = (sigma.max(axis=-1) > 4) & ((others > 17) & (others < 26)).all(axis=-1) & (mu.min(axis=-1) > 12.5)
+    return np.where(mu.min(axis=-1) < 12.5, "apart", np.where(within, "within", ""))
 
 
-def log_evidence(posterior, chosen, clusters, rng):
+def log_evidence(posterior, mode, rng):
     """log of the integral of the density over one mode, by importance sampling from a t distribution fitted to it.
 
-    chosen: the draws that are in it, [chains, draws]. Components are named in one way: in the mode of three clusters by
-    their means, in the other one the widest first. Also gives the effective sample size of the weights.
+    Components are named in one way: where clusters are apart by their means, else the widest first. Also gives the
+    effective sample size of the weights.
     """
+    chosen, apart = modes_of(posterior) == mode, mode == "apart"
     mu, sigma, weight = (posterior[name].values[chosen].astype("float64") for name in ("mu", "sigma", "weight"))
     order = np.argsort(mu, axis=1)
-    if not clusters:
+    if not apart:
         widest = np.take_along_axis(sigma, order, 1).argmax(axis=1)
         front = np.arange(3) == widest[:, None]
         order = np.take_along_axis(order, np.argsort(~front, axis=1, kind="stable"), 1)
@@ -92,16 +102,16 @@ def log_evidence(posterior, chosen, clusters, rng):
     parts = log_weight[:, None] + stats.norm.logpdf(VELOCITIES[:, None], mu[:, None], np.exp(log_sigma)[:, None])
     log_prior = stats.norm.logpdf(mu, 20, 10).sum(axis=1) + stats.norm.logpdf(log_sigma, 0, 0.7).sum(axis=1)
     log_value = special.logsumexp(parts, axis=2).sum(axis=1) + log_prior + log_weight.sum(axis=1)  # with the Jacobian
-    named = (
-        (np.diff(mu, axis=1) > 0).all(axis=1) if clusters else (log_sigma.argmax(axis=1) == 0) & (mu[:, 1] < mu[:, 2])
-    )
-    log_value[~named | (three_clusters(mu) != clusters)] = -np.inf
+    widest_first = (log_sigma.argmax(axis=1) == 0) & (mu[:, 1] < mu[:, 2])
+    named = (np.diff(mu, axis=1) > 0).all(axis=1) if apart else widest_first
+    drawn = {"mu": xarray.DataArray(mu), "sigma": xarray.DataArray(np.exp(log_sigma))}
+    log_value[~named | (modes_of(drawn) != mode)] = -np.inf
     log_ratio = log_value - fitted.logpdf(found)
     total = special.logsumexp(log_ratio)
     return total - np.log(len(found)), np.exp(2 * total - special.logsumexp(2 * log_ratio))
 
 
-def draw(path, posterior, modes):
+def draw(path, posterior):
     """The data with the density of both modes; where each chain's mu[0] is; ranks of mu[0] in four chains."""
     import matplotlib
 
@@ -111,26 +121,29 @@ def draw(path, posterior, modes):
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(8.4, 2.9), layout="constrained")
     left.hist(VELOCITIES, bins=40, density=True, color="#cccccc")
     places = np.linspace(5, 38, 300)
-    colours = {True: "#4477aa", False: "#ee6677"}
-    for clusters, label in ((True, "three clusters"), (False, "one wide")):
-        mu, sigma, weight = (posterior[name].values[modes == clusters][::50] for name in ("mu", "sigma", "weight"))
+    modes = modes_of(posterior)
+    colours = {"apart": "#4477aa", "within": "#ee6677"}
+    for mode, colour in colours.items():
+        mu, sigma, weight = (posterior[name].values[modes == mode][::50] for name in ("mu", "sigma", "weight"))
         density = (weight[:, None] * stats.norm.pdf(places[:, None], mu[:, None], sigma[:, None])).sum(axis=2)
-        left.plot(places, density.mean(axis=0), color=colours[clusters], label=label)
+        left.plot(places, density.mean(axis=0), color=colour, label=mode)
     left.set_xlabel("velocity (1,000 km/s)")
     left.set_yticks([])
     left.legend(frameon=False, fontsize=7)
     low, high = np.quantile(posterior["mu"].values[..., 0], [0.05, 0.95], axis=1)
-    majority = modes.mean(axis=1) > 0.5
-    middle.vlines(np.arange(len(low)), low, high, color=[colours[bool(kind)] for kind in majority], linewidth=1.5)
+    most = np.where((modes == "apart").mean(axis=1) > 0.5, "apart", "within")
+    middle.vlines(np.arange(len(low)), low, high, color=[colours[mode] for mode in most], linewidth=1.5)
     middle.set_xlabel("chain")
     middle.set_title("90 % interval of mu[0]", fontsize=8, loc="left")
     values = posterior["mu"].values[..., 0]
     ranks = stats.rankdata(values).reshape(values.shape) / values.size
-    for k, chain in enumerate((0, 16, 32, 48)):
+    means = values.mean(axis=1)
+    shown = [int(np.abs(means - place).argmin()) for place in (10, 20, 21.4, 33)]  # unlike each other
+    for k, chain in enumerate(shown):
         counts, edges = np.histogram(ranks[chain], bins=20, range=(0, 1))
         right.stairs(counts / counts.max() * 0.9 + k, edges, baseline=k, fill=True, color="#777777")
         right.axhline(k, color="black", linewidth=0.5)
-    right.set_yticks([0, 1, 2, 3], ["0", "16", "32", "48"])
+    right.set_yticks(range(4), [str(chain) for chain in shown])
     right.set_ylabel("chain")
     right.set_title("ranks of mu[0]; flat if mixed", fontsize=8, loc="left")
     right.set_xlabel("rank / number of draws")
@@ -152,24 +165,22 @@ def main(picture):
         print("R-hat of mu:", *(f"{value:.2f}" for value in rhat["mu"].values))
         at = ", ".join(f"{value:g}" for value in GRID)
         print(f"R-hat of the density at {at}:", *(f"{value:.2f}" for value in rhat["density"].values))
-        modes = three_clusters(posterior["mu"].values)
-        always, never = modes.all(axis=1).sum(), (~modes).all(axis=1).sum()
-        print(
-            f"Chains in the mode of three clusters: {always}, in the other one: {never}, in both: {64 - always - never}"
-        )
+        modes = modes_of(posterior)
+        for mode in ("apart", "within"):
+            print(f"Chains all of whose draws are in the mode {mode!r}: {(modes == mode).all(axis=1).sum()}")
         orders = {tuple(row) for row in np.argsort(posterior["mu"].values.mean(axis=1), axis=1)}
         print(f"Orders of the means among chains: {len(orders)}")
     posterior = results["in any order"]["posterior"]
-    modes = three_clusters(posterior["mu"].values)
-    rng = np.random.default_rng(1)
-    evidence = {clusters: log_evidence(posterior, modes == clusters, clusters, rng) for clusters in (True, False)}
-    share = special.expit(evidence[True][0] - evidence[False][0])
+    modes, rng = modes_of(posterior), np.random.default_rng(1)
+    evidence = {mode: log_evidence(posterior, mode, rng) for mode in ("apart", "within")}
+    odds = np.exp(evidence["apart"][0] - evidence["within"][0])
     print("--- by importance sampling within each mode")
-    print(f"Probability of the mode of three clusters: {share:.3f}; share of the chains' draws: {modes.mean():.2f}")
-    print(f"Effective weights of 50000: {evidence[True][1]:.0f} and {evidence[False][1]:.0f}")
+    print(f"The mode 'apart' is {odds:.0f} times as probable as 'within'")
+    print(f"Effective weights of 50000: {evidence['apart'][1]:.0f} and {evidence['within'][1]:.0f}")
+    print(f"Draws of the chains in them: {(modes == 'apart').mean():.0%} and {(modes == 'within').mean():.0%}")
     print(f"time: {seconds:.0f} s for both runs")
     if picture:
-        draw(picture, posterior, modes)
+        draw(picture, posterior)
 
 
 if __name__ == "__main__":

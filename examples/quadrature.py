@@ -179,9 +179,8 @@ def main(picture):
     for one in NU:
         print(f"nu = {one:2g}: log-likelihood {values[nu == one].max() - values[best]:6.1f} below the best")
     per_lane = {"python": seconds["python"] / 200, "scipy": seconds["scipy"] / 200}
-    print(
-        f"time: all lanes together {seconds['second']:.2f} s, and {seconds['first'] - seconds['second']:.1f} s to compile"
-    )
+    compiling = seconds["first"] - seconds["second"]
+    print(f"time: all lanes together {seconds['second']:.2f} s, and {compiling:.1f} s to compile")
     print(f"time: plain Python, lane by lane, {per_lane['python'] * count:.0f} s (200 lanes measured)")
     print(f"time: SciPy's quad, lane by lane, {per_lane['scipy'] * count:.0f} s (200 lanes measured)")
     if picture:

@@ -19,8 +19,8 @@ METHODS = {
     "batchnuts": ("batchnuts", "", 4),
     "batchnuts, 32 chains": ("batchnuts", "", 32),
 }
-WARMUP, DRAWS, DEPTH = 50, 50, 8
-"""As in the issue."""
+WARMUP, DRAWS, DEPTH = 30, 30, 8
+"""Too few for a posterior: transitions are timed, as in the issue, which has 50 of each."""
 INCLINATION, DISTANCE, NOISE, SIDE = 0.815, 101.0, 0.05, 24
 """Radians, parsec, km/s, pixels of a side."""
 TRUE = {"x0": 0.0, "y0": 0.0, "angle": 0.75, "mass": 2.0, "vlsr": 5.76, "z0": 0.25, "psi": 1.25, "taper": 2.4, "q": 2.0}
@@ -118,18 +118,13 @@ def run_numpyro(method, chains):
 
 def measure(name):
     """Run one method in this process, and print its numbers as JSON."""
-    import arviz
-
     library, method, chains = METHODS[name]
     found = run_batchnuts(chains) if library == "batchnuts" else run_numpyro(method, chains)
     seconds, compiling, gradients, draws = found
-    dataset = arviz.convert_to_dataset(draws)
     numbers = {
         "seconds": seconds,
         "compiling": compiling,
         "gradients": gradients,
-        "ess": float(arviz.ess(dataset).to_array().min()),
-        "rhat": float(arviz.rhat(dataset).to_array().max()),
         "mass": [float(draws["mass"].mean()), float(draws["mass"].std())],
         "z0": [float(draws["z0"].mean()), float(draws["z0"].std())],
     }
@@ -170,10 +165,10 @@ def main(picture):
     print(
         f"{len(make_map()[0])} pixels, {len(LIMITS)} parameters, {WARMUP} + {DRAWS} transitions; true mass 2, z0 0.25"
     )
-    print("method                 R-hat   least ESS       mass            z0")
+    print("method                      mass            z0")
     for name, numbers in found.items():
         values = "   ".join(f"{mean:.3f} ± {sd:.3f}" for mean, sd in (numbers["mass"], numbers["z0"]))
-        print(f"{name:22} {numbers['rhat']:.2f}       {numbers['ess']:4.0f}    {values}")
+        print(f"{name:22} {values}")
     for name, numbers in found.items():
         rate = numbers["gradients"] / numbers["seconds"]
         print(

@@ -37,12 +37,12 @@ def run(name: str, *arguments: str) -> str:
 def make(name: str) -> None:
     """Write one page's output and picture."""
     page, picture = GALLERY / f"{name}.md", GALLERY / f"{name}.png"
-    text = page.read_text(encoding="utf-8")
-    if len(OUTPUT.findall(text)) != 1:
-        raise SystemExit(f"{page}: expected one block of text after a line `<!-- OUTPUT -->`.")
     printed = run(name, "--picture", str(picture))
     if picture.stat().st_size > LARGEST:
         raise SystemExit(f"{picture}: {picture.stat().st_size} bytes, expected at most {LARGEST}.")
+    text = page.read_text(encoding="utf-8")
+    if len(OUTPUT.findall(text)) != 1:
+        raise SystemExit(f"{page}: expected one block of text after a line `<!-- OUTPUT -->`.")
     page.write_text(OUTPUT.sub(lambda found: found[1] + printed + found[3], text), encoding="utf-8")
 
 
