@@ -2,8 +2,9 @@
 
     python docs/gallery/make_gallery.py [name...]
 
-Without names all of them, one after another, each in a process of its own; they take up to two minutes each on two
-cores, rotation_map some more. A page NAME.md has one block of text after the line `<!-- OUTPUT -->`; NAME.png is written beside it.
+Without names all of them, one after another, each in a process of its own. They take up to two minutes each on two
+cores, and rotation_map some more. A page NAME.md has one block of text after the line `<!-- OUTPUT -->`; NAME.png is
+written beside it.
 """
 
 from __future__ import annotations
