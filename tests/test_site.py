@@ -47,6 +47,7 @@ TARGETS = staging.Targets(
         ("a.md", "`decision 12`", "`decision 12`"),
         ("a.md", "`batchnuts.check`", "[`batchnuts.check`](reference/sampling.md#batchnuts.check)"),
         ("a.md", "[style](../CONTRIBUTING.md#style)", "[style](contributing.md#style)"),
+        ("g/a.md", "[script](../../examples/radon.py)", "[script](../examples/radon.py)"),
     ],
 )
 def test_what_github_shows_is_what_the_generator_reads(page, written, read):

@@ -17,7 +17,10 @@ from pathlib import Path
 FROM_ROOT = ("CHANGELOG.md", "CONTRIBUTING.md")
 """Pages of the repository's root that the site has, too."""
 
-MAKERS = ("make_*.py", "website/*", "**/__pycache__/*")
+SCRIPTS = "examples"
+"""A folder of the repository's root whose files pages link to; the site has them as they are."""
+
+MAKERS = ("**/make_*.py", "website/*", "**/__pycache__/*")
 """Files in docs/ that no page links to: what makes the site and its pictures."""
 
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
@@ -67,6 +70,9 @@ def stage(docs: Path, to: Path, made: Mapping[str, str], names: Mapping[str, str
         target = to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(for_the_site(text, name, targets), encoding="utf-8")
+    for path in sorted((docs.parent / SCRIPTS).glob("*.py")):
+        (to / SCRIPTS).mkdir(exist_ok=True)
+        shutil.copyfile(path, to / SCRIPTS / path.name)
     makers = {path for pattern in MAKERS for path in docs.glob(pattern)}
     for path in sorted(docs.rglob("*")):
         if path.is_file() and path.suffix != ".md" and path not in makers:
@@ -136,9 +142,9 @@ def _with_links(line: str, name: str, number: int, targets: Targets) -> str:
 
 
 def _to_root_page(link: str, name: str) -> str:
-    """A link; to a page of the root as one within the site."""
+    """A link; to a page or script of the root as one within the site."""
     up = "../" * (name.count("/") + 1)
-    match = re.search(rf"\]\({re.escape(up)}({'|'.join(FROM_ROOT)})", link)
+    match = re.search(rf"\]\({re.escape(up)}({'|'.join(FROM_ROOT)}|{SCRIPTS}/\w+\.py)", link)
     return link if match is None else link.replace(f"{up}{match[1]}", relative(match[1].lower(), name))
 
 
