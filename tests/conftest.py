@@ -32,6 +32,9 @@ from slow_tests import SLOW_TESTS
 import batchnuts
 from batchnuts import sample
 
+os.fsync = lambda descriptor: None
+"""What tests write need not outlive a power cut, and disks take their time."""
+
 batchnuts.BEGAN = 0.0
 """Tests change constants of the library, which are not in its files: no program is found by these."""
 

@@ -125,6 +125,7 @@ def _forked(program: Callable[[], None], arguments: list[str], cwd: Path, said: 
         os.dup2(file, descriptor)
         os.close(file)
     assert len(os.listdir("/proc/self/task")) == 1, "the server has threads, which are lost in forks"
+    os.fsync = lambda descriptor: None  # as in conftest.py
     sys.argv[1:] = arguments
     program()
 
