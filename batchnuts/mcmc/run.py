@@ -196,8 +196,20 @@ class Run:
     def use(self, metric: MetricParameters) -> np.ndarray:
         """Let programs that start from now on have this metric; returns the chains' inverse masses [chains,
         dimension]."""
+        self.programs.parameters = metric
         inverse_mass = self.programs.metric.set(metric).astype(self.model.dtype)
         return np.broadcast_to(inverse_mass, (self.sampler.chain_count, self.model.dimension))
+
+    def metric_now(self) -> MetricParameters:
+        """What `use` was given last."""
+        parameters = self.programs.parameters
+        assert parameters is not None, "the first states have a metric"
+        return parameters
+
+    @property
+    def depth(self) -> int:
+        """Of the stacks of machines, at first: a tree of depth d is built by at most d + 1 calls, one in another."""
+        return deepest_of(self.sampler) + 1
 
     @property
     def rows(self) -> int:
@@ -216,17 +228,17 @@ class Run:
         """The runner of an earlier run, if its buffers are long enough; else a new one."""
         sampler, model, programs = self.sampler, self.model, self.programs
         rows = self.rows
+        if self.elsewhere is not None:
+            elsewhere, example = self.elsewhere, self.inputs(states, 0, False)
+            return self.timed("compile", lambda: elsewhere.make_runner(self, example))
         long_enough = programs.rows >= rows if self.saved is None else programs.rows == rows
         if programs.runner is not None and long_enough and programs.divergences == self.divergences:
             return programs.runner
         programs.runner = None
-        example = self.inputs(states, 0, False)
-        if self.elsewhere is not None:
-            elsewhere = self.elsewhere
-            return self.timed("compile", lambda: elsewhere.make_runner(self, example))
         program = chain_program(programs, sampler, model, rows, self.divergences)
+        example, deepest = self.inputs(states, 0, False), deepest_of(sampler)
         lanes = None if self.saved is None else self.saved.lanes
-        return self.timed("compile", lambda: make_runner(program, example, self.execution, deepest_of(sampler), lanes))
+        return self.timed("compile", lambda: make_runner(program, example, self.execution, deepest, lanes))
 
     def compile(self, runner: Runner, states: ChainStates) -> ChainStates:
         """Compile everything that the run needs, the runner in the background. Returns the states with a first step
@@ -234,7 +246,7 @@ class Run:
         if self.sampler.step_size is None and self.tuning is None and self.saved is None:
             states = self.timed("compile", lambda: self.with_found_step_size(states))
         self.timed("compile", runner.wait_until_compiled)
-        if self.programs.runner is None:
+        if self.programs.runner is None and self.elsewhere is None:
             self.programs.runner, self.programs.rows = runner, self.rows
             self.programs.divergences = self.divergences
         return states

@@ -29,6 +29,7 @@ from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.metric import Metric, make_metric
+from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import make_evaluate
@@ -73,6 +74,8 @@ class Programs:
     """Whether it records the ends of trajectories."""
     identity: Identity | None = None
     """See `BatchedFunction.identity`."""
+    parameters: MetricParameters | None = None
+    """Of the metric, as they were set last."""
 
     def know(self, identity: Identity | None) -> None:
         """What programs depend on that will be compiled from now on."""
@@ -174,7 +177,7 @@ def _kept_with(model: Model) -> dict[Shape, Programs]:
 def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
     values = sampler.model_dump(exclude=set(ANY_VALUE))
     values["metric"] = "diag" if sampler.metric == "unit" else sampler.metric  # one program, with other values
-    return (*values.items(), *execution.model_dump().items())
+    return (*values.items(), *execution.model_dump(exclude={"cluster"}).items())
 
 
 def _reached(model: Model) -> Fingerprint:

@@ -1,0 +1,164 @@
+"""What goes to workers and what comes back: plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.cluster.errors import Failure
+from batchnuts.mcmc.execution.chunk import NOTHING
+from batchnuts.mcmc.execution.runner import Counts
+from batchnuts.mcmc.execution.saved_stretch import SavedStretch
+from batchnuts.mcmc.metric_estimates import MetricParameters
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.warmup.reduced import Reduced, Reduction
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All that is the same for a whole run; each worker gets it once."""
+
+    run: str
+    """A name that no other run has."""
+    model: bytes
+    """By cloudpickle."""
+    described: dict[str, str]
+    """See `described` (checkpoint/saved_run.py), of the model here."""
+    versions: dict[str, str]
+    """See `found_here` (versions.py)."""
+    sampler: SamplerSettings
+    execution: ExecutionSettings
+    """With the backend and the chains of a chunk decided."""
+    position: NDArray[Any]
+    """[dimension]: where the density can be evaluated."""
+    density: tuple[NDArray[Any], NDArray[Any]]
+    """What it is there, with its gradient."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What the chains' program is compiled for, besides the plan."""
+
+    example: ChainInputs
+    """[lanes of a chunk, ...]."""
+    rows: int
+    divergences: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """What is the same for all groups of a stretch."""
+
+    number: int
+    """Of the run's stretches."""
+    transitions: int
+    leave: float
+    phase: str
+    reduction: Reduction | None
+    """None: records go to this process."""
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The next segment of a group of chains."""
+
+    run: str
+    stretch: Stretch
+    group: int
+    first: int
+    """The number of its first chain."""
+    chains: int
+    segment: int
+    """How many were made before."""
+    seconds: float
+    """About how long to run."""
+    keep: bool
+    """Whether the state is asked for."""
+    start: ChainInputs | SavedGroup | None
+    """Where the group is; None: the worker that made the last segment knows."""
+    metric: MetricParameters | None
+    """Of all chains, with `start`."""
+    depth: int | None
+    """Of the stacks, where they had to become deeper."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Transitions of some chains, which follow those that came before."""
+
+    chains: NDArray[np.int64]
+    """[n]."""
+    first: NDArray[np.int64]
+    """[n]: the transition of row 0."""
+    last: NDArray[np.int64]
+    """[n]: rows from `last - first` on are undefined."""
+    records: Record
+    """Arrays [n, rows, ...]."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedGroup:
+    """A group of chains at the end of a segment: all that another worker needs to go on."""
+
+    first: int
+    chains: int
+    stretch: SavedStretch
+    records: Record | None
+    """Arrays [chains, rows, ...] of a window that will be reduced."""
+    before: NDArray[Any]
+    """[chains, dimension]: where its chains were when the stretch began."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a segment gave."""
+
+    order: tuple[int, int, int]
+    """Its stretch, group and number."""
+    worker: str
+    lost: bool = False
+    """Whether the worker did not know where the group is; then nothing was done."""
+    failure: Failure | None = None
+    seconds: float = 0.0
+    done: NDArray[np.int64] | None = None
+    """[chains of the group]."""
+    divergences: NDArray[np.int64] | None = None
+    counts: Counts = NOTHING
+    rows: tuple[Rows, ...] = ()
+    saved: SavedGroup | None = None
+    ended: ChainResult | None = None
+    """The states of its chains without records, once the group has ended."""
+    reduced: Reduced | None = None
+    """Likewise, where asked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedChains:
+    """A stretch under way on a cluster, for a checkpoint."""
+
+    lanes: int
+    """Of a chunk."""
+    rows: int
+    """Of a machine's buffers."""
+    groups: tuple[SavedGroup, ...]
+    """Of those that have not ended."""
+    sizes: tuple[int, ...]
+    """Chains of each group."""
+    recorded: NDArray[np.int64]
+    """[chains]: transitions of each that the storage has."""
+    ends: ChainResult
+    """[chains, ...] without records: of groups that have ended."""
+    ended: tuple[int, ...]
+    """Their numbers."""
+    reduced: tuple[Reduced | None, ...]
+    """Of each group, once it has ended."""
+    counts: tuple[Counts, ...]
+    """Of each group."""
+    divergences: NDArray[np.int64]
+    """[chains]."""
+    done: NDArray[np.int64]
+    """[chains]."""
