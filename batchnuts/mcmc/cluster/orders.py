@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.cluster.errors import Failure
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.execution.chunk import NOTHING
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.execution.saved_stretch import SavedStretch
@@ -59,7 +61,33 @@ class Stretch:
     leave: float
     phase: str
     reduction: Reduction | None
-    """None: records go to this process."""
+    """None: records are kept."""
+    sends: bool
+    """Whether records go to the process that gives orders, where they are kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class StorePlan:
+    """The Zarr store of a run, to which workers write chunks; only one process writes its metadata."""
+
+    path: Path
+    token: str
+    """What the file TOKEN in `folder` has in it: that is how a worker knows that it is the same folder."""
+    folder: Path
+    """For what is gathered until the end."""
+    metadata: dict[str, bytes]
+    """By key, of arrays of full length."""
+    content: Content
+    max_tree_depth: int
+    rows: int
+    """Draws of a block: of each chain of a group those that are written together."""
+    transitions: int
+    """That each chain makes at most, without the earlier ones."""
+    earlier: int
+    """Draws of each chain that are elsewhere."""
+
+
+TOKEN = "token"
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +112,8 @@ class Order:
     """Of all chains, with `start`."""
     depth: int | None
     """Of the stacks, where they had to become deeper."""
+    store: StorePlan | None
+    """With `start`: where its draws go; None: to the process that gives the order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +131,20 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
+class SavedRegion:
+    """What of a group's draws is not in the store yet, and what is known of those that are."""
+
+    written: int
+    """Draws of each chain that are there."""
+    rows: tuple[Rows, ...]
+    """Those that follow, in the order in which they came."""
+    means: dict[str, NDArray[Any]]
+    """See ChainMeans.saved; of all draws."""
+    previous: NDArray[Any] | None
+    """[chains, dimension]: the last positions that are there; None where none is."""
+
+
+@dataclass(frozen=True, eq=False)
 class SavedGroup:
     """A group of chains at the end of a segment: all that another worker needs to go on."""
 
@@ -111,6 +155,8 @@ class SavedGroup:
     """Arrays [chains, rows, ...] of a window that will be reduced."""
     before: NDArray[Any]
     """[chains, dimension]: where its chains were when the stretch began."""
+    region: SavedRegion | None
+    """Where its draws go to a store from there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +175,12 @@ class Report:
     divergences: NDArray[np.int64] | None = None
     counts: Counts = NOTHING
     rows: tuple[Rows, ...] = ()
+    written: int = 0
+    """Draws of each chain that are in the store."""
+    lost_groups: tuple[str, ...] = ()
+    """Groups and variables (`group/variable`) that are not computed any longer."""
+    means: dict[str, NDArray[Any]] | None = None
+    """Of a group that has ended, where its draws went to a store: see ChainMeans.saved."""
     saved: SavedGroup | None = None
     ended: ChainResult | None = None
     """The states of its chains without records, once the group has ended."""

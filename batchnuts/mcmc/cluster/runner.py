@@ -15,6 +15,7 @@ from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.saved_run import described
 from batchnuts.mcmc.cluster.connect import workers_of
+from batchnuts.mcmc.cluster.direct import DirectZarrRun
 from batchnuts.mcmc.cluster.errors import Failure
 from batchnuts.mcmc.cluster.groups import lanes_of, sizes_of
 from batchnuts.mcmc.cluster.machines import pickled, require_alike, versions_of
@@ -178,7 +179,8 @@ class ClusterRunner:
         self.forget()
         self.stretches += 1
         phase = "sampling" if reduction is None else "warmup"
-        stretch = Stretch(self.stretches, transitions, leave, phase, reduction)
+        sends = not isinstance(make_storage, DirectZarrRun) or self.run_of.checks is not None
+        stretch = Stretch(self.stretches, transitions, leave, phase, reduction, sends)
         self.threads = max(1, sum(self.cluster.tasks.workers().values()))
         sizes = sizes_of(self.chains, self.lanes, self.threads) if resumed is None else resumed.sizes
         under_way = self.under_way = UnderWay(
@@ -234,7 +236,7 @@ class ClusterRunner:
             under_way.drain()
         if under_way.storage is None:
             return None
-        result = under_way.result._replace(done=under_way.recorded.copy())
+        result = under_way.result._replace(done=under_way.made())
         return Interrupted(result, np.ones(self.chains, bool))
 
     def forget(self) -> None:

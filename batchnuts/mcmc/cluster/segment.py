@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from batchnuts.autobatch import StackOverflowError
 from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure
-from batchnuts.mcmc.cluster.errors import ClusterError, Failure
-from batchnuts.mcmc.cluster.orders import Order, Report, SavedGroup, Stretch
+from batchnuts.mcmc.cluster.errors import ClusterError, DiffersError, Failure
+from batchnuts.mcmc.cluster.orders import Order, Report, SavedGroup
 from batchnuts.mcmc.cluster.recent import RecentStorage, WindowStorage
+from batchnuts.mcmc.cluster.region import RegionStorage
 from batchnuts.mcmc.cluster.session import Session, session_of
 from batchnuts.mcmc.execution.attempt import Attempt, first_chunks
 from batchnuts.mcmc.execution.chunk_plan import Chunking
@@ -93,8 +94,12 @@ def _done(run: str, work: Callable[[Session], Result], phase: str, first: int = 
         session = session_of(run)
         with keeping(session.plan.execution.cache):
             return work(session)
-    except ClusterError as error:
+    except DiffersError as error:
         return Failure("differs", str(error))
+    except ClusterError as error:
+        return Failure("cluster", str(error))
+    except OSError as error:
+        return Failure("cluster", f"A worker cannot write the run's output: {error}.")
     except UnboundedDensity as met:
         return Failure("unbounded", chain=first + met.chain, position=met.position)
     except UnboundedDensityError as error:
@@ -132,7 +137,7 @@ class Live:
         machine = session.own_machine(order.depth)
         lanes = machine.machine.lanes
         chunking = Chunking(-(-chains // lanes), lanes, 1)
-        limits: Any = (stretch.transitions, stretch.leave, 0, _storage(stretch))
+        limits: Any = (stretch.transitions, stretch.leave, 0, _storage(session, order))
         with session.using(order.metric, stretch.number):
             if isinstance(start, SavedGroup):
                 attempt = restored_attempt(start.stretch, machine, chunking, chains, *limits)
@@ -158,8 +163,9 @@ class Live:
         if order.keep and not attempt.finished:
             stretch = saved_attempt(attempt)
             records = kept.storage.kept() if isinstance(kept.storage, WindowStorage) else None
-            saved = SavedGroup(order.first, order.chains, stretch, records, self.before)
-        elif not attempt.finished and isinstance(kept.storage, RecentStorage):
+            region = kept.storage.saved() if isinstance(kept.storage, RegionStorage) else None
+            saved = SavedGroup(order.first, order.chains, stretch, records, self.before, region)
+        elif not attempt.finished and not isinstance(kept.storage, WindowStorage):
             for chunk in attempt.chunks.values():
                 chunk.go_on(kept)
         reduced = None
@@ -172,15 +178,34 @@ class Live:
             done=kept.ends.done.copy(),
             divergences=kept.ends.divergences.copy(),
             counts=sum((chunk.counts for chunk in attempt.chunks.values()), Counts()),
-            rows=kept.storage.take() if isinstance(kept.storage, RecentStorage) else (),
+            rows=kept.storage.take() if isinstance(kept.storage, RecentStorage | RegionStorage) else (),
+            **_of_region(kept.storage, attempt.finished),
             saved=saved,
             ended=kept.ends if attempt.finished else None,
             reduced=reduced,
         )
 
 
-def _storage(stretch: Stretch) -> Callable[..., Storage]:
+def _storage(session: Session, order: Order) -> Callable[..., Storage]:
+    stretch, start = order.stretch, order.start
+
     def make(like: Record, chains: int, transitions: int, room: int | None = None) -> Storage:
-        return RecentStorage(chains) if stretch.reduction is None else WindowStorage(like, chains, transitions)
+        if stretch.reduction is not None:
+            return WindowStorage(like, chains, transitions)
+        if order.store is None:
+            return RecentStorage(chains)
+        region = start.region if isinstance(start, SavedGroup) else None
+        return RegionStorage(session.opened(order.store), like, order.first, chains, stretch.sends, region)
 
     return make
+
+
+def _of_region(storage: Storage, finished: bool) -> dict[str, Any]:
+    """What a report says of the store."""
+    if not isinstance(storage, RegionStorage):
+        return {}
+    found: dict[str, Any] = {"written": storage.written, "lost_groups": tuple(sorted(storage.store.lost))}
+    if finished:
+        storage.store.sync()
+        found["means"] = dict(storage.means.saved())
+    return found

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import LaneProgram, tensor_library, use_own_threads
 from batchnuts.mcmc.checkpoint.saved_run import described
-from batchnuts.mcmc.cluster.errors import ClusterError
-from batchnuts.mcmc.cluster.orders import Plan, Program
+from batchnuts.mcmc.cluster.errors import ClusterError, DiffersError
+from batchnuts.mcmc.cluster.orders import Plan, Program, StorePlan
 from batchnuts.mcmc.cluster.versions import differences, found_here
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.in_parts import width_for
+from batchnuts.mcmc.layout import Layout
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.run import chain_program, deepest_of
@@ -31,6 +32,7 @@ from batchnuts.mcmc.starts import evaluate_at
 from batchnuts.store.folder import keeping
 
 if TYPE_CHECKING:
+    from batchnuts.mcmc.cluster.open_store import OpenStore
     from batchnuts.mcmc.cluster.segment import Live
 
 _lock = threading.Lock()
@@ -83,7 +85,7 @@ class Session:
         self.address = address
         differing = differences(plan.versions, {address: found_here(plan.versions)})
         if differing:
-            raise ClusterError("\n".join(differing))
+            raise DiffersError("\n".join(differing))
         backend = plan.execution.backend
         use_own_threads(threads, backend)
         self.engine = Engine(backend, "")
@@ -103,6 +105,8 @@ class Session:
         self.changed = threading.Condition()
         """Guards all but `machine`; notified when a task ends."""
         self.making = threading.Lock()
+        self.store: OpenStore | None = None
+        """None until draws go to one."""
         self.users = 0
         """Tasks that use the metric."""
         self.metric: Any = None
@@ -112,7 +116,7 @@ class Session:
         now = described(self.model)
         names = [name for name in self.plan.described if now.get(name) != self.plan.described[name]]
         if names:
-            raise ClusterError(f"the model: other {', '.join(names)} on {self.address}")
+            raise DiffersError(f"the model: other {', '.join(names)} on {self.address}")
 
     def compile(self) -> tuple[str | None, int]:
         """Compile the chains' program, unless it is; gives the policy of its schedule and the threads of this worker.
@@ -137,7 +141,7 @@ class Session:
         for what, there, here in zip(("log-density", "gradient"), found, self.plan.density, strict=True):
             size = np.abs(here[np.isfinite(here)]).max(initial=0.0)
             if not np.allclose(there, here, rtol=0.0, atol=ROUNDING * np.finfo(here.dtype).eps * size, equal_nan=True):
-                raise ClusterError(f"the model: its {what} has other values on {self.address}")
+                raise DiffersError(f"the model: its {what} has other values on {self.address}")
 
     def own_machine(self, depth: int | None) -> ChainMachine:
         """The machine for one group, whose stacks may grow without the others'."""
@@ -150,6 +154,16 @@ class Session:
     def evaluated(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Log-density and gradient at positions [n, dimension]."""
         return evaluate_at(self.model, self.programs.evaluate, position, self.plan.execution, self.width)
+
+    def opened(self, plan: StorePlan) -> OpenStore:
+        """The store of the run, for all groups on this worker. Raises ClusterError."""
+        from batchnuts.mcmc.cluster.open_store import OpenStore
+
+        with self.making:
+            if self.store is None or self.store.plan.token != plan.token:
+                execution, seed = self.plan.execution, self.plan.sampler.seed
+                self.store = OpenStore(plan, Layout(self.model, plan.content, execution, seed))
+            return self.store
 
     @contextmanager
     def on_shard(self) -> Iterator[int]:

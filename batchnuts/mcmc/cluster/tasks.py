@@ -108,6 +108,8 @@ def error_of(failure: Failure, model: Model, phase: RunPhase) -> Exception:
             return UnboundedDensityError(model, failure.chain, failure.position, phase)
         case "model":
             return ModelError(failure.text)
+        case "cluster":
+            return ClusterError(failure.text)
         case "differs":
             return differing(failure.text.splitlines())
     error = ClusterError(f"A worker could not go on: {failure.text}")

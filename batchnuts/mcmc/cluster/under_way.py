@@ -8,6 +8,7 @@ Records of them that came before are left out. So whatever happens, each transit
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, empty_records
+from batchnuts.mcmc.cluster.direct import DirectStorage, DirectZarrRun
 from batchnuts.mcmc.cluster.errors import ClusterError, Failure
 from batchnuts.mcmc.cluster.groups import Group
 from batchnuts.mcmc.cluster.orders import Order, Report, SavedChains, SavedGroup, Stretch
@@ -47,6 +49,9 @@ error."""
 
 STALLED = 60.0, 20.0
 """A task that takes so many seconds, and so many times as long as it should, is given to another worker too."""
+
+FETCH = 30.0
+"""Seconds within which states come, when a run ends early."""
 
 LOOKS = 1.0
 """Seconds after which it is asked again which workers there are."""
@@ -91,7 +96,13 @@ class UnderWay:
         if stretch.reduction is None:
             model = run.model
             one = empty_records(1, model.dimension, model.dtype, run.divergences)
-            self.storage = make_storage(map_leaves(lambda a: a[None], one), chains, stretch.transitions)
+            like = map_leaves(lambda a: a[None], one)
+            if isinstance(make_storage, DirectZarrRun):
+                position = np.asarray(inputs.position)[0]
+                self.storage = make_storage.make_direct(like, position, stretch.transitions, sizes, None)
+                make_storage.groups = self.groups
+            else:
+                self.storage = make_storage(like, chains, stretch.transitions)
         if saved is not None:
             self._go_on(saved)
         self.futures: dict[tuple[int, int], Future] = {}
@@ -115,6 +126,11 @@ class UnderWay:
             group.ended = group.number in saved.ended
             group.counts = saved.counts[group.number]
         self.reduced = list(saved.reduced)
+
+    @property
+    def direct(self) -> DirectStorage | None:
+        """Where workers write draws to a store."""
+        return self.storage if isinstance(self.storage, DirectStorage) else None
 
     # ---- driving it --------------------------------------------------------------------------------------------------
 
@@ -220,6 +236,7 @@ class UnderWay:
             None if here else group.start,
             None if here else self.metric,
             group.depth,
+            None if here or self.direct is None else self.direct.plan,
         )
         place = group.number, group.segment
         group.began = now
@@ -268,6 +285,8 @@ class UnderWay:
                 assert self.storage is not None
                 self.storage.record(new.chains, np.arange(len(new.chains)), new.first, new.last, new.records)
                 self.recorded[new.chains] = new.last
+        if self.direct is not None:
+            self.direct.take(group, found)
         if found.saved is not None:
             group.start, group.saved_at = found.saved, time.monotonic()
             if group.leaves:
@@ -308,10 +327,34 @@ class UnderWay:
 
     # ---- its end -----------------------------------------------------------------------------------------------------
 
+    def made(self) -> NDArray[np.int64]:
+        """[chains]: transitions of each that can be saved."""
+        if self.direct is None:
+            return self.recorded.copy()
+        known = self.direct.known(self.groups)
+        return np.full_like(known, known.min())  # a store has the draws that all chains have
+
     def drain(self) -> None:
-        """Take what has come back, and no more."""
+        """Take what has come back; where draws that are not in the store are with workers, get them."""
+        if self.direct is not None and self.direct.memory is None:
+            self._fetch()
         while (found := self.tasks.next(0.0)) is not None:
             self.take(*found)
+
+    def _fetch(self) -> None:
+        """The states of all groups, as far as they come in time."""
+        until = time.monotonic() + FETCH
+        asked: set[int] = set()
+        while time.monotonic() < until:
+            for group in self.groups:
+                if not group.ended and group.began is None and group.worker and group.number not in asked:
+                    asked.add(group.number)
+                    group.saved_at = -math.inf
+                    self.give(group, group.worker, time.monotonic())
+            if not self.futures:
+                return
+            if (found := self.tasks.next(0.1)) is not None:
+                self.take(*found)
 
     def drop(self) -> None:
         """Nothing of it is of use any more."""
