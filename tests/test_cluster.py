@@ -101,3 +101,25 @@ def test_a_worker_that_is_killed_costs_no_draw(
 
     assert_same(run(kill_once, cluster=workers.address), on_threads)
     assert killed
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all phases, of either worker or both; no draw is lost or there twice."""
+    monkeypatch.setattr(under_way, "SEGMENT", 0.05)
+    monkeypatch.setattr(under_way, "SAVE", 0.2)
+    rng = np.random.default_rng(5)
+    kills = 0
+
+    def kill_some(progress: Progress) -> None:
+        nonlocal kills
+        if rng.random() < 0.1 and kills < 20 and progress.phase != "compile":
+            for pid in list(workers.pids())[: int(rng.integers(1, 3))]:
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+            time.sleep(rng.uniform(0.0, 1.0))
+
+    settings = {"draws": 20_000}
+    found = run(kill_some, cluster=workers.address, **settings)
+    assert kills >= 20
+    assert_same(found, run(**settings))

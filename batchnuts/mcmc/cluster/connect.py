@@ -35,6 +35,9 @@ WAITING = 30.0
 NO_WORKER = 120.0
 """Seconds that are waited for a worker of a scheduler that was running before."""
 
+COMES_BACK = "600s"
+"""For so long a local worker that has died may take to start again."""
+
 LOCAL_THREADS = 4
 """Threads of a local worker, on a machine with many cores: they share compiled programs."""
 
@@ -55,9 +58,10 @@ def connected(settings: ClusterSettings, stop: StopSignals) -> Iterator[Client]:
     Raises ClusterError where it cannot be reached or started, or no worker comes.
     """
     require_dask()
+    import dask
     import distributed
 
-    with _quiet(), ExitStack() as ending:
+    with _quiet(), dask.config.set({"distributed.deploy.lost-worker-timeout": COMES_BACK}), ExitStack() as ending:
         if settings.address is not None:
             target: Any = settings.address
         else:
@@ -158,7 +162,8 @@ def _local(settings: ClusterSettings) -> Any:
         keywords["nthreads"] = given["threads_per_worker"]
     if "memory_limit" in given:
         keywords["memory_limit"] = given["memory_limit"]
-    scheduler = {"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}}
+    here = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    scheduler = {"cls": distributed.Scheduler, "options": here}
     workers = {
         number: {"cls": LocalWorker, "options": {"worker_kwargs": {**keywords, "name": str(number)}}}
         for number in range(jobs)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.machine import LaneProgram, tensor_library, use_own_threads
+from batchnuts.autobatch.machine import LaneProgram, keep_programs, tensor_library, use_own_threads
 from batchnuts.mcmc.checkpoint.saved_run import described
 from batchnuts.mcmc.cluster.errors import ClusterError, DiffersError
 from batchnuts.mcmc.cluster.orders import Plan, Program, StorePlan
 from batchnuts.mcmc.cluster.versions import differences, found_here
-from batchnuts.mcmc.engine import Engine
+from batchnuts.mcmc.engine import LIBRARIES, Engine
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.program_cache import Programs, borrow
 from batchnuts.mcmc.in_parts import width_for
@@ -29,6 +29,7 @@ from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.run import chain_program, deepest_of
 from batchnuts.mcmc.starts import evaluate_at
+from batchnuts.quiet import import_tensorflow, without_jax
 from batchnuts.store.folder import keeping
 
 if TYPE_CHECKING:
@@ -44,6 +45,18 @@ _sessions: dict[str, Session] = {}
 
 ROUNDING = 1000
 """A density here and on a worker may differ by so many units of it: processors of another kind add in another order."""
+
+
+def _import_library(backend: str, threads: int, *, keeps: bool) -> None:
+    """Its options and threads have to be settled before the model makes its first array."""
+    if backend == "tensorflow":
+        with without_jax():
+            import_tensorflow()
+    if keeps:
+        keep_programs(backend)
+    use_own_threads(threads, backend)
+    if backend in LIBRARIES:
+        tensor_library(backend)
 
 
 def keep_plan(plan: Plan, address: str, threads: int) -> None:
@@ -87,10 +100,8 @@ class Session:
         if differing:
             raise DiffersError("\n".join(differing))
         backend = plan.execution.backend
-        use_own_threads(threads, backend)
         self.engine = Engine(backend, "")
-        if backend in ("jax", "tensorflow"):
-            tensor_library(backend)  # its options are set before the model's first array
+        _import_library(backend, threads, keeps=plan.execution.cache is not None)
         self.model: Model = cloudpickle.loads(plan.model)
         self._check_model()
         with keeping(plan.execution.cache):
