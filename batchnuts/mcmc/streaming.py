@@ -87,6 +87,9 @@ class ZarrRun:
         self.layout: Layout | None = None
         self.sampler, self.execution = split_settings({})
 
+    ahead = False
+    """Whether some chains may have draws in the store that others have not made."""
+
     def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
         """See Stream."""
         self.sampler, self.execution = sampler, execution
@@ -173,8 +176,9 @@ class ZarrRun:
             further = self._finish_rows(draws, storage, sink, layout)
             self._finish_groups(draws, storage, sink, layout, further)
             sink.files.sync()
-            for name in set(sink.files.arrays) - {"unfinished"}:
-                sink.files.trim(name, self.content.length(draws.complete))
+            if not (keep and self.ahead):
+                for name in set(sink.files.arrays) - {"unfinished"}:
+                    sink.files.trim(name, self.content.length(draws.complete))
             storage.close()
             sink.files.tidy([STATE] if keep else [])
         except OSError as error:

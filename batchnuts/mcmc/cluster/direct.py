@@ -63,7 +63,7 @@ class DirectStorage:
             total = plan.transitions + plan.earlier
             self.memory = LoggedStorage(like, chains, total, room, folder=plan.folder / "memory")
         self.means = ChainMeans(chains, like.position.shape[2], like.position.dtype, like.step_size.dtype)
-        """Of groups that have ended."""
+        """Of what chains had drawn when their group wrote to the store last, or its state was saved."""
         self.recorded: NDArray[np.int64] = np.full(chains, plan.earlier)
         """[chains]: transitions of each that are in the store, or known here."""
         self.written: NDArray[np.int64] = np.zeros(len(sizes), np.int64)
@@ -76,9 +76,10 @@ class DirectStorage:
         self.written[group.number] = max(self.written[group.number], report.written)
         for name in report.lost_groups:
             self._drop(name)
-        if report.means is not None:
-            for name, array in vars(self.means).items():
-                array[chains] = report.means[name]
+        for means in (report.means, _means_of(report.saved)):
+            if means is not None and means["count"].sum() >= self.means.count[chains].sum():
+                for name, array in vars(self.means).items():
+                    array[chains] = means[name]
         self.recorded[chains] = np.maximum(self.recorded[chains], self.written[group.number] + self.plan.earlier)
         if (least := int(self.written.min())) > self.visible:
             self.visible = least
@@ -129,7 +130,7 @@ class DirectStorage:
         if self.memory is not None:
             self.memory.parts = state["parts"].tolist()
             self.memory.resume(recorded)
-        self.recorded = recorded.copy()
+        self.recorded = np.maximum(recorded, np.repeat(self.written, self.sizes) + self.plan.earlier)
 
     def known(self, groups: list[Group]) -> NDArray[np.int64]:
         """[chains]: transitions of each that are in the store, or in what this process knows of its group."""
@@ -181,9 +182,14 @@ class DirectStorage:
         """There is no thread."""
 
 
+def _means_of(saved: SavedGroup | None) -> dict[str, NDArray[Any]] | None:
+    return None if saved is None or saved.region is None else saved.region.means
+
+
 class DirectZarrRun(ZarrRun):
     """See ZarrRun."""
 
+    ahead = True
     groups: list[Group]
     """Of the stretch of draws."""
 
@@ -219,6 +225,7 @@ class DirectZarrRun(ZarrRun):
         found = self.layout.of_draws(one.position, stats, numbers, numbers + self.earlier)
         sink.chunk = sizes[0], self.content.length(rows)
         sink.begin(found, np.arange(chains), np.arange(0, transitions, thin) + self.earlier)
+        sink.commit(0)  # a process that goes on finds by it that chunks are of this run
         token = uuid.uuid4().hex
         make_token(folder, token)
         plan = StorePlan(
@@ -236,6 +243,11 @@ class DirectZarrRun(ZarrRun):
         storage = DirectStorage(sink, plan, self.layout, like, sizes, remember, room)
         self.storage = storage  # type: ignore[assignment]
         return storage
+
+    def discard(self) -> None:
+        """See ZarrRun. A checkpoint may count on what some groups have written: then it stays."""
+        if not (self.path / STATE / STATE_FILE).exists():
+            super().discard()
 
     def _finish_rows(self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout) -> Mapping[str, int]:
         direct: Any = storage

@@ -180,7 +180,7 @@ class Report:
     lost_groups: tuple[str, ...] = ()
     """Groups and variables (`group/variable`) that are not computed any longer."""
     means: dict[str, NDArray[Any]] | None = None
-    """Of a group that has ended, where its draws went to a store: see ChainMeans.saved."""
+    """Of all its draws, where some went to the store: see ChainMeans.saved."""
     saved: SavedGroup | None = None
     ended: ChainResult | None = None
     """The states of its chains without records, once the group has ended."""

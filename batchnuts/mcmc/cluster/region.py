@@ -47,6 +47,8 @@ class RegionStorage:
         self.fresh: list[Rows] = []
         """What is not taken."""
         self.written = 0
+        self.reported = 0
+        """What `written` was when `means` were reported last."""
         self.previous: NDArray[Any] | None = None
         if saved is not None:
             self.written, self.previous = saved.written, saved.previous

@@ -207,5 +207,7 @@ def _of_region(storage: Storage, finished: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"written": storage.written, "lost_groups": tuple(sorted(storage.store.lost))}
     if finished:
         storage.store.sync()
-        found["means"] = dict(storage.means.saved())
+    if storage.written != storage.reported:
+        storage.reported = storage.written
+        found["means"] = {name: array.copy() for name, array in storage.means.saved().items()}
     return found

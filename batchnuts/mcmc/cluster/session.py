@@ -34,7 +34,6 @@ from batchnuts.store.folder import keeping
 
 if TYPE_CHECKING:
     from batchnuts.mcmc.cluster.open_store import OpenStore
-    from batchnuts.mcmc.cluster.segment import Live
 
 _lock = threading.Lock()
 _plans: dict[str, tuple[Plan, str, int]] = {}
@@ -109,8 +108,8 @@ class Session:
         self.width = width_for(plan.sampler.chain_count)
         self.machine: ChainMachine | None = None
         """None until it is asked for."""
-        self.live: dict[int, Live] = {}
-        """By number: groups at the end of their last segment here."""
+        self.live: dict[int, Any] = {}
+        """By number: groups (`Live`, segment.py) at the end of their last segment here."""
         self.shards = list(range(threads))
         """Parts of the processor that no task has."""
         self.changed = threading.Condition()
