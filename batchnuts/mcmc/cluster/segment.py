@@ -70,6 +70,7 @@ def advance(order: Order) -> Report | Failure:
             if order.start is None:
                 return Report(_name(order), session.address, lost=True)
             live = Live.begin(session, order)
+        assert isinstance(live, Live), "nothing else is kept there"
         with session.on_shard() as shard:
             live.run(shard, began + order.seconds)
         found = live.report(session, order, began)
