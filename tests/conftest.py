@@ -35,6 +35,9 @@ from batchnuts import sample
 batchnuts.BEGAN = 0.0
 """Tests change constants of the library, which are not in its files: no program is found by these."""
 
+FIRST = {"test_resume.py"}
+"""Files of long tests with an expensive fixture: what comes first is run by one worker, the last by whoever is free."""
+
 GOLDEN = Path(__file__).parent / "golden"
 
 gc.disable()  # while tests are imported and collected, nothing becomes garbage
@@ -50,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in FIRST)
     named = set()
     for item in items:
         if found := SLOW_TESTS.lines_of(item.nodeid):

@@ -60,6 +60,14 @@ class ForkedRun:
     def poll(self) -> int | None:
         return self.process.exitcode
 
+    def error(self) -> str:
+        """What it has printed to standard error so far."""
+        file = self.said.with_suffix(".err")
+        return file.read_text() if file.exists() else ""
+
+    def terminate(self) -> None:
+        self.process.terminate()
+
     def kill(self) -> None:
         self.process.kill()
 

@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+WITH_OUTPUT = ("autobatch_tutorial.md", "autobatch_examples.md", "inside_jit.md", "random_numbers.md")
+"""Pages that show what their blocks print, to the last character."""
+
 LIBRARIES = {"inference_gym.md": "inference_gym"}
 """By page: the optional library without which its blocks are skipped."""
 
@@ -38,7 +41,7 @@ def blocks_with_output(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     pattern = r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
     for match in re.finditer(pattern, text, flags=re.MULTILINE | re.DOTALL):
-        yield pytest.param(*match.groups(), id=f"line {text[: match.start()].count(chr(10)) + 1}")
+        yield pytest.param(*match.groups(), id=f"{page}:{text[: match.start()].count(chr(10)) + 1}")
 
 
 def skip_without_its_library(code):
@@ -57,7 +60,7 @@ def run(*arguments, cwd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [b for b in blocks("python") if not b.id.startswith("autobatch_tutorial")])
+@pytest.mark.parametrize("code", [b for b in blocks("python") if not b.id.startswith(WITH_OUTPUT)])
 def test_python_blocks_run(code, tmp_path):
     skip_without_its_library(code)
     (tmp_path / "block.py").write_text(code, encoding="utf-8")
@@ -65,17 +68,24 @@ def test_python_blocks_run(code, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("code", "printed"), list(blocks_with_output("autobatch_tutorial.md")))
-def test_the_tutorials_blocks_print_what_it_shows(code, printed, tmp_path):
+@pytest.mark.parametrize(("code", "printed"), [b for page in WITH_OUTPUT for b in blocks_with_output(page)])
+def test_blocks_print_what_their_pages_show(code, printed, tmp_path):
     (tmp_path / "block.py").write_text(code, encoding="utf-8")
     out = run("block.py", cwd=tmp_path).replace(f"{tmp_path}{os.sep}", "")
     assert out == (printed or "")
 
 
 @pytest.mark.slow
-def test_own_model_of_the_readme_is_sampled(tmp_path):
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    part = text[text.index("## Your own model") : text.index("## Any recursive function")]
+@pytest.mark.parametrize(
+    ("page", "begins", "ends"),
+    [
+        ("README.md", "## Your own model", "## Any recursive function"),
+        ("docs/add_a_model.md", "## On the command line", "## What is refused"),
+    ],
+)
+def test_own_model_of_a_page_is_sampled(page, begins, ends, tmp_path):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    part = text[text.index(begins) : text.index(ends)]
     (tmp_path / "schools.py").write_text(re.findall(r"^```python\n(.*?)^```$", part, flags=re.M | re.S)[0])
     (tmp_path / "schools.yaml").write_text(re.findall(r"^```yaml\n(.*?)^```$", part, flags=re.M | re.S)[0])
     overrides = ["sampler.chains=4", "sampler.warmup=20", "sampler.draws=10"]

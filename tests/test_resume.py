@@ -143,12 +143,11 @@ def test_a_run_that_is_killed_when_its_output_is_written_has_ended(folder: Path)
 
 def test_a_signal_saves_draws_and_a_checkpoint(folder: Path) -> None:
     """SIGTERM: exit code 143; --resume goes on, and replaces the file of the draws so far."""
-    process = started("--config", "run.yaml", "output.path=ended.nc", "output.checkpoint_seconds=600", cwd=folder)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("sampling"):
-            break
-    process.send_signal(signal.SIGTERM)
+    process = start(["--config", "run.yaml", "output.path=ended.nc", "output.checkpoint_seconds=600"], folder)
+    while "\nsampling" not in process.error():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
     _, said = process.communicate()
     assert process.returncode == 143
     assert "Go on with --resume" in said

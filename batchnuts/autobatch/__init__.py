@@ -1,14 +1,16 @@
 """autobatch: write a program for one lane, recursion and all, and run it for thousands.
 
-from batchnuts import autobatch
+    from batchnuts import autobatch
 
-@autobatch.batch
-def fib(n):
-    if n <= 1:
-        return 1
-    return fib(n - 2) + fib(n - 1)
+    @autobatch.batch
+    def fib(n):
+        if n <= 1:
+            return 1
+        return fib(n - 2) + fib(n - 1)
 
-fib(numpy.array([3, 7, 4, 5]))          # array([3, 21, 5, 8])
+    fib(numpy.array([3, 7, 4, 5]))          # array([3, 21, 5, 8])
+
+What such a function may contain: docs/language.md.
 """
 
 from batchnuts.autobatch.api import BatchedFunction, batch

@@ -1,10 +1,13 @@
-"""Python's parser, for one thread at a time."""
+"""Python's parser, for one thread at a time, and copies of what it gives."""
 
 from __future__ import annotations
 
 import ast
 import threading
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+Tree = TypeVar("Tree", bound=ast.AST)
 
 _parsing = threading.RLock()
 """Before CPython 3.11.8 and 3.12.2 a parse that another thread's came between ended with a SystemError (gh-106905)."""
@@ -14,3 +17,26 @@ def parse(text: str, mode: str = "exec") -> Any:
     """`ast.parse` of the text."""
     with _parsing:
         return ast.parse(text, mode=mode)
+
+
+def copied(node: Tree, instead: Mapping[int, ast.AST] | None = None) -> Tree:
+    """A copy of a syntax tree.
+
+    instead: what the copy has in the place of some nodes, by their `id`. Constants are shared; `copy.deepcopy`, which
+    does not know that these are trees, takes ten times as long.
+    """
+    return cast(Tree, _copied(node, {} if instead is None else instead))
+
+
+def _copied(part: Any, instead: Mapping[int, ast.AST]) -> Any:
+    """A copy of what a field of a node holds."""
+    if isinstance(part, list):
+        return [_copied(one, instead) for one in part]
+    if not isinstance(part, ast.AST):
+        return part
+    if id(part) in instead:
+        return instead[id(part)]
+    copy = type(part)()
+    for name, value in vars(part).items():
+        setattr(copy, name, _copied(value, instead))
+    return copy

@@ -90,7 +90,7 @@ class Model:
 
     The density is traced once, and its compiled programs are kept with the model for later runs. So values of its
     closure, arrays for example, must not change; if they have changed when a run begins, it is traced again, as far as
-    the change can be detected (docs/add_a_model.md).
+    the change can be detected (docs/model_details.md).
 
     Raises ModelError where these contradict each other.
     """
@@ -214,7 +214,7 @@ class Model:
 
     @classmethod
     def from_jax(cls, log_density: Callable[[Any], Any], example: Any, **options: Any) -> Model:
-        """Make a model of a JAX function of any tree of arrays, like `example`; see `bridges.jax.from_jax`."""
+        """Make a model of a JAX function of any tree of arrays, like `example`; options: docs/jax_model.md."""
         made: Model = _later("batchnuts.bridges.jax", "from_jax")(log_density, example, **options)
         return made
 
@@ -249,13 +249,13 @@ class Model:
 
     @classmethod
     def from_numpyro(cls, model: Any, *args: Any, **kwargs: Any) -> Model:
-        """Make a model of a NumPyro model and its arguments; see `bridges.numpyro.from_numpyro`."""
+        """Make a model of a NumPyro model and its arguments; further options: docs/numpyro_model.md."""
         made: Model = _later("batchnuts.bridges.numpyro", "from_numpyro")(model, *args, **kwargs)
         return made
 
     @classmethod
     def from_pymc(cls, model: Any, **options: Any) -> Model:
-        """Make a model of a PyMC model; see `bridges.pymc.from_pymc`."""
+        """Make a model of a PyMC model; options and what is refused: docs/pymc_model.md."""
         made: Model = _later("batchnuts.bridges.pymc", "from_pymc")(model, **options)
         return made
 

@@ -58,13 +58,13 @@ def sample_chains(
 ) -> Any:
     """Sample a model with NUTS and give the draws as an ArviZ object, the same that the command line saves.
 
-    settings: the fields of SamplerSettings and ExecutionSettings, by keyword. progress: a function that is called with
-    a Progress a few times a second (docs/progress.md), True or False for progress on stderr or none; by default there
-    is some in a terminal or notebook.
+    settings: the fields of SamplerSettings and ExecutionSettings, by keyword.
+    progress: a function that is called with a Progress a few times a second (docs/progress.md), True or False for
+        progress on stderr or none; by default there is some in a terminal or notebook.
     unconstrained: whether to add the group `unconstrained_posterior`, the real numbers that the sampler moved.
     divergences: whether to add the group `divergences`, where trajectories that diverged began and ended.
     keep_draws: False keeps only what is known of them, in memory that does not grow with draws: the group `summary` in
-    place of `posterior` (docs/summaries.md). `batchnuts.check` judges the result.
+        place of `posterior` (docs/summaries.md). `batchnuts.check` judges the result.
 
     Ctrl-C ends the run and gives the draws made so far, marked as interrupted, with a line on stderr; in a program's
     main thread SIGTERM and SIGHUP do too, unless the program handles them. KeyboardInterrupt is raised if there are no

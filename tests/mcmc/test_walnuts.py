@@ -113,7 +113,7 @@ def expected(keys: np.ndarray, position: np.ndarray, options: WalnutsOptions) ->
     ids=["plain", "three-leapfrogs-slice", "two-halvings"],
 )
 def test_transitions_follow_the_enumerated_orbit(options: WalnutsOptions) -> None:
-    position = np.random.default_rng(0).normal(size=(60, 2)) * 1.3
+    position = np.random.default_rng(0).normal(size=(40, 2)) * 1.3
     keys, found = run(options, position, seed=3, backend="numpy")
     oracles = expected(keys, position, options)
     numbers = [agree(found, lane, oracle) for lane, oracle in enumerate(oracles)]

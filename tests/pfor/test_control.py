@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -256,6 +257,7 @@ def gradient_of_scan(i: Any, x: Any, v: Any) -> Any:
     return tf.scan(lambda carry, one: tf.sin(carry) + one, x * v)
 
 
+@functools.cache
 def sequential(function: Callable[[Any], Any], xla: bool) -> list[Any]:
     one = tf.function(function, autograph=False, jit_compile=xla)
     rows = [tf.nest.flatten(one(tf.constant(i))) for i in range(N)]

@@ -5,7 +5,8 @@ import inspect
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import tensorflow as tf
 from array_libraries import HAS_JAX, as_jax, every_library, every_tensor, in_jax, needs_jax
 from ops_cases import CASES, INF, NAN, REAL, SHARED
+from together import Together
 
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.language import arrays
@@ -73,37 +75,51 @@ def test_eager_agrees_with_numpy(name: str, as_array: Callable[..., Any]) -> Non
         assert_same(found, expected)
 
 
+def traced(names: Sequence[str], compiled: bool) -> list[tuple[Any, Any]]:
+    """For each case, by TensorFlow: its function of the first lane alone, and vectorized over all."""
+
+    @tf.function(jit_compile=compiled, autograph=False)
+    def both(lanes: list[list[tf.Tensor]]) -> Any:
+        functions = [CASES[name][0] for name in names]
+        return [(f(*[x[0] for x in xs]), vectorized(f)(*xs)) for f, xs in zip(functions, lanes, strict=True)]
+
+    found: list[tuple[Any, Any]] = both([list(map(tf.constant, CASES[name][1])) for name in names])
+    return found
+
+
+def traced_by_jax(names: Sequence[str]) -> list[tuple[Any, Any]]:
+    """The same by JAX, compiled."""
+    import jax
+
+    def both(lanes: list[Any]) -> Any:
+        functions = [CASES[name][0] for name in names]
+        return [(f(*[x[0] for x in xs]), jax.vmap(f)(*xs)) for f, xs in zip(functions, lanes, strict=True)]
+
+    found: list[tuple[Any, Any]] = in_jax(both, lanes=False)([CASES[name][1] for name in names])
+    return found
+
+
+TRACED = {compiled: Together(CASES, partial(traced, compiled=compiled)) for compiled in (False, True)}
+TRACED_BY_JAX = Together(CASES, traced_by_jax)
+
+
+def assert_alone_and_together(name: str, found: tuple[Any, Any]) -> None:
+    alone, together = found
+    expected = by_lane(*CASES[name])
+    assert_same(alone, expected[0])
+    assert_same(together, expected)
+
+
 @pytest.mark.parametrize("compiled", [False, True], ids=["graph", "xla"])
 @pytest.mark.parametrize("name", CASES)
 def test_traced_and_vectorized_agree_with_numpy(name: str, compiled: bool) -> None:
-    # One function traced for both: a lane alone, and all lanes vectorized.
-    function, arguments = CASES[name]
-
-    @tf.function(jit_compile=compiled, autograph=False)
-    def both(*lanes: tf.Tensor) -> Any:
-        return function(*[lane[0] for lane in lanes]), vectorized(function)(*lanes)
-
-    alone, together = both(*map(tf.constant, arguments))
-    expected = by_lane(function, arguments)
-    assert_same(alone, expected[0])
-    assert_same(together, expected)
+    assert_alone_and_together(name, TRACED[compiled][name])
 
 
 @needs_jax
 @pytest.mark.parametrize("name", CASES)
 def test_traced_and_vectorized_by_jax_agree_with_numpy(name: str) -> None:
-    # One function compiled for both, as above.
-    import jax
-
-    function, arguments = CASES[name]
-
-    def both(one: tuple[Any, ...], all_of_them: tuple[Any, ...]) -> Any:
-        return function(*one), jax.vmap(function)(*all_of_them)
-
-    alone, together = in_jax(both, lanes=False)(tuple(lanes[0] for lanes in arguments), arguments)
-    expected = by_lane(function, arguments)
-    assert_same(alone, expected[0])
-    assert_same(together, expected)
+    assert_alone_and_together(name, TRACED_BY_JAX[name])
 
 
 OURS = "batchnuts.autobatch.language.libraries"

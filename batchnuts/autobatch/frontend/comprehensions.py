@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import copy
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from batchnuts.autobatch.language.builtins import python_len
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction, in_one_lane_code
 from batchnuts.autobatch.language.operators import Checks
 from batchnuts.autobatch.language.pytree import flatten, map_leaves
+from batchnuts.autobatch.parsing import copied
 
 MOST_ELEMENTS = 64
 """Elements of a comprehension that calls batched functions."""
@@ -359,4 +359,4 @@ def _has_functions(value: Any) -> bool:
 def _filled(node: ast.expr, values: Mapping[str, ast.expr]) -> ast.expr:
     """A copy with expressions in place of names that it reads."""
     places = [load for load in expressions.free_loads(node) if load.id in values]
-    return with_nodes(node, {id(load): expressions.located(copy.deepcopy(values[load.id]), load) for load in places})
+    return with_nodes(node, {id(load): expressions.located(copied(values[load.id]), load) for load in places})

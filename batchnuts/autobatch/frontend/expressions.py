@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ from batchnuts.autobatch.language.builtins import python_len, python_max
 from batchnuts.autobatch.language.functions import write
 from batchnuts.autobatch.language.indexing import row
 from batchnuts.autobatch.language.iteration import elements, length
-from batchnuts.autobatch.parsing import parse
+from batchnuts.autobatch.parsing import copied, parse
 
 UNKNOWN = object()
 """Not known at compile time."""
@@ -154,7 +153,7 @@ def static_value(node: ast.AST, local_names: set[str], namespace: Mapping[str, A
 
 def text_of(node: ast.expr) -> str:
     """The expression as the user wrote it, on one line."""
-    written = copy.deepcopy(node)
+    written = copied(node)
     for part in ast.walk(written):
         if isinstance(part, ast.Name):
             part.id = _WRITTEN.get(part.id, part.id.removeprefix(CONSTANT).removeprefix(PREFIX))
@@ -173,7 +172,7 @@ def formula(text: str, like: ast.AST, **parts: Any) -> ast.expr:
     class Fill(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
             part = parts[node.id]
-            return ast.Name(part, ast.Load()) if isinstance(part, str) else copy.deepcopy(part)
+            return ast.Name(part, ast.Load()) if isinstance(part, str) else copied(part)
 
     return located(Fill().visit(parse(text, "eval").body), like)
 
@@ -213,7 +212,7 @@ def range_next(counter: str, stop: str, step: ast.expr, like: ast.AST) -> ast.ex
     if is_literal_integer(step) and abs(ast.literal_eval(step)) == 1:
         return formula("counter + step", like, counter=counter, step=step)
     names = [ast.Name(counter, ast.Load()), ast.Name(stop, ast.Load()), step]
-    return located(ast.Call(ast.Name(_NEXT, ast.Load()), copy.deepcopy(names), []), like)
+    return located(ast.Call(ast.Name(_NEXT, ast.Load()), [copied(name) for name in names], []), like)
 
 
 def range_bounds(call: ast.Call) -> tuple[ast.expr, ast.expr, ast.expr]:
@@ -317,7 +316,7 @@ def purify(
                 return inner
             return self.generic_visit(inner)
 
-    pure: ast.expr = Purify().visit(copy.deepcopy(node))  # type: ignore[assignment]
+    pure: ast.expr = Purify().visit(copied(node))  # type: ignore[assignment]
     return pure
 
 
@@ -369,7 +368,7 @@ def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, 
                 namespace[name] = settling_of(namespace).helper(value) if helper else frozen(value)
             return ast.copy_location(ast.Name(name, ast.Load()), inner)
 
-    constant: ast.expr = Constants().visit(copy.deepcopy(node))  # type: ignore[assignment]
+    constant: ast.expr = Constants().visit(copied(node))  # type: ignore[assignment]
     return constant
 
 

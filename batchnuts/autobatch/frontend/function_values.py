@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -22,10 +21,10 @@ from batchnuts.autobatch.frontend.inner_function import InnerFunction
 from batchnuts.autobatch.frontend.loop_names import renamed
 from batchnuts.autobatch.frontend.source import FunctionSource
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction, write
+from batchnuts.autobatch.parsing import copied
 
 MOST_NESTED = 32
 """Lambdas expanded within each other."""
-
 
 COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp)
 
@@ -204,7 +203,7 @@ class FunctionValueBuilder(CallBuilder):
         self.expanding += 1
         if self.expanding > MOST_NESTED:
             self.refuse(places[0], f"a lambda that calls itself, {places[0].id!r},", "write it with `def`")
-        expanded = with_nodes(node, {id(place): copy.deepcopy(named[place.id]) for place in places})
+        expanded = with_nodes(node, {id(place): copied(named[place.id]) for place in places})
         expanded = self.with_lambdas(expanded)
         self.expanding -= 1
         return expanded
@@ -267,4 +266,4 @@ def _is_plain(node: ast.Call) -> bool:
 
 def with_nodes(node: ast.expr, nodes: Mapping[int, ast.AST]) -> ast.expr:
     """A copy in which some nodes, by their `id`, are replaced."""
-    return copy.deepcopy(node, dict(nodes))
+    return copied(node, nodes)

@@ -11,9 +11,10 @@ would change the array itself, under all its names.
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable
 from typing import NoReturn
+
+from batchnuts.autobatch.parsing import copied
 
 WRITE = "@write"
 ROW = "@row"
@@ -144,9 +145,9 @@ def _assign(name: str, value: ast.expr, like: ast.AST) -> ast.stmt:
 
 
 def _item(name: str, index: ast.expr, like: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Subscript(_load(name, like), copy.deepcopy(index), ast.Load()), like)
+    return ast.copy_location(ast.Subscript(_load(name, like), copied(index), ast.Load()), like)
 
 
 def _call(name: str, like: ast.AST, *arguments: ast.expr) -> ast.expr:
-    made = ast.Call(_load(name, like), [copy.deepcopy(a) for a in arguments], [])
+    made = ast.Call(_load(name, like), [copied(a) for a in arguments], [])
     return ast.copy_location(made, like)

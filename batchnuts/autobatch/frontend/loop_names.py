@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterator
 from typing import Any
 
 from batchnuts.autobatch.frontend.expressions import free_loads
+from batchnuts.autobatch.parsing import copied
 
 
 def own_names(loop: ast.For, function: list[ast.stmt]) -> set[str]:
@@ -29,7 +29,7 @@ def renamed(node: Any, names: dict[str, str]) -> Any:
             argument.arg = names.get(argument.arg, argument.arg)
             return argument
 
-    return Rename().visit(copy.deepcopy(node))
+    return Rename().visit(copied(node))
 
 
 def _read_outside(part: ast.AST, loop: ast.For) -> Iterator[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -19,6 +18,7 @@ from batchnuts.autobatch.language import builtins as lane_builtins
 from batchnuts.autobatch.language import operators, ops
 from batchnuts.autobatch.language.indexing import item, item_of_constants
 from batchnuts.autobatch.language.iteration import all_iterated, iterated, known, known_elements, looked_up, range_bound
+from batchnuts.autobatch.parsing import copied
 
 PREFIX = "@"  # not part of any identifier
 TRUTH = PREFIX + "truth"
@@ -202,7 +202,7 @@ class _OnLanes(ast.NodeTransformer):
         name, right = type(node.op).__name__, node.right
         extra: list[ast.expr] = []
         if type(node.op) in _CHECKED and self.varies(right):
-            extra = self.check(copy.deepcopy(node), _CHECKED[type(node.op)][1])
+            extra = self.check(copied(node), _CHECKED[type(node.op)][1])
         elif isinstance(node.op, ast.Div) and not self.varies(right):
             name = "StaticDiv"
         self.generic_visit(node)
@@ -221,7 +221,7 @@ class _OnLanes(ast.NodeTransformer):
             return node
         sides = [node.left, *node.comparators]
         links = [
-            self.call(type(op).__name__, node, copy.deepcopy(left), copy.deepcopy(right))
+            self.call(type(op).__name__, node, copied(left), copied(right))
             for left, op, right in zip(sides, node.ops, sides[1:])
         ]
         result = links[0]
@@ -282,7 +282,7 @@ class _OnLanes(ast.NodeTransformer):
             if plain or not isinstance(node.ctx, ast.Load):
                 return node
             return self.call("item_of_constants", node, node.value, _index(node.slice))
-        extra = self.check(copy.deepcopy(node), "an index out of range")
+        extra = self.check(copied(node), "an index out of range")
         self.generic_visit(node)
         return self.call("item", node, node.value, _index(node.slice), *extra)
 
@@ -311,7 +311,7 @@ class _OnLanes(ast.NodeTransformer):
     def called(self, node: ast.Call) -> ast.expr:
         called = node.func
         if isinstance(called, ast.Name) and called.id == BOUND and self.varies(node):
-            extra = self.check(copy.deepcopy(node.args[0]), "the bound of a range beyond int64")
+            extra = self.check(copied(node.args[0]), "the bound of a range beyond int64")
             self.generic_visit(node)
             node.args += [ast.fix_missing_locations(ast.copy_location(e, node)) for e in extra]
             return node
@@ -332,8 +332,8 @@ class _OnLanes(ast.NodeTransformer):
         if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Constant) and called.attr == "format":
             node.args = [self.known(a, _TEXT) for a in node.args]
         elif isinstance(called, ast.Attribute) and called.attr in _LOOKING_UP and any(map(self.of_the_lane, node.args)):
-            holder = copy.deepcopy(called.value)
-            node.args = [self.call("looked_up", a, copy.deepcopy(holder), a) for a in node.args[:1]] + node.args[1:]
+            holder = copied(called.value)
+            node.args = [self.call("looked_up", a, copied(holder), a) for a in node.args[:1]] + node.args[1:]
         if builtin not in _WHERE_CALLED:
             self.generic_visit(node)
             return node
@@ -343,7 +343,7 @@ class _OnLanes(ast.NodeTransformer):
             if not plain:  # pow(a, b, modulus): of Python's own numbers only
                 self.generic_visit(node)
                 return node
-            extra = self.check(copy.deepcopy(node), _CHECKED_BUILTINS[builtin]) if self.varies(node.args[1]) else []
+            extra = self.check(copied(node), _CHECKED_BUILTINS[builtin]) if self.varies(node.args[1]) else []
         self.generic_visit(node)
         node.func = ast.copy_location(ast.Name(PREFIX + builtin.__name__, ast.Load()), node)
         node.args += [ast.fix_missing_locations(ast.copy_location(e, node)) for e in extra]
@@ -376,7 +376,7 @@ def on_lanes(
 
     names: the variables it reads; those that its own comprehensions and lambdas bind vary as well.
     """
-    node = copy.deepcopy(node)
+    node = copied(node)
     bound = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     bound |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
     transformer = _OnLanes(frozenset({*names, *bound}), names, namespace)

@@ -7,7 +7,6 @@ Almost always that is the user's function itself. Where it assigns elements of a
 from __future__ import annotations
 
 import ast
-import copy
 import dis
 import itertools
 import types
@@ -20,6 +19,7 @@ from batchnuts.autobatch.frontend.in_place import ROW, WRITE, Rewriter
 from batchnuts.autobatch.frontend.source import FunctionSource, read_function
 from batchnuts.autobatch.language.functions import write
 from batchnuts.autobatch.language.indexing import row
+from batchnuts.autobatch.parsing import copied
 
 _HIDDEN = {WRITE: write, ROW: row}
 _IN_PLACE = 13
@@ -36,7 +36,7 @@ def plain_python(function: Callable[..., Any]) -> Callable[..., Any]:
     if not any(map(_changes_in_place, _codes(code))):
         return function
     source = read_function(function)
-    tree = _Rewrite(source).function(copy.deepcopy(source.tree))
+    tree = _Rewrite(source).function(copied(source.tree))
     tree.name, tree.decorator_list = f"@{tree.name}", []
     free = [ast.arg(name) for name in (*code.co_freevars, *_HIDDEN)]
     maker = ast.FunctionDef("maker", ast.arguments([], free, None, [], [], None, []), [tree], [])

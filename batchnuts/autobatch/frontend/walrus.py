@@ -10,9 +10,10 @@ An expression is evaluated from left to right, but the builder reads variables a
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from batchnuts.autobatch.parsing import copied
 
 _NESTED = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -73,7 +74,7 @@ def with_names(node: ast.expr, saved: dict[int, str]) -> ast.expr:
         for part in ast.walk(node)
         if id(part) in saved
     }
-    return copy.deepcopy(node, memo)
+    return copied(node, memo)
 
 
 def _events(node: ast.AST, regions: tuple[tuple[int, int], ...]) -> Iterator[_Event]:

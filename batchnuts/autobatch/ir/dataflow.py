@@ -81,17 +81,14 @@ def solve(graph: ControlFlowGraph, analysis: Analysis[Fact], *, through_calls: b
 Variables = frozenset[str]
 
 
-def live_before_op(op: Op, live: Variables, *, push_reads: bool = True, pop_exposes: bool = True) -> Variables:
+def live_before_op(op: Op, live: Variables, *, push_reads: bool = True) -> Variables:
     """Variables live before an op, given those live after it.
 
     A pop exposes the frame beneath it, so a variable live after its own pop is counted as live before. A push reads
     the frame it saves; with `push_reads` False only reads of the top frame count (see `allocate.needs_stack`).
-    With `pop_exposes` False it is top frames alone that are live: one that is popped unread is not.
     """
     if isinstance(op, PushOp) and not push_reads:
         return live
-    if isinstance(op, PopOp) and not pop_exposes:
-        return live - {op.var}
     return (live - set(writes(op))) | set(reads(op))
 
 
@@ -104,14 +101,35 @@ def live_after_ops(ops: Sequence[Op], live: Variables) -> list[Variables]:
     return after[::-1]
 
 
-def live_through_block(
-    block: Block, live: Variables, *, push_reads: bool = True, pop_exposes: bool = True
-) -> Variables:
-    """Variables live at a block's start, given those live at its end."""
-    live |= set(terminator_reads(block.terminator))
+@dataclass(frozen=True)
+class BlockLiveness:
+    """What a block does to live variables: those at its start are exposed | (those at its end - assigned).
+
+    exposed: variables that it reads before it assigns them. assigned: those that it assigns.
+    """
+
+    exposed: Variables
+    assigned: Variables
+
+    def before(self, live: Variables) -> Variables:
+        """Variables live at the block's start, given those live at its end."""
+        return self.exposed | (live - self.assigned)
+
+
+def block_liveness(block: Block, *, push_reads: bool = True, pop_exposes: bool = True) -> BlockLiveness:
+    """The effects of a block's ops, as `live_before_op` has them, one after another from its end.
+
+    With `pop_exposes` False it is top frames alone that are live: one that is popped unread is not.
+    """
+    exposed, assigned = set(terminator_reads(block.terminator)), set[str]()
     for op in reversed(block.ops):
-        live = live_before_op(op, live, push_reads=push_reads, pop_exposes=pop_exposes)
-    return live
+        if isinstance(op, PushOp) and not push_reads:
+            continue
+        written = (op.var,) if isinstance(op, PopOp) and not pop_exposes else writes(op)
+        assigned.update(written)
+        exposed.difference_update(written)
+        exposed.update(reads(op))
+    return BlockLiveness(frozenset(exposed), frozenset(assigned))
 
 
 def liveness(
@@ -124,10 +142,11 @@ def liveness(
 ) -> Solution[Variables]:
     """Live variables at both ends of every block; `live_at_exit` are read after the last block returns."""
 
+    effects = {b.label: block_liveness(b, push_reads=push_reads, pop_exposes=pop_exposes) for b in graph.blocks}
+
     def transfer(block: Block, live: Variables) -> Variables:
         leaves = isinstance(block.terminator, IndirectGotoOp) and (not through_calls or block.owner == "main")
-        live = live | live_at_exit if leaves else live
-        return live_through_block(block, live, push_reads=push_reads, pop_exposes=pop_exposes)
+        return effects[block.label].before(live | live_at_exit if leaves else live)
 
     analysis = Analysis[Variables](
         forward=False, boundary=frozenset(), bottom=frozenset(), merge=frozenset.union, transfer=transfer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from batchnuts.autobatch.ir.cfg import predecessors, successors
-from batchnuts.autobatch.ir.dataflow import Analysis, function_liveness, live_through_block, liveness, solve
+from batchnuts.autobatch.ir.dataflow import Analysis, block_liveness, function_liveness, liveness, solve
 from batchnuts.autobatch.ir.program import (
     COPY,
     STORED,
@@ -120,8 +120,8 @@ def _raise_undefined(function: Function, variable: str) -> NoReturn:
             )
     for block in function.graph.blocks:
         returned = frozenset(function.vars_out) if isinstance(block.terminator, IndirectGotoOp) else frozenset()
-        if False in state.at_start[block.label] and variable in live_through_block(block, returned):
-            read = "reads" if variable in live_through_block(block, frozenset()) else "returns"
+        if False in state.at_start[block.label] and variable in block_liveness(block).before(returned):
+            read = "reads" if variable in block_liveness(block).exposed else "returns"
             raise MalformedProgramError(f"block {block.label!r} {read} {variable!r}, which no path to it assigns")
     raise AssertionError(f"{variable} is live at the start of {function.name}, but no block reads it")
 

@@ -1,0 +1,1 @@
+"""How docs/ becomes a website: see docs/make_site.py."""
