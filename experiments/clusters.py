@@ -206,7 +206,7 @@ def row_of(place: int, found: Sequence[Costs], run: RunOptions) -> str:
     """Of the table: medians."""
 
     def median(name: str) -> float:
-        return statistics.median(getattr(one, name) for one in found)
+        return float(statistics.median(getattr(one, name) for one in found))
 
     who = f"{place} worker{'s' * (place > 1)}" if place else "threads"
     wall = median("wall")
@@ -218,7 +218,7 @@ def row_of(place: int, found: Sequence[Costs], run: RunOptions) -> str:
 def calculation(costs: Costs, run: RunOptions, plan: PlanOptions, *, dimension: int) -> Iterator[str]:
     """The plan for many machines, line by line, from what one run cost."""
     from batchnuts.mcmc.cluster.groups import sizes_of
-    from batchnuts.mcmc.cluster.under_way import REPORTS, SAVE, SEGMENT
+    from batchnuts.mcmc.cluster.under_way import REPORTS, SAVE, SEGMENT, STATE_RATE
     from batchnuts.mcmc.storage.streamed import BLOCK_BYTES
 
     threads = plan.machines * plan.threads
@@ -242,7 +242,7 @@ def calculation(costs: Costs, run: RunOptions, plan: PlanOptions, *, dimension: 
     yield f"- reports: {reports * report / 1e6:.1f} MB/s"
     yield (
         f"- states: {state / 1e3:.1f} kB a chain, {state * plan.chains / 1e9:.1f} GB in the process of the run, "
-        f"{state * plan.chains / max(SAVE, seconds) / 1e6:.0f} MB/s ({plan.network / 1e6:.0f} can be received)"
+        f"each every {max(SAVE, state * plan.chains / STATE_RATE):.0f} s, at most {STATE_RATE / 1e6:.0f} MB/s"
     )
     yield (
         f"- a window of warmup: {reduced / 1e3:.2f} kB a chain, {reduced * plan.chains / 1e9:.2f} GB, "

@@ -237,7 +237,7 @@ def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("nowhere.Cluster", "execution.cluster.class: found 'nowhere.Cluster', but nowhere cannot be imported"),
         ("distributed.NoCluster", "but distributed has no 'NoCluster'"),
-        ("distributed.LocalCluster", "LocalCluster could not be started with {'n_workers': 'two'}"),
+        ("datetime.date", "datetime.date could not be started with {'n_workers': 'two'}: TypeError"),
     ],
 )
 def test_a_class_that_starts_nothing(named: str, said: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.checkpoint.trees import Arrays, pack
 from batchnuts.mcmc.cluster.errors import Failure
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.execution.chunk import NOTHING
@@ -186,6 +187,13 @@ class Report:
     """The states of its chains without records, once the group has ended."""
     reduced: Reduced | None = None
     """Likewise, where asked for."""
+
+
+def bytes_of(tree: Any) -> int:
+    """Of all arrays in what is sent."""
+    arrays: Arrays = {}
+    pack(tree, arrays)
+    return sum(array.nbytes for array in arrays.values())
 
 
 @dataclass(frozen=True, eq=False)

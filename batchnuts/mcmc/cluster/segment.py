@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from batchnuts.mcmc.cluster.orders import Order, Report, SavedGroup
 from batchnuts.mcmc.cluster.recent import RecentStorage, WindowStorage
 from batchnuts.mcmc.cluster.region import RegionStorage
 from batchnuts.mcmc.cluster.session import Session, session_of
-from batchnuts.mcmc.execution.attempt import Attempt, first_chunks
+from batchnuts.mcmc.execution.attempt import Attempt, Place, first_chunks
 from batchnuts.mcmc.execution.chunk_plan import Chunking
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.execution.saved_stretch import restored_attempt, saved_attempt
@@ -128,6 +128,8 @@ class Live:
     attempt: Attempt
     before: NDArray[Any]
     """[chains, dimension]: where its chains were when the stretch began."""
+    told: dict[Place, Any] = field(default_factory=dict)
+    """By chunk: its state when its rows were taken last."""
 
     @classmethod
     def begin(cls, session: Session, order: Order) -> Live:
@@ -167,8 +169,10 @@ class Live:
             region = kept.storage.saved() if isinstance(kept.storage, RegionStorage) else None
             saved = SavedGroup(order.first, order.chains, stretch, records, self.before, region)
         elif not attempt.finished and not isinstance(kept.storage, WindowStorage):
-            for chunk in attempt.chunks.values():
-                chunk.go_on(kept)
+            for place, chunk in attempt.chunks.items():
+                if chunk.state is not self.told.get(place):  # else it has no new rows
+                    chunk.go_on(kept)
+            self.told = {place: chunk.state for place, chunk in attempt.chunks.items()}
         reduced = None
         if attempt.finished and order.stretch.reduction is not None:
             reduced = reduce_window(kept.result, self.before, order.stretch.reduction, session.evaluated)

@@ -21,7 +21,7 @@ from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, empty_records
 from batchnuts.mcmc.cluster.direct import DirectStorage, DirectZarrRun
 from batchnuts.mcmc.cluster.errors import ClusterError, Failure
 from batchnuts.mcmc.cluster.groups import Group
-from batchnuts.mcmc.cluster.orders import Order, Report, SavedChains, SavedGroup, Stretch
+from batchnuts.mcmc.cluster.orders import Order, Report, SavedChains, SavedGroup, Stretch, bytes_of
 from batchnuts.mcmc.cluster.recent import new_rows
 from batchnuts.mcmc.cluster.segment import advance
 from batchnuts.mcmc.cluster.tasks import Tasks, error_of, said, was_killed
@@ -42,6 +42,9 @@ REPORTS = 50
 
 SAVE = 20.0
 """Seconds after which a group's state is asked for: so much is made again where a worker dies."""
+
+STATE_RATE = 50_000_000
+"""Bytes of states in a second, at most: with very many chains they are asked for less often."""
 
 ATTEMPTS = 2
 """How often a group is given to workers that all die of it, as many as Dask allows each time (four), before that is an
@@ -111,6 +114,8 @@ class UnderWay:
         """To which worker each was given."""
         self.workers: dict[str, int] = {}
         self.looked = -LOOKS
+        self.state_bytes = 0.0
+        """Of a chain, in the largest state so far."""
         self.broken = False
         """Whether the cluster is of no use any more."""
 
@@ -214,6 +219,11 @@ class UnderWay:
                 group.segment += 1
 
     @property
+    def save_seconds(self) -> float:
+        """Between two states of a group."""
+        return max(SAVE, self.state_bytes * len(self.recorded) / STATE_RATE)
+
+    @property
     def seconds(self) -> float:
         """Of a task."""
         at_once = min(len(self.groups), sum(self.workers.values()))
@@ -222,7 +232,7 @@ class UnderWay:
     def give(self, group: Group, worker: str, now: float) -> None:
         """The next segment of a group."""
         here = group.worker == worker
-        keep = group.leaves or now - (group.saved_at or now) >= SAVE
+        keep = group.leaves or now - (group.saved_at or now) >= self.save_seconds
         group.saved_at = group.saved_at or now
         order = Order(
             self.name,
@@ -289,6 +299,7 @@ class UnderWay:
             self.direct.take(group, found)
         if found.saved is not None:
             group.start, group.saved_at = found.saved, time.monotonic()
+            self.state_bytes = max(self.state_bytes, bytes_of(found.saved) / group.chains)
             if group.leaves:
                 group.worker, group.leaves = None, False
         if found.ended is not None:
