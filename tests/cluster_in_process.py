@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from batchnuts.mcmc.cluster import connect, segment, session
-from batchnuts.mcmc.execution.chain_machine import ChainMachine
+from batchnuts.mcmc.execution.program_cache import Programs
 
 WORKERS = ("tcp://a:1", "tcp://b:1")
 
@@ -37,7 +37,8 @@ class Done:
         return KilledWorker("task", "worker") if self.status == "error" else RuntimeError()
 
     def add_done_callback(self, call: Callable[[Any], None]) -> None:
-        call(self)
+        if self.status != "pending":
+            call(self)
 
 
 class KilledWorker(Exception):
@@ -57,7 +58,7 @@ class Client:
         self.threads = dict.fromkeys(WORKERS, 1)
         self.lost = 0
         self.fails: Callable[[Any], str | None] = lambda order: None
-        """Gives the status of a task that is not done."""
+        """Gives the status of a task that is not done; pending: its worker hangs."""
 
     def scheduler_info(self, n_workers: int) -> dict[str, Any]:
         return {"workers": {address: {"nthreads": count} for address, count in self.threads.items()}}
@@ -99,8 +100,8 @@ class Client:
 
 
 @contextmanager
-def in_process(client: Client, patch: pytest.MonkeyPatch, machine: ChainMachine) -> Iterator[None]:
-    """Within, `execution.cluster` is this client; machine: of the chains' program, compiled for a run on threads."""
+def in_process(client: Client, patch: pytest.MonkeyPatch, programs: Programs) -> Iterator[None]:
+    """Within, `execution.cluster` is this client; programs: of a run on threads, which need not be compiled again."""
 
     @contextmanager
     def connected(*_: Any) -> Iterator[Client]:
@@ -108,5 +109,6 @@ def in_process(client: Client, patch: pytest.MonkeyPatch, machine: ChainMachine)
 
     patch.setattr(connect, "connected", connected)
     patch.setattr(segment, "session_of", client.session_of)
-    patch.setattr(session, "ChainMachine", lambda *_: machine)
+    patch.setattr(session, "ChainMachine", lambda *_: programs.runner.machine)
+    patch.setattr(session, "borrow", lambda *_: programs)
     yield
