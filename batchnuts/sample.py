@@ -274,7 +274,10 @@ def _run(
         stream: ZarrRun | SummaryRun | None = None
         if config.output.format == "zarr":
             place, earlier = (target, 0) if ended is None else (ended.further, ended.draws)
-            stream = ZarrRun(
+            kind = ZarrRun
+            if config.execution.cluster is not None:
+                from batchnuts.mcmc.cluster.direct import DirectZarrRun as kind
+            stream = kind(
                 place, model, content, config.resolved(), replace=force, resumed=saved is not None, earlier=earlier
             )
         elif not content.draws:

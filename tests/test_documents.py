@@ -182,11 +182,12 @@ def test_the_program_that_the_ir_page_explains_runs():
 
 
 @pytest.mark.slow
-def test_commands_of_long_runs(tmp_path):
-    """The blocks for a shell of docs/running.md, one after the other in one folder: a kill, and a longer run."""
-    text = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "count"), [("running.md", 2), ("clusters.md", 1)])
+def test_commands_of_long_runs(page, count, tmp_path):
+    """The blocks for a shell, one after the other in one folder: a kill, and a longer run; workers of this machine."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     found = re.findall(r"^```bash\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    assert len(found) == 2
+    assert len(found) == count
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for code in found:
         done = subprocess.run(

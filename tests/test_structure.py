@@ -59,6 +59,7 @@ WITHIN_EXPERIMENTS = (
     (
         "answer",
         "benchmark",
+        "clusters",
         "figure6",
         "figure7",
         "fsm",

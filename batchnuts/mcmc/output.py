@@ -232,7 +232,7 @@ def settings_attributes(
     """Those that are known before a run; config: see `to_datasets`."""
     resolved = config or {
         "sampler": settings.model_dump(mode="json", by_alias=True),
-        "execution": execution.model_dump(mode="json"),
+        "execution": execution.model_dump(mode="json", by_alias=True),
     }
     return {
         "created_at": datetime.now(UTC).isoformat(),

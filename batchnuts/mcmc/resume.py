@@ -9,6 +9,7 @@ from batchnuts.mcmc.check_points import Ended, SavedCheckPoints
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
+from batchnuts.mcmc.cluster.orders import Rows, SavedChains, SavedGroup, SavedRegion
 from batchnuts.mcmc.draws import WarmupReport
 from batchnuts.mcmc.execution.attempt import Place
 from batchnuts.mcmc.execution.runner import Counts, SavedCalls
@@ -20,12 +21,15 @@ from batchnuts.mcmc.step_size import DualAveraging
 from batchnuts.mcmc.stopping_rule import Decision
 from batchnuts.mcmc.tuning import Tuning
 from batchnuts.mcmc.until import Condition
+from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients
 from batchnuts.mcmc.warmup.moments import Centre, Moments
 from batchnuts.mcmc.warmup.phase import InWarmup, Pooled
+from batchnuts.mcmc.warmup.reduced import Reduced
 
 TYPES = (
     *(InWarmup, InDraws, ChainStates, Pooled, Moments, MetricParameters, WarmupReport, Tuning, Centre),
     *(SavedStretch, SavedChunk, Place, SavedCalls, ChainInputs, ChainResult, Record, DualAveraging, Counts),
+    *(SavedChains, SavedGroup, SavedRegion, Rows, Reduced, DrawsWithGradients),
     *(SavedCheckPoints, Ended, Decision, Condition, HistoryKeeper, Row),
 )
 """All that a checkpoint is made of; nothing else is made when one is read."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch import random
+from batchnuts.autobatch import BatchedFunction, random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
 from batchnuts.mcmc.check_points import CheckPoints
@@ -23,6 +24,7 @@ from batchnuts.mcmc.execution.chunk_plan import buffer_rows
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
+from batchnuts.mcmc.in_parts import in_parts, width_for
 from batchnuts.mcmc.initialization import Proposals
 from batchnuts.mcmc.make_transition import make_transition
 from batchnuts.mcmc.metric_estimates import MetricParameters, unit_metric
@@ -36,14 +38,41 @@ from batchnuts.mcmc.storage.logged import LoggedStorage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 from batchnuts.mcmc.superchains import count_superchains, superchain_of
 from batchnuts.mcmc.tuning import Tuning
-from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients, draws_with_gradients
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
+from batchnuts.mcmc.warmup.reduced import Reduced, Reduction, reduce_window
 from batchnuts.mcmc.warmup.windows import Window, automatic_windows, check_window, fixed_windows, settling_window
 from batchnuts.stopping import StopSignals
 
 ProgressCallback = Callable[[Progress], None]
 
 Result = TypeVar("Result")
+
+
+def chain_program(
+    programs: Programs, sampler: SamplerSettings, model: Model, rows: int, divergences: bool
+) -> BatchedFunction:
+    """The program `run_chain` of a run, with buffers of so many rows."""
+    transition = make_transition(programs.value_and_gradient, sampler, model.dtype, programs.metric)
+    program = make_chain(
+        transition, sampler.target_acceptance, rows, model.dimension, model.dtype, divergences=divergences
+    )
+    program.identity = programs.identity
+    return program
+
+
+def deepest_of(sampler: SamplerSettings) -> int:
+    """How often a trajectory doubles at most, in warmup or afterwards."""
+    return max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0)
+
+
+def search(
+    programs: Programs, execution: ExecutionSettings, arguments: Sequence[NDArray[Any]], width: int
+) -> tuple[NDArray[Any], ...]:
+    """What `first_step_size` gives for some chains, `width` of them at a time; arguments: its own."""
+    options = execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
+    if options["schedule"] == "auto":
+        options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
+    return in_parts(partial(programs.first_step_size.run, **options), arguments, width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +101,19 @@ class InDraws:
     warmup: WarmupReport
     earlier: int = 0
     """Draws of each chain that were made before these states, where a run that had ended is made longer."""
+
+
+class Elsewhere(Protocol):
+    """The machines of a cluster, on which all chains run."""
+
+    def evaluated(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """See Run.evaluated."""
+
+    def searched(self, metric: MetricParameters, arguments: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        """See Run.searched."""
+
+    def make_runner(self, run: Run, example: ChainInputs) -> Runner:
+        """The runner of a run, for chains with inputs like the example; they start to compile it."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +145,8 @@ class Run:
     """Of checkpoints, if any are written."""
     saved: SavedRun | None = None
     """What the run goes on from, if it does."""
+    elsewhere: Elsewhere | None = None
+    """Where its chains run, if that is not this process."""
 
     @property
     def superchain(self) -> NDArray[np.int64]:
@@ -152,8 +196,20 @@ class Run:
     def use(self, metric: MetricParameters) -> np.ndarray:
         """Let programs that start from now on have this metric; returns the chains' inverse masses [chains,
         dimension]."""
+        self.programs.parameters = metric
         inverse_mass = self.programs.metric.set(metric).astype(self.model.dtype)
         return np.broadcast_to(inverse_mass, (self.sampler.chain_count, self.model.dimension))
+
+    def metric_now(self) -> MetricParameters:
+        """What `use` was given last."""
+        parameters = self.programs.parameters
+        assert parameters is not None, "the first states have a metric"
+        return parameters
+
+    @property
+    def depth(self) -> int:
+        """Of the stacks of machines, at first: a tree of depth d is built by at most d + 1 calls, one in another."""
+        return deepest_of(self.sampler) + 1
 
     @property
     def rows(self) -> int:
@@ -172,17 +228,15 @@ class Run:
         """The runner of an earlier run, if its buffers are long enough; else a new one."""
         sampler, model, programs = self.sampler, self.model, self.programs
         rows = self.rows
+        if self.elsewhere is not None:
+            elsewhere, example = self.elsewhere, self.inputs(states, 0, False)
+            return self.timed("compile", lambda: elsewhere.make_runner(self, example))
         long_enough = programs.rows >= rows if self.saved is None else programs.rows == rows
         if programs.runner is not None and long_enough and programs.divergences == self.divergences:
             return programs.runner
         programs.runner = None
-        transition = make_transition(programs.value_and_gradient, sampler, model.dtype, programs.metric)
-        program = make_chain(
-            transition, sampler.target_acceptance, rows, model.dimension, model.dtype, divergences=self.divergences
-        )
-        program.identity = programs.identity
-        example = self.inputs(states, 0, False)
-        deepest = max(sampler.max_tree_depth, sampler.max_tree_depth_warmup or 0)
+        program = chain_program(programs, sampler, model, rows, self.divergences)
+        example, deepest = self.inputs(states, 0, False), deepest_of(sampler)
         lanes = None if self.saved is None else self.saved.lanes
         return self.timed("compile", lambda: make_runner(program, example, self.execution, deepest, lanes))
 
@@ -192,7 +246,7 @@ class Run:
         if self.sampler.step_size is None and self.tuning is None and self.saved is None:
             states = self.timed("compile", lambda: self.with_found_step_size(states))
         self.timed("compile", runner.wait_until_compiled)
-        if self.programs.runner is None:
+        if self.programs.runner is None and self.elsewhere is None:
             self.programs.runner, self.programs.rows = runner, self.rows
             self.programs.divergences = self.divergences
         return states
@@ -200,20 +254,17 @@ class Run:
     def with_found_step_size(self, states: ChainStates) -> ChainStates:
         """The states with the median of the reasonable step sizes of all chains of a group at their positions."""
         n = self.sampler.chain_count
-        options = self.execution.model_dump(include={"executor", "backend", "mode", "schedule", "max_stack_depth"})
-        if options["schedule"] == "auto":
-            options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
         when = "the search for a first step size"
+        arguments = (
+            random.lane_keys(self.sampler.seed, n, first=n * (1 + states.transitions_done)),
+            states.position,
+            states.log_density,
+            states.gradient,
+            states.inverse_mass,
+            states.step_size.astype(self.model.dtype),
+        )
         try:
-            found, there, log_density = self.programs.first_step_size.run(
-                random.lane_keys(self.sampler.seed, n, first=n * (1 + states.transitions_done)),
-                states.position,
-                states.log_density,
-                states.gradient,
-                states.inverse_mass,
-                states.step_size.astype(self.model.dtype),
-                **options,
-            )
+            found, there, log_density = self.searched(states.metric, arguments)
         except Exception as error:
             if failed := density_failure(self.model, error.__cause__ or error, when):
                 raise failed from error
@@ -221,6 +272,12 @@ class Run:
         refuse_unbounded(self.model, log_density, there, when)
         with np.errstate(divide="ignore"):
             return replace(states, step_size=pooled_step_sizes(np.log(found), self.group, np.ones(n, bool)))
+
+    def searched(self, metric: MetricParameters, arguments: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        """What the search for a step size gives for all chains; metric: that which they have."""
+        if self.elsewhere is not None:
+            return self.elsewhere.searched(metric, arguments)
+        return search(self.programs, self.execution, arguments, width_for(self.sampler.chain_count))
 
     # ---- stretches -------------------------------------------------------------------------------------------------
 
@@ -255,11 +312,12 @@ class Run:
         checks: CheckPoints | None = None,
         storage: MakeStorage | None = None,
         missing: tuple[str, ...] = (),
+        reduction: Reduction | None = None,
     ) -> ChainResult:
         """Run all chains for some transitions, `before` of the phase's `total` being done, and report on the way.
 
         total: 0 where it is not known. leave, storage: see Runner.run. checks: the stretch may end at any of these.
-        missing: see Progress.
+        missing: see Progress. reduction: of a window, see Runner.reduced.
         """
         spent, chains = self.spent, self.sampler.chain_count
         start, seconds_before, counts_before = time.perf_counter(), spent.seconds[phase], spent.counts[phase]
@@ -276,7 +334,7 @@ class Run:
         spent.begin(phase)
         runner.watch(checks.next if checks is not None else 0)
         try:
-            for counts, so_far in runner.run(inputs, transitions, leave, storage or MemoryStorage, resumed):
+            for counts, so_far in runner.run(inputs, transitions, leave, storage or MemoryStorage, resumed, reduction):
                 result = so_far
                 if keeper is not None:
                     keeper.goes_on = False
@@ -355,42 +413,21 @@ class Run:
             history=self.spent.history,
         )
 
-    def after(self, states: ChainStates, result: ChainResult, window: Window) -> ChainStates:
-        """The states after a window. Where it may leave chains behind, all are where their last transition led."""
-        position, log_density, gradient = result.position, result.log_density, result.gradient
-        if window.leave:
-            done = np.asarray(result.done)
-            last = result.records.position[np.arange(len(done)), np.maximum(done - 1, 0)]
-            position = np.where((done > 0)[:, None], last, states.position)
-            log_density, gradient = self.evaluated(position)
-        return replace(
-            states,
-            position=position,
-            log_density=log_density,
-            gradient=gradient,
-            transitions_done=states.transitions_done + window.transitions,
-        )
+    def reduced(self, runner: Runner, result: ChainResult, states: ChainStates, reduction: Reduction) -> Reduced:
+        """A window's result, reduced; states: those before it."""
+        found = runner.reduced()
+        if found is None:  # its draws are here
+            found = reduce_window(result, states.position, reduction, self.evaluated)
+        if (drawn := found.drawn) is not None:
+            more = Counts(useful_gradients=drawn.useful, executed_gradients=drawn.evaluated)
+            self.spent.counts["warmup"] += more
+        return found
 
     def evaluated(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-density and gradient of all chains, at positions [chains, dimension]."""
+        if self.elsewhere is not None:
+            return self.elsewhere.evaluated(position)
         return evaluate_at(self.model, self.programs.evaluate, position, self.execution)
-
-    def draws_with_gradients(
-        self, states: ChainStates, result: ChainResult, first: NDArray[np.int64]
-    ) -> DrawsWithGradients:
-        """Some of what chains have drawn in a stretch from their draw `first` [chains] on, with gradients there.
-
-        states: those after it.
-        """
-        drawn = draws_with_gradients(
-            result.records.position,
-            first,
-            np.asarray(result.done),
-            states.gradient,
-            lambda positions: self.evaluated(positions)[1],
-        )
-        self.spent.counts["warmup"] += Counts(useful_gradients=drawn.useful, executed_gradients=drawn.evaluated)
-        return drawn
 
     # ---- draws -----------------------------------------------------------------------------------------------------
 

@@ -184,9 +184,27 @@ def run_chains(
             keeper=keeper,
             saved=saved,
         )
-        draws = _phases(run, proposals)
+        with _on_cluster(run, first) as run:
+            draws = _phases(run, proposals)
         give_back(model, sampler, execution, run.programs)  # not after an error: then their state is unknown
         return draws
+
+
+@contextmanager
+def _on_cluster(run: Run, position: NDArray[Any]) -> Iterator[Run]:
+    """The run on its cluster, if it has one; position [dimension]: where its density can be evaluated."""
+    if run.execution.cluster is None:
+        yield run
+        return
+    from batchnuts.mcmc.cluster.connect import connected
+    from batchnuts.mcmc.cluster.runner import OnCluster
+
+    with connected(run.execution.cluster, run.stop) as client:
+        cluster = OnCluster(client, run, position)
+        try:
+            yield replace(run, elsewhere=cluster)
+        finally:
+            cluster.close()
 
 
 @dataclass(frozen=True, eq=False)

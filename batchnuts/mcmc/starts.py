@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -21,6 +22,7 @@ from batchnuts.mcmc.check_model import (
     refuse_unbounded,
 )
 from batchnuts.mcmc.engine import Engine, default_engine
+from batchnuts.mcmc.in_parts import in_parts, width_for
 from batchnuts.mcmc.initialization import Proposals
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -102,12 +104,20 @@ def make_evaluate(value_and_gradient: Any) -> BatchedFunction:
 
 
 def evaluate_at(
-    model: Model, evaluate: BatchedFunction, position: NDArray[Any], execution: ExecutionSettings
+    model: Model,
+    evaluate: BatchedFunction,
+    position: NDArray[Any],
+    execution: ExecutionSettings,
+    width: int | None = None,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Log-density [chains] and gradient [chains, dimension] at positions [chains, dimension]."""
+    """Log-density [chains] and gradient [chains, dimension] at positions [chains, dimension].
+
+    width: chains of a call (in_parts.py), where these are some of the run's chains.
+    """
+    options: Any = {"executor": execution.executor, "backend": execution.backend, "mode": execution.mode}
     try:
-        log_density, gradient = evaluate.run(
-            position, executor=execution.executor, backend=execution.backend, mode=execution.mode
+        log_density, gradient = in_parts(
+            functools.partial(evaluate.run, **options), [position], width or width_for(len(position))
         )
     except Exception as error:
         cause = error.__cause__ or error

@@ -87,6 +87,9 @@ class ZarrRun:
         self.layout: Layout | None = None
         self.sampler, self.execution = split_settings({})
 
+    ahead = False
+    """Whether some chains may have draws in the store that others have not made."""
+
     def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
         """See Stream."""
         self.sampler, self.execution = sampler, execution
@@ -95,18 +98,25 @@ class ZarrRun:
 
     def make(self, like: Record, chains: int, transitions: int, room: int | None = None) -> Storage:
         """See MakeStorage."""
-        from batchnuts.mcmc.storage.zarr_sink import ZarrSink
-
-        assert self.layout is not None
         self.close()
         self._claim()
         transitions -= self.earlier
         folder = self.path / STATE
         rows = saved_rows(folder) or rows_of_block(like, chains, transitions, self.content.thin)
+        self.sink = self._sink(chains, transitions, rows, folder)
+        remember = self.sampler.until is not None  # check points look at all draws
+        self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember=remember, room=room)
+        return Following(self.storage, self.earlier) if self.earlier else self.storage
+
+    def _sink(self, chains: int, transitions: int, rows: int, folder: Path) -> ZarrSink:
+        """Where blocks of so many rows go; folder: for what is needed until the run ends."""
+        from batchnuts.mcmc.storage.zarr_sink import ZarrSink
+
+        assert self.layout is not None
         attributes = settings_attributes(self.model, self.sampler, self.execution, self.config)
         labels = self.model.labels()
         data = {name: getattr(self.model, name) for name in DATA_GROUPS}
-        self.sink = ZarrSink(
+        return ZarrSink(
             self.path,
             chains,
             self.layout,
@@ -119,9 +129,6 @@ class ZarrRun:
             attributes={**attributes, "interrupted": 1, "being_written": 1},
             earlier=self.earlier,
         )
-        remember = self.sampler.until is not None  # check points look at all draws
-        self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember=remember, room=room)
-        return Following(self.storage, self.earlier) if self.earlier else self.storage
 
     def _coordinates(self, entries: Entries, chains: NDArray[np.int64], draws: NDArray[np.int64]) -> xarray.Dataset:
         group = group_of(entries, {}, self.model.labels(), {})
@@ -169,15 +176,16 @@ class ZarrRun:
             further = self._finish_rows(draws, storage, sink, layout)
             self._finish_groups(draws, storage, sink, layout, further)
             sink.files.sync()
-            for name in set(sink.files.arrays) - {"unfinished"}:
-                sink.files.trim(name, self.content.length(draws.complete))
+            if not (keep and self.ahead):
+                for name in set(sink.files.arrays) - {"unfinished"}:
+                    sink.files.trim(name, self.content.length(draws.complete))
             storage.close()
             sink.files.tidy([STATE] if keep else [])
         except OSError as error:
             raise sink.failed(error) from error
         return open_zarr(self.path)
 
-    def _finish_rows(self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout) -> dict[str, int]:
+    def _finish_rows(self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout) -> Mapping[str, int]:
         """Write the rows of blocks that are not complete; gives the lengths of further groups."""
         chains, complete, last = draws.chains, draws.complete, int(draws.done.max())
         numbers = np.arange(complete, last)
@@ -224,7 +232,7 @@ class ZarrRun:
             sink.files.write("unfinished", entries, slice(0, len(chains)), place)
 
     def _finish_groups(
-        self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout, further: dict[str, int]
+        self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout, further: Mapping[str, int]
     ) -> None:
         files = sink.files
         sink.there = 0  # the length is that of the run now

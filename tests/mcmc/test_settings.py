@@ -58,6 +58,34 @@ def test_numpy_scalars_are_numbers():
         ({"cache": __file__}, "which is not a folder; expected auto, the path of a folder, or null to keep none"),
         ({"cache": "a\0b"}, "which is no path here"),
         ({"cache": "~nobody_here/x"}, "which is no path here"),
+        (
+            {"cluster": "loca"},
+            "cluster: found 'loca'; expected null, local, tcp://HOST:PORT, or a mapping with the key",
+        ),
+        ({"cluster": 3}, "cluster: found 3; expected null, local, tcp://HOST:PORT, or a mapping with the key class"),
+        ({"cluster": "tcp://host"}, "cluster: found 'tcp://host'; expected null, local, tcp://HOST:PORT"),
+        ({"cluster": "tcp://host:0"}, "cluster: found 'tcp://host:0'; expected"),
+        ({"cluster": "http://host:8786"}, "cluster: found 'http://host:8786'; expected"),
+        ({"cluster": {}}, "cluster: found neither address nor class; expected one of them"),
+        (
+            {"cluster": {"class": "local", "address": "tcp://a:1"}},
+            "cluster: found both address and class; expected one",
+        ),
+        (
+            {"cluster": {"class": "SLURMCluster"}},
+            "cluster.class: found 'SLURMCluster'; expected local, or package.Class",
+        ),
+        ({"cluster": {"class": 3}}, "cluster.class: found 3 (an integer); expected null or a text"),
+        ({"cluster": {"class": "local", "jobs": 0}}, "cluster.jobs: found 0 (an integer); expected null or an integer"),
+        ({"cluster": {"class": "local", "jobs": "x"}}, "cluster.jobs: found 'x' (a text); expected null or an integer"),
+        (
+            {"cluster": {"class": "local", "thread": 2}},
+            "cluster: thread: class local has no such keyword; did you mean",
+        ),
+        ({"cluster": {"class": "local", "threads_per_worker": 0}}, "cluster: threads_per_worker: found 0; expected an"),
+        ({"cluster": {"address": "tcp://a:1", "jobs": 2}}, "cluster: found jobs with an address, where workers are"),
+        ({"cluster": {"address": "a:1"}}, "cluster.address: found 'a:1'; expected tcp://HOST:PORT"),
+        ({"cluster": "local", "executor": "stackless"}, "cluster: found a cluster with executor stackless; expected"),
         ({"chians": 4}, "chians: unknown setting; did you mean 'chains'?"),
         ({"adapt_metric": True}, "adapt_metric: there is no such setting any more; write metric: unit for"),
         (
@@ -72,6 +100,26 @@ def test_bad_settings_are_named(values, message):
     with pytest.raises(SettingsError) as caught:
         split_settings(values)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("local", {"class": "local"}),
+        ("tcp://node-1.site:8786", {"address": "tcp://node-1.site:8786"}),
+        ("tls://[::1]:8786", {"address": "tls://[::1]:8786"}),
+        ({"class": "local", "jobs": 2, "memory_limit": "2 GB"}, {"class": "local", "jobs": 2, "memory_limit": "2 GB"}),
+        (
+            {"class": "a.b.C", "jobs": 9, "queue": "q", "cores": 4},
+            {"class": "a.b.C", "jobs": 9, "queue": "q", "cores": 4},
+        ),
+    ],
+)
+def test_clusters_are_read_as_they_are_written(given, kept):
+    _, execution = split_settings({"cluster": given})
+    found = execution.model_dump(mode="json", by_alias=True)["cluster"]
+    assert {key: value for key, value in found.items() if value is not None} == kept
+    assert split_settings({"cluster": found})[1] == execution
 
 
 def test_all_mistakes_are_reported_together():

@@ -144,22 +144,28 @@ class Attempt:
         """One thread: a slice of one chunk after another, until none is waiting."""
         while not self.stopping.is_set():
             try:
-                with self.lock:
-                    if not self.waiting:
-                        return
-                    place = min(self.waiting, key=self.turn)
-                    self.waiting.discard(place)
-                with self.machine.machine.on_shard(shard):
-                    if self.kept.owes(self.chunks[place]):
-                        self.deliver(place)
-                    else:
-                        self.step(place)
+                if not self.work(shard):
+                    return
             except BaseException as error:
                 with self.lock:
                     self.failures.append(error)
                     self.stopping.set()
                     self.lock.notify_all()
                 return
+
+    def work(self, shard: int) -> bool:
+        """A slice of the chunk whose turn it is; False if none is waiting."""
+        with self.lock:
+            if not self.waiting:
+                return False
+            place = min(self.waiting, key=self.turn)
+            self.waiting.discard(place)
+        with self.machine.machine.on_shard(shard):
+            if self.kept.owes(self.chunks[place]):
+                self.deliver(place)
+            else:
+                self.step(place)
+        return True
 
     def turn(self, place: Place) -> tuple[float, Place]:
         """What chunks are ordered by: those that owe records first, then by the average progress of their chains."""

@@ -12,6 +12,7 @@ it would have computed.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -56,12 +57,15 @@ class Kept:
         self.frequent = wanted > 0
         """Whether machines are left often at the beginning."""
         self.began = time.perf_counter()
+        self.longest_slice = math.inf
+        """Seconds, where the chunk's owner wants to know of it more often."""
 
     def slice_seconds(self) -> float:
         """How long a machine runs, and how long reports wait, at this time of the stretch."""
+        longest = min(SLICE_SECONDS, self.longest_slice)
         if not self.frequent:
-            return SLICE_SECONDS
-        return min(SLICE_SECONDS, max(FIRST_SLICE_SECONDS, SHARE_OF_TIME * (time.perf_counter() - self.began)))
+            return longest
+        return min(longest, max(FIRST_SLICE_SECONDS, SHARE_OF_TIME * (time.perf_counter() - self.began)))
 
     def owes(self, chunk: Chunk) -> bool:
         """Whether wanted rows are in a chunk's buffers, of all of its chains, and are not in `storage` yet."""

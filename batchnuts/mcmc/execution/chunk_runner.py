@@ -27,6 +27,7 @@ from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.memory import MemoryStorage
+from batchnuts.mcmc.warmup.reduced import Reduced, Reduction
 
 
 def make_runner(
@@ -92,11 +93,16 @@ class ChunkRunner:
         leave: float = 0.0,
         make_storage: MakeStorage = MemoryStorage,
         resumed: SavedStretch | None = None,
+        reduction: Reduction | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.wait_until_compiled()
         self.forget()
         return self.attempts(inputs, transitions, leave, make_storage, resumed)
+
+    def reduced(self) -> Reduced | None:
+        """See Runner."""
+        return None
 
     def attempts(
         self,
@@ -111,7 +117,10 @@ class ChunkRunner:
         while True:
             try:
                 if resumed is not None:
-                    attempt, resumed = restored_attempt(resumed, self.machine, self.chunking, inputs, *limits), None
+                    attempt, resumed = (
+                        restored_attempt(resumed, self.machine, self.chunking, len(inputs.key), *limits),
+                        None,
+                    )
                 else:
                     chunks = first_chunks(self.machine, self.chunking, inputs)
                     attempt = Attempt(self.machine, self.chunking, chunks, len(inputs.key), *limits)

@@ -29,6 +29,7 @@ from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.metric import Metric, make_metric
+from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import make_evaluate
@@ -36,8 +37,8 @@ from batchnuts.mcmc.step_size import make_first_step_size
 from batchnuts.store.folder import current
 from batchnuts.store.identity import digest_of
 
-ANY_VALUE = frozenset({"seed", "warmup", "superchains", "init", "until", "draws", "step_size"})
-"""Settings of the sampler that no program depends on; the length of buffers is checked separately."""
+ANY_VALUE = frozenset({"seed", "warmup", "superchains", "init", "until", "draws", "step_size", "cluster"})
+"""Settings that no program depends on; the length of buffers is checked separately."""
 
 SAME = 1000
 """Two evaluations of one density may differ by this many units of rounding: sums may be added in another order."""
@@ -73,6 +74,8 @@ class Programs:
     """Whether it records the ends of trajectories."""
     identity: Identity | None = None
     """See `BatchedFunction.identity`."""
+    parameters: MetricParameters | None = None
+    """Of the metric, as they were set last."""
 
     def know(self, identity: Identity | None) -> None:
         """What programs depend on that will be compiled from now on."""
@@ -174,7 +177,7 @@ def _kept_with(model: Model) -> dict[Shape, Programs]:
 def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
     values = sampler.model_dump(exclude=set(ANY_VALUE))
     values["metric"] = "diag" if sampler.metric == "unit" else sampler.metric  # one program, with other values
-    return (*values.items(), *execution.model_dump().items())
+    return (*values.items(), *execution.model_dump(exclude=set(ANY_VALUE)).items())
 
 
 def _reached(model: Model) -> Fingerprint:

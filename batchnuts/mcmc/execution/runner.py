@@ -20,6 +20,7 @@ from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.memory import MemoryStorage
+from batchnuts.mcmc.warmup.reduced import Reduced, Reduction
 
 STRETCH = 5
 """Transitions per call."""
@@ -103,6 +104,7 @@ class Runner(Protocol):
         leave: float = 0.0,
         make_storage: MakeStorage = MemoryStorage,
         resumed: Any = None,
+        reduction: Reduction | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """Counts so far; with the last item, the result of the finished stretch.
 
@@ -111,9 +113,13 @@ class Runner(Protocol):
         more are on the way. Which ones these are depends on the chunk alone, not on the speed of threads. Of the
         result of such a stretch `records`, `adaptation`, `done` and `divergences` are valid. Runners that call the
         program for some transitions at a time finish all chains. make_storage: where its records go. resumed: what
-        `saved` gave of this stretch, perhaps in another process, to go on from. Raises UnboundedDensity, and
-        CheckpointError where what was saved does not fit.
+        `saved` gave of this stretch, perhaps in another process, to go on from. reduction: see `reduced`. Raises
+        UnboundedDensity, and CheckpointError where what was saved does not fit.
         """
+
+    def reduced(self) -> Reduced | None:
+        """Of the stretch that has ended what its `reduction` asks for, where its records are not in the result, since
+        they are in other processes; else None."""
 
     def pause(self) -> None:
         """Wait until no thread is working on the stretch; `proceed` lets them go on."""
@@ -176,10 +182,15 @@ class StretchRunner:
         leave: float = 0.0,
         make_storage: MakeStorage = MemoryStorage,
         resumed: SavedCalls | None = None,
+        reduction: Reduction | None = None,
     ) -> Iterator[tuple[Counts, ChainResult | None]]:
         """See Runner."""
         self.kept = None
         return self.stretches(inputs, transitions, make_storage, resumed)
+
+    def reduced(self) -> Reduced | None:
+        """See Runner."""
+        return None
 
     def stretches(
         self, inputs: ChainInputs, transitions: int, make_storage: MakeStorage, resumed: SavedCalls | None

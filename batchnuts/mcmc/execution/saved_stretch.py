@@ -87,13 +87,13 @@ def restored_attempt(
     saved: SavedStretch,
     machine: ChainMachine,
     chunking: Chunking,
-    inputs: ChainInputs,
+    chains: int,
     transitions: int,
     leave: float,
     wanted: int,
     make_storage: MakeStorage,
 ) -> Attempt:
-    """The attempt that goes on where another one was saved; inputs to make_storage: of `Attempt`.
+    """The attempt that goes on where another one was saved; chains to make_storage: of `Attempt`.
 
     Raises CheckpointError where the machine is another one, or the storage does not have what it should.
     """
@@ -117,7 +117,7 @@ def restored_attempt(
         }
     except ValueError as error:
         raise CheckpointError(f"The checkpoint does not fit the compiled program: {error}.") from error
-    attempt = Attempt(machine, chunking, chunks, len(inputs.key), transitions, leave, wanted, make_storage)
+    attempt = Attempt(machine, chunking, chunks, chains, transitions, leave, wanted, make_storage)
     attempt.kept.ends, attempt.kept.recorded = map_leaves(np.array, saved.ends), saved.recorded.copy()
     attempt.kept.storage.resume(saved.recorded)
     attempt.waiting, attempt.ready, attempt.ended = set(saved.waiting), set(saved.ready), set(saved.ended)

@@ -118,11 +118,18 @@ class ZarrFiles:
     @classmethod
     def of_store(cls, path: Path) -> ZarrFiles:
         """Of a store that was written before, whose groups with draws grow further."""
-        files = cls(path)
+        metadata = {}
         for file in (*path.glob(METADATA), *path.glob(f"*/{METADATA}"), *path.glob(f"*/*/{METADATA}")):
             node = json.loads(file.read_bytes())
             node.pop("consolidated_metadata", None)
-            files.store.metadata[file.relative_to(path).as_posix()] = json.dumps(node).encode()
+            metadata[file.relative_to(path).as_posix()] = json.dumps(node).encode()
+        return cls.of_metadata(path, metadata)
+
+    @classmethod
+    def of_metadata(cls, path: Path, metadata: Mapping[str, bytes]) -> ZarrFiles:
+        """Of a store whose metadata are these, by key: of one that another process makes, say."""
+        files = cls(path)
+        files.store.metadata.update(metadata)
         for name, group in zarr.open_group(files.store, mode="r+", zarr_format=3).groups():
             growing = {key: array for key, array in group.arrays() if "draw" in _dims(array)}
             if growing:

@@ -15,6 +15,7 @@ from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage import streamed
+from batchnuts.mcmc.storage.divergent import divergences_of_block
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles, sizes_there
 
@@ -134,19 +135,9 @@ class ZarrSink:
 
     def gather(self, block: RowBlock, done: NDArray[np.int64], previous: NDArray[Any] | None) -> None:
         """Keep both ends of trajectories that diverged, if asked for. done [chains]: how many draws each has made."""
-        records = _fields(block)
-        if "last_position" not in records:
-            return
-        numbers = np.arange(block.first, block.first + block.rows)
-        chain, row = np.nonzero(records["diverging"] & (numbers < done[:, None]))
-        if not len(chain):
-            return
-        start = records["position"][chain, row - 1]
-        if previous is not None:
-            start = np.where(row[:, None] > 0, start, previous[chain])
-        points = np.stack([start, records["last_position"][chain, row]], axis=1)
-        found = {"chain": chain, "draw": numbers[row], "points": points}
-        write_arrays(self.folder / "divergences" / f"{block.first}.npz", found, durable=False)
+        found = divergences_of_block(block.records, block.first, previous, done)
+        if found is not None:
+            write_arrays(self.folder / "divergences" / f"{block.first}.npz", found, durable=False)
 
     def gathered(self, start: NDArray[Any], draws: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
         """Chain [n], draw [n] and points [n, 2, dimension] of all divergences in the first `draws`, in order.

@@ -44,17 +44,18 @@ def draws_with_gradients(
     done: NDArray[Any],
     last_gradients: NDArray[Any],
     gradients_at: Callable[[NDArray[Any]], NDArray[Any]],
+    of_run: int | None = None,
 ) -> DrawsWithGradients:
     """Of the draws [chains, transitions, dimension] of a window some of each chain, evenly spaced, the last one too.
 
     Each chain has `done` [chains] draws there, of which those from number `first` [chains] on count. last_gradients
     [chains, dimension]: those at the last draws, which are known. gradients_at: of positions [chains, dimension], so
     that one compiled program serves all; where a chain has fewer draws than others take part, its last one is evaluated
-    again, which is not useful.
+    again, which is not useful. of_run: how many chains the run has, where these are some of them.
     """
     chains = len(positions)
     there = done - first  # [chains]
-    most = max(1, min(int(there.max(initial=0)), MOST_DRAWS // chains, MOST_OF_A_CHAIN))
+    most = max(1, min(int(there.max(initial=0)), MOST_DRAWS // (of_run or chains), MOST_OF_A_CHAIN))
     count = np.minimum(there, most)
     place = np.arange(most)
     valid = place < count[:, None]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.chain_program import ChainResult
 from batchnuts.mcmc.draws import WarmupReport
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.metric_estimates import MetricParameters
@@ -22,9 +21,10 @@ from batchnuts.mcmc.warmup.agreement import (
     log_ratios,
     memory,
 )
-from batchnuts.mcmc.warmup.moments import Moments, moments_of
+from batchnuts.mcmc.warmup.moments import Moments
 from batchnuts.mcmc.warmup.outliers import find_outliers
 from batchnuts.mcmc.warmup.pooling import pooled_metric, pooled_step_sizes
+from batchnuts.mcmc.warmup.reduced import Reduced, Reduction
 from batchnuts.mcmc.warmup.windows import Window
 
 LARGE_CHANGE = 2.0
@@ -109,49 +109,59 @@ def _report(states: ChainStates, reason: str, outliers: NDArray[np.bool_], agree
 
 def _window(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> Pooled:
     """One window: adapt in every chain, then pool."""
-    result = _made(run, runner, place, window, total)
-    return run.timed("warmup", lambda: _pooled(run, place.states, result, window))
+    reduced = _made(run, runner, place, window, total)
+    return run.timed("warmup", lambda: _pooled(run, place.states, reduced, window))
 
 
-def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> ChainResult:
+def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> Reduced:
     run.enter(runner, place)
     states, sampler, transitions = place.states, run.sampler, window.transitions
     adapting = sampler.step_size is None
     inputs = run.inputs(states, transitions, adapting, sampler.max_tree_depth_warmup)
     before, missing = states.transitions_done, place.missing if place.before is not None else ()
-    return run.stretch(runner, inputs, transitions, "warmup", total, before, window.leave, missing=missing)
+    reduction = Reduction(
+        transitions=transitions,
+        chains=sampler.chain_count,
+        leaves=window.leave > 0,
+        second_half=window.compared,
+        errors=_single(run),
+        gradients=window.estimates_metric and sampler.metric != "unit",
+    )
+    result = run.stretch(
+        runner, inputs, transitions, "warmup", total, before, window.leave, missing=missing, reduction=reduction
+    )
+    return run.timed("warmup", lambda: run.reduced(runner, result, states, reduction))
 
 
-def _pooled(run: Run, before: ChainStates, result: ChainResult, window: Window) -> Pooled:
-    now = _with_step_sizes(run, before, result, window)
+def _pooled(run: Run, before: ChainStates, reduced: Reduced, window: Window) -> Pooled:
+    now = _with_step_sizes(run, before, reduced, window)
     if window.estimates_metric and run.sampler.metric != "unit":
-        now = _with_metric(run, now, _estimated(run, now, result), window)
+        now = _with_metric(run, now, _estimated(run, now, reduced), window)
     return _restarted(run, now)
 
 
-def _with_step_sizes(run: Run, before: ChainStates, result: ChainResult, window: Window) -> Pooled:
+def _with_step_sizes(run: Run, before: ChainStates, reduced: Reduced, window: Window) -> Pooled:
     """The step sizes pooled; the metric is that before."""
-    records, n = result.records, window.transitions
-    moments = moments_of(
-        records.position[:, :n],
-        records.lp[:, :n],
-        np.asarray(result.done),
-        second_half=window.compared,
-        errors=_single(run),
-    )
+    moments = reduced.moments
     outliers = find_outliers(moments)
     counts = ~outliers & (moments.count > 0)
-    states = run.after(before, result, window)
+    states = replace(
+        before,
+        position=reduced.position,
+        log_density=reduced.log_density,
+        gradient=reduced.gradient,
+        transitions_done=before.transitions_done + window.transitions,
+    )
     if run.sampler.step_size is None:
-        step_size = pooled_step_sizes(result.adaptation.log_step_mean, run.group, counts)
+        step_size = pooled_step_sizes(reduced.log_step, run.group, counts)
         states = replace(states, step_size=step_size)
     return Pooled(states, moments, counts, outliers)
 
 
-def _estimated(run: Run, now: Pooled, result: ChainResult) -> MetricParameters:
+def _estimated(run: Run, now: Pooled, reduced: Reduced) -> MetricParameters:
     """The metric from the draws of a window that count."""
-    drawn = run.draws_with_gradients(now.states, result, np.asarray(result.done) - now.moments.count)
-    return pooled_metric(run.sampler.metric, run.sampler.metric_rank, drawn, run.group, now.counts)
+    assert reduced.drawn is not None, "they were asked for"
+    return pooled_metric(run.sampler.metric, run.sampler.metric_rank, reduced.drawn, run.group, now.counts)
 
 
 def _with_metric(run: Run, now: Pooled, metric: MetricParameters, window: Window) -> Pooled:
@@ -193,11 +203,11 @@ def _check_tuning(run: Run, runner: Runner, place: InWarmup, tuning: Tuning) -> 
     window = run.check
     assert window is not None
     states = place.states
-    result = _made(run, runner, place, window, 0)
+    reduced = _made(run, runner, place, window, 0)
 
     def judged() -> tuple[Pooled, tuple[str, ...]]:
-        now = _with_step_sizes(run, states, result, window)
-        metric = states.metric if run.sampler.metric == "unit" else _estimated(run, now, result)
+        now = _with_step_sizes(run, states, reduced, window)
+        metric = states.metric if run.sampler.metric == "unit" else _estimated(run, now, reduced)
         moments = now.moments.of(now.counts)
         found = Agreement(
             step=change_of_step(states.step_size, now.states.step_size),

@@ -1,0 +1,125 @@
+"""Tasks on a cluster, and their results as they come."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from batchnuts.mcmc.check_model import UnboundedDensityError
+from batchnuts.mcmc.cluster.connect import workers_of
+from batchnuts.mcmc.cluster.errors import ClusterError, Failure
+from batchnuts.mcmc.draws import RunPhase
+from batchnuts.mcmc.model import Model, ModelError
+from batchnuts.stopping import StopSignals
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+POLL = 0.25
+"""Seconds after which signals are looked at, while results are waited for."""
+
+WITHOUT_WORKERS = 120.0
+"""Seconds for which a run waits for a worker to come back."""
+
+
+class Tasks:
+    """Of one run."""
+
+    def __init__(self, client: Client, stop: StopSignals) -> None:
+        self.client = client
+        self.stop = stop
+        self.results: queue.SimpleQueue[tuple[Any, Future]] = queue.SimpleQueue()
+        """With what each was named by."""
+        self.lonely: float | None = None
+        """Since when no worker has been there."""
+
+    def workers(self) -> dict[str, int]:
+        """See `workers_of`. Raises ClusterError where there have been none for long, or the scheduler is gone."""
+        if self.client.status not in ("running", "connecting"):
+            raise ClusterError(
+                "The connection to the Dask scheduler is lost: it has ended, or its machine cannot be reached."
+            )
+        found = workers_of(self.client)
+        self.lonely = None if found else self.lonely or time.monotonic()
+        if self.lonely is not None and time.monotonic() - self.lonely > WITHOUT_WORKERS:
+            raise ClusterError(
+                f"All workers are gone, and none has come back within {WITHOUT_WORKERS:g} s: they were ended, ran out "
+                "of memory, or reached the time limit of their jobs."
+            )
+        return found
+
+    def give(self, name: Any, function: Callable[..., Any], *arguments: Any, worker: str | None = None) -> Future:
+        """Have it done by that worker, or another one if it is gone; the result comes by its name."""
+        where = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+        future = self.client.submit(function, *arguments, pure=False, **where)
+        future.add_done_callback(lambda done: self.results.put((name, done)))
+        return future
+
+    def next(self, seconds: float) -> tuple[Any, Future] | None:
+        """The next result, if one comes within so many seconds."""
+        try:
+            return self.results.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def all(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], model: Model) -> list[Any]:
+        """The results of one function for several arguments, in order. Raises what a task has failed with."""
+        futures = [self.client.submit(function, *arguments, pure=False) for arguments in calls]
+        try:
+            for future in futures:
+                while not future.done():
+                    self.stop.check()
+                    self.workers()
+                    time.sleep(0.005)
+            found = []
+            for future in futures:
+                if future.status != "finished":
+                    raise ClusterError(f"Workers could not do a part of the run: {said(future)}.")
+                result = future.result()
+                if isinstance(result, Failure):
+                    raise error_of(result, model, "warmup")
+                found.append(result)
+            return found
+        finally:
+            self.client.cancel([future for future in futures if not future.done()])
+
+
+def was_killed(future: Future) -> bool:
+    """Whether workers have died of a task, again and again."""
+    return future.status == "error" and type(future.exception()).__name__ == "KilledWorker"
+
+
+def said(future: Future) -> str:
+    """Why a task has no result."""
+    if future.status == "error":
+        error = future.exception()
+        if was_killed(future):
+            return "several workers have ended one after another while they did it (out of memory?)"
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+    return "the scheduler has dropped it"
+
+
+def error_of(failure: Failure, model: Model, phase: RunPhase) -> Exception:
+    """What to raise."""
+    match failure.kind:
+        case "unbounded":
+            return UnboundedDensityError(model, failure.chain, failure.position, phase)
+        case "model":
+            return ModelError(failure.text)
+        case "cluster":
+            return ClusterError(failure.text)
+        case "differs":
+            return differing(failure.text.splitlines())
+    error = ClusterError(f"A worker could not go on: {failure.text}")
+    error.add_note(failure.traceback)
+    return error
+
+
+def differing(lines: Sequence[str]) -> ClusterError:
+    """The error where machines are not alike."""
+    return ClusterError(
+        "Workers differ from this machine, so chains would not draw what they draw here; install the same there:\n"
+        + "\n".join(lines)
+    )

@@ -1,0 +1,405 @@
+"""A stretch under way on a cluster: which group goes on where, what has come back, and what is saved of it.
+
+Each group of chains is a task of a second or so, then another one, from where the last has ended. The worker that made
+the last one knows where the group is. This process has a state of it too, which is a few seconds older: where the
+worker has died, another one goes on from that, and makes the transitions since then again, which are the same.
+Records of them that came before are left out. So whatever happens, each transition is recorded once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.autobatch.machine import map_leaves
+from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, empty_records
+from batchnuts.mcmc.cluster.direct import DirectStorage, DirectZarrRun
+from batchnuts.mcmc.cluster.errors import ClusterError, Failure
+from batchnuts.mcmc.cluster.groups import Group
+from batchnuts.mcmc.cluster.orders import Order, Report, SavedChains, SavedGroup, Stretch, bytes_of
+from batchnuts.mcmc.cluster.recent import new_rows
+from batchnuts.mcmc.cluster.segment import advance
+from batchnuts.mcmc.cluster.tasks import Tasks, error_of, said, was_killed
+from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
+from batchnuts.mcmc.metric_estimates import MetricParameters
+from batchnuts.mcmc.run import Run
+from batchnuts.mcmc.storage.contract import MakeStorage, Storage
+from batchnuts.mcmc.warmup.reduced import Reduced
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+SEGMENT = 1.0
+"""Seconds of a task, about: progress is reported by each, and a run can be ended after it."""
+
+REPORTS = 50
+"""Of all groups together, in a second, at most: tasks are longer where there are more."""
+
+SAVE = 20.0
+"""Seconds after which a group's state is asked for: so much is made again where a worker dies."""
+
+STATE_RATE = 50_000_000
+"""Bytes of states in a second, at most: with very many chains they are asked for less often."""
+
+ATTEMPTS = 2
+"""How often a group is given to workers that all die of it, as many as Dask allows each time (four), before that is an
+error."""
+
+STALLED = 60.0, 20.0
+"""A task that takes so many seconds, and so many times as long as it should, is given to another worker too."""
+
+FETCH = 30.0
+"""Seconds within which states come, when a run ends early."""
+
+LOOKS = 1.0
+"""Seconds after which it is asked again which workers there are."""
+
+
+class UnderWay:
+    """One stretch. inputs: of all chains. saved: where it goes on from, if it does; then storage has what was recorded.
+
+    metric: of all chains. make_storage: of the records, unless the stretch is reduced.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        tasks: Tasks,
+        name: str,
+        stretch: Stretch,
+        sizes: tuple[int, ...],
+        inputs: ChainInputs,
+        metric: MetricParameters,
+        make_storage: MakeStorage,
+        saved: SavedChains | None,
+    ) -> None:
+        self.run = run
+        self.tasks = tasks
+        self.name = name
+        self.stretch = stretch
+        self.inputs = inputs
+        self.metric = metric
+        chains = len(inputs.key)
+        bounds = np.cumsum([0, *sizes])
+        self.groups = [
+            Group(number, int(first), size, _part(inputs, int(first), size))
+            for number, (first, size) in enumerate(zip(bounds, sizes, strict=False))
+        ]
+        self.ends: ChainResult = _ends(inputs)
+        """[chains, ...] without records; but for `done` and `divergences` of groups that have ended alone."""
+        self.recorded: NDArray[np.int64] = np.array(inputs.done)
+        """[chains]: transitions that `storage` has."""
+        self.reduced: list[Reduced | None] = [None] * len(sizes)
+        self.storage: Storage | None = None
+        if stretch.reduction is None:
+            model = run.model
+            one = empty_records(1, model.dimension, model.dtype, run.divergences)
+            like = map_leaves(lambda a: a[None], one)
+            if isinstance(make_storage, DirectZarrRun):
+                position = np.asarray(inputs.position)[0]
+                self.storage = make_storage.make_direct(like, position, stretch.transitions, sizes, None)
+                make_storage.groups = self.groups
+            else:
+                self.storage = make_storage(like, chains, stretch.transitions)
+        if saved is not None:
+            self._go_on(saved)
+        self.futures: dict[tuple[int, int], Future] = {}
+        """Tasks under way, by group and segment."""
+        self.places: dict[tuple[int, int], str | None] = {}
+        """To which worker each was given."""
+        self.workers: dict[str, int] = {}
+        self.looked = -LOOKS
+        self.state_bytes = 0.0
+        """Of a chain, in the largest state so far."""
+        self.broken = False
+        """Whether the cluster is of no use any more."""
+
+    def _go_on(self, saved: SavedChains) -> None:
+        self.ends = map_leaves(np.array, saved.ends)._replace(done=saved.done.copy(), divergences=saved.divergences)
+        self.ends = self.ends._replace(divergences=saved.divergences.copy())
+        if self.storage is not None:
+            self.recorded = saved.recorded.copy()
+            self.storage.resume(self.recorded)
+        states = {group.first: group for group in saved.groups}
+        for group in self.groups:
+            group.start = states.get(group.first, group.start)
+            group.ended = group.number in saved.ended
+            group.counts = saved.counts[group.number]
+        self.reduced = list(saved.reduced)
+
+    @property
+    def direct(self) -> DirectStorage | None:
+        """Where workers write draws to a store."""
+        return self.storage if isinstance(self.storage, DirectStorage) else None
+
+    # ---- driving it --------------------------------------------------------------------------------------------------
+
+    def reports(self) -> Iterator[tuple[Counts, ChainResult | None]]:
+        """See Runner.run."""
+        try:
+            last = 0.0
+            while not all(group.ended for group in self.groups):
+                self.give_out()
+                found = self.tasks.next(min(0.1, SEGMENT))
+                while found is not None:
+                    self.take(*found)
+                    found = self.tasks.next(0.0)
+                if time.monotonic() - last > min(SEGMENT, 0.5) / 2:
+                    last = time.monotonic()
+                    yield self.counts(), None
+            yield self.counts(), self.result
+        except ClusterError:
+            self.broken = True
+            raise
+
+    def counts(self) -> Counts:
+        """Of all groups so far."""
+        gradients = sum((group.counts for group in self.groups), Counts())
+        return gradients + Counts.of_transitions(self.ends.done, self.ends.divergences)
+
+    @property
+    def result(self) -> ChainResult:
+        """So far; its records, if they are here, have at least the transitions that chains have made."""
+        if self.storage is None:
+            return self.ends
+        return self.ends._replace(records=self.storage.finalize())
+
+    def give_out(self) -> None:
+        """Give each free thread the group that is furthest behind, of those that are on its worker or on none."""
+        now = time.monotonic()
+        if now - self.looked >= LOOKS:
+            self.looked = now
+            self.workers = self.tasks.workers()
+            self._give_again(now)
+        free = dict(self.workers)
+        for worker in self.places.values():
+            if worker in free:
+                free[worker] -= 1
+        waiting = [group for group in self.groups if not group.ended and group.began is None]
+        for group in waiting:
+            if group.worker is not None and group.worker not in self.workers:
+                group.worker = None
+        waiting.sort(key=lambda group: (self._progress(group), group.number))
+        for group in waiting:
+            if group.leaves and group.worker is None:
+                group.leaves = False
+            places = [group.worker] if group.worker is not None else sorted(free, key=lambda w: -free[w])
+            if places and free.get(places[0], 0) > 0:
+                free[places[0]] -= 1
+                self.give(group, places[0], now)
+        self._share(free)
+
+    def _progress(self, group: Group) -> float:
+        return float(self.ends.done[group.first : group.first + group.chains].mean())
+
+    def _share(self, free: dict[str, int]) -> None:
+        """Where a worker has nothing to do and another one more than it can do at once, one of its groups moves."""
+        idle = sum(max(count, 0) for count in free.values())
+        moving = sum(group.leaves for group in self.groups)
+        if idle <= moving:
+            return
+        for worker, threads in self.workers.items():
+            own = [group for group in self.groups if group.worker == worker and not group.ended]
+            stay = [group for group in own if not group.leaves]
+            if len(stay) > threads:
+                min(stay, key=self._progress).leaves = True
+                return
+
+    def _give_again(self, now: float) -> None:
+        """What takes far too long, to another worker: the first one may hang, or be very slow."""
+        least, times = STALLED
+        for group in self.groups:
+            if group.began is not None and now - group.began > max(least, times * self.seconds):
+                group.worker, group.began = None, None
+                group.segment += 1
+
+    @property
+    def save_seconds(self) -> float:
+        """Between two states of a group."""
+        return max(SAVE, self.state_bytes * len(self.recorded) / STATE_RATE)
+
+    @property
+    def seconds(self) -> float:
+        """Of a task."""
+        at_once = min(len(self.groups), sum(self.workers.values()))
+        return max(SEGMENT, at_once / REPORTS)
+
+    def give(self, group: Group, worker: str, now: float) -> None:
+        """The next segment of a group."""
+        here = group.worker == worker
+        keep = group.leaves or now - (group.saved_at or now) >= self.save_seconds
+        group.saved_at = group.saved_at or now
+        order = Order(
+            self.name,
+            self.stretch,
+            group.number,
+            group.first,
+            group.chains,
+            group.segment,
+            self.seconds,
+            keep,
+            None if here else group.start,
+            None if here else self.metric,
+            group.depth,
+            None if here or self.direct is None else self.direct.plan,
+        )
+        place = group.number, group.segment
+        group.began = now
+        self.places[place] = worker
+        self.futures[place] = self.tasks.give((self.stretch.number, *place), advance, order, worker=worker)
+
+    # ---- what comes back ---------------------------------------------------------------------------------------------
+
+    def take(self, name: tuple[int, int, int], future: Future) -> None:
+        """The end of a task."""
+        number, which, segment = name
+        if number != self.stretch.number:
+            return
+        self.futures.pop((which, segment), None)
+        self.places.pop((which, segment), None)
+        group = self.groups[which]
+        if segment != group.segment or group.ended:
+            return  # it was given to another worker, too
+        group.began = None
+        group.segment += 1
+        if future.status != "finished":
+            self._not_done(group, future)
+            return
+        found = future.result()
+        if isinstance(found, Failure):
+            self._failed(group, found)
+            return
+        group.failures = 0
+        if found.lost:
+            group.worker = None
+            return
+        self._add(group, found)
+
+    def _add(self, group: Group, found: Report) -> None:
+        chains = slice(group.first, group.first + group.chains)
+        group.worker = found.worker
+        assert found.done is not None
+        if (found.done >= self.ends.done[chains]).all():  # not what was made before, and is made again
+            self.ends.done[chains], self.ends.divergences[chains] = found.done, found.divergences
+            group.counts = found.counts
+        for rows in found.rows:
+            numbers = rows.chains + group.first
+            lanes = np.arange(len(numbers))
+            new = new_rows(numbers, lanes, rows.first, rows.last, rows.records, self.recorded[numbers])
+            if new is not None:
+                assert self.storage is not None
+                self.storage.record(new.chains, np.arange(len(new.chains)), new.first, new.last, new.records)
+                self.recorded[new.chains] = new.last
+        if self.direct is not None:
+            self.direct.take(group, found)
+        if found.saved is not None:
+            group.start, group.saved_at = found.saved, time.monotonic()
+            self.state_bytes = max(self.state_bytes, bytes_of(found.saved) / group.chains)
+            if group.leaves:
+                group.worker, group.leaves = None, False
+        if found.ended is not None:
+
+            def put(to: NDArray[Any], array: NDArray[Any]) -> None:
+                to[chains] = array
+
+            map_leaves(put, self.ends, found.ended)
+            self.reduced[group.number] = found.reduced
+            group.ended = True
+
+    def _not_done(self, group: Group, future: Future) -> None:
+        """Workers have died of it, or the scheduler has lost it."""
+        self.looked = -LOOKS
+        group.worker = None
+        group.failures += 1
+        if group.failures < ATTEMPTS + (0 if was_killed(future) else 10):
+            return
+        last = group.first + group.chains - 1
+        raise ClusterError(
+            f"Chains {group.first} to {last} cannot be run ({self.stretch.phase}): {said(future)}. If their memory was "
+            "not enough, lower execution.chunk_lanes, or give workers more (memory_limit); what Dask's workers have "
+            "printed says why they ended."
+        )
+
+    def _failed(self, group: Group, failure: Failure) -> None:
+        if failure.kind == "unbounded":
+            raise UnboundedDensity(failure.chain, failure.position)
+        if failure.kind == "deeper" and self.run.execution.max_stack_depth is None:
+            group.depth = 2 * (group.depth or self.run.depth)
+            group.start = _part(self.inputs, group.first, group.chains)
+            group.worker = None
+            return
+        phase: Any = self.stretch.phase
+        raise error_of(failure, self.run.model, phase)
+
+    # ---- its end -----------------------------------------------------------------------------------------------------
+
+    def made(self) -> NDArray[np.int64]:
+        """[chains]: transitions of each that can be saved."""
+        if self.direct is None:
+            return self.recorded.copy()
+        known = self.direct.known(self.groups)
+        return np.full_like(known, known.min())  # a store has the draws that all chains have
+
+    def drain(self) -> None:
+        """Take what has come back; where draws that are not in the store are with workers, get them."""
+        if self.direct is not None and self.direct.memory is None:
+            self._fetch()
+        while (found := self.tasks.next(0.0)) is not None:
+            self.take(*found)
+
+    def _fetch(self) -> None:
+        """The states of all groups, as far as they come in time."""
+        until = time.monotonic() + FETCH
+        asked: set[int] = set()
+        while time.monotonic() < until:
+            for group in self.groups:
+                if not group.ended and group.began is None and group.worker and group.number not in asked:
+                    asked.add(group.number)
+                    group.saved_at = -math.inf
+                    self.give(group, group.worker, time.monotonic())
+            if not self.futures:
+                return
+            if (found := self.tasks.next(0.1)) is not None:
+                self.take(*found)
+
+    def drop(self) -> None:
+        """Nothing of it is of use any more."""
+        futures, self.futures = list(self.futures.values()), {}
+        if futures and not self.broken:
+            self.tasks.client.cancel(futures)
+
+    def saved(self, lanes: int, rows: int) -> SavedChains:
+        """For a checkpoint. Raises OSError."""
+        if self.storage is not None:
+            self.storage.flush()
+        return SavedChains(
+            lanes=lanes,
+            rows=rows,
+            groups=tuple(g.start for g in self.groups if isinstance(g.start, SavedGroup) and not g.ended),
+            sizes=tuple(group.chains for group in self.groups),
+            recorded=self.recorded.copy(),
+            ends=map_leaves(np.array, self.ends),
+            ended=tuple(group.number for group in self.groups if group.ended),
+            reduced=tuple(self.reduced),
+            counts=tuple(group.counts for group in self.groups),
+            divergences=self.ends.divergences.copy(),
+            done=self.ends.done.copy(),
+        )
+
+
+def _part(inputs: ChainInputs, first: int, chains: int) -> ChainInputs:
+    found: ChainInputs = map_leaves(lambda array: np.asarray(array)[first : first + chains], inputs)
+    return found
+
+
+def _ends(inputs: ChainInputs) -> ChainResult:
+    """Of chains that have made no transition, without records."""
+    fields: dict[str, Any] = {
+        name: map_leaves(np.array, getattr(inputs, name)) if name != "records" else () for name in ChainResult._fields
+    }
+    return ChainResult(**fields)

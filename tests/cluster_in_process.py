@@ -1,0 +1,114 @@
+"""Workers that are none: tasks of a cluster done in this process, some of them with accidents.
+
+A worker has a session of its own. An accident loses what it has of its groups, as its death does, or the task.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchnuts.mcmc.cluster import connect, segment, session
+from batchnuts.mcmc.execution.program_cache import Programs
+
+WORKERS = ("tcp://a:1", "tcp://b:1")
+
+
+class Done:
+    """A task that is done."""
+
+    def __init__(self, status: str, result: Any) -> None:
+        self.status = status
+        self._result = result
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        return self._result
+
+    def exception(self) -> Exception:
+        return KilledWorker("task", "worker") if self.status == "error" else RuntimeError()
+
+    def add_done_callback(self, call: Callable[[Any], None]) -> None:
+        if self.status != "pending":
+            call(self)
+
+
+class KilledWorker(Exception):
+    """Of the same name as Dask's."""
+
+
+class Client:
+    """Like Dask's. accidents: how likely one is at each segment."""
+
+    def __init__(self, accidents: float = 0.0, seed: int = 0) -> None:
+        self.accidents = accidents
+        self.rng = np.random.default_rng(seed)
+        self.status = "running"
+        self.scheduler = SimpleNamespace(address="tcp://s:1")
+        self.sessions: dict[str, session.Session] = {}
+        self.current = WORKERS[0]
+        self.threads = dict.fromkeys(WORKERS, 1)
+        self.lost = 0
+        self.fails: Callable[[Any], str | None] = lambda order: None
+        """Gives the status of a task that is not done; pending: its worker hangs."""
+
+    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+        return {"workers": {address: {"nthreads": count} for address, count in self.threads.items()}}
+
+    def get_versions(self) -> dict[str, Any]:
+        return {"workers": {}}
+
+    def run(self, function: Any, *arguments: Any) -> dict[str, Any]:
+        return {address: function(*arguments) for address in self.threads}
+
+    def register_plugin(self, plugin: Any) -> None:
+        plugin.setup(SimpleNamespace(address=WORKERS[0], state=SimpleNamespace(nthreads=1)))
+
+    def unregister_worker_plugin(self, name: str) -> None:
+        pass
+
+    def cancel(self, futures: Any) -> None:
+        pass
+
+    def submit(self, function: Any, *arguments: Any, workers: Any = None, **options: Any) -> Done:
+        self.current = workers[0] if workers else WORKERS[0]
+        if function is segment.advance:
+            if status := self.fails(arguments[0]):
+                return Done(status, None)
+            if self.rng.random() < self.accidents:
+                self.lost += 1
+                if self.rng.random() < 0.3:  # the task is lost, too
+                    return Done("cancelled", None)
+                self.session_of(arguments[0].run).live.clear()
+                self.current = WORKERS[1 - WORKERS.index(self.current)]
+        return Done("finished", function(*arguments))
+
+    def session_of(self, run: str) -> session.Session:
+        if self.current not in self.sessions or self.sessions[self.current].plan.run != run:
+            own = copy.copy(session.session_of(run))
+            own.live, own.address = {}, self.current
+            self.sessions[self.current] = own
+        return self.sessions[self.current]
+
+
+@contextmanager
+def in_process(client: Client, patch: pytest.MonkeyPatch, programs: Programs) -> Iterator[None]:
+    """Within, `execution.cluster` is this client; programs: of a run on threads, which need not be compiled again."""
+
+    @contextmanager
+    def connected(*_: Any) -> Iterator[Client]:
+        yield client
+
+    patch.setattr(connect, "connected", connected)
+    patch.setattr(segment, "session_of", client.session_of)
+    patch.setattr(session, "ChainMachine", lambda *_: programs.runner.machine)
+    patch.setattr(session, "borrow", lambda *_: programs)
+    yield

@@ -1,0 +1,396 @@
+"""Runs on a cluster: the same draws as on threads, whatever happens to its workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import distributed
+import numpy as np
+import pytest
+from cluster_in_process import WORKERS, Client, in_process
+from mcmc_models import gaussian
+
+from batchnuts.mcmc.checkpoint.keeper import Keeper, read_saved_run
+from batchnuts.mcmc.checkpoint.saved_run import described
+from batchnuts.mcmc.cluster import connect, machines, runner, session, tasks, under_way
+from batchnuts.mcmc.cluster.connect import connected
+from batchnuts.mcmc.cluster.direct import DirectZarrRun
+from batchnuts.mcmc.cluster.errors import ClusterError
+from batchnuts.mcmc.cluster.open_store import require_same_folder
+from batchnuts.mcmc.cluster.orders import Order, StorePlan
+from batchnuts.mcmc.cluster.region import make_token
+from batchnuts.mcmc.content import Content
+from batchnuts.mcmc.draws import Draws, Progress
+from batchnuts.mcmc.execution import chunk
+from batchnuts.mcmc.execution.program_cache import Programs, borrow
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.resume import TYPES
+from batchnuts.mcmc.sampling import run_chains
+from batchnuts.mcmc.settings import ClusterSettings, split_settings
+from batchnuts.stopping import StopSignals
+
+MODEL = gaussian(5)
+SETTINGS: dict[str, Any] = {
+    "chains": 8,
+    "warmup": {"transitions": "auto", "maximum": 300},
+    "draws": 800,
+    "seed": 3,
+    "backend": "jax",
+    "chunk_lanes": 2,
+}
+
+
+IN_PROCESS = {"cluster": "tcp://s:1"}
+
+
+class Workers(NamedTuple):
+    """Two processes that this one has started, and their scheduler."""
+
+    client: Any
+
+    @property
+    def address(self) -> str:
+        return self.client.scheduler.address
+
+    def pids(self) -> list[int]:
+        return list(self.client.run(os.getpid).values())
+
+    def kill(self, which: int) -> None:
+        os.kill(self.pids()[which], signal.SIGKILL)
+
+    def wait(self, count: int = 2) -> None:
+        self.client.wait_for_workers(count)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    settings = ClusterSettings.model_validate({"class": "local", "jobs": 2})
+    with StopSignals() as stop, connected(settings, stop) as client:
+        yield Workers(client)
+
+
+def run(progress: Callable[[Progress], None] | None = None, *, how: Any = None, **settings: Any) -> Draws:
+    return run_chains(MODEL, *split_settings(SETTINGS | settings), progress, **(how or {}))
+
+
+@pytest.fixture(scope="module")
+def on_threads() -> Draws:
+    return run()
+
+
+@pytest.fixture(scope="module")
+def programs(on_threads: Draws) -> Programs:
+    (found,) = MODEL.__dict__["_programs"].values()
+    return found
+
+
+def assert_same(one: Draws, other: Draws) -> None:
+    """Bit for bit."""
+    np.testing.assert_array_equal(one.done, other.done)
+    n = one.complete
+    np.testing.assert_array_equal(one.position[:, :n], other.position[:, :n])
+    for name, array in one.stats.items():
+        np.testing.assert_array_equal(array[:, :n], other.stats[name][:, :n], err_msg=name)
+    np.testing.assert_array_equal(one.step_size, other.step_size)
+    np.testing.assert_array_equal(one.metric.inverse_mass, other.metric.inverse_mass)
+    assert one.warmup == other.warmup
+
+
+def test_a_worker_that_is_killed_costs_no_draw(
+    workers: Workers, on_threads: Draws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And none is there twice: half of the groups go on from their last state on the other worker."""
+    monkeypatch.setattr(under_way, "SEGMENT", 0.02)
+    monkeypatch.setattr(under_way, "SAVE", 0.05)
+    killed = []
+
+    def kill_once(progress: Progress) -> None:
+        if progress.phase == "sampling" and progress.slowest > 100 and not killed:
+            killed.append(progress.slowest)
+            workers.kill(0)
+
+    assert_same(run(kill_once, cluster=workers.address), on_threads)
+    assert killed
+
+
+# ---- in this process: the same code, without Dask ------------------------------------------------------------------
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many short tasks, and states that come back often."""
+    monkeypatch.setattr(under_way, "SEGMENT", 0.001)
+    monkeypatch.setattr(under_way, "SAVE", 0.01)
+    monkeypatch.setattr(under_way, "LOOKS", 0.0)
+    monkeypatch.setattr(chunk, "MIN_SWEEPS", 1)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+def test_accidents_cost_no_draw(
+    on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs, seed: int
+) -> None:
+    client = Client(accidents=0.3, seed=seed)
+    with in_process(client, monkeypatch, programs):
+        assert_same(run(**IN_PROCESS), on_threads)
+    assert client.lost > 5
+
+
+def stopped_at(share: float) -> Callable[[Progress], None]:
+    """Interrupts a run when such a share of its draws is made."""
+
+    def progress(now: Progress) -> None:
+        if now.phase == "sampling" and share * now.total < now.done < now.total:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def in_lives(folder: Path, shares: list[float], zarr: bool, **settings: Any) -> Iterator[tuple[Draws, Any]]:
+    """A run with checkpoints that is interrupted at these shares of its draws; each time the draws and, if there is
+    one, the store's groups."""
+    saved = None
+    for share in [*shares, 1.0]:
+        keeper = Keeper(folder / "checkpoint", 1e-9, {"of": "a test"}, saved)
+        how: dict[str, Any] = {"keeper": keeper}
+        if zarr:
+            how["stream"] = DirectZarrRun(folder / "run.zarr", MODEL, Content(thin=3), resumed=saved is not None)
+        draws = run(stopped_at(share), how=how, **settings)
+        groups = how["stream"].finish(draws, keep=draws.interrupted) if zarr and draws.done.any() else None
+        if keeper._lock is not None:
+            os.close(keeper._lock)  # as the end of its process does
+        yield draws, groups
+        if not draws.interrupted:
+            return
+        saved = read_saved_run(folder / "checkpoint", TYPES)
+
+
+def test_a_task_that_hangs_is_given_to_another_worker(
+    on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
+) -> None:
+    client, hanging = Client(), []
+    monkeypatch.setattr(under_way, "STALLED", (0.05, 0.0))
+
+    def hangs(order: Order) -> str | None:
+        if order.group == 1 and order.segment == 0:
+            hanging.append(order)
+            return "pending"
+        return None
+
+    client.fails = hangs
+    with in_process(client, monkeypatch, programs):
+        assert_same(run(**IN_PROCESS), on_threads)
+    assert len({order.stretch.number for order in hanging}) > 1
+
+
+def test_workers_that_come_later_get_a_share(
+    on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
+) -> None:
+    client = Client()
+    del client.threads[WORKERS[1]]
+    done = dict.fromkeys(WORKERS, 0)
+
+    def count(order: Order) -> None:
+        done[client.current] += order.stretch.phase == "sampling"
+
+    def come(progress: Progress) -> None:
+        if progress.phase == "sampling" and progress.done > 1000:
+            client.threads[WORKERS[1]] = 1
+
+    client.fails = count
+    with in_process(client, monkeypatch, programs):
+        assert_same(run(come, **IN_PROCESS), on_threads)
+    assert min(done.values()) > 1
+
+
+@pytest.mark.parametrize("zarr", [pytest.param(False, marks=pytest.mark.slow), True], ids=["memory", "zarr"])
+def test_a_run_that_is_interrupted_goes_on(
+    on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs, tmp_path: Path, zarr: bool
+) -> None:
+    """With accidents in each life. A store has the draws that all chains have made, at any time."""
+    client = Client(accidents=0.1, seed=1)
+    with in_process(client, monkeypatch, programs):
+        lives = 0
+        for draws, groups in in_lives(tmp_path, [0.2, 0.6], zarr, **IN_PROCESS):
+            lives += 1
+            if groups is not None:
+                n = draws.complete
+                assert groups["posterior"].sizes["draw"] == -(-n // 3)
+                np.testing.assert_array_equal(groups["posterior"]["x"], on_threads.position[:, :n:3])
+                np.testing.assert_array_equal(groups["sample_stats"]["lp"], on_threads.stats["lp"][:, :n:3])
+            elif not zarr:
+                for chain, done in enumerate(draws.done):
+                    np.testing.assert_array_equal(draws.position[chain, :done], on_threads.position[chain, :done])
+    assert lives > 1
+    assert (draws.done == 800).all()
+    assert draws.warmup == on_threads.warmup
+
+
+@pytest.mark.parametrize("zarr", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["memory", "zarr"])
+def test_the_stopping_rule_ends_a_run_where_it_ends_on_threads(
+    often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs, tmp_path: Path, zarr: bool
+) -> None:
+    until = {"until": {"ess_bulk": 1000.0}}
+    there = run(**until)
+    stream = DirectZarrRun(tmp_path / "run.zarr", MODEL, Content()) if zarr else None
+    with in_process(Client(), monkeypatch, programs):
+        found = run(how={"stream": stream}, **until, **IN_PROCESS)
+    assert found.ended == there.ended
+    assert 100 < there.complete < 800
+    if stream is None:
+        assert_same(found, there)
+    else:
+        np.testing.assert_array_equal(stream.finish(found)["posterior"]["x"], there.position[:, : there.complete])
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def refused(**settings: Any) -> str:
+    with pytest.raises(ClusterError) as caught:
+        run(**settings)
+    return str(caught.value)
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "REACHED", 0.5)
+    said = refused(cluster="tcp://127.0.0.1:1")
+    assert "no Dask scheduler answers at tcp://127.0.0.1:1 within 0.5 s" in said
+    assert "dask scheduler" in said
+
+
+def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "NO_WORKER", 0.2)
+    here = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    with distributed.SpecCluster(scheduler={"cls": distributed.Scheduler, "options": here}) as cluster:
+        said = refused(cluster=cluster.scheduler_address)
+    assert f"{cluster.scheduler_address} has 0 workers after 0.2 s, expected 1 worker at least" in said
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("nowhere.Cluster", "execution.cluster.class: found 'nowhere.Cluster', but nowhere cannot be imported"),
+        ("distributed.NoCluster", "but distributed has no 'NoCluster'"),
+        ("datetime.date", "datetime.date could not be started with {'n_workers': 'two'}: TypeError"),
+    ],
+)
+def test_a_class_that_starts_nothing(named: str, said: str) -> None:
+    assert said in refused(cluster={"class": named, "n_workers": "two"})
+
+
+def test_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "find_spec", lambda name: None)
+    assert "pip install 'batchnuts[dask]'" in refused(cluster="local")
+
+
+def test_machines_that_differ_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> None:
+    client = Client()
+    here = machines.versions_of("jax")
+    monkeypatch.setattr(machines, "versions_of", lambda backend: here | {"numpy": "1.0", "batchnuts": "9.9"})
+    monkeypatch.setattr(runner, "versions_of", machines.versions_of)
+    with in_process(client, monkeypatch, programs):
+        lines = refused(**IN_PROCESS).splitlines()
+    assert lines[0].startswith("Workers differ from this machine")
+    assert lines[1:] == [
+        f"batchnuts: 9.9 here, {here['batchnuts']} on tcp://a:1 and 1 more",
+        f"numpy: 1.0 here, {here['numpy']} on tcp://a:1 and 1 more",
+    ]
+
+
+@pytest.mark.parametrize("part", ["model", "density"])
+def test_another_model_on_a_worker_is_refused(part: str, monkeypatch: pytest.MonkeyPatch, programs: Programs) -> None:
+    """Of another version of a user's package, say."""
+    client, other = Client(), gaussian(5, covariance="ar1", correlation=0.3 if part == "density" else 0.5)
+    if part == "model":
+        other = replace(other, name="other")
+    content = machines.pickled(other)
+    monkeypatch.setattr(runner, "pickled", lambda model: content)
+    if part == "density":
+        monkeypatch.setattr(session, "described", lambda model: described(MODEL))
+    with in_process(client, monkeypatch, programs):
+        monkeypatch.setattr(session, "borrow", borrow)
+        said = refused(**IN_PROCESS)
+    assert "other name" in said if part == "model" else "its log-density has other values on tcp://a:1" in said
+
+
+def test_chains_of_which_workers_die_end_the_run(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> None:
+    client = Client()
+    client.fails = lambda order: "error" if order.first == 4 else None
+    with in_process(client, monkeypatch, programs):
+        said = refused(**IN_PROCESS)
+    assert re.match(
+        r"Chains 4 to 5 cannot be run \(warmup\): several workers have ended one after another while they did it "
+        r"\(out of memory\?\)\. .* lower execution.chunk_lanes",
+        said,
+    )
+
+
+def test_workers_that_are_gone_for_long_end_the_run(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> None:
+    client = Client()
+    monkeypatch.setattr(tasks, "WITHOUT_WORKERS", 0.1)
+    monkeypatch.setattr(under_way, "LOOKS", 0.0)
+
+    def leave(progress: Progress) -> None:
+        if progress.phase == "sampling":
+            client.threads = {}
+
+    with in_process(client, monkeypatch, programs), pytest.raises(ClusterError, match="All workers are gone"):
+        run(leave, **IN_PROCESS)
+
+
+def test_a_model_that_cannot_be_sent() -> None:
+    lock = threading.Lock()
+    model = Model.from_function(lambda q: -0.5 * (q * q).sum() if lock else q, dimension=2, name="locked")
+    with pytest.raises(ClusterError, match="Model 'locked' cannot be sent to other processes"):
+        machines.pickled(model)
+
+
+def test_a_store_that_workers_do_not_see(tmp_path: Path) -> None:
+    plan = StorePlan(tmp_path / "run.zarr", "token", tmp_path, {}, Content(), 10, 5, 100, 0)
+    with pytest.raises(ClusterError, match=r"A worker cannot see .*run.zarr: .* output.format: netcdf"):
+        require_same_folder(plan)
+    make_token(tmp_path, "token")
+    require_same_folder(plan)
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_workers_draw_what_threads_draw(workers: Workers, on_threads: Draws) -> None:
+    reports: list[Progress] = []
+    found = run(reports.append, cluster=workers.address)
+    assert_same(found, on_threads)
+    assert found.arrangement.chunks == 4
+    assert {one.phase for one in reports} == {"compile", "warmup", "sampling"}
+    assert reports[-1].done == reports[-1].total == 8 * 800
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all phases, of either worker or both; no draw is lost or there twice."""
+    monkeypatch.setattr(under_way, "SEGMENT", 0.05)
+    monkeypatch.setattr(under_way, "SAVE", 0.2)
+    rng = np.random.default_rng(5)
+    kills = 0
+
+    def kill_some(progress: Progress) -> None:
+        nonlocal kills
+        if rng.random() < 0.1 and kills < 20 and progress.phase != "compile":
+            for pid in list(workers.pids())[: int(rng.integers(1, 3))]:
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+            time.sleep(rng.uniform(0.0, 1.0))
+
+    settings = {"draws": 20_000}
+    found = run(kill_some, cluster=workers.address, **settings)
+    assert kills >= 20
+    assert_same(found, run(**settings))
