@@ -21,7 +21,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,12 +44,14 @@ class Wrong(Exception):
 class Command:
     """Arguments of the interpreter, and what must be in its output.
 
-    code: the exit code that is expected. says: regular expressions, each found somewhere in stdout and stderr.
+    code: the exit code that is expected. says: regular expressions, each found somewhere in stdout and stderr. files:
+    texts by name that are written beside it first.
     """
 
     arguments: tuple[str, ...]
     says: tuple[str, ...] = ()
     code: int = 0
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -184,7 +186,8 @@ def _commands() -> Iterator[Command]:
     yield Command(("-m", "batchnuts", "cache"), (r"entries: [1-9]",))
     yield Command(("-m", "batchnuts.autobatch", "demo", "fibonacci"), (r"fibonacci\(9\) = 55",))
     for page in ("README.md", "docs/install.md", "docs/autobatch_tutorial.md"):
-        yield Command(("-c", _first_program(page)))
+        name = f"of_{Path(page).stem}.py"
+        yield Command((name,), files={name: _first_program(page)})
     yield Command(("-m", "batchnuts.experiments"), ("batchnuts.experiments.figure6 --config figure6.yaml",))
     for path in sorted((ROOT / "configs" / "experiments").glob("*.yaml")):
         module = {"pfor": "pfor_benchmark"}.get(path.stem, path.stem)
@@ -213,7 +216,9 @@ def _try(wheel: Path, python: str, folder: Path) -> None:
     if not Path(where).is_relative_to(folder):
         raise Wrong(f"the environment imports {where}; expected a file within {folder}")
     for number, command in enumerate(_commands()):
-        shown = " ".join(argument.partition("\n")[0] for argument in command.arguments)
+        shown = " ".join(command.arguments)
+        for name, text in command.files.items():
+            (empty / name).write_text(text, encoding="utf-8")
         print(f"python {shown}", flush=True)
         said = _run([str(own), *command.arguments], empty, folder / f"{number}.log", command.code)
         for pattern in command.says:
