@@ -26,8 +26,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.11", "3.12", "3.13")
-ROOMS = {"batchnuts": "batchnuts", "models": "batchnuts/models", "experiments": "batchnuts/experiments"}
-ROOMS["configs"] = "batchnuts/configs"
+FOLDERS = {"batchnuts": "batchnuts", "models": "batchnuts/models", "experiments": "batchnuts/experiments"}
+FOLDERS["configs"] = "batchnuts/configs"
 """Folders of the checkout, and where the wheel has them."""
 
 BESIDES = {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "MANIFEST.in"}
@@ -116,9 +116,6 @@ def _version_of(python: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-# ---------------------------------------------------------------------------------------------- what is in the files
-
-
 def _built(folder: Path) -> Path:
     """The wheel, made from the source distribution, made from a copy of the tracked files; both looked into."""
     tracked = _tracked()
@@ -130,14 +127,14 @@ def _built(folder: Path) -> Path:
     _run([sys.executable, "-m", "build", "--outdir", str(folder / "dist"), str(source)], folder, folder / "build.log")
     (sdist,) = (folder / "dist").glob("*.tar.gz")
     (wheel,) = (folder / "dist").glob("*.whl")
-    rooms = {name for name in tracked if name.split("/")[0] in ROOMS and not (ROOT / name).is_symlink()}
+    packaged = {name for name in tracked if name.split("/")[0] in FOLDERS and not (ROOT / name).is_symlink()}
     with tarfile.open(sdist) as archive:
         inside = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
-    _same(sdist.name, {name for name in inside if "egg-info/" not in name} - GENERATED, rooms | BESIDES)
+    _same(sdist.name, {name for name in inside if "egg-info/" not in name} - GENERATED, packaged | BESIDES)
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        _same(wheel.name, {name for name in names if ".dist-info/" not in name}, {_in_wheel(name) for name in rooms})
-        for name in rooms:
+        _same(wheel.name, {name for name in names if ".dist-info/" not in name}, {_in_wheel(name) for name in packaged})
+        for name in packaged:
             if archive.read(_in_wheel(name)) != (ROOT / name).read_bytes():
                 raise Wrong(f"{wheel.name}: {_in_wheel(name)} is not the file {name} of the checkout")
     print(f"{sdist.name}: {len(inside)} files, {sdist.stat().st_size // 1000} kB", flush=True)
@@ -151,17 +148,14 @@ def _tracked() -> list[str]:
 
 
 def _in_wheel(name: str) -> str:
-    room, _, rest = name.partition("/")
-    return f"{ROOMS[room]}/{rest}"
+    folder, _, rest = name.partition("/")
+    return f"{FOLDERS[folder]}/{rest}"
 
 
 def _same(what: str, found: set[str], expected: set[str]) -> None:
     if found != expected:
         lacks, besides = sorted(expected - found), sorted(found - expected)
         raise Wrong(f"{what}: lacks {lacks}, has besides {besides}; see [tool.setuptools] and MANIFEST.in")
-
-
-# -------------------------------------------------------------------------------------------------- what can be run
 
 
 def _commands() -> Iterator[Command]:
