@@ -45,13 +45,14 @@ class Command:
     """Arguments of the interpreter, and what must be in its output.
 
     code: the exit code that is expected. says: regular expressions, each found somewhere in stdout and stderr. files:
-    texts by name that are written beside it first.
+    texts by name that are written beside it first. extra: what is installed before it, besides `jax`.
     """
 
     arguments: tuple[str, ...]
     says: tuple[str, ...] = ()
     code: int = 0
     files: Mapping[str, str] = field(default_factory=dict)
+    extra: str | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -173,7 +174,7 @@ def _commands() -> Iterator[Command]:
             yield Command((*sample, "--config", config, "--dry-run"), (r"pip install .batchnuts\[gym\]",), code=2)
         else:
             yield Command((*sample, "--config", config, "--dry-run"), ("sampler:", "Forecast|Memory|memory"))
-    yield Command(("-m", "batchnuts.report", "schools.nc"), (r"^(NOT )?OK: 256 chains x 200 draws", "schools.html"))
+    yield Command(("-m", "batchnuts.report", "schools.nc", "--json"), ('"converged": true',))
     yield Command(
         ("-c", "import batchnuts; print(batchnuts.check(batchnuts.open_run('schools.nc')))"), ("Minimum bulk ESS",)
     )
@@ -187,6 +188,8 @@ def _commands() -> Iterator[Command]:
         module = {"pfor": "pfor_benchmark"}.get(path.stem, path.stem)
         yield Command(("-m", f"batchnuts.experiments.{module}", "--help"), ("usage: ", "--config"))
         yield Command(("-m", f"batchnuts.experiments.{module}", "--config", path.name, "--dry-run"), ("^curves:",))
+    says = (r"^(NOT )?OK: 256 chains x 200 draws", "schools.html")
+    yield Command(("-m", "batchnuts.report", "schools.nc"), says, extra="plot")
 
 
 def _first_program(page: str) -> str:
@@ -213,6 +216,12 @@ def _try(wheel: Path, python: str, folder: Path) -> None:
         shown = " ".join(command.arguments)
         for name, text in command.files.items():
             (empty / name).write_text(text, encoding="utf-8")
+        if command.extra is not None:
+            _run(
+                [str(own), "-m", "pip", "install", "--quiet", f"{wheel}[{command.extra}]"],
+                folder,
+                folder / "install.log",
+            )
         print(f"python {shown}", flush=True)
         said = _run([str(own), *command.arguments], empty, folder / f"{number}.log", command.code)
         for pattern in command.says:
@@ -245,7 +254,7 @@ def _environment(folder: Path) -> Mapping[str, str]:
     """The process's, without what would let the checkout or another run be seen."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "XLA_FLAGS")
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    return {**kept, "BATCHNUTS_CACHE": str(folder.parent / "programs")}
+    return {**kept, "BATCHNUTS_CACHE": str(folder.parent / "cache")}
 
 
 if __name__ == "__main__":
