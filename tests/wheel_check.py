@@ -1,7 +1,7 @@
 """The package as users get it: built, looked into, installed into empty environments, and run away from the checkout.
 
     python tests/wheel_check.py                            # with each of Python 3.11, 3.12 and 3.13 that is found
-    python tests/wheel_check.py --python /usr/bin/python3.12 --keep /tmp/tried
+    python tests/wheel_check.py --python python3.12 --keep tried
 
 Builds the source distribution from the files that git knows, as they are on the disk, and the wheel from it. Both must
 have these files and no others. Then, for each interpreter: a new virtual environment, the wheel with the extra `jax`,
@@ -87,10 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _named(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
     for path in paths:
-        version = _version_of(path)
-        if version is None:
-            raise Wrong(f"--python {path}: found nothing that runs; expected the path of an interpreter")
-        yield version, path
+        found = shutil.which(path)
+        version = _version_of(found) if found else None
+        if found is None or version is None:
+            raise Wrong(f"--python {path}: found nothing that runs; expected an interpreter's name or path")
+        yield version, os.path.abspath(found)
 
 
 def _found() -> Iterator[tuple[str, str]]:
