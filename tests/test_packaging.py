@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
+import batchnuts
 from batchnuts.bridges.registry import BRIDGES
 from batchnuts.bridges.users import NUMPYRO, PYMC, Library
+from batchnuts.experiments.__main__ import main as list_experiments
 from batchnuts.mcmc.model import ModelError
 from batchnuts.settings.yaml import ConfigError
 
@@ -33,6 +37,27 @@ def test_every_config_is_installed() -> None:
     configs = ROOT / "configs"
     installed = {file for pattern in patterns for file in configs.glob(pattern)}
     assert installed == set(configs.rglob("*.yaml"))
+
+
+def test_a_release_has_one_number() -> None:
+    """The package's, the distribution's, the citation's, and the newest one of the changelog, with its day."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert batchnuts.__version__ == version
+    citation = YAML(typ="safe").load((ROOT / "CITATION.cff").read_text())
+    headings = re.findall(r"^## \[(.+?)\](?: - (.+))?$", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)
+    assert headings[:2] == [("Unreleased", ""), (version, citation["date-released"])]
+    assert citation["version"] == version
+
+
+def test_the_list_of_experiments_has_each_with_its_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list_experiments([]) == 0
+    pattern = r"^python -m batchnuts\.experiments\.(\w+) (?:--help|--config (.+)\.yaml)$"
+    listed = re.findall(pattern, capsys.readouterr().out, flags=re.M)
+    assert {config for _, config in listed if config} == {
+        path.stem for path in (ROOT / "configs/experiments").iterdir()
+    }
+    commands = {path.stem for path in (ROOT / "experiments").glob("[a-z]*.py") if "__main__" in path.read_text()}
+    assert {module for module, _ in listed} == commands
 
 
 @pytest.mark.parametrize("library", [NUMPYRO, PYMC], ids=lambda library: library.package)

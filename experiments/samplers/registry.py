@@ -24,6 +24,7 @@ class OursOptions(ExecutionSettings):
         "tensorflow", description="array library that runs the program and differentiates the density"
     )
     cache: None = Field(None, exclude=True, description="experiments measure how long compiling takes: none is kept")
+    cluster: None = Field(None, exclude=True, description="experiments measure threads (but for experiments.clusters)")
     density: Literal["batched", "single"] = Field(
         "batched", description="batched: the model's hand-batched density; single: one chain's, vectorized by us"
     )
