@@ -18,6 +18,7 @@ FROM_A_CONFIG: Mapping[str, str] = {
     "scaling": "what a gradient costs against chains, dimension, length of trajectories and draws",
     "posteriors": "whether the posteriors of the packaged models are right",
     "answer": "seconds from the command until draws are worth what is asked for",
+    "clusters": "threads beside worker processes, and a calculation for many machines",
 }
 """By module: what it measures. The config has the module's name, but for that of pfor_benchmark."""
 

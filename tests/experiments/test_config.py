@@ -36,7 +36,9 @@ def test_packaged_configs_are_valid_and_can_be_read_again(name: str, quick: bool
 
 
 def test_the_packaged_ones_are_these_and_those_of_other_subjects() -> None:
-    assert packaged_configs(FOLDER) == sorted([*WITH_SAMPLERS, "answer.yaml", "clusters.yaml", "pfor.yaml", "posteriors.yaml"])
+    assert packaged_configs(FOLDER) == sorted(
+        [*WITH_SAMPLERS, "answer.yaml", "clusters.yaml", "pfor.yaml", "posteriors.yaml"]
+    )
 
 
 BAD = [
