@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from batchnuts.mcmc.chain_means import ChainMeans
+from batchnuts.mcmc.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.diagnostics import rounding_of
@@ -29,7 +30,6 @@ from batchnuts.mcmc.earlier_run import read_groups
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.history import HistoryKeeper
 from batchnuts.mcmc.metric_estimates import MetricParameters
-from batchnuts.mcmc.run import ChainStates, InDraws
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
 from batchnuts.settings.schema import SettingsError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
+from batchnuts.mcmc.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.check_points import Ended, SavedCheckPoints
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of, read_saved_run
@@ -16,7 +17,6 @@ from batchnuts.mcmc.execution.runner import Counts, SavedCalls
 from batchnuts.mcmc.execution.saved_stretch import SavedChunk, SavedStretch
 from batchnuts.mcmc.history import HistoryKeeper, Row
 from batchnuts.mcmc.metric_estimates import MetricParameters
-from batchnuts.mcmc.run import ChainStates, InDraws
 from batchnuts.mcmc.step_size import DualAveraging
 from batchnuts.mcmc.stopping_rule import Decision
 from batchnuts.mcmc.tuning import Tuning

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction, random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
+from batchnuts.mcmc.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
 from batchnuts.mcmc.check_points import CheckPoints
 from batchnuts.mcmc.checkpoint.keeper import Keeper
@@ -73,34 +74,6 @@ def search(
     if options["schedule"] == "auto":
         options["schedule"] = "earliest"  # each block once in a sweep: a search is short, and so compiles sooner
     return in_parts(partial(programs.first_step_size.run, **options), arguments, width)
-
-
-@dataclass(frozen=True, eq=False)
-class ChainStates:
-    """All chains between stretches, on the host; every array [chains, ...]."""
-
-    position: np.ndarray
-    """[chains, dimension]."""
-    log_density: np.ndarray
-    gradient: np.ndarray
-    """[chains, dimension], of the log-density."""
-    metric: MetricParameters
-    """Of all chains; of a diagonal metric that not all share, each chain's."""
-    inverse_mass: np.ndarray
-    """[chains, dimension]: those of the metric, in the model's dtype."""
-    step_size: np.ndarray
-    """[chains]; likewise."""
-    transitions_done: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class InDraws:
-    """After warmup: all that the draws depend on."""
-
-    states: ChainStates
-    warmup: WarmupReport
-    earlier: int = 0
-    """Draws of each chain that were made before these states, where a run that had ended is made longer."""
 
 
 class Elsewhere(Protocol):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import random
+from batchnuts.mcmc.chain_states import InDraws
 from batchnuts.mcmc.chains_choice import with_chains
 from batchnuts.mcmc.chains_for import chains_for
 from batchnuts.mcmc.check_points import check_points_of
@@ -32,7 +33,7 @@ from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.quantities import check_quantities
-from batchnuts.mcmc.run import InDraws, ProgressCallback, Run
+from batchnuts.mcmc.run import ProgressCallback, Run
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.spent import Spent
 from batchnuts.mcmc.starts import check_at_starts

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import get_args
 
 import batchnuts
 from batchnuts.autobatch import ops, random
+from batchnuts.target import SupportName
 
 from .reference import Page, render
 
-_SUPPORTS = (
-    "real",
-    "positive",
-    "lower",
-    "upper",
-    "interval",
-    "unit_interval",
-    "ordered",
-    "positive_ordered",
-    "simplex",
-    "unit_vector",
-    "correlation_cholesky",
-    "covariance_cholesky",
-    "bijector",
-)
+_SUPPORTS = (*get_args(SupportName), "bijector")
 
 _ERRORS = (
     "BatchnutsError",

@@ -17,6 +17,7 @@ import pytest
 from chain_runs import slice_for
 from mcmc_models import gaussian
 
+from batchnuts.mcmc.chain_states import InDraws
 from batchnuts.mcmc.checkpoint import file as checkpoint_file
 from batchnuts.mcmc.checkpoint import keeper as keepers
 from batchnuts.mcmc.checkpoint.file import CheckpointError, read_checkpoint, write_arrays, write_checkpoint
@@ -29,7 +30,6 @@ from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.parameters import real
 from batchnuts.mcmc.resume import TYPES, saved_run_of
-from batchnuts.mcmc.run import InDraws
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 

@@ -42,7 +42,7 @@ class SavedRun:
     chains_reason: str
     backend: str
     place: Any
-    """InWarmup (warmup/phase.py) or InDraws (run.py)."""
+    """InWarmup (warmup/phase.py) or InDraws (chain_states.py)."""
     density: tuple[NDArray[Any], NDArray[Any]]
     """Log-density [chains] and gradient [chains, dimension] at the positions there; evaluated by themselves, but for a
     run that had ended."""

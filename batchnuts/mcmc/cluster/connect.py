@@ -132,7 +132,7 @@ def _has_jobs(made: Any) -> bool:
 
 
 def _local(settings: ClusterSettings) -> Any:
-    """Worker processes of this machine, each started anew: nothing of the user's script runs in them."""
+    """Worker processes of this machine, each a new interpreter: nothing of the user's script runs in them."""
     import distributed
     from distributed.deploy.subprocess import SubprocessWorker
 

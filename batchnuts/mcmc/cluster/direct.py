@@ -48,7 +48,6 @@ class DirectStorage:
         like: Record,
         sizes: tuple[int, ...],
         remember: bool,
-        room: int | None,
     ) -> None:
         self.sink = sink
         self.plan = plan
@@ -61,7 +60,7 @@ class DirectStorage:
         if remember:
             (plan.folder / "memory").mkdir(exist_ok=True)
             total = plan.transitions + plan.earlier
-            self.memory = LoggedStorage(like, chains, total, room, folder=plan.folder / "memory")
+            self.memory = LoggedStorage(like, chains, total, folder=plan.folder / "memory")
         self.means = ChainMeans(chains, like.position.shape[2], like.position.dtype, like.step_size.dtype)
         """Of what chains had drawn when their group wrote to the store last, or its state was saved."""
         self.recorded: NDArray[np.int64] = np.full(chains, plan.earlier)
@@ -203,7 +202,7 @@ class DirectZarrRun(ZarrRun):
         raise RuntimeError("draws go from workers to the store")
 
     def make_direct(
-        self, like: Record, position: NDArray[Any], transitions: int, sizes: tuple[int, ...], room: int | None
+        self, like: Record, position: NDArray[Any], transitions: int, sizes: tuple[int, ...]
     ) -> DirectStorage:
         """The storage of the draws of groups of so many chains; position [dimension]: of some chain."""
         assert self.layout is not None
@@ -240,7 +239,7 @@ class DirectZarrRun(ZarrRun):
             self.earlier,
         )
         remember = self.sampler.until is not None  # check points look at all draws
-        storage = DirectStorage(sink, plan, self.layout, like, sizes, remember, room)
+        storage = DirectStorage(sink, plan, self.layout, like, sizes, remember)
         self.storage = storage  # type: ignore[assignment]
         return storage
 

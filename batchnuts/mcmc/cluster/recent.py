@@ -13,12 +13,33 @@ from batchnuts.mcmc.cluster.orders import Rows
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 
-class RecentStorage:
+class PassedOn:
+    """See Storage: what records of a worker that are passed on have in common, wherever they go."""
+
+    recorded: NDArray[np.int64]
+    """[chains]: transitions of each, with those that were passed on."""
+
+    def flush(self) -> None:
+        """See Storage: whoever has them makes them durable."""
+
+    def resume(self, recorded: NDArray[np.int64]) -> None:
+        """See Storage: others have what was recorded, or it came with what was saved."""
+        self.recorded = recorded.copy()
+
+    def first(self, transitions: int) -> Record:
+        """See Storage: not here."""
+        raise RuntimeError("records that were passed on are not read back")
+
+    def finalize(self) -> Record:
+        """See Storage: not here."""
+        raise RuntimeError("records that were passed on are not read back")
+
+
+class RecentStorage(PassedOn):
     """See Storage. It has what was recorded since `take` was called last. recorded [chains]: what went before."""
 
     def __init__(self, chains: int) -> None:
-        self.recorded: NDArray[np.int64] = np.zeros(chains, np.int64)
-        """[chains]: transitions of each, with those that were taken."""
+        self.recorded = np.zeros(chains, np.int64)
         self.rows: list[Rows] = []
 
     def record(
@@ -38,21 +59,6 @@ class RecentStorage:
         """All that there is; it is not kept."""
         rows, self.rows = tuple(self.rows), []
         return rows
-
-    def flush(self) -> None:
-        """See Storage: others make it durable."""
-
-    def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage: others have what was recorded."""
-        self.recorded = recorded.copy()
-
-    def first(self, transitions: int) -> Record:
-        """See Storage: not here."""
-        raise RuntimeError("records that were taken are elsewhere")
-
-    def finalize(self) -> Record:
-        """See Storage: not here."""
-        raise RuntimeError("records that were taken are elsewhere")
 
 
 class WindowStorage(MemoryStorage):

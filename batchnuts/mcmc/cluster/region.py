@@ -18,14 +18,14 @@ from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import write_arrays
 from batchnuts.mcmc.cluster.orders import TOKEN, Rows, SavedRegion
-from batchnuts.mcmc.cluster.recent import new_rows
+from batchnuts.mcmc.cluster.recent import PassedOn, new_rows
 from batchnuts.mcmc.storage.divergent import divergences_of_block
 
 if TYPE_CHECKING:
     from batchnuts.mcmc.cluster.open_store import OpenStore
 
 
-class RegionStorage:
+class RegionStorage(PassedOn):
     """See Storage: of the group whose first chain has the number `first`. saved: what another worker has left of it.
 
     sends: whether records are also kept for `take`.
@@ -39,8 +39,7 @@ class RegionStorage:
         self.numbers = np.arange(first, first + chains)
         self.sends = sends
         self.earlier = store.plan.earlier
-        self.recorded: NDArray[np.int64] = np.full(chains, self.earlier)
-        """[chains]: transitions of each, with the earlier ones."""
+        self.recorded = np.full(chains, self.earlier)
         self.means = ChainMeans(chains, like.position.shape[2], like.position.dtype, like.step_size.dtype)
         self.rows: list[Rows] = []
         """What is not written."""
@@ -108,21 +107,6 @@ class RegionStorage:
         self.store.sync()
         means = {name: array.copy() for name, array in self.means.saved().items()}
         return SavedRegion(self.written, tuple(self.rows), means, self.previous)
-
-    def flush(self) -> None:
-        """See Storage: `saved` does it."""
-
-    def resume(self, recorded: NDArray[np.int64]) -> None:
-        """See Storage: rows that are not written came with what was saved."""
-        self.recorded = recorded.copy()
-
-    def first(self, transitions: int) -> Record:
-        """See Storage: not here."""
-        raise RuntimeError("records that were written are not read back")
-
-    def finalize(self) -> Record:
-        """See Storage: not here."""
-        raise RuntimeError("records that were written are not read back")
 
 
 def assembled(like: Record, chains: int, rows: list[Rows], start: int, count: int) -> Record:

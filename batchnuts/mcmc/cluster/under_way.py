@@ -102,7 +102,7 @@ class UnderWay:
             like = map_leaves(lambda a: a[None], one)
             if isinstance(make_storage, DirectZarrRun):
                 position = np.asarray(inputs.position)[0]
-                self.storage = make_storage.make_direct(like, position, stretch.transitions, sizes, None)
+                self.storage = make_storage.make_direct(like, position, stretch.transitions, sizes)
                 make_storage.groups = self.groups
             else:
                 self.storage = make_storage(like, chains, stretch.transitions)
@@ -120,8 +120,8 @@ class UnderWay:
         """Whether the cluster is of no use any more."""
 
     def _go_on(self, saved: SavedChains) -> None:
-        self.ends = map_leaves(np.array, saved.ends)._replace(done=saved.done.copy(), divergences=saved.divergences)
-        self.ends = self.ends._replace(divergences=saved.divergences.copy())
+        now = {"done": saved.done.copy(), "divergences": saved.divergences.copy()}
+        self.ends = map_leaves(np.array, saved.ends)._replace(**now)
         if self.storage is not None:
             self.recorded = saved.recorded.copy()
             self.storage.resume(self.recorded)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.chain_states import ChainStates
 from batchnuts.mcmc.draws import WarmupReport
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.metric_estimates import MetricParameters
-from batchnuts.mcmc.run import ChainStates, Run
+from batchnuts.mcmc.run import Run
 from batchnuts.mcmc.tuning import Tuning
 from batchnuts.mcmc.warmup.agreement import (
     STANDARD_ERRORS,
