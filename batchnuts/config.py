@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from batchnuts.bridges.registry import BRIDGES, Bridge
 from batchnuts.mcmc.content import Content
@@ -101,6 +101,16 @@ class OutputSettings(Settings):
     summary_rows: int = Field(
         12, ge=1, le=1_000_000, description="most rows of the summary table; worst R-hat first if some are left out"
     )
+
+    @field_validator("path")
+    @classmethod
+    def _no_url(cls, path: str | None) -> str | None:
+        if path is not None and "://" in path:
+            raise ValueError(
+                f"found {shown(path)}; expected a path: URLs are not written to. "
+                "Mount the place, or copy the output there"
+            )
+        return path
 
     @model_validator(mode="after")
     def _fits(self) -> OutputSettings:

@@ -116,6 +116,11 @@ BAD = [
     ("output: {summary_rows: 0}\n", (), "output.summary_rows: found 0"),
     ("output: {path: ''}\n", (), "output.path: found ''"),
     (
+        "output: {path: 's3://runs/a.zarr'}\n",
+        (),
+        "output.path: found 's3://runs/a.zarr'; expected a path: URLs are not written to",
+    ),
+    (
         "output: {path: a.zarr, format: netcdf}\n",
         (),
         "output: path: found 'a.zarr' with format netcdf; expected a path",
