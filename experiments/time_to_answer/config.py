@@ -193,8 +193,7 @@ class AnswerConfig:
         settings, config = self.problems[problem], self.configs[problem]
         sampler = self.curves[curve].sampler
         options = {**self.curves[curve].options, **settings.options.get(curve, {})}
-        resolved = config.resolved()
-        del resolved["output"], resolved["execution"]
+        resolved = problem_of(config)
         if not self.curves[curve].ours:  # what else our sampler is told is not this sampler's task
             del resolved["sampler"]
             options["target_acceptance"] = options["target_acceptance"] or config.sampler.target_acceptance
@@ -232,6 +231,13 @@ class AnswerConfig:
             "claims": self.claims, "output": self.output,
         }  # fmt: skip
         return to_yaml(dump_sections(sections))
+
+
+def problem_of(config: RunConfig) -> dict[str, Any]:
+    """What is sampled and how, whatever the goal is."""
+    resolved = config.resolved()
+    del resolved["output"], resolved["execution"], resolved["sampler"]["until"]
+    return resolved
 
 
 def asking_for(goal: float) -> list[str]:

@@ -26,7 +26,7 @@ from batchnuts.experiments.harness.task import Figures as RowFigures
 from batchnuts.experiments.harness.task import Preparation
 from batchnuts.experiments.posterior_checks.model_inputs import inputs_of
 from batchnuts.experiments.time_to_answer.commands import run_timed, users_environment
-from batchnuts.experiments.time_to_answer.config import asking_for
+from batchnuts.experiments.time_to_answer.config import asking_for, problem_of
 from batchnuts.experiments.time_to_answer.judging import Judged, judge
 from batchnuts.experiments.time_to_answer.registry import REGISTRY, BatchnutsOptions, PeerOptions
 from batchnuts.experiments.time_to_answer.scripts.request import Request, report_of, write_request
@@ -209,13 +209,19 @@ class ReadyAnswer:
         return asdict(figures)
 
 
+def config_of(task: Task) -> RunConfig:
+    """Asking for the goal. Raises BatchnutsError where the file is not what it was when the experiment began."""
+    config = load_config(task.config, [*task.overrides, *asking_for(task.goal)])
+    found = problem_of(config)
+    if any(found[section] != known for section, known in task.problem.items()):
+        raise BatchnutsError(f"{task.config} was changed while the experiment ran. Run the same command again.")
+    return config
+
+
 def prepare(task: Task) -> ReadyAnswer:
     """Find out how many draws are enough, and measure the first start. Raises Unavailable, NotReached."""
     began = time.perf_counter()
-    config = load_config(task.config, [*task.overrides, *asking_for(task.goal)])
-    resolved = config.resolved()
-    if any(resolved[section] != known for section, known in task.problem.items()):
-        raise BatchnutsError(f"{task.config} was changed while the experiment ran. Run the same command again.")
+    config = config_of(task)
     registered = REGISTRY[task.sampler]
     model = build_model(config.model)
     check_available(task, name_of(config))

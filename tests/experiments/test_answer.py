@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments import answer
 from batchnuts.experiments.harness.experiment import summary
 from batchnuts.experiments.harness.processes import Unavailable
@@ -24,7 +25,7 @@ from batchnuts.experiments.time_to_answer.judging import judge
 from batchnuts.experiments.time_to_answer.measurements import Measurement
 from batchnuts.experiments.time_to_answer.registry import REGISTRY
 from batchnuts.experiments.time_to_answer.results import AnswerResults
-from batchnuts.experiments.time_to_answer.runs import Caches, check_available
+from batchnuts.experiments.time_to_answer.runs import Caches, check_available, config_of
 from batchnuts.experiments.time_to_answer.scripts.request import Request, read_request, write_request
 from batchnuts.experiments.time_to_answer.scripts.stan_programs import MODELS as STAN_MODELS
 from batchnuts.experiments.time_to_answer.search import (
@@ -102,6 +103,24 @@ def test_points_and_tasks(load: Any) -> None:
     assert (small.line, small.caches) == (large.line, large.caches)
     assert small.fingerprint() != large.fingerprint()
     assert config.task("numpyro", "schools", 400).line != config.task("nutpie", "schools", 400).line
+    first, last = (config.task("ours", "gauss", goal) for goal in (400, 4000))
+    assert (first.line, first.caches) == (last.line, last.caches)
+
+
+def test_every_task_of_the_packaged_config_finds_its_config_as_it_was(load: Any, tmp_path: Path) -> None:
+    config = load_answer("answer.yaml")
+    tasks = [config.task(*point) for point in config.points()]
+    asked = {
+        task.goal: config_of(task).sampler.until.ess_bulk
+        for task in tasks
+        if config.curves["batchnuts"].sampler == task.sampler
+    }
+    assert asked == {goal: float(goal) for goal in config.run.goals}
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("model: {name: eight_schools}")
+    task = replace(tasks[0], config=str(mine))
+    with pytest.raises(BatchnutsError, match=r"mine\.yaml was changed while the experiment ran"):
+        config_of(task)
 
 
 BAD = [
