@@ -20,6 +20,7 @@ from batchnuts.experiments import posteriors
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.rows import RowsFile
 from batchnuts.experiments.harness.task import Attempt, Preparation
+from batchnuts.experiments.posterior_checks import brownian_motion
 from batchnuts.experiments.posterior_checks.config import PosteriorsConfig, load_posteriors
 from batchnuts.experiments.posterior_checks.lines import lines_of_function, lines_of_model
 from batchnuts.experiments.posterior_checks.measurements import Measurement
@@ -202,6 +203,30 @@ def test_the_known_moments_of_the_gaussian_and_the_funnel() -> None:
         assert max(abs(one.z) for one in compare(found, truth)) < 4
     of_radon = REGISTRY["radon"].options(name="radon")
     assert known_moments(of_radon, build(of_radon)) is None
+
+
+def test_the_moments_of_a_brownian_motion_are_those_of_normal_distributions_mixed() -> None:
+    seen = np.array([0.2, np.nan, 0.5, 0.1])
+    there, times = np.isfinite(seen), np.arange(1.0, 5.0)
+    covariance = np.minimum.outer(times, times)
+    points = 60
+    weights, means, seconds = [], [], []
+    for log_innovation in np.linspace(-6, brownian_motion.LARGEST, points):
+        for log_noise in np.linspace(-14, brownian_motion.LARGEST, points):
+            innovation, noise = np.exp(log_innovation), np.exp(log_noise)
+            of_seen = innovation**2 * covariance[np.ix_(there, there)] + noise**2 * np.eye(3)
+            prior = stats.norm.pdf(log_innovation, scale=2) * stats.norm.pdf(log_noise, scale=2)
+            weights.append(prior * stats.multivariate_normal(cov=of_seen).pdf(seen[there]))
+            gain = np.linalg.solve(of_seen, innovation**2 * covariance[there]).T
+            mean = gain @ seen[there]
+            variance = np.diag(innovation**2 * (covariance - gain @ covariance[there]))
+            means.append([innovation, noise, *mean])
+            seconds.append([innovation**2, noise**2, *(mean**2 + variance)])
+    mean, second = (np.average(values, axis=0, weights=weights) for values in (means, seconds))
+    found = brownian_motion.posterior(seen, points=points)
+    names = ("innovation_noise_scale", "observation_noise_scale", "locs")
+    np.testing.assert_allclose(np.hstack([found[name].mean for name in names]), mean, rtol=1e-9)
+    np.testing.assert_allclose(np.hstack([found[name].sd for name in names]), np.sqrt(second - mean**2), rtol=1e-7)
 
 
 def test_published_moments_are_compared_where_they_are_known() -> None:
