@@ -35,6 +35,8 @@ def pictures(results: AnswerResults) -> Mapping[str, Any]:
 
 @plots.styled
 def _picture(results: AnswerResults, goals: list[int]) -> Any:
+    from matplotlib import ticker
+
     config = results.config
     problems = list(config.problems)
     figure, axes = plots.new_figure(
@@ -50,6 +52,9 @@ def _picture(results: AnswerResults, goals: list[int]) -> Any:
                 place.plot(x, y, "o" if curve.ours else "D", label=curve.label, alpha=0.8, **style)
                 place.hlines(y, [v.low for v, _ in points], [v.high for v, _ in points], color=f"C{number}", alpha=0.5)
         place.set_xscale("log")
+        place.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        place.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+        place.minorticks_off()
         place.set_yticks(range(len(problems)), [config.problems[name].label for name in problems])
         place.set_ylim(len(problems) - 0.5, -0.5)
         place.set_xlabel("seconds")

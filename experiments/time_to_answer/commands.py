@@ -15,7 +15,7 @@ from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments.time_to_answer.search import OverLimit
 
 _TAIL = 300
-"""Characters of what a command printed last that are repeated where it fails."""
+"""Characters of the last line that a command printed that are repeated where it fails."""
 
 
 class CommandFailed(BatchnutsError):
@@ -42,7 +42,8 @@ def run_timed(command: Sequence[str], environment: Mapping[str, str], limit: flo
     if code != 0:
         said = output.read_text(encoding="utf-8", errors="replace").strip()
         sys.stdout.write(said + "\n")
-        raise CommandFailed(f"it ended with code {code}: ... {' '.join(said[-_TAIL:].split())}")
+        last = said.rpartition("\n")[2].strip()
+        raise CommandFailed(f"it ended with code {code}: {last[:_TAIL]}")
     return seconds
 
 
