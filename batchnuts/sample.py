@@ -319,7 +319,7 @@ def _run(
     started = time.monotonic()
     groups: Mapping[str, xarray.Dataset]
     with ExitStack() as shown:
-        shown.enter_context(phase(view, "saving"))
+        advance = shown.enter_context(phase(view, "saving"))
         if stream is not None:
             try:
                 groups = stream.finish(draws, keep=draws.interrupted and bool(how_to_go_on))
@@ -331,7 +331,9 @@ def _run(
                 ending.say(f"{stop.name}; what was written before is in {target}, which is marked as interrupted.")
                 return stop.exit_code
         else:
-            groups = to_datasets(draws, model, config.resolved(), content=content)
+            groups = to_datasets(
+                draws, model, config.resolved(), content=content, between=_unless_stopped(stop, advance)
+            )
             if ended is not None:
                 from batchnuts.mcmc.lengthen import joined
 
@@ -419,6 +421,20 @@ def _warnings_reported() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
+
+
+def _unless_stopped(stop: StopSignals, advance: Callable[[float], None]) -> Callable[[float], None]:
+    """Reports how much is computed of what the model makes of its draws; a signal from now on ends that alone."""
+    from batchnuts.mcmc.quantities import LeftOutError
+
+    before = stop.count
+
+    def between(share: float) -> None:
+        advance(share)
+        if stop.count > before and share < 1:
+            raise LeftOutError(f"What is computed from draws is left out: {stop.name} when {share:.0%} of it was done.")
+
+    return between
 
 
 def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool, before_asking: Callable[[], None]) -> Path:

@@ -156,6 +156,15 @@ def test_a_phase_reports_its_beginning_and_its_end(clock):
     assert seen[2:] == [Progress("start", 0, 1, 0.0)]
 
 
+def test_a_phase_without_transitions_may_know_how_much_is_done(clock):
+    seen = []
+    with phase(SimpleView(seen), "saving") as advance:
+        clock.now += 30
+        advance(0.25)
+        advance(1.0)
+    assert [plain_line(one) for one in seen] == ["saving  0 s", "saving 25%  30 s, 0:01:30 left", "saving  30 s"]
+
+
 class SimpleView:
     def __init__(self, seen):
         self.seen = seen

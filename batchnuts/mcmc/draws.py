@@ -62,7 +62,7 @@ class Progress:
     `done` of `total` transitions over all chains together, `total` 0 where it is not known, and with `sampler.until`
     the maximum; `elapsed` seconds, `useful_gradients` and `divergences` since this phase began; `utilization` is the
     useful share (0 to 1) of the gradient lanes executed in this phase so far. Phases without transitions have done 0 or
-    1 of 1.
+    1 of 1, or a percentage of 100.
     """
 
     phase: Phase

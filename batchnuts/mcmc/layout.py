@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.quantities import PRIOR_DRAWS, Arrays, Quantities, has_quantities
+from batchnuts.mcmc.quantities import PRIOR_DRAWS, Arrays, Between, LeftOutError, Quantities, has_quantities
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.stopping import say
 
@@ -31,14 +31,16 @@ GROUPS = {"generated": "posterior", "log_likelihood": "log_likelihood", "predict
 
 
 class Layout:
-    """Of the draws of one run. execution: with the backend decided."""
+    """Of the draws of one run. execution: with the backend decided. between: see Quantities."""
 
-    def __init__(self, model: Model, content: Content, execution: ExecutionSettings, seed: int) -> None:
+    def __init__(
+        self, model: Model, content: Content, execution: ExecutionSettings, seed: int, between: Between | None = None
+    ) -> None:
         self.model = model
         self.content = content
         self._order = {name: place for place, name in enumerate(model.dims)}
-        self._quantities = Quantities(model, execution, seed) if has_quantities(model) else None
-        """None after one of the model's functions has failed, too."""
+        self._quantities = Quantities(model, execution, seed, between) if has_quantities(model) else None
+        """None after one of the model's functions has failed, or nobody waits for them, too."""
 
     def of_draws(
         self,
@@ -149,7 +151,7 @@ class Layout:
         """What it gives; None, from now on, where a function of the model fails."""
         try:
             return compute()
-        except (ModelError, MemoryError) as error:
+        except (ModelError, MemoryError, LeftOutError) as error:
             lacking = "There is not enough memory for what is computed from draws."
             say(f"{error or lacking} The draws are kept without it.")
             self._quantities = None

@@ -30,7 +30,7 @@ from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.history import History
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import DATA_GROUPS, Data, Model
-from batchnuts.mcmc.quantities import PRIOR_DRAWS
+from batchnuts.mcmc.quantities import PRIOR_DRAWS, Between
 from batchnuts.mcmc.saving import root_attributes
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.superchains import count_superchains
@@ -43,7 +43,12 @@ Attributes = dict[str, Any]
 
 
 def to_datasets(
-    draws: Draws, model: Model, config: Mapping[str, Any] | None = None, *, content: Content | None = None
+    draws: Draws,
+    model: Model,
+    config: Mapping[str, Any] | None = None,
+    *,
+    content: Content | None = None,
+    between: Between | None = None,
 ) -> dict[str, xarray.Dataset]:
     """Lay out a run whose draws are in memory as xarray Datasets, by group name.
 
@@ -51,10 +56,10 @@ def to_datasets(
     chains that had not begun are left out, and the further draws of faster chains are in `unfinished`, padded with NaN,
     with the count of each chain. `divergences` is there if the draws have the ends of their trajectories. `config` is
     kept in the attributes as JSON (default: the run's settings). `content`: what is saved (default: all variables).
-    Where a function of the model fails, its group is left out, with a line on stderr.
+    Where a function of the model fails, its group is left out, with a line on stderr. `between`: see Quantities.
     """
     content = content or Content()
-    layout = Layout(model, content, draws.execution, draws.settings.seed)
+    layout = Layout(model, content, draws.execution, draws.settings.seed, between)
     chains, complete = draws.chains, draws.complete
     stats = {name: draws.rectangle(array) for name, array in draws.stats.items()}
     numbers = draws.first + np.arange(complete)

@@ -80,14 +80,23 @@ def generated_shapes(model: Model, engine: Engine) -> dict[str, tuple[int, ...]]
     return found
 
 
+class LeftOutError(Exception):
+    """Nobody waits for the quantities any longer."""
+
+
+Between = Callable[[float], None]
+"""Called with the share of the rows that is done, between two parts; may raise LeftOutError."""
+
+
 class Quantities:
     """A model's functions, compiled for many draws at once.
 
     What is made of a draw depends on its row, on the numbers of its chain and draw, and on the seed only.
     """
 
-    def __init__(self, model: Model, execution: ExecutionSettings, seed: int) -> None:
+    def __init__(self, model: Model, execution: ExecutionSettings, seed: int, between: Between | None = None) -> None:
         self._model = model
+        self._between = between
         if execution.backend in LIBRARIES:
             self._engine = Engine(execution.backend, "")
         else:  # NumPy's
@@ -165,6 +174,8 @@ class Quantities:
             except Exception as error:
                 raise _failed(self._model, error.__cause__ or error) from error
             parts.append(part)
+            if self._between is not None:
+                self._between(min(1.0, (start + width) / count))
         return _joined(parts, count)
 
     def _stream(self, name: str) -> int:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from batchnuts.mcmc.draws import Progress
 from batchnuts.progress.views import UPDATE_EVERY
-from batchnuts.progress.words import WITH_TRANSITIONS, clock, details, is_worth_a_line, left, share
+from batchnuts.progress.words import clock, details, is_known, is_worth_a_line, left, share
 
 _NAME = len("diagnostics")
 _INDENTED = 60
@@ -72,7 +72,7 @@ class PhaseBar:
         room = width - sum(len(word) + 1 for word in words)
         if room < _BAR[0]:
             return Text("\n".join(wrapped([word.strip() for word in words if word.strip()], width)))
-        known = progress.total > 0 and progress.phase in WITH_TRANSITIONS
+        known = is_known(progress)
         moves = not known and not self.ended
         total, done = (progress.total, progress.done) if known else (1, int(self.ended))
         size = min(room, _BAR[1])

@@ -23,13 +23,20 @@ LINE_EVERY, UPDATE_EVERY = 10.0, 0.25
 
 
 @contextmanager
-def phase(view: View, name: Phase) -> Iterator[None]:
-    """Report the beginning and the end of a phase that has no transitions."""
+def phase(view: View, name: Phase) -> Iterator[Callable[[float], None]]:
+    """Report the beginning and the end of a phase that has no transitions; gives what reports the share in between."""
     began = time.monotonic()
     with view as report:
         if report is not None:
             report(Progress(name, 0, 1, 0.0))
-        yield
+
+        def advance(share: float) -> None:
+            if report is not None and 0 < share < 1:
+                elapsed = time.monotonic() - began
+                remaining = elapsed * (1 - share) / share
+                report(Progress(name, int(100 * share), 100, elapsed, remaining=remaining))
+
+        yield advance
         if report is not None:
             report(Progress(name, 1, 1, time.monotonic() - began))
 

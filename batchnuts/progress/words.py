@@ -21,10 +21,14 @@ def is_worth_a_line(progress: Progress, seconds: float) -> bool:
     return progress.phase not in ("start", "saving", "diagnostics") or seconds >= BRIEF
 
 
+def is_known(progress: Progress) -> bool:
+    """Whether it is known how much of the phase is done, and that is not only nothing or all."""
+    return progress.total > 0 and (progress.phase in WITH_TRANSITIONS or 0 < progress.done < progress.total)
+
+
 def share(progress: Progress) -> str:
-    """How much of the phase's transitions have been made, in percent; empty where their number is not known."""
-    known = progress.total > 0 and progress.phase in WITH_TRANSITIONS
-    return f"{100 * progress.done / progress.total:.0f}%" if known else ""
+    """How much of the phase is done, in percent; empty where that is not known."""
+    return f"{100 * progress.done / progress.total:.0f}%" if is_known(progress) else ""
 
 
 def details(progress: Progress) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,8 @@ from batchnuts.mcmc import quantities
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.output import to_arviz, to_datasets
 from batchnuts.mcmc.settings import split_settings
+from batchnuts.sample import _unless_stopped
+from batchnuts.stopping import StopSignals
 
 Y = np.array([0.5, -1.0, 2.0, 0.0], "float32")
 SETTINGS: dict[str, Any] = {"chains": 6, "warmup": 50, "draws": 20, "seed": 3}
@@ -177,6 +180,30 @@ def test_draws_are_kept_where_a_function_fails_later(
     assert calls
     assert drawn["posterior"]["mu"].shape == (6, 20)
     assert "a function failed. The draws are kept without it." in capsys.readouterr().err
+
+
+def test_a_signal_while_they_are_computed_leaves_them_out_and_keeps_the_draws(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(quantities, "ROWS", 30)
+    sampler, execution = split_settings(SETTINGS)
+    draws, shares = make_draws(model(), sampler, execution), list[float]()
+    stop = StopSignals()
+    whole = to_datasets(draws, model(), between=_unless_stopped(stop, shares.append))
+    assert shares[:4] == [0.25, 0.5, 0.75, 1.0]  # of the draws, then of the prior's
+    assert "log_likelihood" in whole
+
+    def advance(share: float) -> None:
+        if share == 0.5:
+            stop.first, stop.count = signal.SIGTERM, 1
+
+    kept = to_datasets(draws, model(), between=_unless_stopped(stop, advance))
+    assert whole.keys() - kept.keys() == {"log_likelihood", "posterior_predictive", "prior", "prior_predictive"}
+    np.testing.assert_array_equal(kept["posterior"]["mu"], whole["posterior"]["mu"])
+    assert (
+        "What is computed from draws is left out: ended by SIGTERM when 50% of it was done. The draws are kept"
+        in capsys.readouterr().err
+    )
 
 
 def test_generated_quantities_that_are_constant_or_not_finite_are_not_judged() -> None:
