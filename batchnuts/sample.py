@@ -242,6 +242,7 @@ def _run(
     from batchnuts.first_imports import import_first
     from batchnuts.mcmc.draws import Progress
     from batchnuts.mcmc.forecast import available_memory
+    from batchnuts.mcmc.freed_memory import give_back_freed
     from batchnuts.mcmc.output import to_datasets
     from batchnuts.mcmc.saving import check_space, short_bytes
     from batchnuts.mcmc.streaming import ZarrRun
@@ -341,6 +342,8 @@ def _run(
         zarr = config.output.format == "zarr"
         ending.content["path"] = str(target if zarr else _save(groups, target, force, before_asking=shown.close))
     saving = time.monotonic() - started
+    stream = None
+    give_back_freed()
     stop.release()
     if draws.interrupted:
         why, there = stop.name if failure is None else "the run failed", draws.what_there_is(content.draws)

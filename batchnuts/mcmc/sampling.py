@@ -30,6 +30,7 @@ from batchnuts.mcmc.engine import choose_engine, likely_backend
 from batchnuts.mcmc.execution.program_cache import borrow, give_back
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.forecast import Size, memory_problem
+from batchnuts.mcmc.freed_memory import give_back_freed
 from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.quantities import check_quantities
@@ -188,6 +189,7 @@ def run_chains(
         with _on_cluster(run, first) as run:
             draws = _phases(run, proposals)
         give_back(model, sampler, execution, run.programs)  # not after an error: then their state is unknown
+        give_back_freed()
         return draws
 
 

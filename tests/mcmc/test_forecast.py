@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,25 @@ def problem(size: Size, divergences: bool = False, **settings: Any) -> str:
 
 
 FIFTY = Size(50, "float32", values=50, largest=50)
+
+
+FREES = """
+import psutil
+import numpy as np
+from batchnuts.mcmc.freed_memory import give_back_freed
+arrays = [np.ones(10_000) for _ in range(4_000)]  # 320 MB, each too small for a mapping of its own
+last = np.ones(10_000)  # above them: what is below stays
+del arrays
+before = psutil.Process().memory_info().rss
+give_back_freed()
+print(before - psutil.Process().memory_info().rss)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_freed_memory_is_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", FREES], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 200e6
 
 
 def test_parts_on_known_sizes() -> None:

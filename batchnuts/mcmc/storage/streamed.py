@@ -24,6 +24,7 @@ from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError, read_arrays, write_arrays
+from batchnuts.mcmc.freed_memory import give_back_freed
 from batchnuts.mcmc.saving import OutputError, reason_of, synchronize
 from batchnuts.mcmc.storage.logged import PART, LoggedStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks
@@ -225,6 +226,8 @@ class StreamedStorage:
                 self.waiting.popleft()
                 self.written += 1
                 self.changed.notify_all()
+            del block
+            give_back_freed()
 
     # ---- between stretches of work, when no chunk records ------------------------------------------------------------
 
