@@ -7,6 +7,7 @@ import difflib
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import zlib
 from collections.abc import Callable, Generator
@@ -34,6 +35,10 @@ from batchnuts import sample
 
 os.fsync = lambda descriptor: None
 """What tests write need not outlive a power cut, and disks take their time."""
+
+for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:  # nohup, or a shell's background: what is tested would be ignored
+        signal.signal(_number, _default)
 
 batchnuts.BEGAN = 0.0
 """Tests change constants of the library, which are not in its files: no program is found by these."""

@@ -12,6 +12,7 @@ import pytest
 from batchnuts.experiments.harness.rows import MeasurementsError, RowsFile, Status
 from batchnuts.experiments.posterior_checks import measurements as posteriors
 from batchnuts.experiments.samplers import measurements as samplers
+from batchnuts.experiments.time_to_answer import measurements as answer
 from batchnuts.experiments.vectorizers import measurements as vectorizers
 
 RESULTS = sorted((Path(__file__).resolve().parents[2] / "docs" / "results").glob("*/measurements.csv"))
@@ -42,7 +43,11 @@ def file(tmp_path: Path) -> RowsFile[Row]:
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
 def test_committed_results_are_read_and_written_back_byte_for_byte(path: Path, tmp_path: Path) -> None:
-    kinds = {"pfor": vectorizers.Measurement, "posteriors": posteriors.Measurement}
+    kinds = {
+        "answer": answer.Measurement,
+        "pfor": vectorizers.Measurement,
+        "posteriors": posteriors.Measurement,
+    }
     kind: type[Any] = kinds.get(path.parent.name, samplers.Measurement)
     rows = RowsFile(path, kind).read()
     assert len(rows) == len(path.read_text().splitlines()) - 1
