@@ -190,7 +190,7 @@ def test_functions_of_draws_have_known_moments() -> None:
 
     made = Model.from_joint_distribution(model, scale=0.5, x=Y)
     compiled = Quantities(made, ExecutionSettings(backend="tensorflow"), seed=1)
-    found = compiled.of_posterior(np.full((1500, 1), 3.0, "float32"))
+    found = compiled.of_posterior(np.full((1500, 1), 3.0, "float32"), np.zeros(1500, np.int64), np.arange(1500))
     assert list(found["predictive"]) == ["x"]
     x = found["predictive"]["x"]
     assert abs(x.mean() - 3.0) < 5 * 2.0 / np.sqrt(6000)
