@@ -36,7 +36,7 @@ def _copied(part: Any, instead: Mapping[int, ast.AST]) -> Any:
         return part
     if id(part) in instead:
         return instead[id(part)]
-    copy = type(part)()
+    copy = type(part).__new__(type(part))  # from 3.13 on a call warns of fields that it is not given
     for name, value in vars(part).items():
         setattr(copy, name, _copied(value, instead))
     return copy
