@@ -55,11 +55,7 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
         lines, first = inspect.getsourcelines(function)
         node = _parsed("".join(lines), first)
     except (OSError, TypeError) as error:
-        raise CompileError(
-            f"cannot find the source of {name!r} ({error}). The compiler reads the function's text: define it in a "
-            "file, in a notebook cell, or at the prompt of IPython or of Python 3.13; exec, standard input and older "
-            "prompts keep no text."
-        ) from None
+        raise CompileError(_no_source(name, error)) from None
     except (SyntaxError, tokenize.TokenError):
         raise CompileError(_changed(name, filename)) from None
     if not _defines(node, function.__code__.co_name):
@@ -92,7 +88,17 @@ def _defines(node: ast.stmt, name: str) -> bool:
     return name == "<lambda>"
 
 
+def _no_source(name: str, why: object) -> str:
+    return (
+        f"cannot find the source of {name!r} ({why}). The compiler reads the function's text: define it in a file, in "
+        "a notebook cell, or at the prompt of IPython or of Python 3.13; exec, standard input and older prompts keep "
+        "no text."
+    )
+
+
 def _changed(name: str, filename: str) -> str:
+    if filename == "<string>":  # of exec, and of `python -c`, whose text Python keeps from 3.13 on
+        return _no_source(name, "another text has its file's name, <string>")
     return (
         f"the source found for {name!r} in {filename} is not this function: the file has changed since Python read it. "
         "Import it again, or restart."
