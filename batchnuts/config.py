@@ -19,6 +19,7 @@ from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import MOST_TRANSITIONS, ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.stored_run import has_zarr
+from batchnuts.mcmc.url import is_url, url_problem
 from batchnuts.models import REGISTRY, ModelOptions, build
 from batchnuts.settings.schema import Settings, expected, fields_of, nearest, shown
 from batchnuts.settings.yaml import (
@@ -58,7 +59,8 @@ class OutputSettings(Settings):
     path: str | None = Field(
         None,
         min_length=1,
-        description="file to write, relative to the current folder; null: the config's name + .nc or .zarr",
+        description="file to write, relative to the current folder, or the URL of a Zarr store (s3://bucket/run.zarr); "
+        "null: the config's name + .nc or .zarr",
     )
     draws: bool = Field(
         True,
@@ -104,17 +106,19 @@ class OutputSettings(Settings):
 
     @field_validator("path")
     @classmethod
-    def _no_url(cls, path: str | None) -> str | None:
-        if path is not None and "://" in path:
-            raise ValueError(
-                f"found {shown(path)}; expected a path: URLs are not written to. "
-                "Mount the place, or copy the output there"
-            )
+    def _url(cls, path: str | None) -> str | None:
+        if path is not None and is_url(path) and (problem := url_problem(path)) is not None:
+            raise ValueError(problem)
         return path
 
     @model_validator(mode="after")
     def _fits(self) -> OutputSettings:
         other = {"netcdf": "zarr", "zarr": "netcdf"}.get(self.format)
+        if self.at_url and (self.format == "netcdf" or self._ending in SUFFIXES["netcdf"]):
+            raise ValueError(
+                f"path: found the URL {shown(self.path)} with a netCDF file; these are written to local disks: "
+                "expected a Zarr store, whose URL ends in .zarr, or a path"
+            )
         if self.path is not None and other is not None and self.path_says == other:
             raise ValueError(
                 f"path: found {shown(self.path)} with format {self.format}; expected a path that ends in "
@@ -133,10 +137,20 @@ class OutputSettings(Settings):
         return self
 
     @property
+    def at_url(self) -> bool:
+        """Whether the path is a URL of another place than a folder."""
+        return self.path is not None and is_url(self.path)
+
+    @property
+    def _ending(self) -> str:
+        return PurePath(self.path or "").suffix.lower()
+
+    @property
     def path_says(self) -> str | None:
-        """The format that the path's ending stands for, if any."""
-        ending = PurePath(self.path or "").suffix.lower()
-        return next((name for name, endings in SUFFIXES.items() if ending in endings), None)
+        """The format that the path's ending stands for, if any; URLs are those of Zarr stores."""
+        if self.at_url:
+            return "zarr"
+        return next((name for name, endings in SUFFIXES.items() if self._ending in endings), None)
 
     @property
     def may_stream(self) -> bool:

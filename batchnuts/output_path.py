@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from batchnuts.config import RunConfig
-from batchnuts.mcmc.checkpoint.keeper import NAME, delete, folder_of
+from batchnuts.mcmc.checkpoint.keeper import NAME, delete
 from batchnuts.mcmc.saving import OutputError, check_path
+from batchnuts.mcmc.storage.url_place import check_url
+from batchnuts.mcmc.url import Target, Url, folder_of, target_of
 
 
-def path_of_new_run(config: RunConfig, *, force: bool) -> Path:
+def path_of_new_run(config: RunConfig, *, force: bool) -> Target:
     """As the config says, absolute. Raises OutputError where nothing can be written there, a package lacks, or there is
     the checkpoint of a run that has not ended."""
     assert config.output.path is not None  # it is decided with the format
@@ -18,8 +18,8 @@ def path_of_new_run(config: RunConfig, *, force: bool) -> Path:
     return path
 
 
-def checked_path(config: RunConfig, path: str | Path, *, force: bool) -> Path:
-    """The absolute path; checked, as that of the page about the run is, if there is to be one."""
+def checked_path(config: RunConfig, path: str | Target, *, force: bool) -> Target:
+    """The absolute path, or the URL; checked, as that of the page about the run is, if there is to be one."""
     folder = config.output.format == "zarr"
     if folder:
         from batchnuts.mcmc.streaming import require_zarr
@@ -29,7 +29,12 @@ def checked_path(config: RunConfig, path: str | Path, *, force: bool) -> Path:
         from batchnuts.mcmc.summarizing import require_sketches
 
         require_sketches()
-    output = check_path(path, force=force, folder=folder)
+    target = target_of(path)
+    output: Target
+    if isinstance(target, Url):
+        output = check_url(target, force=force)
+    else:
+        output = check_path(str(path), force=force, folder=folder)
     if config.output.report:
         from batchnuts.report.figures import require_matplotlib
         from batchnuts.report.page import page_path
@@ -39,7 +44,7 @@ def checked_path(config: RunConfig, path: str | Path, *, force: bool) -> Path:
     return output
 
 
-def _require_no_checkpoint(output: Path, *, force: bool) -> None:
+def _require_no_checkpoint(output: Target, *, force: bool) -> None:
     """That a new run replaces no checkpoint of one that has not ended, unless that is asked for."""
     folder = folder_of(output)
     if force:

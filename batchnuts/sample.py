@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.checkpoint.saved_run import SavedRun
     from batchnuts.mcmc.diagnostics import Diagnostics
     from batchnuts.mcmc.lengthen import EndedRun
+    from batchnuts.mcmc.url import Target
     from batchnuts.progress.views import View
 
 
@@ -106,7 +107,7 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
 
     try:
         if arguments.resume is not None:
-            run = Path(arguments.resume)
+            run = _output_of(arguments.resume)
             if further:
                 return _lengthen(run, stop, ending, quiet=arguments.quiet, further=further)
             return _resume(run, stop, ending, force=arguments.force, quiet=arguments.quiet)
@@ -183,32 +184,42 @@ def _further_draws(parser: argparse.ArgumentParser, arguments: argparse.Namespac
     )
 
 
-def _lengthen(path: Path, stop: StopSignals, ending: Ending, *, quiet: bool, further: int) -> int:
+def _output_of(text: str) -> Target:
+    """The absolute path of a run's output, or its URL."""
+    from batchnuts.mcmc.url import target_of
+
+    target = target_of(text)
+    return target.resolve() if isinstance(target, Path) else target
+
+
+def _lengthen(target: Target, stop: StopSignals, ending: Ending, *, quiet: bool, further: int) -> int:
     """Make a run longer that has ended: its output is replaced once it has all draws."""
     from batchnuts.config import config_of
-    from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of
+    from batchnuts.mcmc.checkpoint.keeper import NAME
     from batchnuts.mcmc.lengthen import ended_run
     from batchnuts.mcmc.saving import OutputError
+    from batchnuts.mcmc.url import folder_of
     from batchnuts.output_path import checked_path
 
-    target = path.expanduser().resolve()
     if (folder_of(target) / NAME).exists():
         raise OutputError(f"The run in {target} has not ended. Go on with --resume {target} first.")
     ended = ended_run(target, further)
-    config = config_of({**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(target)}}, target)
+    config = config_of(
+        {**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(target)}}, Path(str(target))
+    )
     checked_path(config, target, force=True)
     return _run(config, target, stop, ending, force=True, quiet=quiet, ended=ended)
 
 
-def _resume(path: Path, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
+def _resume(target: Target, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
     """Go on with the run whose output has this path."""
     from batchnuts.config import config_of
-    from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, folder_of
+    from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper
     from batchnuts.mcmc.resume import saved_run_of
-    from batchnuts.mcmc.saving import is_complete, is_interrupted
+    from batchnuts.mcmc.stored_run import is_complete, is_interrupted
+    from batchnuts.mcmc.url import folder_of
     from batchnuts.output_path import checked_path
 
-    target = path.expanduser().resolve()
     saved = saved_run_of(target)
     config = config_of(saved.config, folder_of(target) / NAME)
     if is_complete(target, saved.config):  # it was killed after it had written its output
@@ -224,7 +235,7 @@ def _resume(path: Path, stop: StopSignals, ending: Ending, *, force: bool, quiet
 
 def _run(
     config: RunConfig,
-    target: Path | None,
+    target: Target | None,
     stop: StopSignals,
     ending: Ending,
     *,
@@ -258,14 +269,16 @@ def _run(
         if target is None:
             target = path_of_new_run(config, force=force)
         expected = forecast_of(config, model)
-        check_space(target, expected.file_at_least, folder=config.output.format == "zarr")
+        if isinstance(target, Path):
+            check_space(target, expected.file_at_least, folder=config.output.format == "zarr")
         if expected.peak > (free := available_memory()):
             say(
                 f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
                 "available now. End other programs, or lower sampler.draws."
             )
-        from batchnuts.mcmc.checkpoint.keeper import BLOCKS, Keeper, folder_of
+        from batchnuts.mcmc.checkpoint.keeper import BLOCKS, Keeper
         from batchnuts.mcmc.sampling import run_chains
+        from batchnuts.mcmc.url import folder_of
 
         keeper = None
         if config.output.checkpoint_seconds is not None and ended is None:
@@ -309,7 +322,8 @@ def _run(
                 raise
             draws = error.draws_so_far
     stop.hold()
-    how_to_go_on = f" Go on with --resume {target}." if keeper is not None and keeper.exists() else ""
+    here = "" if isinstance(target, Path) else f" in this folder, which has {folder_of(target).name}"
+    how_to_go_on = f" Go on with --resume {target}{here}." if keeper is not None and keeper.exists() else ""
     ending.content["resume"] = str(target) if how_to_go_on else None
     if not draws.done.any():
         if stream is not None:
@@ -339,8 +353,11 @@ def _run(
                 from batchnuts.mcmc.lengthen import joined
 
                 groups = joined(ended, groups)
-        zarr = config.output.format == "zarr"
-        ending.content["path"] = str(target if zarr else _save(groups, target, force, before_asking=shown.close))
+        if config.output.format == "zarr":
+            ending.content["path"] = str(target)
+        else:
+            assert isinstance(target, Path), "a netCDF file is local"
+            ending.content["path"] = str(_save(groups, target, force, before_asking=shown.close))
     saving = time.monotonic() - started
     stream = None
     give_back_freed()
@@ -382,7 +399,7 @@ def _run(
     except OSError as error:  # its reader is gone: a closed pipe or terminal
         from batchnuts.progress.json_lines import give_up
 
-        say(f"the summary cannot be printed ({error.strerror}); the draws are in {target}.")
+        say(f"the summary cannot be printed ({error.strerror or error}); the draws are in {target}.")
         give_up(sys.stdout)
     return stop.exit_code if draws.interrupted else 0
 
@@ -398,7 +415,9 @@ def _view(ending: Ending, quiet: bool) -> View:
     return view_on_stderr(own_descriptor=True)
 
 
-def _write_page(groups: Mapping[str, xarray.Dataset], target: Path, found: Diagnostics | None, *, force: bool) -> Path:
+def _write_page(
+    groups: Mapping[str, xarray.Dataset], target: Target, found: Diagnostics | None, *, force: bool
+) -> Path:
     """Write the page beside the draws, and give its path. found: what the summary has diagnosed."""
     from batchnuts.report.page import page_path, write_page
     from batchnuts.report.run_file import run_of

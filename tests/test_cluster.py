@@ -24,7 +24,7 @@ from batchnuts.mcmc.cluster import connect, machines, runner, session, tasks, un
 from batchnuts.mcmc.cluster.connect import connected
 from batchnuts.mcmc.cluster.direct import DirectZarrRun
 from batchnuts.mcmc.cluster.errors import ClusterError
-from batchnuts.mcmc.cluster.open_store import require_same_folder
+from batchnuts.mcmc.cluster.open_store import require_same_place
 from batchnuts.mcmc.cluster.orders import Order, StorePlan
 from batchnuts.mcmc.cluster.region import make_token
 from batchnuts.mcmc.content import Content
@@ -35,6 +35,7 @@ from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.resume import TYPES
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ClusterSettings, split_settings
+from batchnuts.mcmc.storage.place import LocalPlace
 from batchnuts.stopping import StopSignals
 
 MODEL = gaussian(5)
@@ -356,9 +357,9 @@ def test_a_model_that_cannot_be_sent() -> None:
 def test_a_store_that_workers_do_not_see(tmp_path: Path) -> None:
     plan = StorePlan(tmp_path / "run.zarr", "token", tmp_path, {}, Content(), 10, 5, 100, 0)
     with pytest.raises(ClusterError, match=r"A worker cannot see .*run.zarr: .* output.format: netcdf"):
-        require_same_folder(plan)
-    make_token(tmp_path, "token")
-    require_same_folder(plan)
+        require_same_place(plan)
+    make_token(LocalPlace(tmp_path / "run.zarr"), "token")
+    require_same_place(plan)
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
+from batchnuts.mcmc.url import Url, target_of
 from batchnuts.settings.schema import SettingsError
 
 if TYPE_CHECKING:
@@ -26,9 +25,13 @@ def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.D
     """
     import xarray
 
-    file = Path(os.path.expanduser(path))
+    file = target_of(path)
     groups: dict[str, xarray.Dataset] = {}
-    if is_zarr(file):
+    try:
+        zarr = is_zarr(file)
+    except OutputError as error:
+        raise SettingsError(f"{key}: {error}") from error
+    if zarr:
         try:
             groups = {name: group.load() for name, group in open_zarr(file).items() if name in names}
         except (OSError, ValueError, KeyError, OutputError) as error:
@@ -36,6 +39,8 @@ def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.D
         if not groups:
             raise SettingsError(f"{key}: {path} has no {' or '.join(names)}: that run has not ended.")
         return groups
+    if isinstance(file, Url):
+        raise SettingsError(f"{key}: there is no Zarr store at {path}.")
     for name in names:
         try:
             with xarray.open_dataset(file, group=name, engine="h5netcdf") as dataset:

@@ -4,7 +4,9 @@ Its file says where chains ended, with the gradients there, so further draws are
 made, bit for bit; but where `sampler.until` had ended it in the middle of other draws, gradients are evaluated again.
 The further draws are laid out as a run of their own, and each group is joined to that of the file. Those of a Zarr
 store go to a store of their own first, and then to a copy of it whose chunks are hard links: so the run stays as it was
-until the copy takes its place.
+until the copy takes its place. Under a URL there are no such links: the further draws are appended to the store itself,
+where readers do not look yet, what is known of all draws is put beside what was, and the root's metadata, which are put
+last, lead to all of it in one instant.
 """
 
 from __future__ import annotations
@@ -31,11 +33,16 @@ from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.history import HistoryKeeper
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.saving import OutputError, reason_of
+from batchnuts.mcmc.storage.place import LocalPlace
+from batchnuts.mcmc.storage.url_place import place_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
+from batchnuts.mcmc.url import Target, Url
 from batchnuts.settings.schema import SettingsError
 
 if TYPE_CHECKING:
     import xarray
+
+    from batchnuts.mcmc.storage.zarr_files import ZarrFiles
 
 NEEDED = ("made_with", "model_described", "metric", "dtype")
 """Attributes of the group `adaptation` that files of earlier versions lack."""
@@ -45,18 +52,18 @@ NEEDED = ("made_with", "model_described", "metric", "dtype")
 class EndedRun:
     """What is taken from the file of one."""
 
-    path: Path
+    path: Target
     draws: int
     """Of each chain."""
     saved: SavedRun
 
     @property
-    def further(self) -> Path:
+    def further(self) -> Target:
         """Where the further draws of a store are, until it has them."""
         return self.path.with_name(f".{self.path.name}.further")
 
 
-def ended_run(path: Path, more: int) -> EndedRun:
+def ended_run(path: Target, more: int) -> EndedRun:
     """The run in a file, whose config asks for `more` draws than it has.
 
     Raises CheckpointError for a file that cannot be made longer: of something else, of an earlier version, of a run
@@ -192,9 +199,9 @@ def _shorter_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.shorter")
 
 
-def recover(path: Path) -> None:
+def recover(path: Target) -> None:
     """Put a store in its place where a process was killed between the two renames of `replace_store`."""
-    if not path.exists() and is_zarr(_shorter_path(path)):
+    if isinstance(path, Path) and not path.exists() and is_zarr(_shorter_path(path)):
         _shorter_path(path).rename(path)
 
 
@@ -204,21 +211,32 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
     Its further draws are in the store `ended.further`, which is deleted. Raises CheckpointError where the store has
     changed meanwhile, or some chains had not begun; OutputError where something cannot be written.
     """
-    path, longer = ended.path, _longer_path(ended.path)
+    from batchnuts.mcmc.storage.zarr_files import ZarrFiles, ZarrFilesBeside
+
+    path = ended.path
     further, before = open_zarr(ended.further), open_zarr(path)
     if before["sample_stats"].sizes["draw"] != ended.draws:
         raise CheckpointError(f"{path} has changed while it was made longer; the further draws are given up.")
     if not np.array_equal(before["posterior"]["chain"], further["posterior"]["chain"]):
         raise CheckpointError(f"{path} stays as it was: it was to be made longer, and not every chain had begun.")
+    if isinstance(path, Url):
+        place = place_of(path)
+        try:
+            _append(ZarrFilesBeside.of_store(place), ended, before, further)
+            place_of(ended.further).discard()
+        except OSError as error:
+            raise OutputError(f"{path} could not be made longer: {reason_of(error)}. Do it again.") from error
+        return open_zarr(path)
+    longer = _longer_path(path)
     try:
         shutil.rmtree(longer, ignore_errors=True)
         shutil.copytree(path, longer, copy_function=_linked)
-        _append(longer, ended, before, further)
+        _append(ZarrFiles.of_store(LocalPlace(longer)), ended, before, further)
         shutil.rmtree(_shorter_path(path), ignore_errors=True)
         path.rename(_shorter_path(path))
         longer.rename(path)
         shutil.rmtree(_shorter_path(path), ignore_errors=True)
-        shutil.rmtree(ended.further, ignore_errors=True)
+        place_of(ended.further).discard()
     except OSError as error:
         shutil.rmtree(longer, ignore_errors=True)
         recover(path)
@@ -227,12 +245,9 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
 
 
 def _append(
-    longer: Path, ended: EndedRun, before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]
+    files: ZarrFiles, ended: EndedRun, before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]
 ) -> None:
-    """Write the further draws to the copy, and what is known of all draws."""
-    from batchnuts.mcmc.storage.zarr_files import ZarrFiles
-
-    files = ZarrFiles.of_store(longer)
+    """Write the further draws, and what is known of all draws; readers see all of it at once."""
     attributes = dict(further["posterior"].attrs)
     lengths = {}
     for name in before.keys() - further.keys():  # `unfinished`, of a run that a check point has ended, say
@@ -247,8 +262,7 @@ def _append(
             files.replace(name, _one_after_the_other([before[name].load(), group.load()], "divergence"))
         elif name in ("progress", "unfinished", "divergences"):
             files.replace(name, group.load())
-    files.commit(lengths)
-    log_density = VariableBlock(open_zarr(longer)["sample_stats"]["lp"].variable)
+    log_density = VariableBlock(files.read("sample_stats")["lp"].variable)
     attributes["log_density_rounding"] = rounding_of(log_density)
     files.set_attributes("", attributes)
     for name, group in further.items():
@@ -256,6 +270,7 @@ def _append(
             files.set_attributes(name, _with_own(attributes, group))
     files.commit(lengths)
     files.sync()
+    files.forget()
 
 
 def _linked(source: str, target: str) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.check_points import Ended, SavedCheckPoints
 from batchnuts.mcmc.checkpoint.file import CheckpointError
-from batchnuts.mcmc.checkpoint.keeper import NAME, folder_of, read_saved_run
+from batchnuts.mcmc.checkpoint.keeper import NAME, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.cluster.orders import Rows, SavedChains, SavedGroup, SavedRegion
 from batchnuts.mcmc.draws import WarmupReport
@@ -19,8 +17,10 @@ from batchnuts.mcmc.history import HistoryKeeper, Row
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.step_size import DualAveraging
 from batchnuts.mcmc.stopping_rule import Decision
+from batchnuts.mcmc.stored_run import is_zarr
 from batchnuts.mcmc.tuning import Tuning
 from batchnuts.mcmc.until import Condition
+from batchnuts.mcmc.url import Target, Url, folder_of
 from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients
 from batchnuts.mcmc.warmup.moments import Centre, Moments
 from batchnuts.mcmc.warmup.phase import InWarmup, Pooled
@@ -35,14 +35,17 @@ TYPES = (
 """All that a checkpoint is made of; nothing else is made when one is read."""
 
 
-def saved_run_of(output: Path) -> SavedRun:
+def saved_run_of(output: Target) -> SavedRun:
     """The last checkpoint of the run whose output has, or will have, this path.
 
     Raises CheckpointError where there is none, or it cannot be read.
     """
     folder = folder_of(output)
     if not (folder / NAME).exists():
-        ended = f"{output} is the file of a run that has ended" if output.exists() else "there is no such run here"
+        there = is_zarr(output) if isinstance(output, Url) else output.exists()
+        ended = f"{output} is the file of a run that has ended" if there else "there is no such run here"
+        if isinstance(output, Url):
+            ended += ", or it was begun in another folder, where its checkpoint is"
         raise CheckpointError(
             f"There is no checkpoint of {output} ({folder / NAME}): {ended}, or it was ended before its first one "
             "(output.checkpoint_seconds)."

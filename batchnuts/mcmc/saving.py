@@ -6,7 +6,6 @@ written under a temporary name and renamed; where that fails, the draws go to an
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.url import as_path
 
 if TYPE_CHECKING:
     import xarray
@@ -49,7 +49,7 @@ def check_path(
     """
     if _names_a_folder(path):
         raise OutputError(f"Cannot write {path}: it names a folder. Set {key} to a file's name.")
-    target = Path(path).expanduser()
+    target = Path(as_path(os.fspath(path))).expanduser()
     try:
         target = target.resolve()
         parent = target.parent
@@ -81,32 +81,6 @@ def check_path(
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"Cannot write {target}: {getattr(error, 'strerror', None) or error}.") from error
     return target
-
-
-def is_interrupted(path: Path) -> bool:
-    """Whether a file, or a Zarr store, is that of a run of ours which was interrupted."""
-    return bool(_attributes_of_run(path).get("interrupted", 0))
-
-
-def is_complete(path: Path, config: Mapping[str, Any]) -> bool:
-    """Whether a file, or a Zarr store, is that of a run with this config which came to its end."""
-    attributes = _attributes_of_run(path)
-    return not attributes.get("interrupted", 1) and attributes.get("config") == json.dumps(config)
-
-
-def _attributes_of_run(path: Path) -> Mapping[str, Any]:
-    """Those of all groups of a run of ours; empty where there is no file, or something else."""
-    import h5netcdf
-
-    try:
-        if (path / "zarr.json").exists():
-            attributes = json.loads((path / "zarr.json").read_text())["attributes"]
-        else:
-            with h5netcdf.File(path, "r") as file:
-                attributes = dict(file.attrs)
-    except (OSError, ValueError, KeyError):
-        return {}
-    return attributes if attributes.get("inference_library") == "batchnuts" else {}
 
 
 def _names_a_folder(path: str | os.PathLike[str]) -> bool:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batchnuts.mcmc.saving import OutputError
+from batchnuts.mcmc.storage.place import METADATA
+from batchnuts.mcmc.storage.url_place import place_of
+from batchnuts.mcmc.url import Target, Url, target_of
 
 if TYPE_CHECKING:
     import xarray
@@ -29,20 +34,57 @@ def has_zarr() -> bool:
         return False
 
 
-def is_zarr(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a folder with a Zarr store."""
-    return (Path(path) / "zarr.json").exists()
+def is_zarr(path: str | os.PathLike[str] | Url) -> bool:
+    """Whether there is a Zarr store. Raises OutputError where a URL cannot be read."""
+    return place_of(target_of(path)).exists(METADATA)
 
 
-def open_zarr(path: str | os.PathLike[str]) -> dict[str, xarray.Dataset]:
+def open_zarr(path: str | os.PathLike[str] | Url) -> dict[str, xarray.Dataset]:
     """The groups of a store by name, in the state of one instant; values are read when they are used.
 
-    Raises OutputError where zarr is not installed, and what xarray and Zarr raise for a folder that is no store.
+    Raises OutputError where zarr is not installed, and what xarray and Zarr raise for a place without a store.
     """
     import xarray
 
+    target = target_of(path)
     if not has_zarr():
-        raise OutputError(f"To read {os.fspath(path)} takes {INSTALL}.")
+        raise OutputError(f"To read {target} takes {INSTALL}.")
+    store: Any = str(target)
+    if isinstance(target, Url):
+        from batchnuts.mcmc.storage.place_store import PlaceStore
 
-    tree = xarray.open_datatree(os.fspath(path), engine="zarr", consolidated=True)
+        store = PlaceStore(place_of(target), read_only=True)
+    tree = xarray.open_datatree(store, engine="zarr", consolidated=True)
     return {name: child.to_dataset(inherit=False) for name, child in tree.children.items()}
+
+
+def is_interrupted(target: Target) -> bool:
+    """Whether a file, or a Zarr store, is that of a run of ours which was interrupted."""
+    return bool(_attributes_of_run(target).get("interrupted", 0))
+
+
+def is_complete(target: Target, config: Mapping[str, Any]) -> bool:
+    """Whether a file, or a Zarr store, is that of a run with this config which came to its end."""
+    attributes = _attributes_of_run(target)
+    return not attributes.get("interrupted", 1) and attributes.get("config") == json.dumps(config)
+
+
+def _attributes_of_run(target: Target) -> Mapping[str, Any]:
+    """Those of all groups of a run of ours; empty where there is nothing, or something else. Raises OutputError where a
+    URL cannot be read."""
+    import h5netcdf
+
+    try:
+        root = place_of(target).root()
+        if root is not None:
+            attributes = root["attributes"]
+        elif isinstance(target, Path):
+            with h5netcdf.File(target, "r") as file:
+                attributes = dict(file.attrs)
+        else:
+            return {}
+    except OutputError:
+        raise
+    except (OSError, ValueError, KeyError):
+        return {}
+    return attributes if attributes.get("inference_library") == "batchnuts" else {}

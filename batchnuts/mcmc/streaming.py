@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,17 +32,17 @@ from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.logged import PART
+from batchnuts.mcmc.storage.place import STATE
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage, rows_of_block
+from batchnuts.mcmc.storage.url_place import place_of
 from batchnuts.mcmc.stored_run import INSTALL, has_zarr, open_zarr
+from batchnuts.mcmc.url import Target
 
 if TYPE_CHECKING:
     import xarray
 
     from batchnuts.mcmc.storage.zarr_sink import ZarrSink
-
-STATE = ".state"
-"""The folder in a store with what is needed until the run ends."""
 
 
 def require_zarr() -> None:
@@ -57,7 +54,7 @@ def require_zarr() -> None:
 
 
 class ZarrRun:
-    """See Stream. path: the store, a folder that is made when the first draws are. config: see `to_datasets`.
+    """See Stream. target: the store, which is made when the first draws are. config: see `to_datasets`.
 
     replace: whether a store that is there is deleted then. resumed: whether one is gone on with that an earlier process
     has left. earlier: draws of each chain that are elsewhere; the store has those that follow.
@@ -65,7 +62,7 @@ class ZarrRun:
 
     def __init__(
         self,
-        path: Path,
+        target: Target,
         model: Model,
         content: Content,
         config: Mapping[str, Any] | None = None,
@@ -74,14 +71,15 @@ class ZarrRun:
         resumed: bool = False,
         earlier: int = 0,
     ) -> None:
-        self.path = path
+        self.target = target
+        self.place = place_of(target)
         self.earlier = earlier
         self.model = model
         self.content = content
         self.config = config
         self.replace = replace
-        self.claimed = resumed and (path / STATE).exists()
-        """Whether the folder is this run's own."""
+        self.claimed = resumed and self.place.is_own()
+        """Whether what is there is this run's own."""
         self.storage: StreamedStorage | None = None
         self.sink: ZarrSink | None = None
         self.layout: Layout | None = None
@@ -101,15 +99,15 @@ class ZarrRun:
         self.close()
         self._claim()
         transitions -= self.earlier
-        folder = self.path / STATE
+        folder = self.place.state
         rows = saved_rows(folder) or rows_of_block(like, chains, transitions, self.content.thin)
-        self.sink = self._sink(chains, transitions, rows, folder)
+        self.sink = self._sink(chains, transitions, rows)
         remember = self.sampler.until is not None  # check points look at all draws
         self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember=remember, room=room)
         return Following(self.storage, self.earlier) if self.earlier else self.storage
 
-    def _sink(self, chains: int, transitions: int, rows: int, folder: Path) -> ZarrSink:
-        """Where blocks of so many rows go; folder: for what is needed until the run ends."""
+    def _sink(self, chains: int, transitions: int, rows: int) -> ZarrSink:
+        """Where blocks of so many rows go."""
         from batchnuts.mcmc.storage.zarr_sink import ZarrSink
 
         assert self.layout is not None
@@ -117,7 +115,7 @@ class ZarrRun:
         labels = self.model.labels()
         data = {name: getattr(self.model, name) for name in DATA_GROUPS}
         return ZarrSink(
-            self.path,
+            self.place,
             chains,
             self.layout,
             self._coordinates,
@@ -125,7 +123,6 @@ class ZarrRun:
             max_tree_depth=self.sampler.max_tree_depth,
             rows=rows,
             transitions=transitions,
-            folder=folder,
             attributes={**attributes, "interrupted": 1, "being_written": 1},
             earlier=self.earlier,
         )
@@ -135,17 +132,17 @@ class ZarrRun:
         return group.drop_vars(list(entries)).assign_coords(chain=chains, draw=draws)
 
     def _claim(self) -> None:
-        """Make the folder, in place of what may be replaced."""
+        """Make the store, in place of what may be replaced."""
         if self.claimed:
             return
         try:
-            if self.replace and os.path.lexists(self.path):
-                remove(self.path)
-            self.path.mkdir()
+            if self.replace:
+                self.place.remove_store()
+            self.place.make()
         except FileExistsError:
-            raise OutputError(f"{self.path} was created meanwhile and is not overwritten; no draw was made.") from None
+            raise OutputError(f"{self.place} was created meanwhile and is not overwritten; no draw was made.") from None
         except OSError as error:
-            raise OutputError(f"Cannot write {self.path}: {error.strerror or error}; no draw was made.") from error
+            raise OutputError(f"Cannot write {self.place}: {error.strerror or error}; no draw was made.") from error
         self.claimed = True
 
     def close(self) -> None:
@@ -157,7 +154,7 @@ class ZarrRun:
         """Remove the store: no draw was made."""
         self.close()
         if self.claimed and self.storage is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
+            self.place.discard()
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
@@ -181,9 +178,11 @@ class ZarrRun:
                     sink.files.trim(name, self.content.length(draws.complete))
             storage.close()
             sink.files.tidy([STATE] if keep else [])
+            if not keep:
+                self.place.forget_state()
         except OSError as error:
             raise sink.failed(error) from error
-        return open_zarr(self.path)
+        return open_zarr(self.target)
 
     def _finish_rows(self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout) -> Mapping[str, int]:
         """Write the rows of blocks that are not complete; gives the lengths of further groups."""
@@ -237,7 +236,7 @@ class ZarrRun:
         files = sink.files
         sink.there = 0  # the length is that of the run now
         sink.commit(draws.complete, **further)
-        log_density = VariableBlock(open_zarr(self.path)["sample_stats"]["lp"].variable)
+        log_density = VariableBlock(open_zarr(self.target)["sample_stats"]["lp"].variable)
         attributes = attributes_of(draws, self.model, self.config, log_density)
         groups = other_groups(draws, self.model, layout, attributes)
         groups["adaptation"] = adaptation(draws, self.model, self._means(draws, storage), attributes)
@@ -308,17 +307,3 @@ def saved_rows(folder: Path) -> int:
     for path in folder.glob("saved-*/state.npz"):
         return int(read_arrays(path, PART)["rows"])
     return 0
-
-
-def remove(path: Path) -> None:
-    """Delete a store, or a file; raises OutputError for another folder."""
-    if path.is_dir() and not path.is_symlink():
-        if not (path / "zarr.json").exists() and any(path.iterdir()):
-            raise OutputError(f"{path} is a folder, and no Zarr store: it is not replaced. Set another output.path.")
-        gone = path.with_name(f".{path.name}.deleted")
-        shutil.rmtree(gone, ignore_errors=True)
-        path.rename(gone)  # no half of a store is seen
-        with suppress(OSError):
-            shutil.rmtree(gone)
-    else:
-        path.unlink()

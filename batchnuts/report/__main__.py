@@ -68,17 +68,20 @@ def _target(arguments: argparse.Namespace) -> Path | None:
     """Where the page goes, if there will be one. Raises _Refused, before anything is read."""
     from batchnuts.mcmc.saving import OutputError, check_path
     from batchnuts.mcmc.stored_run import is_zarr
+    from batchnuts.mcmc.url import target_of
     from batchnuts.report.figures import require_matplotlib
     from batchnuts.report.page import page_path
 
-    source = Path(arguments.run).expanduser()
-    if not (source.is_file() or is_zarr(source)) or (arguments.json and arguments.output is None):
+    source = target_of(arguments.run)
+    if not ((isinstance(source, Path) and source.is_file()) or is_zarr(source)) or (
+        arguments.json and arguments.output is None
+    ):
         return None
     try:
         target = check_path(arguments.output or page_path(source), force=arguments.force, key="--output")
     except OutputError as error:
         raise _Refused(str(error)) from error
-    if target.exists() and target.samefile(source):
+    if isinstance(source, Path) and target.exists() and target.samefile(source):
         raise _Refused(f"{target} is the run itself and is not overwritten. Set another --output.")
     require_matplotlib()
     return target
@@ -91,8 +94,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 the chains converged; 3 they did not, or there are too few chains or draws to tell; 1 "
         "the report failed; 2 the command line is wrong, or the file is not a run of ours; 130 interrupted (Ctrl-C).",
     )
-    parser.add_argument("run", metavar="RUN", help="the file or Zarr store that python -m batchnuts.sample wrote")
-    parser.add_argument("--output", metavar="PATH", help="the page; by default RUN.html beside the run")
+    parser.add_argument(
+        "run", metavar="RUN", help="the file or Zarr store that python -m batchnuts.sample wrote, or its URL"
+    )
+    parser.add_argument(
+        "--output", metavar="PATH", help="the page; by default RUN.html beside the run, or here for a URL"
+    )
     parser.add_argument("--force", action="store_true", help="replace the page if it exists")
     parser.add_argument(
         "--json", action="store_true", help="print the verdict as JSON; the page is written only with --output"

@@ -17,6 +17,7 @@ import numpy as np
 from batchnuts.mcmc.diagnostics import COLUMNS
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.stored_run import is_zarr
+from batchnuts.mcmc.url import Target, Url
 from batchnuts.report import pictures
 from batchnuts.report.figures import Picture, require_matplotlib, with_own_ids
 from batchnuts.report.run_file import FinishedRun, next_steps, shortened
@@ -58,8 +59,9 @@ $body
 """)
 
 
-def page_path(run: Path) -> Path:
-    """Where the page of a run's file is put: beside it, with the ending .html."""
+def page_path(target: Target) -> Path:
+    """Where the page of a run's output is put: beside it, of a URL in the current folder; with the ending .html."""
+    run = Path.cwd() / target.name if isinstance(target, Url) else target
     return run.with_name(f"{run.name}.html") if run.suffix == ".html" else run.with_suffix(".html")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
 from batchnuts.mcmc.summary_group import diagnosed
+from batchnuts.mcmc.url import Target, Url, target_of
 from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class NotARun(BatchnutsError):
 class FinishedRun:
     """A run's file in memory, and the verdict on it."""
 
-    path: Path
+    path: Target
     groups: Mapping[str, xarray.Dataset]
     check: Check | None
     """None where there is no draw that every chain has."""
@@ -79,13 +79,17 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
     Raises NotARun, with what was found and what was expected, for a path that is no such file, and DiagnosticsError
     for draws that are not finite.
     """
-    file = Path(path).expanduser()
+    file, kind = target_of(path), "netCDF"
     expected = "expected the netCDF file or Zarr store that python -m batchnuts.sample wrote"
     try:
-        if file.is_dir() and not is_zarr(file):
+        if isinstance(file, Url):
+            if not is_zarr(file):
+                raise NotARun(f"There is no Zarr store at {file}; {expected}. Check the URL.")
+        elif file.is_dir() and not is_zarr(file):
             raise NotARun(f"{file} is a folder; {expected}. Give the path of the file in it.")
-        if not file.exists():
+        elif not file.exists():
             raise NotARun(f"There is no file {file}; {expected}. Check the path, and the folder that it starts from.")
+        kind = "Zarr" if isinstance(file, Url) or is_zarr(file) else kind
         groups = _groups(file)
     except (NotARun, OutputError):
         raise
@@ -94,7 +98,7 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
     except Exception as error:  # a damaged file can make any part of HDF5 and xarray fail
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise NotARun(
-            f"{file} cannot be read as {'Zarr' if is_zarr(file) else 'netCDF'} ({reason}); {expected}. If it is such a "
+            f"{file} cannot be read as {kind} ({reason}); {expected}. If it is such a "
             "file, it is truncated or damaged: copy it again, or run again."
         ) from error
     _require_ours(file, groups, expected)
@@ -104,7 +108,7 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
         raise DiagnosticsError(f"{file} cannot be judged: {error}") from error
 
 
-def run_of(path: Path, groups: Mapping[str, xarray.Dataset], found: Diagnostics | None = None) -> FinishedRun:
+def run_of(path: Target, groups: Mapping[str, xarray.Dataset], found: Diagnostics | None = None) -> FinishedRun:
     """The run whose groups are those of the output. found: what was diagnosed of them already."""
     posterior, stats = groups["posterior"], groups["sample_stats"]
     interrupted = bool(posterior.attrs.get("interrupted", 0))
@@ -114,11 +118,11 @@ def run_of(path: Path, groups: Mapping[str, xarray.Dataset], found: Diagnostics 
     return FinishedRun(path, groups, verdict, *coefficients(posterior))
 
 
-def _groups(file: Path) -> dict[str, xarray.Dataset]:
+def _groups(file: Target) -> dict[str, xarray.Dataset]:
     """Those that a report looks at: of a file in memory, of a store to be read when they are used."""
     import xarray
 
-    if is_zarr(file):
+    if isinstance(file, Url) or is_zarr(file):
         return {name: group for name, group in open_zarr(file).items() if name in GROUPS}
     groups = {}
     with _opened(file) as there:
@@ -129,13 +133,13 @@ def _groups(file: Path) -> dict[str, xarray.Dataset]:
     return groups
 
 
-def _opened(file: Path) -> Any:
+def _opened(file: os.PathLike[str]) -> Any:
     import h5netcdf
 
     return h5netcdf.File(file, "r")
 
 
-def _require_ours(file: Path, groups: Mapping[str, xarray.Dataset], expected: str) -> None:
+def _require_ours(file: Target, groups: Mapping[str, xarray.Dataset], expected: str) -> None:
     def refuse(what: str) -> None:
         raise NotARun(
             f"{file} is not the file of a run of batchnuts: {what}; {expected}. batchnuts.check judges the draws of "
@@ -215,7 +219,7 @@ def verdict_of(run: FinishedRun) -> dict[str, Any]:
 
 
 def verdict_at_end(
-    path: Path, groups: Mapping[str, xarray.Dataset], chains: int, draws: int
+    path: Target, groups: Mapping[str, xarray.Dataset], chains: int, draws: int
 ) -> tuple[dict[str, Any], Diagnostics | None]:
     """The same of a run that has just ended, with so many draws of each chain, and what was diagnosed. Of draws that
     were not kept it has `min_ess_mean`, for means, and is empty where there are none."""

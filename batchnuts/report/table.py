@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from batchnuts.config import RunConfig
 from batchnuts.mcmc.diagnostics import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError, some_numbers
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.summary_group import diagnosed
+from batchnuts.mcmc.url import Target
 from batchnuts.mcmc.verdict import diagnose_groups
 from batchnuts.progress.terminal import SafeConsole
 from batchnuts.progress.views import View, phase
@@ -33,7 +33,7 @@ def print_report(
     draws: Draws,
     groups: Mapping[str, xarray.Dataset],
     config: RunConfig,
-    target: Path,
+    target: Target,
     saving: float,
     view: View = _NO_VIEW,
 ) -> Diagnostics | None:

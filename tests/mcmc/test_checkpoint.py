@@ -21,7 +21,7 @@ from batchnuts.mcmc.chain_states import InDraws
 from batchnuts.mcmc.checkpoint import file as checkpoint_file
 from batchnuts.mcmc.checkpoint import keeper as keepers
 from batchnuts.mcmc.checkpoint.file import CheckpointError, read_checkpoint, write_arrays, write_checkpoint
-from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, folder_of, read_saved_run
+from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun, described
 from batchnuts.mcmc.checkpoint.trees import pack, unpack
 from batchnuts.mcmc.content import Content
@@ -32,6 +32,7 @@ from batchnuts.mcmc.parameters import real
 from batchnuts.mcmc.resume import TYPES, saved_run_of
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.url import folder_of
 
 # ---- the file -------------------------------------------------------------------------------------------------------
 

@@ -43,13 +43,14 @@ from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
 from batchnuts.mcmc.lengthen import EndedRun, recover, replace_store
 from batchnuts.mcmc.opened_run import open_run
 from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.saving import OutputError, check_path, is_interrupted, save
+from batchnuts.mcmc.saving import OutputError, check_path, save
 from batchnuts.mcmc.settings import split_settings
 from batchnuts.mcmc.storage import row_blocks, streamed
+from batchnuts.mcmc.storage.place import METADATA, LocalPlace
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles, chunk_shape
-from batchnuts.mcmc.stored_run import open_zarr
+from batchnuts.mcmc.stored_run import is_interrupted, open_zarr
 from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.until import Until
@@ -115,11 +116,12 @@ def test_a_store_holds_what_a_netcdf_file_holds(tmp_path: Path, content: Content
 def test_readers_find_whole_draws_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between any two files that are put in place: one length everywhere, and the draws themselves."""
     draws, path, seen = drawn(), tmp_path / "a.zarr", []
-    place = ZarrFiles._place
+    put = LocalPlace.put
 
-    def look(self: ZarrFiles, key: str, node: Any) -> None:
-        place(self, key, node)
-        if key not in ("", "posterior", "sample_stats") or "posterior" not in open_zarr(path):
+    def look(self: LocalPlace, key: str, data: Any) -> None:
+        put(self, key, data)
+        at = [METADATA, *(f"{name}/{METADATA}" for name in ("posterior", "sample_stats"))]
+        if key not in at or "posterior" not in open_zarr(path):
             return
         with xarray.open_zarr(path, group="posterior") as posterior:  # as one does who opens one group after another
             first = lengths(posterior)
@@ -133,7 +135,7 @@ def test_readers_find_whole_draws_at_any_moment(tmp_path: Path, monkeypatch: pyt
         np.testing.assert_array_equal(groups["sample_stats"]["lp"], draws.stats["lp"][:, : seen[-1]])
         assert groups["posterior"].attrs["interrupted"] == int("being_written" in groups["posterior"].attrs)
 
-    monkeypatch.setattr(ZarrFiles, "_place", look)
+    monkeypatch.setattr(LocalPlace, "put", look)
     monkeypatch.setattr(streamed, "SHARE", 3)
     groups = finished(path, draws)
     assert sorted(set(seen)) == [16, 32, 47]

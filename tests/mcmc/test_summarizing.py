@@ -18,9 +18,10 @@ from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.saving import is_interrupted, save
+from batchnuts.mcmc.saving import save
 from batchnuts.mcmc.settings import split_settings
 from batchnuts.mcmc.storage import streamed
+from batchnuts.mcmc.stored_run import is_interrupted
 from batchnuts.mcmc.summarizing import SummaryRun
 from batchnuts.mcmc.verdict import coefficients
 from batchnuts.settings.schema import SettingsError

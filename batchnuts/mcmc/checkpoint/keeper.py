@@ -1,9 +1,10 @@
 """When checkpoints are written, where, and what they replace.
 
-    run.nc.checkpoint/
+    run.nc.checkpoint/     of a URL: in the current folder (url.py)
         lock               held by the process that runs it
         checkpoint.npz     the last one (file.py)
         000001.npz, ...    records of the stretch under way (storage/logged.py); those of older stretches are deleted
+        state/             of a store under a URL: what is needed until the run ends (storage/url_place.py)
 
 The folder is made with the first checkpoint, and deleted when the run's file is written.
 """
@@ -22,6 +23,7 @@ from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError, read_checkpoint, write_checkpoint
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.storage.logged import LoggedStorage
+from batchnuts.mcmc.storage.place import STATE_FOLDER
 from batchnuts.stopping import say
 
 NAME = "checkpoint.npz"
@@ -30,17 +32,12 @@ BLOCKS = "blocks"
 """A folder with what a run without draws has reduced (summarizing.py)."""
 
 
-def folder_of(path: Path) -> Path:
-    """Where the checkpoints are of a run whose output has this path."""
-    return path.with_name(f"{path.name}.checkpoint")
-
-
 def delete(folder: Path) -> None:
     """Delete what runs have put there, and the folder if nothing else is in it."""
     for path in folder.glob("*"):
         if path.name in (NAME, LOCK) or (path.suffix == ".npz" and path.stem.isdigit()) or path.suffix == ".part":
             path.unlink(missing_ok=True)
-        elif path.name == BLOCKS:
+        elif path.name in (BLOCKS, STATE_FOLDER):
             shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         folder.rmdir()

@@ -26,7 +26,7 @@ from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.logged import PART, LoggedStorage
 from batchnuts.mcmc.storage.streamed import StreamedStorage, rows_of_block
-from batchnuts.mcmc.streaming import STATE, ZarrRun
+from batchnuts.mcmc.streaming import ZarrRun
 
 if TYPE_CHECKING:
     from batchnuts.mcmc.storage.zarr_sink import ZarrSink
@@ -208,14 +208,14 @@ class DirectZarrRun(ZarrRun):
         assert self.layout is not None
         self._claim()
         transitions -= self.earlier
-        folder = self.path / STATE
-        folder.mkdir(exist_ok=True)
+        folder = self.place.state
+        folder.mkdir(parents=True, exist_ok=True)
         there = folder / STATE_FILE
         thin = self.content.thin
         rows = int(read_arrays(there, PART)["rows"]) if there.exists() else 0
         rows = rows or rows_of_block(like, sizes[0], transitions, thin)
         chains = sum(sizes)
-        sink = self.sink = self._sink(chains, transitions, rows, folder)
+        sink = self.sink = self._sink(chains, transitions, rows)
         one = map_leaves(lambda array: array[:1, :1].copy(), like)
         one.position[...] = position
         fields = {name: array for name, array in one._asdict().items() if not isinstance(array, tuple)}
@@ -226,9 +226,9 @@ class DirectZarrRun(ZarrRun):
         sink.begin(found, np.arange(chains), np.arange(0, transitions, thin) + self.earlier)
         sink.commit(0)  # a process that goes on finds by it that chunks are of this run
         token = uuid.uuid4().hex
-        make_token(folder, token)
+        make_token(self.place, token)
         plan = StorePlan(
-            self.path,
+            self.target,
             token,
             folder,
             dict(sink.files.store.metadata),
@@ -245,7 +245,7 @@ class DirectZarrRun(ZarrRun):
 
     def discard(self) -> None:
         """See ZarrRun. A checkpoint may count on what some groups have written: then it stays."""
-        if not (self.path / STATE / STATE_FILE).exists():
+        if not (self.place.state / STATE_FILE).exists():
             super().discard()
 
     def _finish_rows(self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout) -> Mapping[str, int]:

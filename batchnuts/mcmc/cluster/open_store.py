@@ -12,20 +12,24 @@ from batchnuts.mcmc.cluster.errors import ClusterError
 from batchnuts.mcmc.cluster.orders import TOKEN, StorePlan
 from batchnuts.mcmc.draws import statistics
 from batchnuts.mcmc.layout import Layout
+from batchnuts.mcmc.saving import OutputError
+from batchnuts.mcmc.storage.place import Place
+from batchnuts.mcmc.storage.url_place import UrlError, place_of
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles
+from batchnuts.mcmc.url import Url
 
 
 class OpenStore:
     """The store of a run in one process that writes chunks of it; threads share it.
 
-    Raises ClusterError where the folder is not that of the process that has made the store.
+    Raises ClusterError where this process does not see what that which has made the store has put there.
     """
 
     def __init__(self, plan: StorePlan, layout: Layout) -> None:
-        require_same_folder(plan)
+        self.place = require_same_place(plan)
         self.plan = plan
         self.layout = layout
-        self.files = ZarrFiles.of_metadata(plan.path, plan.metadata)
+        self.files = ZarrFiles.of_metadata(self.place, plan.metadata)
         self.lost: set[str] = set()
         """Groups, and variables of them, that are not computed any longer."""
         self.lock = threading.Lock()
@@ -56,15 +60,26 @@ class OpenStore:
         self.files.sync()
 
 
-def require_same_folder(plan: StorePlan) -> None:
-    """Raise ClusterError where this process does not see the store that the plan is of."""
+def require_same_place(plan: StorePlan) -> Place:
+    """The place of the store. Raises ClusterError where this process does not see the store that the plan is of."""
+    why = "it finds another store there, or none"
     try:
-        same = (plan.folder / TOKEN).read_text() == plan.token
-    except OSError:
-        same = False
-    if not same:
+        place = place_of(plan.target)
+        if place.read(TOKEN) == plan.token.encode():
+            return place
+    except UrlError as error:
+        why = error.why
+    except (OutputError, OSError) as error:
+        why = str(error).rstrip(".")
+    if isinstance(plan.target, Url):
         raise ClusterError(
-            f"A worker cannot see {plan.path}: draws go from workers straight to a Zarr store, so all of them and the "
-            "machine that the run was started on must have that folder, under the same path. Put output.path on a disk "
-            "that they share, or set output.format: netcdf, with which draws come back to the process of the run."
+            f"A worker cannot use {plan.target}: {why}. Draws go from workers straight to a Zarr store, so all of them "
+            "must reach that URL, with the package, the endpoint and the credentials that it takes; what is in the "
+            "memory of one process they do not see. Or set output.path to a netCDF file, with which draws come back to "
+            "the process of the run."
         )
+    raise ClusterError(
+        f"A worker cannot see {plan.target}: draws go from workers straight to a Zarr store, so all of them and the "
+        "machine that the run was started on must have that folder, under the same path. Put output.path on a disk "
+        "that they share, or set output.format: netcdf, with which draws come back to the process of the run."
+    )

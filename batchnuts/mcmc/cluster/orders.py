@@ -18,6 +18,8 @@ from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.execution.saved_stretch import SavedStretch
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.storage.place import STATE
+from batchnuts.mcmc.url import Target
 from batchnuts.mcmc.warmup.reduced import Reduced, Reduction
 
 
@@ -71,11 +73,11 @@ class Stretch:
 class StorePlan:
     """The Zarr store of a run, to which workers write chunks; only one process writes its metadata."""
 
-    path: Path
+    target: Target
     token: str
-    """What the file TOKEN in `folder` has in it: that is how a worker knows that it is the same folder."""
+    """What TOKEN has in it: that is how a worker knows that it is the same store."""
     folder: Path
-    """For what is gathered until the end."""
+    """For what the process of the run needs until the end."""
     metadata: dict[str, bytes]
     """By key, of arrays of full length."""
     content: Content
@@ -88,7 +90,7 @@ class StorePlan:
     """Draws of each chain that are elsewhere."""
 
 
-TOKEN = "token"
+TOKEN = f"{STATE}/token"
 
 
 @dataclass(frozen=True, eq=False)

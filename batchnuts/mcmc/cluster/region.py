@@ -7,7 +7,6 @@ since its state was saved, is the same.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.checkpoint.file import write_arrays
 from batchnuts.mcmc.cluster.orders import TOKEN, Rows, SavedRegion
 from batchnuts.mcmc.cluster.recent import PassedOn, new_rows
-from batchnuts.mcmc.storage.divergent import divergences_of_block
+from batchnuts.mcmc.storage.divergent import divergences_of_block, put_divergences
+from batchnuts.mcmc.storage.place import Place
 
 if TYPE_CHECKING:
     from batchnuts.mcmc.cluster.open_store import OpenStore
@@ -94,8 +93,7 @@ class RegionStorage(PassedOn):
         found = divergences_of_block(block, self.written, self.previous)
         if found is not None:
             found["chain"] = self.numbers[found["chain"]]
-            path = self.store.plan.folder / "divergences" / f"{self.written}-{self.numbers[0]}.npz"
-            write_arrays(path, found, durable=False)
+            put_divergences(self.store.place, f"{self.written}-{self.numbers[0]}", found)
 
     def take(self) -> tuple[Rows, ...]:
         """What was recorded since the last time, where it is to be sent."""
@@ -128,6 +126,6 @@ def assembled(like: Record, chains: int, rows: list[Rows], start: int, count: in
     return block
 
 
-def make_token(folder: Path, token: str) -> None:
-    """Let workers know the folder by it."""
-    (folder / TOKEN).write_text(token)
+def make_token(place: Place, token: str) -> None:
+    """Let workers know the store by it."""
+    place.put(TOKEN, token.encode())

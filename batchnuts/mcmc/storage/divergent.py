@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.storage.place import STATE, Place
+
+DIVERGENCES = f"{STATE}/divergences"
+"""Where they are in a store until its run ends, whoever has found them."""
+
+
+def put_divergences(place: Place, name: str, found: dict[str, NDArray[Any]]) -> None:
+    """Keep what `divergences_of_block` gives. Raises OSError."""
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **found)
+    place.put(f"{DIVERGENCES}/{name}.npz", file.getvalue())
 
 
 def divergences_of_block(

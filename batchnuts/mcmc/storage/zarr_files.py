@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
-from collections.abc import AsyncIterator, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import zarr
-from typing_extensions import override  # zarr requires it
-from zarr.abc.store import ByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
-from zarr.storage import LocalStore
+from zarr.abc.store import Store
+from zarr.storage import MemoryStore
 
-from batchnuts.mcmc.saving import synchronize
+from batchnuts.mcmc.storage.place import METADATA, Place
+from batchnuts.mcmc.storage.place_store import chunk_store
 
 if TYPE_CHECKING:
     import xarray
@@ -31,104 +27,34 @@ if TYPE_CHECKING:
 PIECE_BYTES = 1_000_000
 """Of a chunk at least, where an array is divided along its own axes: so that one coefficient can be read alone."""
 
-METADATA = "zarr.json"
-
-
-class ChunkStore(LocalStore):
-    """A folder with the chunks of a store, whose metadata are in memory."""
-
-    def __init__(self, root: Path, *, read_only: bool = False, other: ChunkStore | None = None) -> None:
-        super().__init__(root, read_only=read_only)
-        self.metadata: dict[str, bytes] = {} if other is None else other.metadata
-        """By key."""
-        self.written: set[str] = set() if other is None else other.written
-        """Keys of chunks since it was emptied."""
-
-    @override
-    def with_read_only(self, read_only: bool = False) -> ChunkStore:
-        return ChunkStore(self.root, read_only=read_only, other=self)
-
-    @override
-    async def get(
-        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        return self._there(key, prototype) if _is_metadata(key) else await super().get(key, prototype, byte_range)
-
-    def _there(self, key: str, prototype: BufferPrototype | None) -> Buffer | None:
-        there = self.metadata.get(key)
-        return None if there is None else (prototype or default_buffer_prototype()).buffer.from_bytes(there)
-
-    @override
-    async def set(self, key: str, value: Buffer) -> None:
-        if _is_metadata(key):
-            self.metadata[key] = value.to_bytes()
-        else:
-            await super().set(key, value)
-            self.written.add(key)
-
-    @override
-    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        if not await self.exists(key):
-            await self.set(key, value)
-
-    @override
-    def get_sync(
-        self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        return (
-            self._there(key, prototype)
-            if _is_metadata(key)
-            else super().get_sync(key, prototype=prototype, byte_range=byte_range)
-        )
-
-    @override
-    def set_sync(self, key: str, value: Buffer) -> None:
-        if _is_metadata(key):
-            self.metadata[key] = value.to_bytes()
-        else:
-            super().set_sync(key, value)
-            self.written.add(key)
-
-    @override
-    async def exists(self, key: str) -> bool:
-        return key in self.metadata if _is_metadata(key) else await super().exists(key)
-
-    @override
-    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Of groups and arrays that this process has made: there may be chunks of another one."""
-        start = f"{prefix}/" if prefix else ""
-        for name in {key.removeprefix(start).partition("/")[0] for key in self.metadata if key.startswith(start)}:
-            yield name
-
-
-def _is_metadata(key: str) -> bool:
-    return key.rpartition("/")[2] == METADATA
-
 
 class ZarrFiles:
-    """The groups of a run in the folder `path`, each made once."""
+    """The groups of a run at a place, each made once."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.store = ChunkStore(path)
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.store = chunk_store(place)
+        self.placed: dict[str, bytes] = {}
+        """Metadata that are known to be there, by key."""
         self.arrays: dict[str, dict[str, zarr.Array[Any]]] = {}
         """Those that grow, by group and name."""
         zarr.create_group(self.store, zarr_format=3)
 
     @classmethod
-    def of_store(cls, path: Path) -> ZarrFiles:
+    def of_store(cls, place: Place) -> ZarrFiles:
         """Of a store that was written before, whose groups with draws grow further."""
+        root = dict(place.root() or {})
+        nodes = {"": root} | root.pop("consolidated_metadata")["metadata"]
         metadata = {}
-        for file in (*path.glob(METADATA), *path.glob(f"*/{METADATA}"), *path.glob(f"*/*/{METADATA}")):
-            node = json.loads(file.read_bytes())
-            node.pop("consolidated_metadata", None)
-            metadata[file.relative_to(path).as_posix()] = json.dumps(node).encode()
-        return cls.of_metadata(path, metadata)
+        for path, node in nodes.items():
+            own = {name: value for name, value in node.items() if name != "consolidated_metadata"}
+            metadata[_key(path)] = json.dumps(own).encode()
+        return cls.of_metadata(place, metadata)
 
     @classmethod
-    def of_metadata(cls, path: Path, metadata: Mapping[str, bytes]) -> ZarrFiles:
+    def of_metadata(cls, place: Place, metadata: Mapping[str, bytes]) -> ZarrFiles:
         """Of a store whose metadata are these, by key: of one that another process makes, say."""
-        files = cls(path)
+        files = cls(place)
         files.store.metadata.update(metadata)
         for name, group in zarr.open_group(files.store, mode="r+", zarr_format=3).groups():
             growing = {key: array for key, array in group.arrays() if "draw" in _dims(array)}
@@ -156,8 +82,13 @@ class ZarrFiles:
 
     def put(self, name: str, dataset: xarray.Dataset) -> None:
         """A whole group."""
-        texts = {key: array.astype(object) for key, array in dataset.variables.items() if array.dtype.kind == "U"}
-        dataset.assign(texts).to_zarr(self.store, group=name, mode="a", zarr_format=3, consolidated=False)
+        _put(self.store, name, dataset)
+
+    def read(self, name: str) -> xarray.Dataset:
+        """A group as it is written, whatever readers see of it; values are read when they are used."""
+        import xarray
+
+        return xarray.open_dataset(self.store, engine="zarr", group=name, zarr_format=3, consolidated=False)  # type: ignore[arg-type]
 
     def replace(self, name: str, dataset: xarray.Dataset) -> None:
         """A whole group, in place of one that is there."""
@@ -205,22 +136,28 @@ class ZarrFiles:
 
     def _forget(self, key: str) -> None:
         """An array or a group, with what is in it."""
-        for kept in (self.store.metadata, self.store.written):
+        self._leave_out(key)
+        self.place.remove(key)
+
+    def _leave_out(self, key: str) -> None:
+        for kept in (self.store.metadata, self.store.written, self.placed):
             for inside in [one for one in kept if one.startswith(f"{key}/")]:
                 kept.pop(inside) if isinstance(kept, dict) else kept.remove(inside)
-        shutil.rmtree(self.path / key, ignore_errors=True)
 
     def trim(self, name: str, length: int) -> None:
         """Delete the chunks of a group that grows which are all beyond so many draws."""
         for variable, array in self.arrays[name].items():
             first = -(-length // array.chunks[1])
-            for path in (self.path / name / variable / "c").glob("*/*"):
-                if int(path.name) >= first:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if first * array.chunks[1] >= array.shape[1]:
+                continue
+            folder = f"{name}/{variable}/c"
+            keys = self.place.keys(folder)
+            beyond = [key for key in keys if int(key.removeprefix(f"{folder}/").split("/")[1]) >= first]
+            self.place.delete(beyond, folders=True)
 
     def clear(self, name: str) -> None:
         """Delete what another process has left of a group."""
-        shutil.rmtree(self.path / name, ignore_errors=True)
+        self.place.remove(name)
 
     def set_attributes(self, name: str, attributes: Mapping[str, Any]) -> None:
         """Of a group (`""`: the root), in place of all others but xarray's own."""
@@ -241,39 +178,98 @@ class ZarrFiles:
         groups = [path for path, node in nodes.items() if node["node_type"] == "group"]
         for group in sorted(groups, key=lambda path: path != first):
             arrays = {path: node for path, node in nodes.items() if path.startswith(f"{group}/")}
-            for path, node in arrays.items():
-                self._place(path, node)
+            self._place(arrays)
             nodes[group] |= _consolidated({path.removeprefix(f"{group}/"): node for path, node in arrays.items()})
-            self._place(group, nodes[group])
-        self._place("", root | _consolidated(nodes))
+            self._place({group: nodes[group]})
+        self._place({"": root | _consolidated(nodes)})
 
-    def _place(self, path: str, node: Mapping[str, Any]) -> None:
-        """Write metadata in one instant, unless that is what is there."""
-        key = _key(path)
-        target = self.path / key
-        text = json.dumps(node, indent=1).encode()
-        if target.exists() and target.read_bytes() == text:
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{METADATA}.tmp")
-        temporary.write_bytes(text)
-        os.replace(temporary, target)
-        self.store.written.add(key)
+    def _place(self, nodes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write metadata, each in one instant, unless that is what is there."""
+        texts = {_key(path): json.dumps(node, indent=1).encode() for path, node in nodes.items()}
+        new = {key: text for key, text in texts.items() if self._there(key) != text}
+        self.place.put_all(new)
+        self.placed |= new
+        self.store.written |= new.keys()
+
+    def _there(self, key: str) -> bytes | None:
+        return self.placed[key] if key in self.placed else self.place.read(key)
 
     def tidy(self, kept: Iterable[str]) -> None:
         """Delete folders that are no groups: of an earlier process, say; but for those of these names."""
         groups = {key.partition("/")[0] for key in self.store.metadata if "/" in key}
-        for path in self.path.iterdir():
-            if path.is_dir() and path.name not in (*groups, *kept):
-                shutil.rmtree(path, ignore_errors=True)
+        for name in self.place.folders():
+            if name not in (*groups, *kept):
+                self.place.remove(name)
+
+    def forget(self) -> None:
+        """Delete what was left for those who read it."""
 
     def sync(self) -> None:
         """Make everything durable that was written since it was called last."""
-        paths = [self.path / key for key in self.store.written]
+        written = set(self.store.written)
         self.store.written.clear()
-        for path in (*paths, *{path.parent for path in paths}):
-            if path.exists():  # a group may have been taken out
-                synchronize(path)
+        self.place.sync(written)
+
+
+WAYS: tuple[dict[str, Any], ...] = (
+    {"name": "default", "configuration": {"separator": "/"}},
+    {"name": "v2", "configuration": {"separator": "."}},
+)
+"""In which the chunks of an array may be named: `c/0/1`, as all are at first, and `0.1`. No name is one of both."""
+
+
+class ZarrFilesBeside(ZarrFiles):
+    """Of a store that readers look at: they find what was there until `commit`, and then what is.
+
+    Arrays that take the place of others have chunks of other names beside theirs. The metadata lead to the one or the
+    other.
+    """
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self.gone: set[str] = set()
+        """Groups and arrays of which not everything is needed any longer."""
+        self.kept: set[str] = set()
+        """Keys of their chunks that are."""
+
+    def replace(self, name: str, dataset: xarray.Dataset) -> None:
+        """See ZarrFiles."""
+        before = [json.loads(node) for key, node in self.store.metadata.items() if key.startswith(f"{name}/")]
+        ways = [node["chunk_key_encoding"] for node in before if node["node_type"] == "array"]
+        way = WAYS[1] if WAYS[0] in ways else WAYS[0]
+        self._forget(name)
+        self.arrays.pop(name, None)
+        there: dict[str, Any] = {}
+        _put(MemoryStore(there), name, dataset)
+        for key, content in there.items():
+            array, _, chunk = key.rpartition(f"/{METADATA}") if key.endswith(METADATA) else key.rpartition("/c")
+            if key == METADATA:
+                continue
+            if key.endswith(METADATA):
+                node = json.loads(content.to_bytes())
+                if node["node_type"] == "array":
+                    node["chunk_key_encoding"] = way
+                self.store.metadata[key] = json.dumps(node).encode()
+                continue
+            named = key if way == WAYS[0] else f"{array}/{chunk.removeprefix('/').replace('/', '.') or '0'}"
+            self.place.put(named, content.to_bytes())
+            self.store.written.add(named)
+            self.kept.add(named)
+
+    def _forget(self, key: str) -> None:
+        self._leave_out(key)
+        self.gone.add(key)
+
+    def forget(self) -> None:
+        """See ZarrFiles: once it is committed."""
+        for name in self.gone:
+            found = self.place.keys(name)
+            self.place.delete([key for key in found if key not in self.kept and key not in self.store.metadata])
+
+
+def _put(store: Store, name: str, dataset: xarray.Dataset) -> None:
+    texts = {key: array.astype(object) for key, array in dataset.variables.items() if array.dtype.kind == "U"}
+    dataset.assign(texts).to_zarr(store, group=name, mode="a", zarr_format=3, consolidated=False)
 
 
 def _dims(array: zarr.Array[Any]) -> tuple[str | None, ...]:
@@ -300,17 +296,3 @@ def chunk_shape(chunk: tuple[int, int], rest: tuple[int, ...], item: int) -> tup
         if sizes[axis] > 1 or one <= PIECE_BYTES:
             break
     return (*chunk, *sizes)
-
-
-def sizes_there(path: Path, group: str) -> tuple[int, int]:
-    """How many chains and draws readers see of a group; 0 where there is none."""
-    try:
-        node = json.loads((path / group / METADATA).read_text())
-    except FileNotFoundError:
-        return 0, 0
-    sizes = {
-        dim: size
-        for array in node["consolidated_metadata"]["metadata"].values()
-        for dim, size in zip(array["dimension_names"], array["shape"], strict=True)
-    }
-    return sizes.get("chain", 0), sizes.get("draw", 0)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.checkpoint.file import write_arrays
 from batchnuts.mcmc.draws import statistics
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage import streamed
-from batchnuts.mcmc.storage.divergent import divergences_of_block
+from batchnuts.mcmc.storage.divergent import DIVERGENCES, divergences_of_block, put_divergences
+from batchnuts.mcmc.storage.place import STATE, Place, sizes_there
 from batchnuts.mcmc.storage.row_blocks import RowBlock
-from batchnuts.mcmc.storage.zarr_files import ZarrFiles, sizes_there
+from batchnuts.mcmc.storage.zarr_files import ZarrFiles
 
 if TYPE_CHECKING:
     import xarray
@@ -27,15 +28,15 @@ Coordinates = Callable[[Entries, NDArray[np.int64], NDArray[np.int64]], "xarray.
 
 
 class ZarrSink:
-    """See Sink. rows: of a block. transitions: how many each chain makes at most. folder: for what is gathered until
-    the end. attributes: of all groups while they are written. earlier: draws before the first one that is written.
+    """See Sink. rows: of a block. transitions: how many each chain makes at most. attributes: of all groups while they
+    are written. earlier: draws before the first one that is written.
 
     Readers see `sample_stats` grow before other groups, so that one who opens these first finds no fewer statistics.
     """
 
     def __init__(
         self,
-        path: Path,
+        place: Place,
         chains: int,
         layout: Layout,
         coordinates: Coordinates,
@@ -44,25 +45,23 @@ class ZarrSink:
         max_tree_depth: int,
         rows: int,
         transitions: int,
-        folder: Path,
         attributes: Mapping[str, Any],
         earlier: int = 0,
     ) -> None:
-        self.path = path
+        self.place = place
         self.earlier = earlier
         self.layout = layout
         self.coordinates = coordinates
         self.max_tree_depth = max_tree_depth
         self.rows = rows
         self.transitions = transitions
-        self.folder = folder
-        of_chains, self.there = sizes_there(path, "posterior")
+        of_chains, self.there = self.visible = sizes_there(place, "posterior")
         """Draws that readers see of what another process, or an earlier attempt, has written: they are written again,
         and are the same."""
-        self.files = ZarrFiles(path)
+        self.files = ZarrFiles(place)
         if of_chains != chains:  # of those that had begun when another process ended
             self.there = 0
-            self.files.tidy([folder.name])
+            self.files.tidy([STATE])
         for name, dataset in others.items():
             self.files.put(name, dataset.assign_attrs(attributes))
         self.files.set_attributes("", attributes)
@@ -71,7 +70,6 @@ class ZarrSink:
         self.attributes = attributes
         self.chunk = 0, 0
         """Chains and saved draws of one, once there are arrays."""
-        (folder / "divergences").mkdir(parents=True, exist_ok=True)
 
     def write(self, block: RowBlock, previous: NDArray[Any] | None) -> None:
         """See Sink."""
@@ -137,7 +135,7 @@ class ZarrSink:
         """Keep both ends of trajectories that diverged, if asked for. done [chains]: how many draws each has made."""
         found = divergences_of_block(block.records, block.first, previous, done)
         if found is not None:
-            write_arrays(self.folder / "divergences" / f"{block.first}.npz", found, durable=False)
+            put_divergences(self.place, str(block.first), found)
 
     def gathered(self, start: NDArray[Any], draws: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
         """Chain [n], draw [n] and points [n, 2, dimension] of all divergences in the first `draws`, in order.
@@ -147,8 +145,8 @@ class ZarrSink:
         dimension = start.shape[1]
         none = np.zeros(0, np.int64)
         parts = [(none, none, np.zeros((0, 2, dimension), start.dtype))]
-        for path in (self.folder / "divergences").glob("*.npz"):
-            with np.load(path, allow_pickle=False) as there:
+        for key in self.place.keys(DIVERGENCES):
+            with np.load(io.BytesIO(self.place.read(key) or b""), allow_pickle=False) as there:
                 parts.append((there["chain"], there["draw"], there["points"]))
         chain, draw, points = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         first = draw == 0
@@ -161,6 +159,7 @@ class ZarrSink:
         """Let readers see all that is saved of the first draws; further: the lengths of other groups."""
         length = max(self.layout.content.length(draws), self.there)
         self.files.commit(dict.fromkeys(self.files.arrays, length) | further, first="sample_stats")
+        self.visible = 0, length
 
     def sync(self) -> None:
         """See Sink."""
@@ -171,9 +170,11 @@ class ZarrSink:
 
     def failed(self, error: OSError) -> OutputError:
         """What to say of it."""
-        _, length = sizes_there(self.path, "posterior")
+        _, length = self.visible
+        with suppress(OSError):  # it may not be reached any longer
+            _, length = sizes_there(self.place, "posterior")
         saved = f"{length} draws of each chain are in it, and can be read" if length else "no draw is in it"
-        return OutputError(f"Cannot write {self.path}: {reason_of(error)}; {saved}.")
+        return OutputError(f"Cannot write {self.place}: {reason_of(error)}; {saved}.")
 
 
 def _fields(block: RowBlock) -> dict[str, NDArray[Any]]:

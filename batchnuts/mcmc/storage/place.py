@@ -1,0 +1,209 @@
+"""Where a Zarr store is: files in a folder, or objects under a URL, by key.
+
+What is put appears whole, in place of what was there: readers find the one or the other. In a folder that is a file of
+another name which is renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from batchnuts.mcmc.saving import OutputError, synchronize
+from batchnuts.mcmc.url import Target
+
+METADATA = "zarr.json"
+
+STATE = ".state"
+"""What begins with it in a store is needed until the run ends."""
+
+STATE_FOLDER = "state"
+"""Of what is needed until then of a store under a URL: in the folder of the run's checkpoints."""
+
+
+class Place(ABC):
+    """Of one store. Its text is that of the target. Methods raise OSError, but for what is not there."""
+
+    target: Target
+    state: Path
+    """A folder on a disk of this machine, for what this process needs until the run ends."""
+
+    def __str__(self) -> str:
+        return str(self.target)
+
+    @abstractmethod
+    def read(self, key: str) -> bytes | None:
+        """None where there is nothing."""
+
+    @abstractmethod
+    def put(self, key: str, data: Any) -> None:
+        """data: an object with the buffer interface."""
+
+    def put_all(self, items: Mapping[str, bytes]) -> None:
+        """Several, in any order."""
+        for key, data in items.items():
+            self.put(key, data)
+
+    @abstractmethod
+    def exists(self, key: str) -> bool:
+        """Whether there is something of this key."""
+
+    @abstractmethod
+    def keys(self, prefix: str) -> list[str]:
+        """All below `prefix/`."""
+
+    @abstractmethod
+    def delete(self, keys: Iterable[str], *, folders: bool = False) -> None:
+        """Those of them that are there. folders: whether those that have become empty go, too."""
+
+    @abstractmethod
+    def remove(self, prefix: str) -> None:
+        """All below `prefix/`."""
+
+    @abstractmethod
+    def folders(self) -> list[str]:
+        """Names of what has further keys below it."""
+
+    @abstractmethod
+    def sync(self, keys: Collection[str]) -> None:
+        """Make durable what was put; what is put under a URL is."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Take the place for a new store. Raises FileExistsError where there is something."""
+
+    @abstractmethod
+    def is_own(self) -> bool:
+        """Whether the store that is there is that of the run whose state is in the folder `state`."""
+
+    @abstractmethod
+    def remove_store(self) -> None:
+        """Delete the store that may be there, so that no reader sees a half of it. Raises OutputError for what is
+        something else."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Delete all that this run has put there."""
+
+    def forget_state(self) -> None:
+        """Delete what was needed until the run ended."""
+        shutil.rmtree(self.state, ignore_errors=True)
+
+    def root(self) -> Mapping[str, Any] | None:
+        """The metadata of the whole store; None where there is none. Raises ValueError for something else."""
+        text = self.read(METADATA)
+        return None if text is None else json.loads(text)
+
+
+class LocalPlace(Place):
+    """A folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.target = self.path = path
+        self.state = path / STATE
+
+    def read(self, key: str) -> bytes | None:
+        """See Place."""
+        try:
+            return (self.path / key).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+
+    def put(self, key: str, data: Any) -> None:
+        """See Place."""
+        path = self.path / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+    def exists(self, key: str) -> bool:
+        """See Place."""
+        return (self.path / key).exists()
+
+    def keys(self, prefix: str) -> list[str]:
+        """See Place."""
+        return [path.relative_to(self.path).as_posix() for path in (self.path / prefix).rglob("*") if path.is_file()]
+
+    def delete(self, keys: Iterable[str], *, folders: bool = False) -> None:
+        """See Place."""
+        parents = set()
+        for key in keys:
+            path = self.path / key
+            with suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+            parents |= set(path.relative_to(self.path).parents)
+        for parent in sorted(parents if folders else (), key=lambda path: -len(path.parts)):
+            with suppress(OSError):  # others are in it
+                (self.path / parent).rmdir()
+
+    def remove(self, prefix: str) -> None:
+        """See Place."""
+        shutil.rmtree(self.path / prefix, ignore_errors=True)
+
+    def folders(self) -> list[str]:
+        """See Place."""
+        return [path.name for path in self.path.iterdir() if path.is_dir()]
+
+    def sync(self, keys: Collection[str]) -> None:
+        """See Place."""
+        paths = [self.path / key for key in keys]
+        for path in (*paths, *{path.parent for path in paths}):
+            if path.exists():  # a group may have been taken out
+                synchronize(path)
+
+    def make(self) -> None:
+        """See Place."""
+        self.path.mkdir()
+
+    def is_own(self) -> bool:
+        """See Place: its state is in it."""
+        return self.state.exists()
+
+    def remove_store(self) -> None:
+        """See Place. A file is deleted, too."""
+        path = self.path
+        if not os.path.lexists(path):
+            return
+        if path.is_dir() and not path.is_symlink():
+            if not (path / METADATA).exists() and any(path.iterdir()):
+                raise OutputError(
+                    f"{path} is a folder, and no Zarr store: it is not replaced. Set another output.path."
+                )
+            gone = path.with_name(f".{path.name}.deleted")
+            shutil.rmtree(gone, ignore_errors=True)
+            path.rename(gone)  # no half of a store is seen
+            with suppress(OSError):
+                shutil.rmtree(gone)
+        else:
+            path.unlink()
+
+    def discard(self) -> None:
+        """See Place."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def sizes_there(place: Place, group: str) -> tuple[int, int]:
+    """How many chains and draws readers see of a group; 0 where there is none."""
+    text = place.read(f"{group}/{METADATA}")
+    if text is None:
+        return 0, 0
+    sizes = {
+        dim: size
+        for array in json.loads(text)["consolidated_metadata"]["metadata"].values()
+        for dim, size in zip(array["dimension_names"], array["shape"], strict=True)
+    }
+    return sizes.get("chain", 0), sizes.get("draw", 0)

@@ -1,0 +1,90 @@
+"""Where the output of a run is: a path, or a URL of an object store or another file system."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+_URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.:-]*)://(?P<rest>.*)", re.DOTALL)
+
+LOCAL = ("file", "local")
+"""Protocols of URLs that are paths."""
+
+
+@dataclass(frozen=True)
+class Url:
+    """What is at another place than in a folder. `str` gives it as it was written."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def protocol(self) -> str:
+        """Before `://`."""
+        return self.text.partition("://")[0].lower()
+
+    @property
+    def name(self) -> str:
+        """After the last slash."""
+        return self.text.rpartition("/")[2]
+
+    def with_name(self, name: str) -> Url:
+        """What is beside it."""
+        return Url(f"{self.text.rpartition('/')[0]}/{name}")
+
+    @property
+    def here(self) -> Path:
+        """The path in the current folder beside which files are kept that belong to it: its name and a part of a digest
+        of the whole URL, since several may have the same name."""
+        return Path.cwd() / f"{self.name}-{hashlib.sha256(self.text.encode()).hexdigest()[:8]}"
+
+
+Target = Path | Url
+
+
+def target_of(path: str | os.PathLike[str] | Url) -> Target:
+    """The place that a user names: a path, also as the URL of a file, or a URL of another place."""
+    if isinstance(path, Url):
+        return path
+    text = os.fspath(path)
+    return Url(text) if is_url(text) else Path(as_path(text)).expanduser()
+
+
+def is_url(text: str) -> bool:
+    """Whether it names another place than a path."""
+    found = _URL.fullmatch(text)
+    return found is not None and found["protocol"].lower() not in LOCAL
+
+
+def as_path(text: str) -> str:
+    """The path of a `file://` URL; a path as it is."""
+    found = _URL.fullmatch(text)
+    return text if found is None else found["rest"]
+
+
+def url_problem(path: str) -> str | None:
+    """What is wrong with a URL by how it is written, if anything; without a password that may be in it."""
+    found = _URL.fullmatch(path)
+    assert found is not None
+    host = found["rest"].partition("/")[0]
+    if "@" in host and ":" in host.rpartition("@")[0]:
+        return (
+            "found a URL with a password; expected one without, since it is saved with the draws: put the password "
+            "into the configuration files or environment variables of fsspec"
+        )
+    if ":" in found["protocol"]:
+        return f"found {path!r}; expected one protocol: chained ones hide what is written"
+    if PurePosixPath(found["rest"]).name in ("", "..") or path.endswith(("/", "/.")):
+        return f"found {path!r}; expected the URL of a store in it, such as {path.rstrip('/.')}/run.zarr"
+    return None
+
+
+def folder_of(target: Target) -> Path:
+    """Where the checkpoints are of a run whose output is there: beside it, or in the current folder."""
+    path = target if isinstance(target, Path) else target.here
+    return path.with_name(f"{path.name}.checkpoint")
