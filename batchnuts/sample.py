@@ -216,6 +216,7 @@ def _resume(target: Target, stop: StopSignals, ending: Ending, *, force: bool, q
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper
     from batchnuts.mcmc.resume import saved_run_of
+    from batchnuts.mcmc.storage.url_place import place_of
     from batchnuts.mcmc.stored_run import is_complete, is_interrupted
     from batchnuts.mcmc.url import folder_of
     from batchnuts.output_path import checked_path
@@ -228,7 +229,8 @@ def _resume(target: Target, stop: StopSignals, ending: Ending, *, force: bool, q
         ending.content["path"] = str(target)
         print(target, flush=True)
         return 0
-    again = force or is_interrupted(target)  # the draws that were saved when it was interrupted
+    # the draws that were saved when it was interrupted, or a store that had just been begun
+    again = force or is_interrupted(target) or place_of(target).is_own()
     checked_path(config, target, force=again)
     return _run(config, target, stop, ending, force=again, quiet=quiet, saved=saved)
 

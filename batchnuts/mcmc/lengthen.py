@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from batchnuts.mcmc.storage.url_place import place_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
 from batchnuts.mcmc.url import Target, Url
 from batchnuts.settings.schema import SettingsError
+from batchnuts.stopping import say
 
 if TYPE_CHECKING:
     import xarray
@@ -220,12 +221,14 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
     if not np.array_equal(before["posterior"]["chain"], further["posterior"]["chain"]):
         raise CheckpointError(f"{path} stays as it was: it was to be made longer, and not every chain had begun.")
     if isinstance(path, Url):
-        place = place_of(path)
+        beside = ZarrFilesBeside.of_store(place_of(path))
         try:
-            _append(ZarrFilesBeside.of_store(place), ended, before, further)
-            place_of(ended.further).discard()
+            _append(beside, ended, before, further)
         except OSError as error:
-            raise OutputError(f"{path} could not be made longer: {reason_of(error)}. Do it again.") from error
+            raise OutputError(
+                f"{path} could not be made longer, {reason_of(error)}: it has {_draws_there(path)} draws of each chain."
+            ) from error
+        _clear_away(beside.forget, place_of(ended.further).discard)
         return open_zarr(path)
     longer = _longer_path(path)
     try:
@@ -235,13 +238,30 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
         shutil.rmtree(_shorter_path(path), ignore_errors=True)
         path.rename(_shorter_path(path))
         longer.rename(path)
-        shutil.rmtree(_shorter_path(path), ignore_errors=True)
-        place_of(ended.further).discard()
     except OSError as error:
         shutil.rmtree(longer, ignore_errors=True)
         recover(path)
         raise OutputError(f"{path} stays as it was, {reason_of(error)}.") from error
+    shutil.rmtree(_shorter_path(path), ignore_errors=True)
+    place_of(ended.further).discard()
     return open_zarr(path)
+
+
+def _draws_there(url: Url) -> str:
+    """How many, in words, where that can be read."""
+    try:
+        return str(open_zarr(url)["sample_stats"].sizes["draw"])
+    except (OSError, KeyError, ValueError):
+        return "as before, or the further"
+
+
+def _clear_away(*calls: Callable[[], None]) -> None:
+    """What is left of a run that was made longer: it has its draws, whether this can be deleted or not."""
+    for call in calls:
+        try:
+            call()
+        except OutputError as error:
+            say(f"warning: something is left that is not needed: {error}")
 
 
 def _append(
@@ -268,9 +288,8 @@ def _append(
     for name, group in further.items():
         if f"{name}/zarr.json" in files.store.metadata:
             files.set_attributes(name, _with_own(attributes, group))
-    files.commit(lengths)
+    files.commit(lengths, first="sample_stats")  # as while it was written
     files.sync()
-    files.forget()
 
 
 def _linked(source: str, target: str) -> None:

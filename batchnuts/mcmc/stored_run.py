@@ -85,6 +85,6 @@ def _attributes_of_run(target: Target) -> Mapping[str, Any]:
             return {}
     except OutputError:
         raise
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
     return attributes if attributes.get("inference_library") == "batchnuts" else {}

@@ -179,6 +179,7 @@ class ZarrRun:
             storage.close()
             sink.files.tidy([STATE] if keep else [])
             if not keep:
+                self.place.sweep()
                 self.place.forget_state()
         except OSError as error:
             raise sink.failed(error) from error

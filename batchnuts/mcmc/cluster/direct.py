@@ -209,13 +209,13 @@ class DirectZarrRun(ZarrRun):
         self._claim()
         transitions -= self.earlier
         folder = self.place.state
-        folder.mkdir(parents=True, exist_ok=True)
         there = folder / STATE_FILE
         thin = self.content.thin
         rows = int(read_arrays(there, PART)["rows"]) if there.exists() else 0
         rows = rows or rows_of_block(like, sizes[0], transitions, thin)
         chains = sum(sizes)
         sink = self.sink = self._sink(chains, transitions, rows)
+        folder.mkdir(parents=True, exist_ok=True)  # after the metadata, by which a folder is known as a store
         one = map_leaves(lambda array: array[:1, :1].copy(), like)
         one.position[...] = position
         fields = {name: array for name, array in one._asdict().items() if not isinstance(array, tuple)}

@@ -100,7 +100,7 @@ def _done(run: str, work: Callable[[Session], Result], phase: str, first: int = 
     except ClusterError as error:
         return Failure("cluster", str(error))
     except OSError as error:
-        return Failure("cluster", f"A worker cannot write the run's output: {error}.")
+        return Failure("cluster", f"A worker cannot write the run's output: {str(error).rstrip('.')}.")
     except UnboundedDensity as met:
         return Failure("unbounded", chain=first + met.chain, position=met.position)
     except UnboundedDensityError as error:

@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Place(ABC):
 
     @abstractmethod
     def keys(self, prefix: str) -> list[str]:
-        """All below `prefix/`."""
+        """All below `prefix/`, but for what is being put."""
 
     @abstractmethod
     def delete(self, keys: Iterable[str], *, folders: bool = False) -> None:
@@ -70,6 +70,10 @@ class Place(ABC):
     @abstractmethod
     def folders(self) -> list[str]:
         """Names of what has further keys below it."""
+
+    @abstractmethod
+    def sweep(self) -> None:
+        """Delete what processes have left that were killed while they put something; nobody else puts anything."""
 
     @abstractmethod
     def sync(self, keys: Collection[str]) -> None:
@@ -120,7 +124,7 @@ class LocalPlace(Place):
         """See Place."""
         path = self.path / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        temporary = path.with_name(temporary_name(path.name))
         try:
             with open(temporary, "wb") as file:
                 file.write(data)
@@ -136,7 +140,10 @@ class LocalPlace(Place):
 
     def keys(self, prefix: str) -> list[str]:
         """See Place."""
-        return [path.relative_to(self.path).as_posix() for path in (self.path / prefix).rglob("*") if path.is_file()]
+        return [path.relative_to(self.path).as_posix() for path in self._files(prefix) if not is_temporary(path.name)]
+
+    def _files(self, prefix: str) -> Iterator[Path]:
+        return (path for path in (self.path / prefix).rglob("*") if path.is_file())
 
     def delete(self, keys: Iterable[str], *, folders: bool = False) -> None:
         """See Place."""
@@ -157,6 +164,12 @@ class LocalPlace(Place):
     def folders(self) -> list[str]:
         """See Place."""
         return [path.name for path in self.path.iterdir() if path.is_dir()]
+
+    def sweep(self) -> None:
+        """See Place."""
+        for path in list(self._files("")):
+            if is_temporary(path.name):
+                path.unlink(missing_ok=True)
 
     def sync(self, keys: Collection[str]) -> None:
         """See Place."""
@@ -194,6 +207,16 @@ class LocalPlace(Place):
     def discard(self) -> None:
         """See Place."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def temporary_name(name: str) -> str:
+    """Of a file that will have this name once it is whole."""
+    return f".{name}.{uuid.uuid4().hex}.tmp"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether it is such a name."""
+    return name.startswith(".") and name.endswith(".tmp")
 
 
 def sizes_there(place: Place, group: str) -> tuple[int, int]:

@@ -9,14 +9,22 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.saving import OutputError
-from batchnuts.mcmc.storage.place import METADATA, STATE, STATE_FOLDER, LocalPlace, Place
+from batchnuts.mcmc.storage.place import (
+    METADATA,
+    STATE,
+    STATE_FOLDER,
+    LocalPlace,
+    Place,
+    is_temporary,
+    temporary_name,
+)
 from batchnuts.mcmc.url import Target, Url, folder_of
 
 Found = TypeVar("Found")
@@ -33,13 +41,23 @@ DELETED_AT_ONCE = 1000
 CLAIM = f"{STATE}/claim"
 """Has the name of the process that has made the store."""
 
+PROBE = f"{STATE}/probe-"
+"""Of what is put, and deleted, before a run."""
+
+OF_A_RUN = (CLAIM, PROBE, f"{STATE}/token", f"{STATE}/divergences/")
+"""What the keys of a run begin with that are needed until it ends."""
+
 
 class UrlError(OutputError, OSError):
     """What cannot be done under a URL. why: in words; strerror is the same."""
 
     def __init__(self, url: object, why: str) -> None:
         super().__init__(f"{url}: {why}.")
+        self.url = url
         self.why = self.strerror = why
+
+    def __reduce__(self) -> tuple[type[UrlError], tuple[object, str]]:
+        return UrlError, (self.url, self.why)
 
 
 class UrlPlace(Place):
@@ -91,7 +109,8 @@ class UrlPlace(Place):
             except (FileNotFoundError, NotADirectoryError):
                 return []
             start = f"{self._at(prefix)}/"
-            return [self._key(path) for path in found if self._absolute(path).startswith(start)]
+            there = [path for path in found if not is_temporary(path.rpartition("/")[2])]
+            return [self._key(path) for path in there if self._absolute(path).startswith(start)]
 
     def _absolute(self, path: str) -> str:
         """Some systems leave the first slash out."""
@@ -128,7 +147,7 @@ class UrlPlace(Place):
             if folder not in self._made:
                 self.files.makedirs(folder, exist_ok=True)
                 self._made.add(folder)
-            temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+            temporary = f"{folder}/{temporary_name(name)}"
             try:
                 self.files.pipe_file(temporary, bytes(data))
                 self.files.mv(temporary, path)
@@ -145,15 +164,16 @@ class UrlPlace(Place):
         """See Place."""
         paths = [self._at(key) for key in keys]
         plain = [path for path in paths if not any(mark in path for mark in "*?[")]  # others would be patterns
+        if len(plain) < 2:
+            plain = []
         for start in range(0, len(plain), DELETED_AT_ONCE):
             with self._in_words():
                 part = plain[start : start + DELETED_AT_ONCE]
                 try:
-                    self.files.rm(part if len(part) > 1 else part[0])
+                    self.files.rm(part)
                 except FileNotFoundError:
                     self._all([partial(self._delete_one, path) for path in part])
-        for path in set(paths) - set(plain):
-            self._delete_one(path)
+        self._all([partial(self._delete_one, path) for path in sorted(set(paths) - set(plain))])
 
     def _delete_one(self, path: str) -> None:
         with self._in_words(), suppress(FileNotFoundError):
@@ -173,7 +193,18 @@ class UrlPlace(Place):
             return [call() for call in calls]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="batchnuts-url")
-        return [one.result() for one in [self._pool.submit(call) for call in calls]]
+        under_way = [self._pool.submit(call) for call in calls]
+        wait(under_way)  # nothing is put any longer when one has failed
+        return [one.result() for one in under_way]
+
+    def sweep(self) -> None:
+        """See Place."""
+        if not self.renames:
+            return
+        with self._in_words():
+            self.files.invalidate_cache()
+            left = [path for path in self.files.find(self.path) if is_temporary(path.rpartition("/")[2])]
+        self._all([partial(self._delete_one, path) for path in left])
 
     def sync(self, keys: Collection[str]) -> None:
         """See Place."""
@@ -193,7 +224,8 @@ class UrlPlace(Place):
         names = {self._key(path) for path in paths}
         if self.path in paths:
             return "it is a file"
-        return "nothing" if not names else "run" if names == {STATE} else "files are there, and no Zarr store"
+        begun = names == {STATE} and all(key.startswith(OF_A_RUN) for key in self.keys(STATE))
+        return "nothing" if not names else "run" if begun else "files are there, and no Zarr store"
 
     def make(self) -> None:
         """See Place. Of two processes at the same time one gets it, where the protocol can do that."""
@@ -209,7 +241,9 @@ class UrlPlace(Place):
         with self._in_words():
             try:
                 self.files.pipe_file(self._at(CLAIM), name.encode(), mode="create")
-            except NotImplementedError:
+            except FileExistsError:
+                raise
+            except Exception:  # many have no such mode, each in its own words: it is put as all else is
                 self.put(CLAIM, name.encode())
 
     def is_own(self) -> bool:
@@ -356,11 +390,14 @@ def check_url(url: Url, *, force: bool, key: str = "output.path") -> Url:
 
 def _try(place: UrlPlace) -> None:
     """Put, replace, read and delete something there."""
-    probe = f"{STATE}/probe-{uuid.uuid4().hex}"
+    probe = f"{PROBE}{uuid.uuid4().hex}"
     try:
-        for content in (b"1", b"2") if place.renames else (b"2",):
+        for content in (b"1", b"2"):
             place.put(probe, content)
         if place.read(probe) != b"2":
-            raise UrlError(place.target, "what is put there is not what is found")
-    finally:
-        place.delete([probe])
+            raise UrlError(place.target, "what is put there last is not what is found")
+    except BaseException:
+        with suppress(UrlError):  # the first error says what is wrong
+            place.delete([probe])
+        raise
+    place.delete([probe])

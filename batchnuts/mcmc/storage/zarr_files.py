@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -207,8 +208,12 @@ class ZarrFiles:
     def sync(self) -> None:
         """Make everything durable that was written since it was called last."""
         written = set(self.store.written)
-        self.store.written.clear()
-        self.place.sync(written)
+        self.store.written -= written  # other threads may add to it meanwhile
+        try:
+            self.place.sync(written)
+        except BaseException:
+            self.store.written |= written
+            raise
 
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -216,6 +221,9 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"name": "v2", "configuration": {"separator": "."}},
 )
 """In which the chunks of an array may be named: `c/0/1`, as all are at first, and `0.1`. No name is one of both."""
+
+_CHUNK = re.compile(r"/c(/\d+)*$")
+"""The end of one of the first."""
 
 
 class ZarrFilesBeside(ZarrFiles):
@@ -239,6 +247,7 @@ class ZarrFilesBeside(ZarrFiles):
         way = WAYS[1] if WAYS[0] in ways else WAYS[0]
         self._forget(name)
         self.arrays.pop(name, None)
+        self._clean(name, way)
         there: dict[str, Any] = {}
         _put(MemoryStore(there), name, dataset)
         for key, content in there.items():
@@ -255,6 +264,11 @@ class ZarrFilesBeside(ZarrFiles):
             self.place.put(named, content.to_bytes())
             self.store.written.add(named)
             self.kept.add(named)
+
+    def _clean(self, name: str, way: Mapping[str, Any]) -> None:
+        """Delete chunks that are named in this way: a process has left them that was killed on the way."""
+        keys = [key for key in self.place.keys(name) if not key.endswith(METADATA)]
+        self.place.delete([key for key in keys if (_CHUNK.search(key) is not None) == (way == WAYS[0])])
 
     def _forget(self, key: str) -> None:
         self._leave_out(key)
