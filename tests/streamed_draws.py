@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from fake_run import make_draws
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import Record
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.settings import SamplerSettings
+from batchnuts.mcmc.streaming import ZarrRun
 from batchnuts.mcmc.supports import Lower
+from batchnuts.mcmc.url import Target
+
+if TYPE_CHECKING:
+    import xarray
 
 CHAINS, DRAWS, LANES, CAPACITY = 6, 47, 3, 5
 SAMPLER = SamplerSettings(chains=CHAINS, draws=DRAWS, seed=7)
@@ -87,6 +93,46 @@ def record(storage: Any, records: Record, chains: Any, lanes: Any, first: Any, l
 def run_to_end(storage: Any, draws: Draws) -> None:
     feed(storage, records_of(draws), draws.done)
     storage.finalize()
+
+
+def stream(place: Target, draws: Draws, content: Content | None = None, **options: Any) -> tuple[ZarrRun, Any]:
+    """A run under way, and its storage."""
+    run = ZarrRun(place, MODEL, content or Content(divergences=draws.start is not None), **options)
+    like = map_leaves(lambda array: array[:1, :1], records_of(draws))
+    return run, run.begin(SAMPLER, draws.execution)(like, CHAINS, DRAWS)
+
+
+def finished(place: Target, draws: Draws, **options: Any) -> dict[str, xarray.Dataset]:
+    run, storage = stream(place, draws, **options)
+    run_to_end(storage, draws)
+    return run.finish(draws)
+
+
+def part_of(draws: Draws, first: int, last: int, done: list[int] | None = None) -> Draws:
+    """The draws [first, last) of each chain as a run that is made longer has them; done: how many in all, if others."""
+    made = np.full(CHAINS, last) if done is None else np.array(done)
+    assert draws.last_position is not None
+    assert draws.start is not None
+    return replace(
+        draws,
+        position=draws.position[:, first:last],
+        stats={name: array[:, first:last] for name, array in draws.stats.items()},
+        last_position=draws.last_position[:, first:last],
+        start=draws.position[:, first - 1] if first else draws.start,
+        done=made - first,
+        first=first,
+        interrupted=done is not None,
+    )
+
+
+def store_part(place: Target, draws: Draws, content: Content, last: int) -> None:
+    """A store of such a part of a run, of which each chain makes `last` draws in all."""
+    run = ZarrRun(place, MODEL, content, earlier=draws.first, replace=True)
+    like = map_leaves(lambda array: array[:1, :1], records_of(draws))
+    storage: Any = run.begin(SAMPLER, draws.execution)(like, CHAINS, last)
+    chains = np.arange(CHAINS)
+    storage.record(chains, chains, np.full(CHAINS, draws.first), draws.first + draws.done, records_of(draws))
+    run.finish(draws)
 
 
 def assert_same_groups(one: Any, other: Any) -> None:

@@ -27,9 +27,13 @@ from streamed_draws import (
     assert_same_groups,
     drawn,
     feed,
+    finished,
+    part_of,
     record,
     records_of,
     run_to_end,
+    store_part,
+    stream,
 )
 
 import batchnuts
@@ -37,7 +41,6 @@ from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc import stored_run
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content, check_content
-from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.earlier_run import draws_of_run
 from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
 from batchnuts.mcmc.lengthen import EndedRun, recover, replace_store
@@ -62,19 +65,6 @@ from batchnuts.settings.schema import SettingsError
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "SHARE", 6)  # 8 draws each
     monkeypatch.setattr(streamed, "CHAINS_BYTES", 1500)
-
-
-def stream(path: Path, draws: Draws, content: Content | None = None, **options: Any) -> tuple[ZarrRun, Any]:
-    """A run under way, and its storage."""
-    run = ZarrRun(path, MODEL, content or Content(divergences=draws.start is not None), **options)
-    like = map_leaves(lambda array: array[:1, :1], records_of(draws))
-    return run, run.begin(SAMPLER, draws.execution)(like, CHAINS, DRAWS)
-
-
-def finished(path: Path, draws: Draws, **options: Any) -> dict[str, xarray.Dataset]:
-    run, storage = stream(path, draws, **options)
-    run_to_end(storage, draws)
-    return run.finish(draws)
 
 
 def stored(path: Path) -> dict[str, xarray.Dataset]:
@@ -352,41 +342,16 @@ def test_a_run_that_was_to_end_is_made_longer(tmp_path: Path, monkeypatch: pytes
     assert_same_groups(run.finish(draws), to_datasets(draws, MODEL))
 
 
-def part_of(draws: Draws, first: int, last: int, done: list[int] | None = None) -> Draws:
-    """The draws [first, last) of each chain as a run that is made longer has them; done: how many in all, if others."""
-    made = np.full(CHAINS, last) if done is None else np.array(done)
-    assert draws.last_position is not None
-    assert draws.start is not None
-    return replace(
-        draws,
-        position=draws.position[:, first:last],
-        stats={name: array[:, first:last] for name, array in draws.stats.items()},
-        last_position=draws.last_position[:, first:last],
-        start=draws.position[:, first - 1] if first else draws.start,
-        done=made - first,
-        first=first,
-        interrupted=done is not None,
-    )
-
-
 @pytest.mark.parametrize("done", [None, [40, 45, 47, 41, 40, 44]], ids=["to the end", "interrupted"])
 def test_a_store_is_made_longer(tmp_path: Path, done: list[int] | None) -> None:
     """Of 30 draws, which end within a block, by 17 or some of them; all groups are those of a longer run."""
     whole, path, content = drawn(done, ends=True), tmp_path / "a.zarr", Content(unconstrained=True, divergences=True)
     one, other = part_of(whole, 0, 30), part_of(whole, 30, DRAWS, done)
 
-    def store(draws: Draws, place: Path, last: int) -> None:
-        run = ZarrRun(place, MODEL, content, earlier=draws.first)
-        like = map_leaves(lambda array: array[:1, :1], records_of(draws))
-        storage: Any = run.begin(SAMPLER, draws.execution)(like, CHAINS, last)
-        chains = np.arange(CHAINS)
-        storage.record(chains, chains, np.full(CHAINS, draws.first), draws.first + draws.done, records_of(draws))
-        run.finish(draws)
-
-    store(one, path, 30)
+    store_part(path, one, content, 30)
     reader = open_zarr(path)
     ended = EndedRun(path, 30, saved=None)  # type: ignore[arg-type]
-    store(other, ended.further, DRAWS)
+    store_part(ended.further, other, content, DRAWS)
     shorter = path.with_name(".a.zarr.shorter")
     found, expected = replace_store(ended), to_datasets(whole, MODEL, content=content)
     means, expected_means = found.pop("adaptation"), expected.pop("adaptation")

@@ -353,7 +353,8 @@ def missing_package(error: ImportError, protocol: str) -> str:
 
 def reason_in_words(error: Exception) -> str:
     """Why something under a URL failed: what kind it is, and what was said of it."""
-    text = (str(error).splitlines() or [""])[0].strip().rstrip(".") or type(error).__name__
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    text = (said.splitlines() or [""])[0].strip().rstrip(".") or type(error).__name__
     kind = type(error).__name__
     if isinstance(error, PermissionError):
         return f"permission denied ({text})"
