@@ -116,10 +116,27 @@ BAD = [
     ("output: {summary_rows: 0}\n", (), "output.summary_rows: found 0"),
     ("output: {path: ''}\n", (), "output.path: found ''"),
     (
-        "output: {path: 's3://runs/a.zarr'}\n",
+        "output: {path: 's3://runs/a.nc'}\n",
         (),
-        "output.path: found 's3://runs/a.zarr'; expected a path: URLs are not written to",
+        "output: path: found the URL 's3://runs/a.nc' with a netCDF file; these are written to local disks",
     ),
+    ("", ("output.path=gs://runs/a", "output.format=netcdf"), "found the URL 'gs://runs/a' with a netCDF file"),
+    (
+        "output: {path: 's3://me:word@runs/a.zarr'}\n",
+        (),
+        "output.path: found a URL with a password; expected one without, since it is saved with the draws",
+    ),
+    (
+        "output: {path: 'simplecache::s3://runs/a.zarr'}\n",
+        (),
+        "output.path: found 'simplecache::s3://runs/a.zarr'; expected one protocol",
+    ),
+    (
+        "output: {path: 's3://runs/'}\n",
+        (),
+        "output.path: found 's3://runs/'; expected the URL of a store in it, such as s3://runs/run.zarr",
+    ),
+    ("output: {draws: false, path: 's3://runs/a'}\n", (), "output: draws: found false with a Zarr store"),
     (
         "output: {path: a.zarr, format: netcdf}\n",
         (),
@@ -414,6 +431,8 @@ def test_help_describes_every_key():
         (("output.path=x.nc",), None, ("x.nc", "netcdf")),
         (("output.path=x.ZARR",), None, ("x.ZARR", "zarr")),
         (("output.format=zarr",), None, ("my.zarr", "zarr")),
+        (("output.path=s3://runs/a",), None, ("s3://runs/a", "zarr")),
+        (("output.path=file:///runs/a.nc",), None, ("file:///runs/a.nc", "netcdf")),
         (("output.format=netcdf",), 10**10, ("my.nc", "netcdf")),
     ],
 )

@@ -21,6 +21,7 @@ from test_cli_run import command
 from test_cli_run import run as run_from_shell
 
 from batchnuts.mcmc.checkpoint.keeper import NAME
+from batchnuts.mcmc.url import Url
 
 CONFIG = """\
 model: {name: correlated_gaussian, dimension: 5, covariance: ar1, correlation: 0.5}
@@ -66,17 +67,23 @@ def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
+def checkpoint_of(folder: Path, output: str) -> Path:
+    """Where the checkpoints are of a run that is begun in this folder."""
+    name = Url(output).here.name if "://" in output else output
+    return folder / f"{name}.checkpoint"
+
+
 def written(folder: Path, output: str) -> int:
     """A number that changes with each checkpoint."""
     try:
-        return (folder / f"{output}.checkpoint" / NAME).stat().st_mtime_ns
+        return (checkpoint_of(folder, output) / NAME).stat().st_mtime_ns
     except FileNotFoundError:
         return 0
 
 
 def killed(arguments: list[str], folder: Path, rng: np.random.Generator, count: Callable[[], int]) -> bool:
     """SIGKILL at random: while it starts, or some time after some checkpoints of this life. Whether it was in time."""
-    early = rng.random() < 0.2
+    early = rng.random() < 0.2 and not any("folders://" in argument for argument in arguments)  # unknown to a shell
     until = time.monotonic() + (rng.uniform(0.0, 4.0) if early else 60.0)
     process: subprocess.Popen[str] | ForkedRun
     process = started(*arguments, cwd=folder) if early else start(arguments, folder)
@@ -105,7 +112,7 @@ def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> No
     while done < kills:
         done += killed(next_life(folder, output), folder, rng, lambda: written(folder, output))
     run(*next_life(folder, output), cwd=folder)
-    assert not (folder / f"{output}.checkpoint").exists()
+    assert not checkpoint_of(folder, output).exists()
 
 
 @pytest.mark.parametrize(("output", "seed"), [("five.nc", 3), ("five.zarr", 2)])
@@ -113,6 +120,51 @@ def test_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
     """The first of these seeds ends processes that have just started, too."""
     kill_again_and_again(folder, output, 5, seed)
     assert_same_run(folder / "whole.nc", folder / output)
+
+
+@pytest.fixture
+def urls(folder: Path) -> str:
+    """The URL of another folder."""
+    (folder / "there").mkdir(exist_ok=True)
+    return f"folders://{folder}/there"
+
+
+def test_kills_change_nothing_under_a_url(folder: Path, urls: str) -> None:
+    kill_again_and_again(folder, f"{urls}/five.zarr", 3, seed=2)
+    assert_same_run(folder / "whole.nc", folder / "there" / "five.zarr")
+    assert not (folder / "there" / "five.zarr" / ".state").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_more_kills_change_nothing_under_a_url(folder: Path, urls: str, seed: int) -> None:
+    kill_again_and_again(folder, f"{urls}/more.zarr", 5, seed=200 + seed)
+    assert_same_run(folder / "whole.nc", folder / "there" / "more.zarr")
+
+
+def test_a_run_under_a_url_ends_goes_on_and_is_made_longer(folder: Path, urls: str) -> None:
+    """SIGTERM; then --resume, which another folder does not have, and a longer run. Its page is in this folder."""
+    output, few = f"{urls}/short.zarr", ["sampler.draws=5000", "output.checkpoint_seconds=600"]
+    process = start(["--config", "run.yaml", f"output.path={output}", *few], folder)
+    while "\nsampling" not in process.error():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.terminate()
+    _, said = process.communicate()
+    assert process.returncode == 143
+    assert re.search(rf"Go on with --resume {output} in this folder, which has short\.zarr-\w+\.checkpoint\.", said)
+    again = run("--config", "run.yaml", f"output.path={output}", "--quiet", cwd=folder, code=1)
+    assert "exists and is not overwritten" in again.stderr
+    elsewhere = run("--resume", output, cwd=folder / "there", code=1).stderr
+    assert "or it was begun in another folder, where its checkpoint is" in elsewhere
+    run("--resume", output, "--quiet", cwd=folder)
+    assert f"{output} is the file of a run that has ended" in run("--resume", output, cwd=folder, code=1).stderr
+    assert f"Report: {folder}/short.html" in run(
+        "--resume", output, "sampler.draws=+7000", cwd=folder
+    ).stdout or not (folder / "short.html").exists()
+    assert_same_run(folder / "whole.nc", folder / "there" / "short.zarr")
+    assert [path.name for path in (folder / "there").iterdir() if path.name.startswith(".short")] == []
+    assert not checkpoint_of(folder, output).exists()
 
 
 @pytest.mark.slow
