@@ -21,13 +21,12 @@ from unittest import mock
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `program` does: it would start threads when it is imported
 
-import url_files  # noqa: F401  (a protocol of tests)
-
 from batchnuts import sample
 
 TESTS = Path(__file__).parent
 PRELOADED = (
     "forked_runs",
+    "url_files",
     "jax",
     "h5netcdf",
     "xarray",

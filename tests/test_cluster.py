@@ -15,8 +15,11 @@ from typing import Any, NamedTuple
 import distributed
 import numpy as np
 import pytest
+import url_files
 from cluster_in_process import WORKERS, Client, in_process
+from distributed.diagnostics.plugin import UploadFile
 from mcmc_models import gaussian
+from url_files import bucket_in
 
 from batchnuts.mcmc.checkpoint.keeper import Keeper, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import described
@@ -36,6 +39,7 @@ from batchnuts.mcmc.resume import TYPES
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ClusterSettings, split_settings
 from batchnuts.mcmc.storage.place import LocalPlace
+from batchnuts.mcmc.url import Target, Url
 from batchnuts.stopping import StopSignals
 
 MODEL = gaussian(5)
@@ -154,17 +158,17 @@ def stopped_at(share: float) -> Callable[[Progress], None]:
     return progress
 
 
-def in_lives(folder: Path, shares: list[float], zarr: bool, **settings: Any) -> Iterator[tuple[Draws, Any]]:
+def in_lives(folder: Path, shares: list[float], target: Target | None, **settings: Any) -> Iterator[tuple[Draws, Any]]:
     """A run with checkpoints that is interrupted at these shares of its draws; each time the draws and, if there is
-    one, the store's groups."""
+    one, the groups of the store `target`."""
     saved = None
     for share in [*shares, 1.0]:
         keeper = Keeper(folder / "checkpoint", 1e-9, {"of": "a test"}, saved)
         how: dict[str, Any] = {"keeper": keeper}
-        if zarr:
-            how["stream"] = DirectZarrRun(folder / "run.zarr", MODEL, Content(thin=3), resumed=saved is not None)
+        if target is not None:
+            how["stream"] = DirectZarrRun(target, MODEL, Content(thin=3), resumed=saved is not None)
         draws = run(stopped_at(share), how=how, **settings)
-        groups = how["stream"].finish(draws, keep=draws.interrupted) if zarr and draws.done.any() else None
+        groups = how["stream"].finish(draws, keep=draws.interrupted) if target and draws.done.any() else None
         if keeper._lock is not None:
             os.close(keeper._lock)  # as the end of its process does
         yield draws, groups
@@ -211,22 +215,24 @@ def test_workers_that_come_later_get_a_share(
     assert min(done.values()) > 0
 
 
-@pytest.mark.parametrize("zarr", [pytest.param(False, marks=pytest.mark.slow), True], ids=["memory", "zarr"])
+@pytest.mark.parametrize("kind", [pytest.param("memory", marks=pytest.mark.slow), "zarr", "url"])
 def test_a_run_that_is_interrupted_goes_on(
-    on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs, tmp_path: Path, zarr: bool
+    on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs, tmp_path: Path, kind: str
 ) -> None:
     """With accidents in each life. A store has the draws that all chains have made, at any time."""
     client = Client(accidents=0.1, seed=1)
+    monkeypatch.chdir(tmp_path)
+    targets = {"memory": None, "zarr": tmp_path / "run.zarr", "url": Url(f"{bucket_in(tmp_path)}/run.zarr")}
     with in_process(client, monkeypatch, programs):
         lives = 0
-        for draws, groups in in_lives(tmp_path, [0.2, 0.6], zarr, **IN_PROCESS):
+        for draws, groups in in_lives(tmp_path, [0.2, 0.6], targets[kind], **IN_PROCESS):
             lives += 1
             if groups is not None:
                 n = draws.complete
                 assert groups["posterior"].sizes["draw"] == -(-n // 3)
                 np.testing.assert_array_equal(groups["posterior"]["x"], on_threads.position[:, :n:3])
                 np.testing.assert_array_equal(groups["sample_stats"]["lp"], on_threads.stats["lp"][:, :n:3])
-            elif not zarr:
+            elif kind == "memory":
                 for chain, done in enumerate(draws.done):
                     np.testing.assert_array_equal(draws.position[chain, :done], on_threads.position[chain, :done])
     assert lives > 1
@@ -352,6 +358,40 @@ def test_a_model_that_cannot_be_sent() -> None:
     model = Model.from_function(lambda q: -0.5 * (q * q).sum() if lock else q, dimension=2, name="locked")
     with pytest.raises(ClusterError, match="Model 'locked' cannot be sent to other processes"):
         machines.pickled(model)
+
+
+@pytest.mark.parametrize("text", ["memory://of this process/run.zarr", "xyz://host/run.zarr"])
+def test_a_url_that_workers_do_not_see(tmp_path: Path, text: str) -> None:
+    plan = StorePlan(Url(text), "token", tmp_path, {}, Content(), 10, 5, 100, 0)
+    said = "it finds another store there, or none" if text.startswith("memory") else "the protocol 'xyz' is unknown"
+    with pytest.raises(ClusterError, match=f"A worker cannot use {text}: .*{said}.*must reach that URL"):
+        require_same_place(plan)
+
+
+@pytest.mark.slow
+def test_two_workers_write_to_a_url(workers: Workers, on_threads: Draws, tmp_path: Path, cwd: None) -> None:
+    """Which is all that they share; one of them is killed on the way. What only this process sees is refused."""
+    workers.client.register_plugin(UploadFile(url_files.__file__))  # which is imported
+    url, killed = Url(f"{bucket_in(tmp_path)}/run.zarr"), []
+
+    def kill_once(progress: Progress) -> None:
+        if progress.phase == "sampling" and progress.slowest > 100 and not killed:
+            killed.append(progress.slowest)
+            workers.kill(0)
+
+    stream = DirectZarrRun(url, MODEL, Content(divergences=True))
+    groups = stream.finish(run(kill_once, how={"stream": stream}, cluster=workers.address))
+    assert killed
+    np.testing.assert_array_equal(groups["posterior"]["x"], on_threads.position)
+    for name in ("lp", "energy", "diverging", "step_size"):
+        np.testing.assert_array_equal(groups["sample_stats"][name], on_threads.stats[name])
+    with pytest.raises(ClusterError, match=r"A worker cannot use memory://run\.zarr: it finds another store"):
+        run(how={"stream": DirectZarrRun(Url("memory://run.zarr"), MODEL, Content())}, cluster=workers.address)
+
+
+@pytest.fixture
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def test_a_store_that_workers_do_not_see(tmp_path: Path) -> None:

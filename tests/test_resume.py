@@ -19,9 +19,10 @@ import xarray
 from forked_runs import ForkedRun, run, start
 from test_cli_run import command
 from test_cli_run import run as run_from_shell
+from url_files import bucket_in
 
 from batchnuts.mcmc.checkpoint.keeper import NAME
-from batchnuts.mcmc.url import Url
+from batchnuts.mcmc.url import folder_of, target_of
 
 CONFIG = """\
 model: {name: correlated_gaussian, dimension: 5, covariance: ar1, correlation: 0.5}
@@ -38,6 +39,7 @@ OF_ITS_OWN = ("created_at", "config", "compile_time", "warmup_time", "sampling_t
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a run that nothing has interrupted, and compiled programs."""
     folder = tmp_path_factory.mktemp("resumed")
+    bucket_in(folder)
     (folder / "run.yaml").write_text(CONFIG)
     run_from_shell("--config", "run.yaml", "--quiet", cwd=folder)
     assert not (folder / "whole.nc.checkpoint").exists()
@@ -67,12 +69,6 @@ def started(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
-def checkpoint_of(folder: Path, output: str) -> Path:
-    """Where the checkpoints are of a run that is begun in this folder."""
-    name = Url(output).here.name if "://" in output else output
-    return folder / f"{name}.checkpoint"
-
-
 def written(folder: Path, output: str) -> int:
     """A number that changes with each checkpoint."""
     try:
@@ -81,12 +77,18 @@ def written(folder: Path, output: str) -> int:
         return 0
 
 
+def checkpoint_of(folder: Path, output: str) -> Path:
+    target = target_of(output)
+    return folder / folder_of(target).name
+
+
 def killed(arguments: list[str], folder: Path, rng: np.random.Generator, count: Callable[[], int]) -> bool:
     """SIGKILL at random: while it starts, or some time after some checkpoints of this life. Whether it was in time."""
-    early = rng.random() < 0.2 and not any("folders://" in argument for argument in arguments)  # unknown to a shell
+    early = rng.random() < 0.2
     until = time.monotonic() + (rng.uniform(0.0, 4.0) if early else 60.0)
     process: subprocess.Popen[str] | ForkedRun
-    process = started(*arguments, cwd=folder) if early else start(arguments, folder)
+    from_shell = early and "objects://" not in " ".join(arguments)  # which only processes of these tests know
+    process = started(*arguments, cwd=folder) if from_shell else start(arguments, folder)
     wanted, seen, last = int(rng.integers(1, 3)), 0, count()
     while process.poll() is None and seen < wanted and time.monotonic() < until:
         time.sleep(0.002)
@@ -115,64 +117,42 @@ def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> No
     assert not checkpoint_of(folder, output).exists()
 
 
-@pytest.mark.parametrize(("output", "seed"), [("five.nc", 3), ("five.zarr", 2)])
+@pytest.mark.parametrize(("output", "seed"), [("five.nc", 3), ("five.zarr", 2), ("objects://{}/bucket/five.zarr", 2)])
 def test_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
     """The first of these seeds ends processes that have just started, too."""
+    output = output.format(folder)
     kill_again_and_again(folder, output, 5, seed)
-    assert_same_run(folder / "whole.nc", folder / output)
+    assert_same_run(folder / "whole.nc", folder / output.removeprefix("objects://"))
 
 
-@pytest.fixture
-def urls(folder: Path) -> str:
-    """The URL of another folder."""
-    (folder / "there").mkdir(exist_ok=True)
-    return f"folders://{folder}/there"
-
-
-def test_kills_change_nothing_under_a_url(folder: Path, urls: str) -> None:
-    kill_again_and_again(folder, f"{urls}/five.zarr", 3, seed=2)
-    assert_same_run(folder / "whole.nc", folder / "there" / "five.zarr")
-    assert not (folder / "there" / "five.zarr" / ".state").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-def test_more_kills_change_nothing_under_a_url(folder: Path, urls: str, seed: int) -> None:
-    kill_again_and_again(folder, f"{urls}/more.zarr", 5, seed=200 + seed)
-    assert_same_run(folder / "whole.nc", folder / "there" / "more.zarr")
-
-
-def test_a_run_under_a_url_ends_goes_on_and_is_made_longer(folder: Path, urls: str) -> None:
-    """SIGTERM; then --resume, which another folder does not have, and a longer run. Its page is in this folder."""
-    output, few = f"{urls}/short.zarr", ["sampler.draws=5000", "output.checkpoint_seconds=600"]
-    process = start(["--config", "run.yaml", f"output.path={output}", *few], folder)
-    while "\nsampling" not in process.error():
-        assert process.poll() is None
+def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
+    """What it says leads to the rest of the run, in the folder where it was begun. Its page goes there, too."""
+    (folder / "elsewhere").mkdir()
+    url = f"objects://{folder}/bucket/ended.zarr"
+    few = ["sampler.draws=5000", "output.checkpoint_seconds=600", "output.report=true"]
+    process = start(["--config", "run.yaml", f"output.path={url}", *few], folder)
+    while "\nsampling" not in process.error() and process.poll() is None:
         time.sleep(0.01)
     process.terminate()
     _, said = process.communicate()
     assert process.returncode == 143
-    assert re.search(rf"Go on with --resume {output} in this folder, which has short\.zarr-\w+\.checkpoint\.", said)
-    again = run("--config", "run.yaml", f"output.path={output}", "--quiet", cwd=folder, code=1)
-    assert "exists and is not overwritten" in again.stderr
-    elsewhere = run("--resume", output, cwd=folder / "there", code=1).stderr
+    assert re.search(rf"Go on with --resume {url} in this folder, which has ended\.zarr-\w+\.checkpoint\.", said)
+    again = run("--config", "run.yaml", f"output.path={url}", "--quiet", cwd=folder, code=1).stderr
+    assert "exists and is not overwritten. Give --force" in again
+    elsewhere = run("--resume", url, cwd=folder / "elsewhere", code=1).stderr
     assert "or it was begun in another folder, where its checkpoint is" in elsewhere
-    run("--resume", output, "--quiet", cwd=folder)
-    assert f"{output} is the file of a run that has ended" in run("--resume", output, cwd=folder, code=1).stderr
-    assert f"Report: {folder}/short.html" in run(
-        "--resume", output, "sampler.draws=+7000", cwd=folder
-    ).stdout or not (folder / "short.html").exists()
-    assert_same_run(folder / "whole.nc", folder / "there" / "short.zarr")
-    assert [path.name for path in (folder / "there").iterdir() if path.name.startswith(".short")] == []
-    assert not checkpoint_of(folder, output).exists()
+    run("--resume", url, "--quiet", cwd=folder)
+    assert (folder / "ended.html").exists()
+    assert "is the file of a run that has ended" in run("--resume", url, cwd=folder, code=1).stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", ["more.nc", "more.zarr"])
+@pytest.mark.parametrize("output", ["more.nc", "more.zarr", "objects://{}/bucket/more.zarr"])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_hundred_more_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
+    output = output.format(folder)
     kill_again_and_again(folder, output, 5, seed=100 + seed)
-    assert_same_run(folder / "whole.nc", folder / output)
+    assert_same_run(folder / "whole.nc", folder / output.removeprefix("objects://"))
 
 
 @pytest.mark.slow
@@ -218,6 +198,7 @@ MISTAKES = {
     "fewer draws": (["--resume", "whole.nc", "sampler.draws=+0"], 2, r"or sampler\.draws=\+N to make a run longer"),
     "a longer one that is not there": (["--resume", "none.nc", "sampler.draws=+5"], 1, r"there is no file .*none\.nc"),
     "a longer one of something else": (["--resume", "run.yaml", "sampler.draws=+5"], 1, "is no file of an earlier run"),
+    "elsewhere": (["--resume", "memory://a.zarr"], 1, "no such run here, or it was begun in another folder"),
     "with a config": (["--resume", "whole.nc", "--config", "run.yaml"], 2, "not allowed with argument"),
 }
 
@@ -228,13 +209,16 @@ def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
     assert re.search(said, run(*arguments, cwd=folder, code=code).stderr)
 
 
-@pytest.mark.parametrize("output", ["short.nc", "short.zarr"])
+@pytest.mark.parametrize("output", ["short.nc", "short.zarr", "objects://{}/bucket/short.zarr"])
 def test_a_run_that_has_ended_is_made_longer(folder: Path, output: str) -> None:
     """By as many draws as a longer run would have had, and the same."""
+    output = output.format(folder)
     run("--config", "run.yaml", f"output.path={output}", "sampler.draws=5000", "--quiet", cwd=folder)
     run("--resume", output, "sampler.draws=+7000", "--quiet", cwd=folder)
+    output = output.removeprefix("objects://")
     assert_same_run(folder / "whole.nc", folder / output)
-    assert {path.name for path in folder.glob(f".{output}*")} == set()
+    left = (folder / output).parent.glob(f".{Path(output).name}*")
+    assert [path.name for path in left if path.is_file() or any(file.is_file() for file in path.rglob("*"))] == []
     options: dict[str, Any] = {"engine": "h5netcdf" if output.endswith(".nc") else "zarr"}
     with xarray.open_dataset(folder / output, group="progress", **options) as history:
         assert (np.diff(history["seconds"]) >= 0).all()

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import pickle
-import re
-import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
-import url_files  # noqa: F401  (the protocol folders)
 import xarray
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
 from streamed_draws import (
     CHAINS,
-    DRAWS,
     INTERRUPTED,
     MODEL,
     assert_same_groups,
     drawn,
     feed,
     finished,
-    part_of,
     records_of,
     run_to_end,
-    store_part,
     stream,
 )
+from url_files import KINDS, content_of, url_of
 
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.earlier_run import draws_of_run, read_groups
-from batchnuts.mcmc.lengthen import EndedRun, replace_store
 from batchnuts.mcmc.opened_run import open_run
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.saving import OutputError, check_path
@@ -46,15 +38,11 @@ from batchnuts.mcmc.storage import streamed, url_place
 from batchnuts.mcmc.storage.place import METADATA, STATE, LocalPlace, Place
 from batchnuts.mcmc.storage.place_store import PlaceStore
 from batchnuts.mcmc.storage.url_place import UrlError, UrlPlace, check_url, place_of
-from batchnuts.mcmc.storage.zarr_files import ZarrFilesBeside
 from batchnuts.mcmc.stored_run import is_interrupted, open_zarr
 from batchnuts.mcmc.streaming import ZarrRun
 from batchnuts.mcmc.url import Url, folder_of, target_of
 from batchnuts.report.run_file import NotARun, read_run
 from batchnuts.settings.schema import SettingsError
-
-KINDS = ["memory", "folders"]
-"""Of URLs: one whose objects are replaced, and one whose files are renamed."""
 
 
 @pytest.fixture(autouse=True)
@@ -67,13 +55,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-def url_of(kind: str, tmp_path: Path) -> Url:
-    root = f"/{uuid.uuid4().hex}" if kind == "memory" else f"{tmp_path}/there"
-    if kind == "folders":
-        Path(root).mkdir()
-    return Url(f"{kind}://{root}/a.zarr")
-
-
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Url:
     return url_of(request.param, tmp_path)
@@ -82,13 +63,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Url:
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Url:
     return url_of("memory", tmp_path)
-
-
-def content_of(url: Url) -> dict[str, bytes]:
-    """All that is there, by key."""
-    files, path = fsspec.url_to_fs(url.text)
-    found = files.find(path)
-    return {name.removeprefix(path).strip("/"): files.cat_file(name) for name in found}
 
 
 # ---- the same as in a folder -----------------------------------------------------------------------------------------
@@ -233,100 +207,6 @@ def test_what_a_killed_process_was_putting_does_no_harm(tmp_path: Path) -> None:
             (folder / half).write_bytes(b"half")
         assert_same_groups(run.finish(draws), to_datasets(draws, MODEL, content=Content(divergences=True)))
         assert [half for half in halves if (folder / half).exists()] == []
-
-
-# ---- runs that are made longer ---------------------------------------------------------------------------------------
-
-
-def lengthened(url: Url, whole: Any, content: Content, ends: tuple[int, ...]) -> dict[str, xarray.Dataset]:
-    """Of a run of `ends[0]` draws, made longer to each of the others; its groups."""
-    store_part(url, part_of(whole, 0, ends[0]), content, ends[0])
-    groups = open_zarr(url)
-    for first, last in itertools.pairwise(ends):
-        ended = EndedRun(url, first, saved=None)  # type: ignore[arg-type]
-        store_part(ended.further, part_of(whole, first, last), content, last)
-        groups = replace_store(ended)
-    return groups
-
-
-@pytest.mark.parametrize("ends", [(30, DRAWS), (8, 30, 32, DRAWS)], ids=["once", "again and again"])
-def test_a_store_is_made_longer(url: Url, here: Path, ends: tuple[int, ...]) -> None:
-    """All groups are those of a longer run; nothing is left over, whatever the chunks are called."""
-    whole, content = drawn(ends=True), Content(unconstrained=True, divergences=True)
-    found, expected = lengthened(url, whole, content, ends), to_datasets(whole, MODEL, content=content)
-    means, expected_means = found.pop("adaptation"), expected.pop("adaptation")
-    assert_same_groups(found, expected)
-    xarray.testing.assert_allclose(means, expected_means)
-    assert os.listdir(here) == []
-    files, path = fsspec.url_to_fs(url.text)
-    assert [name.rstrip("/").rpartition("/")[2] for name in files.ls(path.rpartition("/")[0], detail=False)] == [
-        "a.zarr"
-    ]
-    keys = {key for key in content_of(url) if key.startswith(("adaptation/", "divergences/")) and "zarr" not in key}
-    assert len({re.search("/c(/|$)", key) is None for key in keys}) == 1, "chunks of one kind of name"
-
-
-@pytest.mark.parametrize("fails_at", ["chunk", "metadata", "root"])
-def test_readers_see_the_shorter_run_until_the_longer_one_is_whole(
-    in_memory: Url, monkeypatch: pytest.MonkeyPatch, fails_at: str
-) -> None:
-    """A process that is killed on the way leaves what was; it is made longer when that is done again, by another
-    number of draws, too."""
-    whole, content = drawn(ends=True), Content(divergences=True)
-    before = {name: group.load() for name, group in lengthened(in_memory, whole, content, (30,)).items()}
-    ended = EndedRun(in_memory, 30, saved=None)  # type: ignore[arg-type]
-    store_part(ended.further, part_of(whole, 30, DRAWS), content, DRAWS)
-    put = MemoryFileSystem.pipe_file
-    inside = UrlPlace(in_memory).path
-
-    def killed(self: Any, path: str, value: bytes, **options: Any) -> None:
-        key = str(path).removeprefix(f"{inside}/")
-        now = {
-            "chunk": "/c/" in key and "lp" in key,
-            "metadata": key == f"posterior/{METADATA}",
-            "root": key == METADATA,
-        }
-        if str(path).startswith(f"{inside}/") and now[fails_at]:
-            raise ConnectionError("the network is gone")
-        put(self, path, value, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(MemoryFileSystem, "pipe_file", killed)
-        with pytest.raises(
-            OutputError, match=r"could not be made longer, .*the network is gone.*: it has 30 draws of each chain"
-        ):
-            replace_store(ended)
-        assert_same_groups(open_zarr(in_memory), before)
-    found = lengthened_from(in_memory, whole, content, 30, 33)
-    part = part_of(whole, 0, 33)
-    expected = to_datasets(replace(part, first=0), MODEL, content=content)
-    for name in ("posterior", "sample_stats", "divergences"):
-        xarray.testing.assert_equal(found[name], expected[name])
-
-
-def lengthened_from(url: Url, whole: Any, content: Content, first: int, last: int) -> dict[str, xarray.Dataset]:
-    ended = EndedRun(url, first, saved=None)  # type: ignore[arg-type]
-    store_part(ended.further, part_of(whole, first, last), content, last)
-    return replace_store(ended)
-
-
-def test_a_longer_run_whose_leftovers_stay_has_its_draws(
-    in_memory: Url, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Where these cannot be deleted there is a warning, and no error: else one would do it again."""
-    whole, content = drawn(ends=True), Content(divergences=True)
-    lengthened(in_memory, whole, content, (30,))
-
-    def forbidden(*_: Any) -> None:
-        raise UrlError(in_memory, "permission denied")
-
-    with monkeypatch.context() as patch:
-        ended = EndedRun(in_memory, 30, saved=None)  # type: ignore[arg-type]
-        store_part(ended.further, part_of(whole, 30, DRAWS), content, DRAWS)
-        patch.setattr(ZarrFilesBeside, "forget", forbidden)
-        patch.setattr(UrlPlace, "discard", forbidden)
-        assert replace_store(ended)["posterior"].sizes["draw"] == DRAWS
-    assert capfd.readouterr().err.count("warning: something is left that is not needed: memory://") == 2
 
 
 # ---- what goes wrong -------------------------------------------------------------------------------------------------

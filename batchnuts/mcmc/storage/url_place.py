@@ -242,7 +242,8 @@ class UrlPlace(Place):
             try:
                 self.files.pipe_file(self._at(CLAIM), name.encode(), mode="create")
             except FileExistsError:
-                raise
+                if self.read(CLAIM) != name.encode():  # else an answer was lost, and it was put again
+                    raise
             except Exception:  # many have no such mode, each in its own words: it is put as all else is
                 self.put(CLAIM, name.encode())
 
