@@ -31,6 +31,8 @@ execution: {backend: jax, chunk_lanes: 4, cache: programs}
 output: {path: whole.nc, checkpoint_seconds: 0.1}
 """
 
+OBJECTS = "objects://{}/bucket"
+
 OF_ITS_OWN = ("created_at", "config", "compile_time", "warmup_time", "sampling_time", "utilization")
 """Attributes that say when and how a run was made; executed gradients depend on how often chunks are left."""
 
@@ -117,11 +119,13 @@ def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> No
     assert not checkpoint_of(folder, output).exists()
 
 
-@pytest.mark.parametrize(("output", "seed"), [("five.nc", 3), ("five.zarr", 2), ("objects://{}/bucket/five.zarr", 2)])
+@pytest.mark.parametrize(
+    ("output", "seed"), [("few.nc", 3), ("few.zarr", 2), pytest.param(f"{OBJECTS}/few.zarr", 2, marks=pytest.mark.slow)]
+)
 def test_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
     """The first of these seeds ends processes that have just started, too."""
     output = output.format(folder)
-    kill_again_and_again(folder, output, 5, seed)
+    kill_again_and_again(folder, output, 3, seed)
     assert_same_run(folder / "whole.nc", folder / output.removeprefix("objects://"))
 
 
@@ -147,7 +151,7 @@ def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", ["more.nc", "more.zarr", "objects://{}/bucket/more.zarr"])
+@pytest.mark.parametrize("output", ["more.nc", "more.zarr", f"{OBJECTS}/more.zarr"])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_hundred_more_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
     output = output.format(folder)
@@ -209,7 +213,9 @@ def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
     assert re.search(said, run(*arguments, cwd=folder, code=code).stderr)
 
 
-@pytest.mark.parametrize("output", ["short.nc", "short.zarr", "objects://{}/bucket/short.zarr"])
+@pytest.mark.parametrize(
+    "output", ["short.nc", "short.zarr", pytest.param(f"{OBJECTS}/short.zarr", marks=pytest.mark.slow)]
+)
 def test_a_run_that_has_ended_is_made_longer(folder: Path, output: str) -> None:
     """By as many draws as a longer run would have had, and the same."""
     output = output.format(folder)

@@ -15,7 +15,7 @@ import pytest
 import xarray
 from fsspec.implementations.memory import MemoryFileSystem
 from streamed_draws import DRAWS, MODEL, assert_same_groups, drawn, part_of, store_part
-from url_files import KINDS, content_of, url_of
+from url_files import content_of, url_of
 
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.lengthen import EndedRun, replace_store
@@ -55,8 +55,14 @@ def lengthened(url: Url, whole: Any, content: Content, ends: tuple[int, ...]) ->
     return groups
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("ends", [(30, DRAWS), (8, 30, 32, DRAWS)], ids=["once", "again and again"])
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [
+        ("memory", (8, 30, 32, DRAWS)),
+        ("folders", (30, DRAWS)),
+        pytest.param("folders", (8, 30, 32, DRAWS), marks=pytest.mark.slow),
+    ],
+)
 def test_a_store_is_made_longer(kind: str, tmp_path: Path, here: Path, ends: tuple[int, ...]) -> None:
     """All groups are those of a longer run; nothing is left over, whatever the chunks are called."""
     url = url_of(kind, tmp_path)
@@ -74,7 +80,9 @@ def test_a_store_is_made_longer(kind: str, tmp_path: Path, here: Path, ends: tup
     assert len({re.search("/c(/|$)", key) is None for key in keys}) == 1, "chunks of one kind of name"
 
 
-@pytest.mark.parametrize("fails_at", ["chunk", "metadata", "root"])
+@pytest.mark.parametrize(
+    "fails_at", ["metadata", *(pytest.param(name, marks=pytest.mark.slow) for name in ("chunk", "root"))]
+)
 def test_readers_see_the_shorter_run_until_the_longer_one_is_whole(
     in_memory: Url, monkeypatch: pytest.MonkeyPatch, fails_at: str
 ) -> None:
@@ -141,7 +149,7 @@ class Ended(BaseException):
     """The process is."""
 
 
-@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [60, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_store_is_made_longer_at_once_wherever_the_process_ends(
     in_memory: Url, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
