@@ -26,7 +26,7 @@ from batchnuts.mcmc.url import folder_of, target_of
 
 CONFIG = """\
 model: {name: correlated_gaussian, dimension: 5, covariance: ar1, correlation: 0.5}
-sampler: {chains: 16, warmup: {transitions: auto, maximum: 300}, draws: 12000, seed: 3}
+sampler: {chains: 16, warmup: {transitions: auto, maximum: 300}, draws: 8000, seed: 3}
 execution: {backend: jax, chunk_lanes: 4, cache: programs}
 output: {path: whole.nc, checkpoint_seconds: 0.1}
 """
@@ -120,12 +120,13 @@ def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("output", "seed"), [("few.nc", 3), ("few.zarr", 2), pytest.param(f"{OBJECTS}/few.zarr", 2, marks=pytest.mark.slow)]
+    ("output", "kills", "seed"),
+    [("few.nc", 3, 3), ("few.zarr", 2, 2), pytest.param(f"{OBJECTS}/few.zarr", 3, 2, marks=pytest.mark.slow)],
 )
-def test_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
+def test_kills_change_nothing(folder: Path, output: str, kills: int, seed: int) -> None:
     """The first of these seeds ends processes that have just started, too."""
     output = output.format(folder)
-    kill_again_and_again(folder, output, 3, seed)
+    kill_again_and_again(folder, output, kills, seed)
     assert_same_run(folder / "whole.nc", folder / output.removeprefix("objects://"))
 
 
@@ -141,13 +142,10 @@ def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
     _, said = process.communicate()
     assert process.returncode == 143
     assert re.search(rf"Go on with --resume {url} in this folder, which has ended\.zarr-\w+\.checkpoint\.", said)
-    again = run("--config", "run.yaml", f"output.path={url}", "--quiet", cwd=folder, code=1).stderr
-    assert "exists and is not overwritten. Give --force" in again
     elsewhere = run("--resume", url, cwd=folder / "elsewhere", code=1).stderr
     assert "or it was begun in another folder, where its checkpoint is" in elsewhere
     run("--resume", url, "--quiet", cwd=folder)
     assert (folder / "ended.html").exists()
-    assert "is the file of a run that has ended" in run("--resume", url, cwd=folder, code=1).stderr
 
 
 @pytest.mark.slow
@@ -219,8 +217,8 @@ def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
 def test_a_run_that_has_ended_is_made_longer(folder: Path, output: str) -> None:
     """By as many draws as a longer run would have had, and the same."""
     output = output.format(folder)
-    run("--config", "run.yaml", f"output.path={output}", "sampler.draws=5000", "--quiet", cwd=folder)
-    run("--resume", output, "sampler.draws=+7000", "--quiet", cwd=folder)
+    run("--config", "run.yaml", f"output.path={output}", "sampler.draws=3000", "--quiet", cwd=folder)
+    run("--resume", output, "sampler.draws=+5000", "--quiet", cwd=folder)
     output = output.removeprefix("objects://")
     assert_same_run(folder / "whole.nc", folder / output)
     left = (folder / output).parent.glob(f".{Path(output).name}*")
@@ -231,4 +229,4 @@ def test_a_run_that_has_ended_is_made_longer(folder: Path, output: str) -> None:
         draws = history["transitions"].values[history["phase"].values.astype(object) == "sampling"]
         assert (np.diff(draws) >= 0).all()
         with xarray.open_dataset(folder / output, group="posterior", **options) as posterior:
-            assert draws[-1] == posterior.sizes["chain"] * 12000
+            assert draws[-1] == posterior.sizes["chain"] * 8000
