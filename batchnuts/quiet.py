@@ -1,7 +1,8 @@
 """TensorFlow imported without its start-up lines, and its log at run time reduced to fatal messages.
 
 TensorFlow's errors reach us as exceptions. Other messages of its C++ parts on stderr are noise for users: processor
-features, missing GPUs, caches that do not fit. Set TF_CPP_MIN_LOG_LEVEL (0 to 3) to see them.
+features, missing GPUs, caches that do not fit. Set TF_CPP_MIN_LOG_LEVEL (0 to 3) to see them; a 1 counts only where JAX
+is not imported earlier, which sets it to that itself.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def import_tensorflow() -> None:
 @contextmanager
 def quiet_imports() -> Iterator[None]:
     """Within, code of the user may import TensorFlow, and its messages are left out as by `import_tensorflow`."""
-    if "tensorflow" in sys.modules or LEVEL in os.environ:
+    before = os.environ.get(LEVEL)
+    of_jax = before == "1" and "jax" in sys.modules
+    if "tensorflow" in sys.modules or not (before is None or of_jax):
         yield
         return
     os.environ[LEVEL] = "3"
@@ -54,6 +57,8 @@ def quiet_imports() -> Iterator[None]:
     finally:
         if "tensorflow" not in sys.modules:
             os.environ.pop(LEVEL, None)
+            if before is not None:
+                os.environ[LEVEL] = before
 
 
 @contextmanager
