@@ -34,7 +34,10 @@ UNSUPPORTED = (
     ),
     statement("field", "n.real = 1  # error", r"assignment to a field .* Instead, x = x._replace"),
     statement("starred target", "x, *y = n, n, n  # error", r"assignment to `\*y` .* Instead, assign to plain names"),
-    statement("bare expression", "print(x)  # error", r"the statement `print\(x\)`, whose value .* drop or assign it"),
+    statement("bare expression", "abs(x)  # error", r"the statement `abs\(x\)`, whose value .* drop or assign it"),
+    statement("print", "print(x)  # error", r"the statement `print\(x\)`, .* leave it out; .* executor='unbatched'"),
+    statement("append", "y = [n]\ny.append(x)  # error", r"`y.append\(x\)`, .* an array of fixed length, with"),
+    statement("update", "y = {'a': n}\ny.update(a=x)  # error", r"`y.update\(a=x\)`, .* Instead, make a new dict"),
     statement("range of nothing", "for y in range():  # error\n    x += y", "Instead, write range"),
     statement("loop target", "for x, y in range(3):  # error\n    pass", "Instead, take it apart in the loop's body"),
     statement("bare return", "if n > 1:\n    return  # error", "Instead, return what the caller needs"),
@@ -148,16 +151,44 @@ NAMES = (
 )
 
 TYPES = (
-    statement("two dtypes", "if n > 1:\n    x = 0.5  # error", "(?s)'x' is float64.* here but int64.* at .*Cast"),
-    statement("two shapes", "if n > 1:\n    x = np.zeros(3)  # error", r"(?s)'x' is float64\[3\] here but .*Cast"),
-    statement("two structures", "if n > 1:\n    x = (n, n)  # error", r"(?s)'x' is tuple\(.*\) here but int64"),
+    statement(
+        "two dtypes",
+        "if n > 1:\n    x = 0.5  # error",
+        "(?s)'x' is float64.* but int64.* at .*Make it float64 .*The *",
+    ),
+    statement(
+        "two dtypes of arrays",
+        "y = ops.cast(n, 'float64')\nif n > 1:\n    y = ops.cast(y, 'float32')  # error",
+        r"(?s)'y' is float32.* here but float64.* at .*Make it float64 everywhere, .* where it is float32, [^*]*$",
+    ),
+    statement(
+        "a number and a boolean",
+        "y = True\nif n > 1:\n    y = 0  # error",
+        "(?s)'y' is int64.*Make it int64 everywhere, .* where it is bool",
+    ),
+    statement(
+        "two dtypes behind one that fits",
+        "y = (0.5, n)\nif n > 1:\n    y = (n * 0.5, 0.5)  # error",
+        "(?s)'y' is .*Make it float64 everywhere, .* where it is int64",
+    ),
+    statement(
+        "a number and an array",
+        "y = 0.0\nif n > 1:\n    y = np.zeros(3)  # error",
+        r"(?s)'y' is float64\[3\] here but .* from the beginning, such as numpy.zeros\(\(3,\), 'float64'\)",
+    ),
+    statement(
+        "two shapes", "y = np.zeros(2)\nif n > 1:\n    y = np.zeros(3)  # error", r"(?s)'y' is float64\[3\] .* for both"
+    ),
+    statement("two structures", "if n > 1:\n    x = (n, n)  # error", r"(?s)'x' is tuple\(.*\) here but int64.* one l"),
+    statement("a list that grows", "y = []\nfor i in range(n):\n    y = y + [i]  # error", "(?s)'y' is list.* one len"),
+    statement("None", "y = None  # error", "`None`: a variable holds arrays and numbers, found None. Use a number"),
     statement("a vector's condition", "if np.zeros(3) > n:  # error\n    x = n", "scalar boolean, found bool.*ops.any"),
     statement("a vector's truth", "y = np.zeros(3) + float(n)\nwhile y:  # error\n    x = n", "takes a scalar, not sh"),
     statement("write: row", "y = np.zeros((3, 2))\ny = write(y, n, 1.0)  # error", "write: a row of .* cannot hold"),
     statement("write: dtype", "y = np.zeros(3)\ny = write(y, n, n)  # error", "must have the buffer's dtype"),
     statement("write: index", "y = np.zeros(3)\ny = write(y, 0.5, 1.0)  # error", "index must be an integer scalar"),
     statement("write: fields", "y = np.zeros(3)\ny = write(y, 0, (1.0, n))  # error", "structures must be equal"),
-    statement("no array", "x = object()  # error", "failed while it was traced for one lane"),
+    statement("no array", "x = object()  # error", "a variable holds arrays and numbers, found object"),
     Mistake(
         "results that differ",
         "@batch\ndef f(n):\n    if n > 1:\n        return n\n    return 0.5  # error\n",

@@ -12,6 +12,7 @@ from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.language.libraries.types import Typed
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES, AbstractResult
+from batchnuts.autobatch.passes.join_types import NoArrayError
 
 StandIns = Mapping[str, Any]
 """A value for each dtype kind, in place of one that is not known at compile time."""
@@ -85,12 +86,12 @@ def typed(function: Primitive, arguments: tuple[Any, ...], literals: StandIns) -
 
 
 def type_of_value(value: Any) -> TensorType:
-    """The type of one array, or the weak type of a Python number. Raises TypeError for anything else."""
+    """The type of one array, or the weak type of a Python number. Raises NoArrayError for anything else."""
     if type(value) in WEAK_DTYPES:
         return TensorType(WEAK_DTYPES[type(value)], (), weak=True)
     array = np.asarray(value)
     if array.dtype.kind not in USUAL:
-        raise TypeError(f"a variable holds arrays and numbers, found {_shown(value)}")
+        raise NoArrayError(f"a variable holds arrays and numbers, found {_shown(value)}.")
     return TensorType(array.dtype.name, array.shape)
 
 
@@ -108,6 +109,8 @@ def _shown(value: Any) -> str:
             "value of the lane, write `if` and `else` with a call in each; keep several in a tuple or dict of "
             "functions, or in one outside of the function; hand one on as an argument, and return what it gives"
         )
+    if value is None:
+        return "None. Use a number that no result can be (such as -1 or infinity), or keep a boolean beside the number"
     return type(value).__name__
 
 

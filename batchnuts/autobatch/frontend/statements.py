@@ -29,7 +29,7 @@ from batchnuts.autobatch.frontend.for_loops import Loop, Reading
 from batchnuts.autobatch.frontend.in_place import Rewriter
 from batchnuts.autobatch.frontend.inner_function import InnerFunction
 from batchnuts.autobatch.frontend.source import FunctionSource, read_function
-from batchnuts.autobatch.frontend.unsupported import KEYWORDS, REWRITES
+from batchnuts.autobatch.frontend.unsupported import KEYWORDS, REWRITES, instead_of_unused
 from batchnuts.autobatch.ir.cfg import call_graph, simplify
 from batchnuts.autobatch.ir.program import (
     AssertOp,
@@ -135,7 +135,7 @@ class _FunctionBuilder(ComprehensionBuilder):
                 self.refuse(node, f"`{ast.unparse(value)}`", REWRITES[type(value)])
             case ast.Expr(value=value):
                 what = f"the statement `{ast.unparse(value)}`, whose value is not used,"
-                self.refuse(node, what, "drop or assign it")
+                self.refuse(node, what, instead_of_unused(value))
             case _:
                 keyword = KEYWORDS.get(type(node), type(node).__name__.lower())
                 self.refuse(node, f"a `{keyword}` statement", REWRITES.get(type(node), "rewrite it with if and while"))

@@ -24,6 +24,22 @@ REWRITES: dict[type[ast.AST], str] = {
 }
 """The rewrites of unsupported constructs; each completes the sentence `Instead, ...`."""
 
+_OF_LISTS = ("append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort")
+_OF_DICTS = ("popitem", "setdefault", "update")
+
+
+def instead_of_unused(value: ast.expr) -> str:
+    """The rewrite of an expression whose value is not used; it completes the sentence `Instead, ...`."""
+    match value:
+        case ast.Call(func=ast.Name(id="print")):
+            return "leave it out; f.run(..., executor='unbatched') runs the function as plain Python, with its prints"
+        case ast.Call(func=ast.Attribute(attr=method)) if method in _OF_LISTS:
+            return "write each value into an array of fixed length, with autobatch.write"
+        case ast.Call(func=ast.Attribute(attr=method)) if method in _OF_DICTS:
+            return "make a new dict of the same keys, as in d = {**d, 'a': value}"
+    return "drop or assign it"
+
+
 KEYWORDS: dict[type[ast.AST], str] = {
     ast.AsyncFunctionDef: "async def",
     ast.ClassDef: "class",

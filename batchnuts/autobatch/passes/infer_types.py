@@ -41,13 +41,20 @@ from batchnuts.autobatch.ir.program import (
     reads,
 )
 from batchnuts.autobatch.language import ops
-from batchnuts.autobatch.language.pytree import flatten, hashable, in_any_order, map_leaves
+from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves
 from batchnuts.autobatch.passes.drop_checks import drop_settled_checks
+from batchnuts.autobatch.passes.join_types import (
+    Conflict,
+    NoArrayError,
+    join_leaves,
+    kind,
+    rule_broken,
+    weak_fits,
+)
 from batchnuts.autobatch.passes.narrowing import ADVICE, Narrowing
 from batchnuts.autobatch.passes.user_frames import deepest_frame, hint
 
 WEAK_DTYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-_WEAK_ORDER = ["int64", "float64", "complex128"]
 
 
 @dataclass(frozen=True)
@@ -92,39 +99,6 @@ class Remembering:
 
 def _weakened(result: AbstractResult) -> AbstractResult:
     return replace(result, type=map_leaves(lambda leaf: replace(leaf, weak=not leaf.shape), result.type))
-
-
-class _Conflict(Exception):
-    """Two leaf types that do not join."""
-
-
-def join_leaves(old: TensorType, new: TensorType) -> TensorType:
-    """The type of a variable that holds both; _Conflict where there is none."""
-    if old == new:
-        return old
-    if old.shape != new.shape:
-        raise _Conflict
-    if old.dtype == new.dtype:
-        return replace(old, weak=old.weak and new.weak)
-    if old.weak and new.weak and "bool" not in (old.dtype, new.dtype):
-        return max(old, new, key=lambda t: _WEAK_ORDER.index(t.dtype))
-    for weak, strong in ((old, new), (new, old)):
-        if weak.weak and not strong.weak and weak_fits(weak, strong):
-            return strong
-    raise _Conflict
-
-
-def weak_fits(weak: TensorType, strong: TensorType) -> bool:
-    """A literal may become any dtype of its own kind or a wider kind: int to int or float, float to float."""
-    kinds = {"int64": "iufc", "float64": "fc", "complex128": "c", "bool": "b"}[weak.dtype]
-    return weak.shape == strong.shape and _kind(strong.dtype) in kinds
-
-
-def _kind(dtype: str) -> str:
-    for prefix, kind in (("int", "i"), ("uint", "u"), ("float", "f"), ("bfloat", "f"), ("complex", "c")):
-        if dtype.startswith(prefix):
-            return kind
-    return "b" if dtype == "bool" else "?"
 
 
 def strengthen(type_: TensorType) -> TensorType:
@@ -174,7 +148,7 @@ class _Inference:
         for assignment in assignments.values():
             try:
                 joined = assignment.type if joined is None else map_leaves(join_leaves, joined, assignment.type)
-            except (_Conflict, ValueError):
+            except (Conflict, ValueError):
                 self.conflicts[variable] = self.conflict(variable, joined, assignment)
                 return
         self.conflicts.pop(variable, None)
@@ -194,13 +168,7 @@ class _Inference:
         function, _, identifier = variable.partition(".")
         what = f"the result of {function!r}" if identifier == "return" else f"variable {identifier!r}"
         before = next(iter(self.assignments[variable].values())).where
-        rule = "A variable has one dtype and one shape on all paths. Cast with autobatch.ops.cast, or use another one."
-        trees = [flatten(type_)[1] for type_ in (new.type, joined)]
-        if trees[0] != trees[1] and in_any_order(trees[0]) == in_any_order(trees[1]):
-            rule = (
-                "A dict's keys stand in the order in which they were put in, here as in Python, and a variable has one "
-                "order on all paths. Write the keys in the same order."
-            )
+        rule = rule_broken(new.type, joined)
         return TypeConflictError(
             f"{what} is {show(new.type)} here but {show(joined)} at {before or 'the input'}\n{rule}", new.where
         )
@@ -223,6 +191,8 @@ class _Inference:
             return tuple(map(_weakened, results)) if op.function.weak else results
         except BatchnutsError:
             raise
+        except NoArrayError as error:
+            raise CompileError(f"`{op.function.text}`: {error}", op.source) from error
         except OverflowError as error:
             raise TypeConflictError(
                 f"`{op.function.text}`: {error}. {ADVICE}{deepest_frame(error, op.source)}", op.source
@@ -270,7 +240,7 @@ class _Inference:
                 )
             return rows
 
-        if not isinstance(index, TensorType) or index.shape or _kind(index.dtype) not in "iu":
+        if not isinstance(index, TensorType) or index.shape or kind(index.dtype) not in "iu":
             raise TypeConflictError(f"write: the index must be an integer scalar, found {show(index)}.", op.source)
         try:
             self.assign(op.var_out, place, map_leaves(check, buffer, value), op.source)
