@@ -34,14 +34,18 @@ UNSUPPORTED = (
     ),
     statement("field", "n.real = 1  # error", r"assignment to a field .* Instead, x = x._replace"),
     statement("starred target", "x, *y = n, n, n  # error", r"assignment to `\*y` .* Instead, assign to plain names"),
-    statement("bare expression", "abs(x)  # error", r"the statement `abs\(x\)`, whose value .* drop or assign it"),
+    statement("bare expression", "x + 1  # error", r"the statement `x \+ 1`, whose value .* drop or assign it"),
     statement("print", "print(x)  # error", r"the statement `print\(x\)`, .* leave it out; .* executor='unbatched'"),
+    statement(
+        "a call", "f(n - 1)  # error", r"`f\(n - 1\)`, .* Instead, assign what it returns, .* changes no variable"
+    ),
     statement("append", "y = [n]\ny.append(x)  # error", r"`y.append\(x\)`, .* an array of fixed length, with"),
     statement("update", "y = {'a': n}\ny.update(a=x)  # error", r"`y.update\(a=x\)`, .* Instead, make a new dict"),
     statement("range of nothing", "for y in range():  # error\n    x += y", "Instead, write range"),
     statement("loop target", "for x, y in range(3):  # error\n    pass", "Instead, take it apart in the loop's body"),
     statement("bare return", "if n > 1:\n    return  # error", "Instead, return what the caller needs"),
     Mistake("star parameters", "@batch\ndef f(*n):  # error\n    return n\n", "Instead, name each parameter"),
+    Mistake("async", "@batch\nasync def f(n):  # error\n    return n\n", "found `async def`, expected `def`"),
     Mistake("lambda", "f = batch(lambda n: n + 1)  # error\n", "is not a plain function: .* Write it with `def`"),
     Mistake(
         "keywords of a primitive",
@@ -60,7 +64,7 @@ ELEMENTS = (
     statement(
         "element of a global",
         "TABLE[0] = 1  # error",
-        r"no variable of the function, .* copy it into one first: x = TABLE",
+        r"no variable of the function, .* copy it into one first: x = TABLE .* kept in a dict",
     ),
     statement("element of a field", "n.real[0] = 1  # error", r"Instead, write x = x._replace\(real=autobatch.write\("),
     statement("element of a call", "abs(n)[0] = 1  # error", r"Instead, give the array a name first"),
@@ -181,12 +185,17 @@ TYPES = (
     ),
     statement("two structures", "if n > 1:\n    x = (n, n)  # error", r"(?s)'x' is tuple\(.*\) here but int64.* one l"),
     statement("a list that grows", "y = []\nfor i in range(n):\n    y = y + [i]  # error", "(?s)'y' is list.* one len"),
+    statement("a shape of the lane", "y = np.zeros(n)  # error", "A shape must be known .* of the largest shape"),
+    statement("an object", "y = slice(n)  # error", "found slice. Keep several values in a tuple, dict"),
     statement("None", "y = None  # error", "`None`: a variable holds arrays and numbers, found None. Use a number"),
     statement("a vector's condition", "if np.zeros(3) > n:  # error\n    x = n", "scalar boolean, found bool.*ops.any"),
     statement("a vector's truth", "y = np.zeros(3) + float(n)\nwhile y:  # error\n    x = n", "takes a scalar, not sh"),
     statement("write: row", "y = np.zeros((3, 2))\ny = write(y, n, 1.0)  # error", "write: a row of .* cannot hold"),
     statement("write: dtype", "y = np.zeros(3)\ny = write(y, n, n)  # error", "must have the buffer's dtype"),
     statement("write: index", "y = np.zeros(3)\ny = write(y, 0.5, 1.0)  # error", "index must be an integer scalar"),
+    statement(
+        "write: indices", "y = np.zeros((3, 3))\ny = write(y, (n, n), 1.0)  # error", r"scalar, .*write x\[i, j\] ="
+    ),
     statement("write: fields", "y = np.zeros(3)\ny = write(y, 0, (1.0, n))  # error", "structures must be equal"),
     statement("no array", "x = object()  # error", "a variable holds arrays and numbers, found object"),
     Mistake(

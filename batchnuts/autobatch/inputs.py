@@ -36,9 +36,10 @@ def bind(bound: inspect.BoundArguments) -> Inputs:
     bound.apply_defaults()
     lane_counts: dict[int, str] = {}
     for name, value in given.items():
-        if isinstance(value, list) and value and all(type(leaf) in WEAK_DTYPES for leaf in value):
+        numbers = flatten(value)[0] if isinstance(value, list) else []
+        if numbers and all(type(leaf) in WEAK_DTYPES for leaf in numbers):
             raise LaneInputError(
-                f"argument {name!r} is a list of numbers, which is a structure of {len(value)} numbers here, not "
+                f"argument {name!r} is a list of numbers, which is a structure of {len(numbers)} numbers here, not "
                 f"{len(value)} lanes. Give numpy.array({name}) for one number per lane."
             )
         for leaf in flatten(value)[0]:
@@ -74,8 +75,15 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
     if type(leaf) is int and array.dtype != np.int64:
         raise LaneInputError(f"argument {name!r} is {leaf}, which an int64 cannot hold.")
     if array.dtype.kind not in "biufc":
-        found = type(leaf).__name__ if array.dtype == object and not array.ndim else array.dtype
-        raise LaneInputError(f"argument {name!r} holds {found}, expected numbers or booleans.")
+        if leaf is None:
+            raise LaneInputError(
+                f"argument {name!r} holds None, expected numbers or booleans. Give a number that no value can be "
+                "(such as -1 or NaN) in its place."
+            )
+        scalar_object = array.dtype == object and not array.ndim
+        found = type(leaf).__name__ if scalar_object else array.dtype
+        instead = " Give arrays, in tuples, dicts, namedtuples or frozen dataclasses." if scalar_object else ""
+        raise LaneInputError(f"argument {name!r} holds {found}, expected numbers or booleans.{instead}")
     if array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
         raise LaneInputError(f"argument {name!r} holds {array.dtype}; give a dtype of 64 bits at most (complex: 128).")
     return array.astype(array.dtype.newbyteorder("="), copy=False)

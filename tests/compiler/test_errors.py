@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from from_source import load, marked_line
-from mistake import INTS, Mistake, statement
+from mistake import FLOATS, INTS, Mistake, statement
 from mistakes import MISTAKES
 
 from batchnuts import autobatch
@@ -263,6 +263,23 @@ def test_recursion_under_a_decorator_above_batch(wraps: str, tmp_path: Path) -> 
         module.f(*INTS)
     assert caught.value.source is not None
     assert caught.value.source.line == marked_line(module)
+
+
+@pytest.mark.parametrize("helper", ["math.sin(x)", "np.append(x, 1.0)"])
+@pytest.mark.parametrize(("backend", "library"), [("tensorflow", "TensorFlow"), ("jax", "JAX")])
+def test_a_function_that_needs_values_says_which_library_traces(
+    helper: str, backend: str, library: str, tmp_path: Path
+) -> None:
+    if backend == "jax":
+        pytest.importorskip("jax")
+    module = load(tmp_path, f"import math\n@batch\ndef f(x):\n    return {helper}  # error\n")
+    with pytest.raises(
+        CompileError, match=f"needs values, but {library} traces it before .* a function of {library}"
+    ) as e:
+        module.f.run(*FLOATS, backend=backend, mode="eager")
+    assert e.value.source is not None
+    assert e.value.source.line == marked_line(module)
+    assert "backends" not in str(e.value), "no line of ours"
 
 
 def test_a_decorator_beneath_batch_is_refused_at_its_line(tmp_path: Path) -> None:

@@ -174,17 +174,18 @@ def test_other_byte_orders_and_layouts_are_numbers_too() -> None:
 @pytest.mark.parametrize(
     ("n", "message"),
     [
-        (None, "argument 'n' holds NoneType, expected numbers or booleans"),
+        (None, "argument 'n' holds None, expected numbers or booleans. Give a number"),
         ("many", "argument 'n' holds <U4, expected numbers"),
         (np.array(["a", "b"]), "argument 'n' holds <U1, expected numbers"),
         (np.array([1, None]), "argument 'n' holds object, expected numbers"),
-        (object(), "argument 'n' holds object, expected numbers"),
+        (object(), "argument 'n' holds object, expected numbers or booleans. Give arrays, in tuples"),
         (np.array(["2020-01-01"] * 2, "datetime64[D]"), r"argument 'n' holds datetime64\[D\], expected numbers"),
         (np.array(3), r"argument 'n' has an array without a lane axis; give shape \[lanes, ...\]"),
         (np.int64(3), "argument 'n' has an array without a lane axis"),
         (np.array([1, 2, 3]), "different numbers of lanes: 2 in 'x' and 3 in 'n'"),
         (np.zeros(0), "different numbers of lanes: 2 in 'x' and 0 in 'n'"),
         ([1, 2], "argument 'n' is a list of numbers, which is a structure of 2 numbers here, not 2 lanes"),
+        ([[1, 2], [3]], "argument 'n' is a list of numbers, which is a structure of 3 numbers here, not 2 lanes"),
         (2**70, "argument 'n' is 1180591620717411303424, which an int64 cannot hold"),
     ],
 )

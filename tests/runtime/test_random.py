@@ -215,7 +215,7 @@ def test_integers_fold_in_by_value() -> None:
 def test_errors(as_array: Callable[..., Any]) -> None:
     key = as_array(KEYS[0])
     for wrong in (as_array(np.ones(3, np.uint32)), as_array(np.ones(2, np.int64)), as_array(np.uint32(1)), 7):
-        with pytest.raises(ValueError, match=r"a key is a uint32 array of shape \[2\]"):
+        with pytest.raises(ValueError, match=r"a key is a uint32 array of shape \[2\], found (uint32|int64|int)\b"):
             random.bits(wrong)
     with pytest.raises(TypeError, match="integer"):
         random.fold_in(key, as_array(1.5))

@@ -9,7 +9,7 @@ import pytest
 from programs import fibonacci, is_even, recursion_in_loop
 from ways import rotating
 
-from batchnuts.autobatch import BatchnutsError, StackOverflowError, batch, ops, write
+from batchnuts.autobatch import BatchnutsError, StackOverflowError, TypeConflictError, batch, ops, write
 from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.backends.tensorflow.backend import FEW
@@ -145,6 +145,9 @@ def test_writes_at_the_edges_are_inside(way: dict[str, str]) -> None:
 def test_plain_python_refuses_the_write_too() -> None:
     with pytest.raises(ValueError, match="write: index 3 is outside the buffer's 3 rows"):
         write_at.run(np.zeros((1, 3)), np.array([3]), executor="unbatched")
+    for index in ((0, 1), 0.5):
+        with pytest.raises(TypeConflictError, match=r"must be an integer scalar, found .*write x\[i, j\] = value"):
+            write(np.zeros((3, 3)), index, 1.0)
 
 
 @batch

@@ -111,7 +111,7 @@ def _shown(value: Any) -> str:
         )
     if value is None:
         return "None. Use a number that no result can be (such as -1 or infinity), or keep a boolean beside the number"
-    return type(value).__name__
+    return f"{type(value).__name__}. Keep several values in a tuple, dict, namedtuple or frozen dataclass"
 
 
 def without_lanes(type_: TensorType, lanes: int) -> TensorType:

@@ -121,7 +121,8 @@ class Rewriter:
             self.refuse(target, f"assignment to `{ast.unparse(target)}`", "give the array a name first")
         if not self.is_local(node.id):
             what = f"assignment to an element of {node.id!r}, which is no variable of the function,"
-            self.refuse(target, what, f"copy it into one first: x = {node.id}")
+            kept = "an array; what lanes compute cannot be kept in a dict, or outside of the function"
+            self.refuse(target, what, f"copy it into one first: x = {node.id} ({kept})")
         return node, found
 
 

@@ -61,8 +61,9 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
     if not _defines(node, function.__code__.co_name):
         raise CompileError(_changed(name, filename))
     if not isinstance(node, ast.FunctionDef):
+        found = {ast.Lambda: "a lambda", ast.AsyncFunctionDef: "`async def`"}.get(type(node), type(node).__name__)
         raise UnsupportedSyntaxError(
-            f"{name!r} is not a plain function: found {type(node).__name__}, expected `def`. Write it with `def`.",
+            f"{name!r} is not a plain function: found {found}, expected `def`. Write it with `def`.",
             source_at(filename, node),
         )
     closure, unset = _closure(function)

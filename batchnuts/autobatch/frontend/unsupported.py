@@ -37,6 +37,8 @@ def instead_of_unused(value: ast.expr) -> str:
             return "write each value into an array of fixed length, with autobatch.write"
         case ast.Call(func=ast.Attribute(attr=method)) if method in _OF_DICTS:
             return "make a new dict of the same keys, as in d = {**d, 'a': value}"
+        case ast.Call():
+            return "assign what it returns, as in x = f(x), since a call changes no variable; or leave it out"
     return "drop or assign it"
 
 

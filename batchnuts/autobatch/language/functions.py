@@ -154,6 +154,12 @@ def write(buffer: Any, index: Any, value: Any) -> Any:
     that the dtype does not hold.
     """
 
+    if np.ndim(index) or not np.issubdtype(np.asarray(index).dtype, np.integer):
+        raise TypeConflictError(
+            f"write: the index must be an integer scalar, found {index!r}. For an element of a matrix, write "
+            "x[i, j] = value."
+        )
+
     def one(rows: Any, row: Any) -> Any:
         rows = np.array(rows)
         _require_holds(rows, row)

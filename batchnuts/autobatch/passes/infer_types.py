@@ -52,7 +52,7 @@ from batchnuts.autobatch.passes.join_types import (
     weak_fits,
 )
 from batchnuts.autobatch.passes.narrowing import ADVICE, Narrowing
-from batchnuts.autobatch.passes.user_frames import deepest_frame, hint
+from batchnuts.autobatch.passes.user_frames import deepest_frame, hint, told
 
 WEAK_DTYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
@@ -201,7 +201,7 @@ class _Inference:
             shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
             raise CompileError(
                 f"`{op.function.text}` failed while it was traced for one lane with {shown or 'no inputs'}.\n"
-                f"{type(error).__name__}: {error}{deepest_frame(error, op.source)}{hint(error)}",
+                f"{type(error).__name__}: {told(error)}{deepest_frame(error, op.source)}{hint(error)}",
                 op.source,
             ) from error
 
@@ -241,7 +241,11 @@ class _Inference:
             return rows
 
         if not isinstance(index, TensorType) or index.shape or kind(index.dtype) not in "iu":
-            raise TypeConflictError(f"write: the index must be an integer scalar, found {show(index)}.", op.source)
+            raise TypeConflictError(
+                f"write: the index must be an integer scalar, found {show(index)}. For an element of a matrix, write "
+                "x[i, j] = value.",
+                op.source,
+            )
         try:
             self.assign(op.var_out, place, map_leaves(check, buffer, value), op.source)
         except ValueError:

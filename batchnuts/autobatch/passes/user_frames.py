@@ -16,6 +16,13 @@ _NOT_THE_USERS = (
     *(f"{_PACKAGE / folder}{os.sep}" for folder in ("autobatch", "mcmc")),
 )
 
+_OF_TENSORFLOW = "SymbolicTensor|symbolic `?tf.Tensor"
+_OF_A_SHAPE = (
+    r"sequence of integers or a single integer, got .*(Tracer|Tensor|Placeholder)"
+    r"|the values decide the result's type: \w+(\[[^]]*\]) or \w+(?!\2;)\["
+)
+_OF_JAX = "Tracer|tracer value|traced array"
+
 
 def deepest_frame(error: BaseException, called_from: Source | None) -> str:
     """A line that names the innermost line of the user's files an exception went through.
@@ -35,14 +42,26 @@ def _is_users(filename: str) -> bool:
     return not str(Path(filename).resolve()).startswith(_NOT_THE_USERS) and not filename.startswith("<frozen")
 
 
+def told(error: BaseException) -> str:
+    """An exception's text, without what JAX adds of its own lines and ours."""
+    return str(error).partition("\n")[0] if type(error).__module__.partition(".")[0] == "jax" else str(error)
+
+
 def hint(error: BaseException) -> str:
     """What to do about an exception that libraries are known to raise for one reason; often empty."""
     text = str(error)
-    if re.search("SymbolicTensor|symbolic `?tf.Tensor", text):
+    if re.search(_OF_A_SHAPE, text):
         return (
-            "\nThis function needs values, but TensorFlow traces it before there are any. Use batchnuts.autobatch.ops "
-            "or a function of TensorFlow, branch in the batched function itself, or run with backend='numpy'."
+            "\nA shape must be known when the program is compiled. Make an array of the largest shape that any lane "
+            "needs, and count how much of it is used."
         )
+    for of_library, library in ((_OF_TENSORFLOW, "TensorFlow"), (_OF_JAX, "JAX")):
+        if re.search(of_library, text):
+            return (
+                f"\nThis function needs values, but {library} traces it before there are any. Use "
+                f"batchnuts.autobatch.ops or a function of {library}, branch in the batched function itself, or run "
+                "with backend='numpy'."
+            )
     if isinstance(error, TypeError) and re.search("dtype|match type|has type|of type", text):
         return "\nIf dtypes are mixed here, cast with autobatch.ops.cast."
     return ""
