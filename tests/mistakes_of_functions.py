@@ -205,6 +205,11 @@ FUNCTIONS = (
         "'h', which reads n of the lane, as an arg",
     ),
     functions(
+        "def: in a structure",
+        "def h(k):\n    return k\nt = (h, n)  # error",
+        "found the InnerFunction 'h'. Functions are chosen",
+    ),
+    functions(
         "def: in another",
         "def h(k):\n    return k + n\ndef i(k):\n    return h(k)  # error\nx = i(n)",
         "'h', which reads n of the f",

@@ -11,6 +11,7 @@ import numpy as np
 
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.ir.program import TensorType
+from batchnuts.autobatch.language.arrays import tensor_library_of
 from batchnuts.autobatch.language.pytree import flatten, map_leaves
 from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES
 
@@ -70,7 +71,15 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
     """An argument's leaf as an array of a dtype that every backend supports; LaneInputError if it holds no numbers."""
     try:
         array = np.asarray(leaf)
-    except ValueError as error:
+    except Exception as error:
+        if (library := tensor_library_of(leaf)) is not None and library.trace_of(leaf) is not None:
+            inside = f"autobatch.{library.name.lower()}(function, max_stack_depth=..., check=False)"
+            raise LaneInputError(
+                f"argument {name!r} has no values yet, since {library.name} is tracing the program that this call is "
+                f"in. Make {inside} outside of that program, and call this within it."
+            ) from None
+        if not isinstance(error, ValueError):
+            raise
         raise LaneInputError(f"argument {name!r} is no array: {error}") from None
     if type(leaf) is int and array.dtype != np.int64:
         raise LaneInputError(f"argument {name!r} is {leaf}, which an int64 cannot hold.")

@@ -135,13 +135,13 @@ class InsideFunction:
                 f"{self.function.__name__}: inside of a traced program no lane's error can be raised. Make it with "  # type: ignore[attr-defined]
                 "check=False, which gives (result, faults), and look at the faults outside."
             )
-        machine.raise_faults(np.asarray(faults))
+        machine.raise_faults(np.asarray(faults), can_grow=False)
         return result
 
     def raise_faults(self, faults: Any) -> None:
         """Raise the error of the first lane whose entry in the faults [lanes] of the last call is not 0."""
         if self._last is not None:
-            self._last.raise_faults(np.asarray(faults))
+            self._last.raise_faults(np.asarray(faults), can_grow=False)
 
     def _machine(self, types: tuple[Any, ...], lanes: int) -> tuple[VirtualMachine, Callable[..., tuple[Array, ...]]]:
         key = (hashable(types), lanes)

@@ -282,6 +282,19 @@ def test_a_function_that_needs_values_says_which_library_traces(
     assert "backends" not in str(e.value), "no line of ours"
 
 
+@pytest.mark.parametrize(("backend", "call"), [("tensorflow", "jnp.sin(x)"), ("jax", "tf.sin(x)")])
+def test_a_function_of_the_other_library_says_which_backend_runs_it(backend: str, call: str, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    imports = "import jax.numpy as jnp\nimport tensorflow as tf\n"
+    module = load(tmp_path, f"{imports}@batch\ndef f(x):\n    return {call}  # error\n")
+    other = "jax" if backend == "tensorflow" else "tensorflow"
+    with pytest.raises(CompileError, match=f"met an array of .*: run with backend='{other}', or use batch") as caught:
+        module.f.run(*FLOATS, backend=backend, mode="eager")
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
+    np.testing.assert_allclose(module.f.run(*FLOATS, backend=other, mode="eager"), np.sin(FLOATS[0]), rtol=1e-6)
+
+
 def test_a_decorator_beneath_batch_is_refused_at_its_line(tmp_path: Path) -> None:
     text = "import functools\ndef traced(f):\n    return functools.wraps(f)(lambda *a: f(*a))\n"
     module = load(tmp_path, f"{text}@batch  # error\n@traced\ndef f(n):\n    return n\n")

@@ -209,7 +209,7 @@ def test_exported_and_read_back() -> None:
 
 def test_outside_of_a_trace_errors_are_raised() -> None:
     np.testing.assert_array_equal(autobatch.jax(fibonacci, max_stack_depth=16)(N), FIB)
-    with pytest.raises(StackOverflowError, match="holds 2 frames"):
+    with pytest.raises(StackOverflowError, match=r"holds 2 frames .* Give a larger max_stack_depth\.$"):
         autobatch.jax(fibonacci, max_stack_depth=2)(N)
     x = np.array([1.0, -1.0], "float32")
     with pytest.raises(LaneAssertionError, match=r"lane 1: .*x must be positive"):
@@ -224,6 +224,15 @@ def test_outside_of_a_trace_errors_are_raised() -> None:
 def test_inside_of_a_trace_errors_cannot_be_raised() -> None:
     with pytest.raises(TypeError, match=r"no lane's error can be raised. Make it with check=False"):
         jax.jit(autobatch.jax(fibonacci, max_stack_depth=16))(N)
+
+
+def test_a_batched_function_itself_is_refused_inside_of_a_trace() -> None:
+    traces = (("jax", lambda: jax.jit(fibonacci)(N)), ("tensorflow", lambda: tf.function(fibonacci)(N)))
+    for name, trace in traces:
+        with pytest.raises(
+            LaneInputError, match=rf"argument 'n' has no values yet, .* Make autobatch.{name}\(function"
+        ):
+            trace()
 
 
 def test_numbers_defaults_and_single_lanes() -> None:

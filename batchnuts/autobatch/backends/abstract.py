@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.ir.program import Primitive, TensorType
+from batchnuts.autobatch.language.functions import LaneFunction
 from batchnuts.autobatch.language.libraries.types import Typed
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import WEAK_DTYPES, AbstractResult
@@ -102,7 +103,7 @@ def _shown(value: Any) -> str:
             f"the text {value!r}. Texts are chosen when the program is compiled, like the functions that they choose "
             "in a table: write `if` and `else` around what they choose, or use numbers"
         )
-    if callable(value):
+    if callable(value) or isinstance(value, LaneFunction):
         named = f" {value.__name__!r}" if hasattr(value, "__name__") else ""
         return (
             f"the {type(value).__name__}{named}. Functions are chosen when the program is compiled. To choose by a "

@@ -42,8 +42,14 @@ def _is_users(filename: str) -> bool:
     return not str(Path(filename).resolve()).startswith(_NOT_THE_USERS) and not filename.startswith("<frozen")
 
 
+def _went_through(error: BaseException, package: str) -> bool:
+    """Whether code of an installed package raised the exception, or had it pass."""
+    files = [Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__)]
+    return any("site-packages" in parts and package in parts for parts in files)
+
+
 def told(error: BaseException) -> str:
-    """An exception's text, without what JAX adds of its own lines and ours."""
+    """An exception's text; of JAX's, which go on with lines of its own and ours, the first line."""
     return str(error).partition("\n")[0] if type(error).__module__.partition(".")[0] == "jax" else str(error)
 
 
@@ -55,8 +61,13 @@ def hint(error: BaseException) -> str:
             "\nA shape must be known when the program is compiled. Make an array of the largest shape that any lane "
             "needs, and count how much of it is used."
         )
-    for of_library, library in ((_OF_TENSORFLOW, "TensorFlow"), (_OF_JAX, "JAX")):
+    for of_library, library, other in ((_OF_TENSORFLOW, "TensorFlow", "JAX"), (_OF_JAX, "JAX", "TensorFlow")):
         if re.search(of_library, text):
+            if _went_through(error, other.lower()) or (other == "JAX" and "as an abstract array" in text):
+                return (
+                    f"\nThis function of {other} met an array of {library}: run with backend={other.lower()!r}, or use "
+                    "batchnuts.autobatch.ops, whose functions run on both."
+                )
             return (
                 f"\nThis function needs values, but {library} traces it before there are any. Use "
                 f"batchnuts.autobatch.ops or a function of {library}, branch in the batched function itself, or run "

@@ -39,10 +39,13 @@ class Fault:
     of sweeps."""
     source: Source | None = None
 
-    def error(self, faulty: np.ndarray, stack_depth: int | None = None, is_given: bool = True) -> BatchnutsError:
+    def error(
+        self, faulty: np.ndarray, stack_depth: int | None = None, is_given: bool = True, can_grow: bool = True
+    ) -> BatchnutsError:
         """The error to raise; `faulty` [lanes] marks all lanes that stopped, the first of them with this fault.
 
         stack_depth: the limit (None: LARGEST_STACK_DEPTH); is_given: by the user, not by ourselves.
+        can_grow: whether stacks grow without a limit from the user.
         """
         is_given = is_given and stack_depth is not None
         depth = LARGEST_STACK_DEPTH if stack_depth is None else stack_depth
@@ -59,11 +62,11 @@ class Fault:
                 )
             case FaultKind.STACK_OVERFLOW:
                 function, _, identifier = self.subject.partition(".")
+                or_none = ", or None to let the stack grow" if can_grow else ""
                 what = "return addresses" if identifier == RETURN_ADDRESS else f"variable {identifier!r}"
                 return StackOverflowError(
                     f"lane {lane} recursed too deep in {function!r}: the stack of {what} holds {depth} frames"
-                    f"{count}. "
-                    + ("Give a larger max_stack_depth, or None to let the stack grow." if is_given else _at_most(depth))
+                    f"{count}. " + (f"Give a larger max_stack_depth{or_none}." if is_given else _at_most(depth))
                 )
             case FaultKind.TOO_MANY_SWEEPS:
                 return SweepLimitError(

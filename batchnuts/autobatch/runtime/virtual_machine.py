@@ -309,11 +309,11 @@ class VirtualMachine:
         """
         self.raise_faults(self.backend.to_numpy(state["fault"]), depth_is_given)
 
-    def raise_faults(self, faults: np.ndarray, depth_is_given: bool = True) -> None:
-        """The same for the faults [lanes] of a state."""
+    def raise_faults(self, faults: np.ndarray, depth_is_given: bool = True, can_grow: bool = True) -> None:
+        """The same for the faults [lanes] of a state; can_grow: whether stacks grow where the user gives no depth."""
         if faults.any():
             first = self.code.faults[int(faults[np.flatnonzero(faults)[0]]) - 1]
-            raise first.error(faults > 0, self.stack_depth, depth_is_given)
+            raise first.error(faults > 0, self.stack_depth, depth_is_given, can_grow)
 
 
 def execute(
