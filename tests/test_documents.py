@@ -14,7 +14,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-WITH_OUTPUT = ("autobatch_tutorial.md", "autobatch_examples.md", "inside_jit.md", "random_numbers.md")
+WITH_OUTPUT = (
+    *(f"autobatch_{name}.md" for name in ("tutorial", "recursion", "mistakes", "examples", "trees")),
+    "inside_jit.md",
+    "random_numbers.md",
+)
 """Pages that show what their blocks print, to the last character."""
 
 WITH_VERDICT = ("README.md", "index.md", "install.md")
