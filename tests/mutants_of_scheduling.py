@@ -180,3 +180,9 @@ def half_drained(patch: pytest.MonkeyPatch) -> None:
 def expensive_relative_to_the_mean(patch: pytest.MonkeyPatch) -> None:
     """a block is expensive beside the mean, not beside the cheapest"""
     rewrite(patch, sweep_search.sweep_gates, "costs.min()", "costs.mean()")
+
+
+@killed_by("scheduling sweep_search", f"{SEARCH}::test_rounding_does_not_decide_the_schedule", cheap=True)
+def rounding_decides(patch: pytest.MonkeyPatch) -> None:
+    """of two changes that gain the same, the one that rounding prefers is made"""
+    rewrite(patch, sweep_search._first_least, "np.argmax(prices <= prices.min() * (1.0 + TIE))", "np.argmin(prices)")

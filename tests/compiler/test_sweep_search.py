@@ -10,10 +10,12 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from programs import fibonacci
+from programs.buffers import quicksort
 
-from batchnuts.autobatch import batch
+from batchnuts.autobatch import BatchedFunction, batch
 from batchnuts.autobatch.ir.loops import innermost_loops
 from batchnuts.autobatch.ir.program import Block, BranchOp, ControlFlowGraph, GotoOp, IndirectGotoOp, PushGotoOp
+from batchnuts.autobatch.scheduling import sweep_search
 from batchnuts.autobatch.scheduling.lane_flow import STAYS, STAYS_RECURSIVE, LaneFlow, counted_flow, estimated_flow
 from batchnuts.autobatch.scheduling.sweep_search import (
     GATE,
@@ -288,6 +290,29 @@ TRAPS = {
     "a costly block before a loop without a way out": graph(start="costly", costly="spin", spin="spin"),
     "a block that is never reached": graph(start="done", costly="done", done=""),
 }
+
+
+@pytest.mark.parametrize(("program", "types"), [(quicksort, ("int64[16]", "int64", "int64")), (fibonacci, ("int64",))])
+def test_rounding_does_not_decide_the_schedule(
+    program: BatchedFunction, types: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linear algebra rounds differently on each kind of processor; changes that gain the same are tried in order."""
+    expected = program.schedule(*types, policy="sweep", backend="numpy")
+    solved = sweep_search._stationary
+    for seed in range(4):
+        noise = np.random.default_rng(seed)
+
+        def rounded(maps: np.ndarray) -> np.ndarray:
+            shares = solved(maps)
+            return shares * (1.0 + 1e-14 * noise.normal(size=shares.shape))  # noqa: B023
+
+        monkeypatch.setattr(sweep_search, "_stationary", rounded)
+        assert program.schedule(*types, policy="sweep", backend="numpy") == expected
+
+
+def test_blocks_that_are_visited_equally_often_stand_in_order() -> None:
+    visits = np.array([0.1, 0.3 * (1.0 - 1e-15), 0.3, 0.05])
+    assert sweep_search._by_frequency(visits) == [1, 2, 0, 3]
 
 
 @pytest.mark.parametrize("name", TRAPS)

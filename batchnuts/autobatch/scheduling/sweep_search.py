@@ -51,6 +51,9 @@ REPEATED = 8
 MOST_BLOCKS = 48
 GAIN = 0.005
 """The minimum relative gain of a change."""
+TIE = 1e-9
+"""The relative difference below which two prices, or numbers of visits, count as equal: the linear algebra rounds
+differently on each kind of processor, and the schedule must not."""
 MOST_GATHERED = 0.8
 """The maximum gate: with larger shares lanes do not arrive evenly, as the model assumes."""
 EXPENSIVE = 2.0
@@ -79,15 +82,29 @@ def best_sweep(flow: LaneFlow, costs: Vector) -> tuple[Sweep, float, Vector]:
     blocks = len(flow.labels)
     best = Sweep(tuple(range(blocks)), (1,) * blocks)
     (price,), (gathered,) = forecast(flow, costs, [best])
-    frequent = [int(b) for b in np.argsort(-flow.visits, kind="stable")[:REPEATED]]
+    frequent = _by_frequency(flow.visits)[:REPEATED]
     while blocks <= MOST_BLOCKS:
         changed = list(_changes(best, frequent, blocks + MORE_SLOTS))
         prices, _ = forecast(flow, costs, changed)
-        k = int(np.argmin(prices))
+        k = _first_least(prices)
         if not prices[k] < price * (1.0 - GAIN):
             break
         best, (price,), (gathered,) = changed[k], *forecast(flow, costs, [changed[k]])
     return best, float(price), gathered
+
+
+def _first_least(prices: Vector) -> int:
+    """The first of those that are least, to TIE."""
+    return int(np.argmax(prices <= prices.min() * (1.0 + TIE)))
+
+
+def _by_frequency(visits: Vector) -> list[int]:
+    """Numbers of blocks, the most visited ones first, and those that are equally often visited in order."""
+    found: list[int] = []
+    left = list(range(len(visits)))
+    while left:
+        found.append(left.pop(int(np.argmax(visits[left] >= visits[left].max() * (1.0 - TIE)))))
+    return found
 
 
 def sweep_gates(sweep: Sweep, costs: Vector, gathered: Vector) -> Vector:
