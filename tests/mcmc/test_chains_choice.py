@@ -72,7 +72,7 @@ def test_a_long_warmup_asks_for_fewer_chains() -> None:
 
 def test_warmups_are_as_long_as_they_are_expected_to_be() -> None:
     automatic = sampler(ess_bulk=400.0).warmup
-    assert likely_transitions(automatic, 64, nested=True) == 62
+    assert likely_transitions(automatic, 64, nested=True) == 96
     assert likely_transitions(automatic, 16, nested=False) == 147
     assert likely_transitions(automatic, 8, nested=False) == 121
     assert likely_transitions(automatic, 4, nested=False) == 228

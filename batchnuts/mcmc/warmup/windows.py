@@ -100,10 +100,11 @@ def check_window(chains: int, single: bool, maximum: int) -> Window:
     return Window(min(transitions, maximum), True, compared=True)
 
 
-LIKELY_WINDOWS, LIKELY_DRAWS, LIKELY_DRAWS_ALONE, LIKELY_LENGTH = 3, 800, 300, 40
-"""An automatic warmup likely ends with its third window or a later one: the first that has so many draws of all chains;
-where chains are compared by means of their own so many, and so many of each. Measured for packaged models
-(docs/results/chains.md): 3 or 4 windows with superchains, without them 3 to 6."""
+LIKELY_WINDOWS, LIKELY_DRAWS = 4, 800
+LIKELY_WINDOWS_ALONE, LIKELY_DRAWS_ALONE, LIKELY_LENGTH = 3, 300, 40
+"""An automatic warmup likely ends with its fourth window or a later one: the first that has so many draws of all chains.
+Where chains are compared by means of their own, with its third or a later one: of so many draws, and so many of each.
+Measured for packaged models (docs/results/chains.md): 3 to 7 windows with superchains, without them 3 to 7."""
 
 
 def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool) -> int:
@@ -118,9 +119,11 @@ def likely_transitions(settings: WarmupSettings, chains: int, *, nested: bool) -
     made = 0
     for number, window in enumerate(automatic_windows(chains, settings.maximum), 1):
         made += window.transitions
-        draws, length = (LIKELY_DRAWS, 0) if nested else (LIKELY_DRAWS_ALONE, LIKELY_LENGTH)
+        first, draws, length = (
+            (LIKELY_WINDOWS, LIKELY_DRAWS, 0) if nested else (LIKELY_WINDOWS_ALONE, LIKELY_DRAWS_ALONE, LIKELY_LENGTH)
+        )
         enough = window.transitions * chains >= draws and window.transitions >= length
-        if number >= LIKELY_WINDOWS and enough and chains > 1:
+        if number >= first and enough and chains > 1:
             break
     made += settling_window(chains).transitions
     return max(made, settings.minimum)
