@@ -102,8 +102,8 @@ def check_window(chains: int, single: bool, maximum: int) -> Window:
 
 LIKELY_WINDOWS, LIKELY_DRAWS = 4, 800
 LIKELY_WINDOWS_ALONE, LIKELY_DRAWS_ALONE, LIKELY_LENGTH = 3, 300, 40
-"""An automatic warmup likely ends with its fourth window or a later one: the first that has so many draws of all chains.
-Where chains are compared by means of their own, with its third or a later one: of so many draws, and so many of each.
+"""An automatic warmup likely ends with its fourth window or a later one: the first that has so many draws of all
+chains. Where chains are compared by means of their own, with its third or a later one: of so many, and so many of each.
 Measured for packaged models (docs/results/chains.md): 3 to 7 windows with superchains, without them 3 to 7."""
 
 
