@@ -70,6 +70,7 @@ def from_numpyro(
     bound: traces.Bound = (model, args, kwargs)
     found = _found_sites(title, bound, dtype)
     names = _AxisNames(title, found, dict(dims or {}))
+    names.check_labels(coords or {})
     seed = np.zeros(2, "uint32")
     zeros = {traces.free_name(name): np.zeros(shape, dtype) for name, shape in found.free.items()}
     functions: dict[str, Any] = {}
@@ -89,6 +90,8 @@ def from_numpyro(
         prior = functools.partial(traces.prior, *bound)
         if can_be_traced(title, "draws of the prior", lambda seed, _: prior(seed), seed, np.zeros((), dtype)):
             functions["prior"] = functools.partial(in_dtype, prior, dtype)
+    if not any(site.kind in ("observed", "factor") for site in found.sites):
+        say(f"Model {title!r}: no site is observed and there is no factor, so its draws are those of the prior.")
     reported = [site.name for site in found.sites if site.kind in ("latent", "deterministic")]
     return Model(
         name=title,
@@ -167,10 +170,30 @@ def _check_arguments(title: str, model: Any, args: tuple[Any, ...], kwargs: Mapp
         signature.bind(*args, **kwargs)
     except TypeError as error:
         unknown = next((key for key in kwargs if key not in signature.parameters), "")
-        hint = nearest(unknown, (*signature.parameters, *OPTIONS)) if unknown else ""
-        raise ModelError(
-            f"Model {title!r} takes {signature}, but the arguments given do not fit: {error}{hint}."
-        ) from None
+        said = str(error)
+        if unknown:
+            said = f"it has no argument {unknown!r}{nearest(unknown, (*signature.parameters, *OPTIONS))}"
+        elif any(map(_is_key, args)):
+            said += "; leave out the key: a run takes its random numbers from a seed, sample_chains(..., seed=1)"
+        raise ModelError(f"Model {title!r} takes {signature}, but the arguments given do not fit: {said}.") from None
+
+
+def _is_key(value: Any) -> bool:
+    """Whether it is a key of jax.random, in the new style or [2] of uint32."""
+    if not isinstance(value, jax.Array):
+        return False
+    of_new_style = bool(jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
+    return of_new_style or (value.dtype == np.uint32 and value.shape == (2,))
+
+
+def _advice_on(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """What to give in place of an argument that JAX does not compute with; empty if there is none."""
+    for where, value in (*enumerate(args), *kwargs.items()):
+        if hasattr(value, "to_numpy"):
+            return f" The argument {where!r} is a {_kind_of(value)}: give .to_numpy() of it."
+        if isinstance(value, list):
+            return f" The argument {where!r} is a list: give numpy.array of it, if it is to be an array."
+    return ""
 
 
 def _check_data(title: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], dtype: DType) -> None:
@@ -194,6 +217,11 @@ def _check_data(title: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], dt
                 f"Model {title!r}: the argument {where} ({array.dtype}) has {array[changed].flat[0]}, which does not "
                 f"fit into {narrow.dtype}; rescale it, or set dtype='float64'."
             )
+
+
+def _kind_of(table: Any) -> str:
+    """Of pandas or another library: `Series of pandas`."""
+    return f"{type(table).__name__} of {type(table).__module__.partition('.')[0]}"
 
 
 # Its sites
@@ -243,10 +271,11 @@ def _found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
 
     try:
         shapes, free = LIBRARY.result_shapes(run, traces.key_of(0), np.zeros((), dtype))
-    except ModelError:
-        raise
+    except ModelError as error:  # raised anew, since JAX adds a remark on its own frames below the message
+        raise ModelError(str(error)) from None
     except Exception as error:
-        raise failed(title, "running it to find its sites", error) from error
+        advice = _advice_on(*bound[1:])
+        raise failed(title, "running it to find its sites", error, advice) from error
     if not free:
         known = ", ".join(f"{site.name} ({site.kind})" for site in sites)
         raise ModelError(
@@ -297,7 +326,19 @@ def _site(title: str, name: str, site: Mapping[str, Any]) -> Site | None:
 
 
 def _check_observed(here: str, site: Mapping[str, Any]) -> None:
-    """Raise ModelError where value and distribution blow each other up, as [8, 1] and [8] do to [8, 8]."""
+    """Raise ModelError for observations that are no array of numbers, and where value and distribution blow each other
+    up, as [8, 1] and [8] do to [8, 8].
+    """
+    given = site["value"]
+    if hasattr(given, "to_numpy"):
+        raise ModelError(f"{here} has observations in a {_kind_of(given)}; give .to_numpy() of it.")
+    numbers = given.dtype.kind not in "OSUT" if hasattr(given, "dtype") else isinstance(given, (bool, int, float))
+    if not numbers:
+        found = f"an array of dtype {given.dtype}" if hasattr(given, "dtype") else f"a {type(given).__name__}"
+        raise ModelError(
+            f"{here} has observations that are no array of numbers, but {found}: {shown(given)}. Give an array of "
+            "numbers, without texts and without None for a missing one."
+        )
     value, expected = np.shape(site["value"]), tuple(site["fn"].shape())
     try:
         both = np.broadcast_shapes(value, expected)
@@ -306,7 +347,8 @@ def _check_observed(here: str, site: Mapping[str, Any]) -> None:
     if both not in (value, expected):
         raise ModelError(
             f"{here} has observations of shape {value}, but its distribution has shape {expected} (batch "
-            f"{tuple(site['fn'].batch_shape)}, event {tuple(site['fn'].event_shape)}); give data of that shape."
+            f"{tuple(site['fn'].batch_shape)}, event {tuple(site['fn'].event_shape)}); give data of that shape, or "
+            "correct plates and other data."
         )
 
 
@@ -314,6 +356,7 @@ class _AxisNames:
     """Names of axes: a plate's where it runs along one, else those that the user gives, else ArviZ's."""
 
     def __init__(self, title: str, found: Found, given: dict[str, Sequence[str]]) -> None:
+        self._title, self._shapes = title, found.shapes
         reported = {site.name: site for site in found.sites if site.kind != "factor"}
         for name, axes in given.items():
             if name not in reported:
@@ -336,6 +379,27 @@ class _AxisNames:
     def of(self, name: str) -> tuple[str, ...]:
         """Of a site's axes."""
         return self._names[name]
+
+    def check_labels(self, coords: Mapping[str, Sequence[Any]]) -> None:
+        """Raise ModelError for labels of an axis that no site has, and for more or fewer than it has elements."""
+        lengths = {
+            axis: (length, name)
+            for name, axes in self._names.items()
+            for axis, length in zip(axes, self._shapes[name], strict=True)
+        }
+        for axis, labels in coords.items():
+            if axis not in lengths:
+                known = f"; its axes are {', '.join(lengths)}" if lengths else "; no site has an axis"
+                raise ModelError(
+                    f"Model {self._title!r}: coords has labels of {axis!r}, which is no axis of a site"
+                    f"{nearest(axis, lengths) or known}."
+                )
+            length, name = lengths[axis]
+            if len(labels) != length:
+                raise ModelError(
+                    f"Model {self._title!r}: coords has {len(labels)} labels of {axis!r}, but {name!r} has {length} "
+                    "elements along it; give one label for each."
+                )
 
 
 def _axes_of(site: Site, shape: tuple[int, ...]) -> list[str]:

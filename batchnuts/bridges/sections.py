@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -130,8 +131,9 @@ def build_numpyro(options: NumpyroOptions) -> Model:
     built("numpyro", NUMPYRO.check_version)  # before the user's module imports it, which may fail within
     model = imported("numpyro", options.numpyro)
     args, kwargs, labels = _arguments("numpyro", model, options)
-    named = {"name": options.numpyro, "dims": options.dims, "coords": {**labels, **options.coords}}
-    return built("numpyro", lambda: Model.from_numpyro(model, *args, dtype=options.dtype, **named, **kwargs))
+    named = {"name": options.numpyro, "dims": options.dims, "coords": options.coords}
+    made = built("numpyro", lambda: Model.from_numpyro(model, *args, dtype=options.dtype, **named, **kwargs))
+    return replace(made, coords={**labels, **made.coords})  # a category need not be an axis
 
 
 class PymcOptions(Settings):

@@ -48,16 +48,17 @@ _OF_TRACING = "The error occurred while tracing|This concrete value was not avai
 """What JAX adds to its errors; it is about our functions."""
 
 
-def failed(title: str, what: str, error: BaseException) -> ModelError:
-    """The error where a user's function fails: `what` says when."""
+def failed(title: str, what: str, error: BaseException, remedy: str = "") -> ModelError:
+    """The error where a user's function fails: `what` says when; a remedy that is known stands in place of JAX's."""
     advice = ""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & {"ConcretizationTypeError", "TracerArrayConversionError"}:
+    if not remedy and kinds & {"ConcretizationTypeError", "TracerArrayConversionError"}:
         advice = (
             ". JAX traces it: write branches on values with jax.numpy.where or jax.lax.cond, and use jax.numpy "
             "for what depends on them, in place of numpy"
         )
-    return ModelError(f"Model {title!r}: {what} failed with {text_of(error)}{place_in_users_code(error)}{advice}.")
+    said = text_of(error).rstrip(".")
+    return ModelError(f"Model {title!r}: {what} failed with {said}{place_in_users_code(error)}{advice}.{remedy}")
 
 
 def refuse_names(title: str, kind: str, names: Iterable[str], remedy: str = "") -> None:

@@ -152,9 +152,12 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
     if found.converged is None:
         advice.append(f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each.")
     if found.apart:
+        one = len(found.apart) == 1
+        which = f"{'Chain' if one else 'Chains'} {some_numbers(found.apart)} {'is' if one else 'are'}"
         advice.append(
-            f"Chains {some_numbers(found.apart)} are stuck apart from the others: sampler.warmup.restart=true starts "
-            "those that are stuck in warmup again, near others; if what they found matters, reparametrize the model."
+            f"{which} stuck apart from the others: sampler.warmup.restart=true (in Python warmup={{'restart': True}}) "
+            "starts those that are stuck in warmup again, near others; if what they found matters, reparametrize the "
+            "model."
         )
     if found.converged is False and (found.persists or not found.agrees):
         what = f"R-hat above {found.limit:.4g}" if not found.agrees else "differences between them last"

@@ -21,6 +21,7 @@ import numpyro.distributions as dist  # noqa: E402
 from numpyro.contrib.control_flow import scan  # noqa: E402
 from numpyro.infer import init_to_median, util  # noqa: E402
 from numpyro.infer.reparam import LocScaleReparam  # noqa: E402
+from pandas import Series  # noqa: E402
 
 EFFECTS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 ERRORS = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
@@ -322,6 +323,11 @@ def of_shape(y: Any, rows: int = 12) -> None:
         numpyro.sample("y", dist.Normal(x, 1), obs=y)
 
 
+def slope(x: Any, y: Any) -> None:
+    b = numpyro.sample("b", dist.Normal(0, 1).expand([12]).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ b, 1), obs=y)
+
+
 @pytest.mark.parametrize(
     ("model", "args", "kwargs", "words"),
     [
@@ -335,17 +341,29 @@ def of_shape(y: Any, rows: int = 12) -> None:
         (lambda: numpyro.sample("v", dist.Normal(0, 1), obs=1.0), (), {}, r"its sites are v \(observed\)"),
         (lambda: 3, (), {}, "it has no `numpyro.sample` statement"),
         (of_shape, (Y[:, None],), {}, r"observations of shape \(12, 1\), but its distribution has shape \(12,\)"),
-        (of_shape, (Y,), {"rows": 7}, r"'y' has observations of shape \(12,\)|Incompatible shapes"),
         (branching, (Y,), {}, r"TracerBoolConversionError.* at .*test_numpyro.py:\d+. JAX traces it: write branches"),
         (raising, (Y,), {}, r"failed with ValueError: no such thing as 12 at .*test_numpyro.py:\d+"),
         (raising, (), {}, r"takes \(y: 'Any'\) -> 'None', but .* missing a required argument: 'y'"),
-        (schools, (ERRORS,), {"Y": 3}, "unexpected keyword argument 'Y'; did you mean 'y'"),
         (schools, (ERRORS,), {"y": EFFECTS, "coord": {}}, "did you mean 'coords'"),
         (of_shape, (np.full(12, 1e39),), {}, "the argument 0 .* has 1e[+]39, which does not fit into float32"),
         (of_shape, (np.full(12, 2**40),), {}, "has 1099511627776, which does not fit into int32"),
         (of_shape, (Y,), {"dims": {"z": ["a"]}}, "dims has 'z', which is no site of it"),
         (of_shape, (Y,), {"dims": {"x": ["a"]}}, r"dims names 1 axes of 'x', which has shape \(\)"),
         (of_shape, (Y,), {"init_strategy": 3}, "init_strategy is 3; expected one of numpyro.infer.init_to_"),
+        (of_shape, (Y,), {"rows": 7}, "give data of that shape, or correct plates"),
+        (schools, (ERRORS,), {"Y": EFFECTS}, r"do not fit: it has no argument 'Y'; did you mean 'y'"),
+        (schools, (jax.random.key(0), ERRORS), {"y": EFFECTS}, r"leave out the key: .*sample_chains\(..., seed=1\)"),
+        (schools, (jax.random.PRNGKey(0), ERRORS), {"y": EFFECTS}, "leave out the key"),
+        (of_shape, (Series(Y),), {}, "'y' has observations in a Series of pandas; give .to_numpy"),
+        (slope, (Series(Y), Y), {}, "The argument 0 is a Series of pandas: give .to_numpy"),
+        (slope, (list(Y), Y), {}, r"test_numpyro.py:\d+. The argument 0 is a list: give numpy.array"),
+        (of_shape, (np.array(["a"] * 12),), {}, "no array of numbers, but an array of dtype <U1: "),
+        (of_shape, ([None, *Y[1:]],), {}, "no array of numbers, but a list: .*without None"),
+        (of_shape, ({"y": Y},), {}, "no array of numbers, but a dict"),
+        (schools, (ERRORS, EFFECTS), {"coords": {"schol": [1]}}, "labels of 'schol', .*; did you mean 'school'"),
+        (schools, (ERRORS, EFFECTS), {"coords": {"zz": [1]}}, "'zz', which is no axis of a site; its axes are school"),
+        (factor, (), {"coords": {"x": [1]}}, "'x', which is no axis of a site; no site has an axis"),
+        (schools, (ERRORS, EFFECTS), {"coords": {"school": ["A"]}}, "1 labels of 'school', but 'y' has 8 elem"),
         (lambda dtype: None, (), {"dtype": "float32"}, "'dtype' has the name of an option of from_numpyro"),
         ("schools", (), {}, "is the text 'schools'; expected the function itself"),
         (None, (), {}, "give the function, without calling it"),
@@ -354,8 +372,17 @@ def of_shape(y: Any, rows: int = 12) -> None:
     ],
 )  # fmt: skip
 def test_mistakes(model: Any, args: Any, kwargs: Any, words: str) -> None:
-    with pytest.raises(ModelError, match=words):
+    with pytest.raises(ModelError, match=words) as caught:
         Model.from_numpyro(model, *args, **kwargs)
+    assert "libraries/jax.py" not in str(caught.value)
+    assert not getattr(caught.value, "__notes__", []), "of JAX, on its frames"
+
+
+def test_a_model_without_observations_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    Model.from_numpyro(schools, ERRORS)
+    assert "Model 'schools': no site is observed and there is no factor, so its draws" in capsys.readouterr().err
+    Model.from_numpyro(schools, ERRORS, y=EFFECTS)
+    assert "observed" not in capsys.readouterr().err
 
 
 def test_an_argument_with_the_name_of_an_option_is_bound_beforehand() -> None:
@@ -410,9 +437,19 @@ def test_config_with_columns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, fun
     np.testing.assert_array_equal(model.observed_data["y"][1], [2, 4.5])
 
 
+def test_config_with_a_category_that_is_no_axis(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = config_of(tmp_path, monkeypatch, "{numpyro: own_numpyro:table, data: {path: table.csv}}")
+    (tmp_path / "table.csv").write_text("x,y,county\n1,2,A\n3,4.5,B\n")
+    model = build_model(section)
+    assert (model.labels(), model.dims) == ({"county": ["A", "B"]}, {"slope": ()})
+
+
 @pytest.mark.parametrize(
     ("section", "words"),
     [
+        ("{numpyro: own_numpyro:rates, args: [[1, 2, 3]], kwargs: {cuont: [1, 0, 4]}}", "no argument 'cuont'; did you"),
+        ("{numpyro: own_numpyro:rates, args: [[1, 2, 3]], kwargs: {count: [1, null, 4]}}", "without None"),
+        ("{numpyro: own_numpyro:rates, args: [[1, 2, 3], [1, 0, 4]], coords: {sites: [a, b, c]}}", "did you mean 'site'"),
         ("{numpyro: own_numpyro}", r"numpyro is 'own_numpyro'; expected package.module:function"),
         ("{numpyro: own_numpyro:rate}", "did you mean 'rates'"),
         ("{numpyro: own_numpyro:rates}", "model.numpyro: .*missing a required argument: 'n'"),

@@ -134,4 +134,4 @@ def test_the_verdict_lists_them_by_number() -> None:
     assert "WARNING: 1 of 256 chains stayed away from all others: 1005." in found.verdict()
     judged = judge(found, False)
     assert not judged.ok
-    assert any(line.startswith("Chains 1005 are stuck apart from the others") for line in judged.advice)
+    assert any(line.startswith("Chain 1005 is stuck apart from the others") for line in judged.advice)
