@@ -80,6 +80,24 @@ def generated_shapes(model: Model, engine: Engine) -> dict[str, tuple[int, ...]]
     return found
 
 
+def log_likelihood_at(model: Model, engine: Engine, positions: NDArray[Any]) -> list[Arrays]:
+    """The log-likelihood of each observation, at each of some positions [n, dimension] alone.
+
+    Raises ModelError for a function that fails.
+    """
+    library = engine.library
+
+    def at(position: Any) -> dict[str, Any]:
+        return _called(model, "log_likelihood", (model.constrain(position),), library)
+
+    try:
+        compiled = library.compiled(at)
+        found = [compiled(library.tensor(row)) for row in positions]
+    except Exception as error:
+        raise _failed(model, error) from error
+    return [{name: np.asarray(value) for name, value in of_draw.items()} for of_draw in found]
+
+
 class LeftOutError(Exception):
     """Nobody waits for the quantities any longer."""
 

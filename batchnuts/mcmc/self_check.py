@@ -14,6 +14,7 @@ from batchnuts.mcmc.check_model import check_density
 from batchnuts.mcmc.engine import Engine, default_engine
 from batchnuts.mcmc.findings import Finding, ModelCheck
 from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.lost_observations import lost_observations
 from batchnuts.mcmc.model import Model, ModelError, NaturalScale
 from batchnuts.mcmc.quantities import check_quantities, has_quantities
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -63,7 +64,7 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
     execution = ExecutionSettings.model_validate({"backend": engine.backend})
     log_density, gradient = evaluate_at(model, make_evaluate(value_and_gradient(model, engine)), positions, execution)
     finite = ~not_finite(log_density, gradient)
-    findings = [_starts(finite)]
+    findings = [_starts(finite, [] if finite.all() else lost_observations(model, positions[~finite]))]
     findings += [_jacobian(model, variable, engine, rng) for variable in model.variables if not variable.is_real]
     if finite.any():
         chosen = np.flatnonzero(finite)[:TRIED]
@@ -78,10 +79,10 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
     return ModelCheck(tuple(findings))
 
 
-def _starts(finite: NDArray[np.bool_]) -> Finding:
+def _starts(finite: NDArray[np.bool_], reasons: list[str]) -> Finding:
     count = int(finite.sum())
     said = f"{count} of {len(finite)} initial positions have a finite log-density and gradient"
-    return Finding("starts", count == len(finite), said)
+    return Finding("starts", count == len(finite), ". ".join([said, *reasons]).removesuffix("."))
 
 
 def _jacobian(model: Model, variable: Variable, engine: Engine, rng: np.random.Generator) -> Finding:

@@ -24,11 +24,15 @@ from batchnuts.mcmc.check_model import (
 from batchnuts.mcmc.engine import Engine, default_engine
 from batchnuts.mcmc.in_parts import in_parts, width_for
 from batchnuts.mcmc.initialization import Proposals
+from batchnuts.mcmc.lost_observations import lost_observations
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
 
 TRIES = 100
 """How often a start is drawn before it is an error that the density is not finite there; as in Stan."""
+
+_WHERE = {"jax": "jax.numpy.where", "tensorflow": "tf.where"}
+"""By backend."""
 
 Starts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Positions [chains, dimension], their log-densities [chains] and gradients [chains, dimension]."""
@@ -65,7 +69,7 @@ def find_starts(
             return position, log_density, gradient
         others = next(drawn, None)
         if others is None or (others[bad] == position[bad]).all():
-            raise no_start(model, log_density, gradient, tries)
+            raise no_start(model, position, log_density, gradient, tries)
         position = np.where(bad[:, None], others, position)
         tries += 1
 
@@ -81,7 +85,7 @@ def values_at(
     """Log-density and gradient at given starts; raises ModelError where one of them is not finite."""
     log_density, gradient = evaluate_at(model, evaluate, position, execution)
     if not_finite(log_density, gradient).any():
-        raise no_start(model, log_density, gradient, 1)
+        raise no_start(model, position, log_density, gradient, 1)
     return log_density, gradient
 
 
@@ -174,29 +178,40 @@ def _chain_that_fails(model: Model, position: NDArray[Any]) -> str:
     return "a chain"
 
 
-def no_start(model: Model, log_density: NDArray[Any], gradient: NDArray[Any], tries: int) -> ModelError:
-    """The error where chains have a log-density [chains] or a gradient [chains, dimension] that is not finite."""
+def no_start(
+    model: Model, position: NDArray[Any], log_density: NDArray[Any], gradient: NDArray[Any], tries: int
+) -> ModelError:
+    """The error where chains at positions [chains, dimension] have a log-density [chains] or a gradient [chains,
+    dimension] that is not finite.
+    """
     finite = np.isfinite(log_density)
     what, values = "log-density", log_density
-    if finite.all():
+    if finite_density := bool(finite.all()):
         finite = np.isfinite(gradient).all(axis=-1)
         what, values = "gradient", gradient.sum(axis=-1)
     bad = np.flatnonzero(~finite)
+    remedies = [] if finite_density else lost_observations(model, position[bad])
+    drawn = f", drawn {tries} times" if tries > 1 else ""
+    return ModelError(
+        f"Model {model.name!r}: its {what} is not finite at the initial position of {len(bad)} of {len(finite)} chains "
+        f"(first: chain {bad[0]}, {values[bad[0]]}{drawn}). {' '.join(remedies or _advice_on(model, values[bad]))}"
+    )
+
+
+def _advice_on(model: Model, values: NDArray[Any]) -> list[str]:
+    """What may be done about values [n] that are not finite, where no observation is to blame."""
     remedies = []
-    if np.isnan(values[bad]).any():
+    if np.isnan(values).any():
         wider = "" if model.dtype == "float64" else "compute in float64 (the model's dtype), "
         remedies.append(
-            "NaN comes from arithmetic that fails, such as the Cholesky decomposition of a matrix that is nearly "
-            f"singular, 0/0, or the logarithm of a negative number: {wider}add jitter to the diagonal of such a "
-            "matrix, or keep out of such places with tf.where, in the argument too."
+            "NaN comes from a value that is missing in the data, or from arithmetic that fails, such as the Cholesky "
+            "decomposition of a matrix that is nearly singular, 0/0, or the logarithm of a negative number: "
+            f"{wider}add jitter to the diagonal of such a matrix, or keep out of such places with "
+            f"{_WHERE[default_engine(model).backend]}, in the argument too."
         )
-    if np.isinf(values[bad]).any():
+    if np.isinf(values).any():
         remedies.append(
             "A chain can only start where the density is positive and smooth: transform constrained parameters, or "
             "give the model an initializer."
         )
-    drawn = f", drawn {tries} times" if tries > 1 else ""
-    return ModelError(
-        f"Model {model.name!r}: its {what} is not finite at the initial position of {len(bad)} of {len(finite)} chains "
-        f"(first: chain {bad[0]}, {values[bad[0]]}{drawn}). {' '.join(remedies)}"
-    )
+    return remedies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import numpy as np
@@ -385,6 +386,26 @@ def test_a_model_without_observations_says_so(capsys: pytest.CaptureFixture[str]
     assert "observed" not in capsys.readouterr().err
 
 
+def test_a_missing_observation_is_left_out_by_a_mask() -> None:
+    """Its data, NaN, do not touch the gradient; without the mask `Model.check` names it."""
+    y = Y.copy()
+    y[3] = np.nan
+
+    def model(y: Any, known: Any) -> None:
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("row", len(y)), numpyro.handlers.mask(mask=known):
+            numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+    made = Model.from_numpyro(model, y, ~np.isnan(y))
+    library: Any = default_engine(made).library
+    value, gradient = library.differentiated(made.flat_log_density)(library.tensor(np.array([0.5], "float32")))
+    assert gradient[0] == pytest.approx(-0.5 + np.nansum(y - 0.5), rel=1e-5)
+    assert np.isfinite(value)
+    starts = Model.from_numpyro(model, y, np.full(12, True)).check().findings[0]
+    assert not starts.ok
+    assert re.search("for 1 of 12 observations of 'y', first for y.3. = nan. Leave out what is missing", starts.said)
+
+
 def test_an_argument_with_the_name_of_an_option_is_bound_beforehand() -> None:
     def model(name: str) -> None:
         numpyro.sample(name, dist.Normal(0, 1))
@@ -449,7 +470,7 @@ def test_config_with_a_category_that_is_no_axis(tmp_path: Any, monkeypatch: pyte
     [
         ("{numpyro: own_numpyro:rates, args: [[1, 2, 3]], kwargs: {cuont: [1, 0, 4]}}", "no argument 'cuont'; did you"),
         ("{numpyro: own_numpyro:rates, args: [[1, 2, 3]], kwargs: {count: [1, null, 4]}}", "without None"),
-        ("{numpyro: own_numpyro:rates, args: [[1, 2, 3], [1, 0, 4]], coords: {sites: [a, b, c]}}", "did you mean 'site'"),
+        ("{numpyro: own_numpyro:rates, args: [[1, 2, 3], [1, 0, 4]], coords: {sites: [a]}}", "did you mean 'site'"),
         ("{numpyro: own_numpyro}", r"numpyro is 'own_numpyro'; expected package.module:function"),
         ("{numpyro: own_numpyro:rate}", "did you mean 'rates'"),
         ("{numpyro: own_numpyro:rates}", "model.numpyro: .*missing a required argument: 'n'"),

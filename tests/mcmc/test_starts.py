@@ -164,3 +164,39 @@ def test_a_gradient_that_is_not_finite_at_the_start() -> None:
     model = Model(name="root", log_density=root, dimension=2, initializer=lambda rng, chains: np.zeros((chains, 2)))
     with pytest.raises(ModelError, match="its gradient is not finite at the initial position of 4 of 4 chains"):
         run(model)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("y", "x", "scale", "words"),
+    [
+        ([1.0, NAN, 2, NAN], [1.0] * 4, 1.0, r"nan for 2 of 4 observations of 'y', first for y\[1\] = nan. Leave out"),
+        ([1.0, 1, 1, 3], [1.0, 2, NAN, 4], 1.0, r"nan for 1 of 4 .*first for y\[2\] = 1.0: is it .* explained by\?"),
+        ([1.0, 1, 1, -3], [1.0] * 4, 1.0, r"-inf for 1 of 4 .* first for y\[3\] = -3.0: is it outside of the support"),
+        ([1.0] * 4, [1.0] * 4, -1.0, r"nan for 4 of 4 observations of 'y', first for y\[0\] = 1.0: .* a scale that"),
+    ],
+)  # fmt: skip
+def test_observations_that_no_start_can_have(y: list[float], x: list[float], scale: float, words: str) -> None:
+    """The error of a run, and what `Model.check` says of starts, name them; other remedies are left out."""
+    data, predictor = np.array(y, "float32"), np.array(x, "float32")
+
+    def pointwise(p: Any) -> Any:
+        density = -0.5 * ((data - p["b"] * predictor) / scale) ** 2 - tf.math.log(scale)
+        return tf.where(data < 0, -tf.constant(np.inf), density)
+
+    model = Model.from_function(
+        lambda p: -0.5 * p["b"] ** 2 + tf.reduce_sum(pointwise(p)),
+        variables={"b": []},
+        name="lines",
+        observed_data={"y": (("row",), data)},
+        log_likelihood=pointwise,
+    )
+    with pytest.raises(ModelError, match=words) as caught:
+        run(model)
+    assert "jitter" not in str(caught.value)
+    assert "initializer" not in str(caught.value)
+    starts = model.check().findings[0]
+    assert re.search(words.removesuffix(r"\?").removesuffix(". Leave out"), starts.said)
+    assert starts.said.startswith("0 of 64 initial positions have a finite log-density and gradient. Where it is not, ")
