@@ -274,7 +274,8 @@ def _found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
     except ModelError as error:  # raised anew, since JAX adds a remark on its own frames below the message
         raise ModelError(str(error)) from None
     except Exception as error:
-        advice = _advice_on(*bound[1:])
+        of_types = isinstance(error, TypeError) and not isinstance(error, jax.errors.ConcretizationTypeError)
+        advice = _advice_on(*bound[1:]) if of_types else ""
         raise failed(title, "running it to find its sites", error, advice) from error
     if not free:
         known = ", ".join(f"{site.name} ({site.kind})" for site in sites)

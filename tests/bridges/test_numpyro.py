@@ -357,6 +357,8 @@ def slope(x: Any, y: Any) -> None:
         (schools, (jax.random.PRNGKey(0), ERRORS), {"y": EFFECTS}, "leave out the key"),
         (of_shape, (Series(Y),), {}, "'y' has observations in a Series of pandas; give .to_numpy"),
         (slope, (Series(Y), Y), {}, "The argument 0 is a Series of pandas: give .to_numpy"),
+        (branching, (Series(Y),), {}, "in place of numpy.$"),
+        (raising, (list(Y),), {}, r"no such thing as 12 at .*:\d+\.$"),
         (slope, (list(Y), Y), {}, r"test_numpyro.py:\d+. The argument 0 is a list: give numpy.array"),
         (of_shape, (np.array(["a"] * 12),), {}, "no array of numbers, but an array of dtype <U1: "),
         (of_shape, ([None, *Y[1:]],), {}, "no array of numbers, but a list: .*without None"),
