@@ -182,7 +182,7 @@ def expensive_relative_to_the_mean(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, sweep_search.sweep_gates, "costs.min()", "costs.mean()")
 
 
-@killed_by("scheduling sweep_search", f"{SEARCH}::test_rounding_does_not_decide_the_schedule", cheap=True)
+@killed_by("scheduling sweep_search", f"{SEARCH}::test_rounding_does_not_decide_the_schedule")
 def rounding_decides(patch: pytest.MonkeyPatch) -> None:
     """of two changes that gain the same, the one that rounding prefers is made"""
     rewrite(patch, sweep_search._first_least, "np.argmax(prices <= prices.min() * (1.0 + TIE))", "np.argmin(prices)")

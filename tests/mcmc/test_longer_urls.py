@@ -149,7 +149,7 @@ class Ended(BaseException):
     """The process is."""
 
 
-@pytest.mark.parametrize("every", [60, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [150, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_store_is_made_longer_at_once_wherever_the_process_ends(
     in_memory: Url, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
