@@ -178,7 +178,7 @@ class PosteriorsConfig:
         del resolved["output"], resolved["execution"]
         if self.curves[curve].ours:
             # programs kept from an earlier run would take no time to compile
-            changes += [f"execution.backend={options['backend']}", "execution.cache=null"]
+            changes += [f"execution.{key}={options[key]}" for key in ("backend", "mode")] + ["execution.cache=null"]
         else:  # what our sampler is told is not this sampler's task
             del resolved["sampler"]
         return Task(
