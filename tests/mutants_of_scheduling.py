@@ -185,4 +185,4 @@ def expensive_relative_to_the_mean(patch: pytest.MonkeyPatch) -> None:
 @killed_by("scheduling sweep_search", f"{SEARCH}::test_rounding_does_not_decide_the_schedule")
 def rounding_decides(patch: pytest.MonkeyPatch) -> None:
     """of two changes that gain the same, the one that rounding prefers is made"""
-    rewrite(patch, sweep_search._first_least, "np.argmax(prices <= prices.min() * (1.0 + TIE))", "np.argmin(prices)")
+    rewrite(patch, sweep_search._first_minimum, "np.argmax(prices <= prices.min() * (1.0 + TIE))", "np.argmin(prices)")

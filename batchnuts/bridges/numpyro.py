@@ -271,7 +271,7 @@ def _found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
 
     try:
         shapes, free = LIBRARY.result_shapes(run, traces.key_of(0), np.zeros((), dtype))
-    except ModelError as error:  # raised anew, since JAX adds a remark on its own frames below the message
+    except ModelError as error:  # raised again, since JAX adds a remark on its own frames below the message
         raise ModelError(str(error)) from None
     except Exception as error:
         of_types = isinstance(error, TypeError) and not isinstance(error, jax.errors.ConcretizationTypeError)

@@ -52,7 +52,7 @@ from batchnuts.autobatch.passes.join_types import (
     weak_fits,
 )
 from batchnuts.autobatch.passes.narrowing import ADVICE, Narrowing
-from batchnuts.autobatch.passes.user_frames import deepest_frame, hint, told
+from batchnuts.autobatch.passes.user_frames import deepest_frame, hint, message_of
 
 WEAK_DTYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 
@@ -201,7 +201,7 @@ class _Inference:
             shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
             raise CompileError(
                 f"`{op.function.text}` failed while it was traced for one lane with {shown or 'no inputs'}.\n"
-                f"{type(error).__name__}: {told(error)}{deepest_frame(error, op.source)}{hint(error)}",
+                f"{type(error).__name__}: {message_of(error)}{deepest_frame(error, op.source)}{hint(error)}",
                 op.source,
             ) from error
 

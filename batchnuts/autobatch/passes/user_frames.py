@@ -48,7 +48,7 @@ def _went_through(error: BaseException, package: str) -> bool:
     return any("site-packages" in parts and package in parts for parts in files)
 
 
-def told(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """An exception's text; of JAX's, which go on with lines of its own and ours, the first line."""
     return str(error).partition("\n")[0] if type(error).__module__.partition(".")[0] == "jax" else str(error)
 

@@ -86,15 +86,15 @@ def best_sweep(flow: LaneFlow, costs: Vector) -> tuple[Sweep, float, Vector]:
     while blocks <= MOST_BLOCKS:
         changed = list(_changes(best, frequent, blocks + MORE_SLOTS))
         prices, _ = forecast(flow, costs, changed)
-        k = _first_least(prices)
+        k = _first_minimum(prices)
         if not prices[k] < price * (1.0 - GAIN):
             break
         best, (price,), (gathered,) = changed[k], *forecast(flow, costs, [changed[k]])
     return best, float(price), gathered
 
 
-def _first_least(prices: Vector) -> int:
-    """The first of those that are least, to TIE."""
+def _first_minimum(prices: Vector) -> int:
+    """The index of the first price that is the minimum, to TIE."""
     return int(np.argmax(prices <= prices.min() * (1.0 + TIE)))
 
 

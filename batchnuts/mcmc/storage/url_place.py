@@ -1,7 +1,7 @@
 """A store under a URL, by fsspec: objects of S3 and the like, or files of a system that is reached by a protocol.
 
-An object store replaces whole objects, and readers find what was put last: so each is one PUT. Where names can be given
-anew (sftp, hdfs), what is put is a file of another name first.
+An object store replaces whole objects, and readers find what was put last: so each is one PUT. Where files can be
+renamed (sftp, hdfs), what is put is a file of another name first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class UrlError(OutputError, OSError):
 
 
 class UrlPlace(Place):
-    """Raises OutputError for a protocol that is unknown, or whose package lacks. Other methods: UrlError."""
+    """Raises OutputError for a protocol that is unknown, or whose package is not installed. Other methods: UrlError."""
 
     def __init__(self, url: Url) -> None:
         self.target = url
