@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.model import Model, Variable
+from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.settings import SamplerSettings
+from batchnuts.mcmc.stored_run import is_interrupted
 from batchnuts.mcmc.streaming import ZarrRun
 from batchnuts.mcmc.supports import Lower
 from batchnuts.mcmc.url import Target
@@ -106,6 +109,44 @@ def finished(place: Target, draws: Draws, **options: Any) -> dict[str, xarray.Da
     run, storage = stream(place, draws, **options)
     run_to_end(storage, draws)
     return run.finish(draws)
+
+
+def in_three_lives(place: Target, done: list[int]) -> Iterator[None]:
+    """A run that is interrupted twice, first with these draws [chains], and goes on to its end: after each life."""
+    draws, further = drawn(), [35, 31, 47, 41, 30, 29]
+    records = records_of(draws)
+    for resumed, until in ((False, done), (True, further)):
+        run, storage = stream(place, draws, resumed=resumed)
+        if resumed:
+            storage.resume(np.array(done))
+        feed(storage, records, np.array(until), seed=1)
+        storage.flush()
+        part = drawn(until)
+        assert_same_groups(run.finish(part, keep=True), to_datasets(part, MODEL))
+        assert is_interrupted(place)
+        yield
+    run, storage = stream(place, draws, resumed=True)
+    storage.resume(np.array(further))
+    feed(storage, records, draws.done, seed=2)
+    assert_same_groups(run.finish(draws), to_datasets(draws, MODEL))
+    assert not is_interrupted(place)
+    yield
+
+
+def flushed(place: Target, flushes: int) -> tuple[Draws, Record, list[np.ndarray]]:
+    """What a process leaves that ends after so many flushes and further draws: all draws of the run, their records, and
+    how many of each chain [chains] there were at each flush, and at the end."""
+    draws = drawn(ends=True)
+    _, storage = stream(place, draws)
+    records = records_of(draws)
+    at = [np.array(INTERRUPTED), np.array([31, 35, 47, 40, 26, 30]), np.full(CHAINS, 41)]
+    for done in at[:flushes]:
+        feed(storage, records, done)
+        storage.flush()
+    feed(storage, records, at[2])
+    storage.drain()
+    storage.close()
+    return draws, records, at
 
 
 def part_of(draws: Draws, first: int, last: int, done: list[int] | None = None) -> Draws:

@@ -26,7 +26,7 @@ from batchnuts.mcmc.url import folder_of, target_of
 
 CONFIG = """\
 model: {name: correlated_gaussian, dimension: 5, covariance: ar1, correlation: 0.5}
-sampler: {chains: 16, warmup: {transitions: auto, maximum: 300}, draws: 8000, seed: 3}
+sampler: {chains: 16, warmup: {transitions: auto, maximum: 300}, draws: 12000, seed: 3}
 execution: {backend: jax, chunk_lanes: 4, cache: programs}
 output: {path: whole.nc, checkpoint_seconds: 0.1}
 """
@@ -120,13 +120,13 @@ def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("output", "kills", "seed"),
-    [("few.nc", 3, 3), ("few.zarr", 2, 2), pytest.param(f"{OBJECTS}/few.zarr", 3, 2, marks=pytest.mark.slow)],
+    ("output", "seed"),
+    [("five.nc", 3), ("five.zarr", 2), pytest.param(f"{OBJECTS}/five.zarr", 2, marks=pytest.mark.slow)],
 )
-def test_kills_change_nothing(folder: Path, output: str, kills: int, seed: int) -> None:
+def test_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
     """The first of these seeds ends processes that have just started, too."""
     output = output.format(folder)
-    kill_again_and_again(folder, output, kills, seed)
+    kill_again_and_again(folder, output, 5, seed)
     assert_same_run(folder / "whole.nc", folder / output.removeprefix("objects://"))
 
 
@@ -150,7 +150,7 @@ def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["more.nc", "more.zarr", f"{OBJECTS}/more.zarr"])
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", range(10))
 def test_a_hundred_more_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
     output = output.format(folder)
     kill_again_and_again(folder, output, 5, seed=100 + seed)
@@ -217,16 +217,16 @@ def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
 def test_a_run_that_has_ended_is_made_longer(folder: Path, output: str) -> None:
     """By as many draws as a longer run would have had, and the same."""
     output = output.format(folder)
-    run("--config", "run.yaml", f"output.path={output}", "sampler.draws=3000", "--quiet", cwd=folder)
-    run("--resume", output, "sampler.draws=+5000", "--quiet", cwd=folder)
-    output = output.removeprefix("objects://")
+    run("--config", "run.yaml", f"output.path={output}", "sampler.draws=5000", "--quiet", cwd=folder)
+    run("--resume", output, "sampler.draws=+7000", "--quiet", cwd=folder)
+    at_url, output = output.startswith("objects://"), output.removeprefix("objects://")
     assert_same_run(folder / "whole.nc", folder / output)
-    left = (folder / output).parent.glob(f".{Path(output).name}*")
-    assert [path.name for path in left if path.is_file() or any(file.is_file() for file in path.rglob("*"))] == []
+    left = set((folder / output).parent.glob(f".{Path(output).name}*"))
+    assert {path for path in left if not at_url or any(file.is_file() for file in path.rglob("*"))} == set()
     options: dict[str, Any] = {"engine": "h5netcdf" if output.endswith(".nc") else "zarr"}
     with xarray.open_dataset(folder / output, group="progress", **options) as history:
         assert (np.diff(history["seconds"]) >= 0).all()
         draws = history["transitions"].values[history["phase"].values.astype(object) == "sampling"]
         assert (np.diff(draws) >= 0).all()
         with xarray.open_dataset(folder / output, group="posterior", **options) as posterior:
-            assert draws[-1] == posterior.sizes["chain"] * 8000
+            assert draws[-1] == posterior.sizes["chain"] * 12000

@@ -63,7 +63,7 @@ def test_a_run_is_killed_goes_on_and_is_made_longer(environment: Mapping[str, st
     """It has the draws of one in a file, bit for bit; and nothing else is in the bucket at the end."""
     (tmp_path / "run.yaml").write_text(CONFIG)
     ended("--config", "run.yaml", "--quiet", cwd=tmp_path)
-    run = process("--config", "run.yaml", f"output.path={URL}", "sampler.draws=5000", "--quiet", cwd=tmp_path)
+    run = process("--config", "run.yaml", f"output.path={URL}", "sampler.draws=9000", "--quiet", cwd=tmp_path)
     until = time.monotonic() + 120
     while not written(tmp_path, URL) and run.poll() is None and time.monotonic() < until:
         time.sleep(0.005)

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pytest
 from fsspec import AbstractFileSystem, register_implementation
 from fsspec.implementations.local import LocalFileSystem
 
+from batchnuts.mcmc.storage import streamed
 from batchnuts.mcmc.url import Url
 
 BUCKET = "bucket"
@@ -125,3 +127,13 @@ def content_of(url: Url) -> dict[str, bytes]:
     files, path = fsspec.url_to_fs(url.text)
     found = files.find(path)
     return {name.removeprefix(path).strip("/"): files.cat_file(name) for name in found}
+
+
+def small_blocks_from(tmp_path: Path, patch: pytest.MonkeyPatch) -> Path:
+    """The current folder of a test, for what is kept beside a run: its store is elsewhere, in blocks of 8 draws."""
+    patch.setattr(streamed, "SHARE", 6)
+    patch.setattr(streamed, "CHAINS_BYTES", 1500)
+    here = tmp_path / "here"
+    here.mkdir()
+    patch.chdir(here)
+    return here

@@ -15,13 +15,12 @@ import pytest
 import xarray
 from fsspec.implementations.memory import MemoryFileSystem
 from streamed_draws import DRAWS, MODEL, assert_same_groups, drawn, part_of, store_part
-from url_files import content_of, url_of
+from url_files import content_of, small_blocks_from, url_of
 
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.lengthen import EndedRun, replace_store
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.saving import OutputError
-from batchnuts.mcmc.storage import streamed
 from batchnuts.mcmc.storage.place import METADATA
 from batchnuts.mcmc.storage.url_place import UrlError, UrlPlace
 from batchnuts.mcmc.storage.zarr_files import ZarrFilesBeside
@@ -31,12 +30,7 @@ from batchnuts.mcmc.url import Url
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder; the stores are in another one."""
-    monkeypatch.setattr(streamed, "SHARE", 6)  # 8 draws each
-    monkeypatch.setattr(streamed, "CHAINS_BYTES", 1500)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
+    return small_blocks_from(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ from streamed_draws import (
     drawn,
     feed,
     finished,
+    flushed,
+    in_three_lives,
     part_of,
     record,
     records_of,
@@ -53,7 +55,7 @@ from batchnuts.mcmc.storage.place import METADATA, LocalPlace
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles, chunk_shape
-from batchnuts.mcmc.stored_run import is_interrupted, open_zarr
+from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.until import Until
@@ -275,16 +277,8 @@ def test_a_run_goes_on_from_what_was_flushed(tmp_path: Path, monkeypatch: pytest
     """In another process, from the last flush or from the one before; what was recorded after it is recorded again.
     Readers see no fewer draws meanwhile."""
     monkeypatch.setattr(streamed, "IN_MEMORY", 2)
-    draws, path = drawn(ends=True), tmp_path / "a.zarr"
-    run, storage = stream(path, draws)
-    records = records_of(draws)
-    at = [np.array(INTERRUPTED), np.array([31, 35, 47, 40, 26, 30]), np.full(CHAINS, 41)]
-    for done in at[:flushes]:
-        feed(storage, records, done)
-        storage.flush()
-    feed(storage, records, at[2])
-    storage.drain()
-    storage.close()
+    path = tmp_path / "a.zarr"
+    draws, records, at = flushed(path, flushes)
     run, storage = stream(path, draws, resumed=True)
     with pytest.raises(CheckpointError, match="does not have the draws that the checkpoint names"):
         storage.resume(at[2])
@@ -307,22 +301,8 @@ def test_a_run_goes_on_from_what_was_flushed(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("done", [INTERRUPTED, [16, 0, 0, 20, 0, 9]], ids=["all chains", "some chains"])
 def test_a_run_that_was_interrupted_goes_on(tmp_path: Path, done: list[int]) -> None:
     """From a store that was finished as far as it goes, with a group of unfinished draws and fewer chains; twice."""
-    draws, path = drawn(), tmp_path / "a.zarr"
-    records = records_of(draws)
-    for resumed, until in ((False, done), (True, [35, 31, 47, 41, 30, 29])):
-        run, storage = stream(path, draws, resumed=resumed)
-        if resumed:
-            storage.resume(np.array(done))
-        feed(storage, records, np.array(until), seed=1)
-        storage.flush()
-        part = drawn(until)
-        assert_same_groups(run.finish(part, keep=True), to_datasets(part, MODEL))
-        assert is_interrupted(path)
-    run, storage = stream(path, draws, resumed=True)
-    storage.resume(np.array(until))
-    feed(storage, records, draws.done, seed=2)
-    assert_same_groups(run.finish(draws), to_datasets(draws, MODEL))
-    assert not is_interrupted(path)
+    path = tmp_path / "a.zarr"
+    assert sum(1 for _ in in_three_lives(path, done)) == 3
     folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
     assert folders == {"posterior", "sample_stats", "observed_data", "constant_data", "adaptation"}
 

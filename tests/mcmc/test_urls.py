@@ -22,11 +22,13 @@ from streamed_draws import (
     drawn,
     feed,
     finished,
+    flushed,
+    in_three_lives,
     records_of,
     run_to_end,
     stream,
 )
-from url_files import KINDS, content_of, url_of
+from url_files import KINDS, content_of, small_blocks_from, url_of
 
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content
@@ -38,7 +40,7 @@ from batchnuts.mcmc.storage import streamed, url_place
 from batchnuts.mcmc.storage.place import METADATA, STATE, LocalPlace, Place
 from batchnuts.mcmc.storage.place_store import PlaceStore
 from batchnuts.mcmc.storage.url_place import UrlError, UrlPlace, check_url, place_of
-from batchnuts.mcmc.stored_run import is_interrupted, open_zarr
+from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.mcmc.streaming import ZarrRun
 from batchnuts.mcmc.url import Url, folder_of, target_of
 from batchnuts.report.run_file import NotARun, read_run
@@ -47,12 +49,7 @@ from batchnuts.settings.schema import SettingsError
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, for what is kept beside a run; the stores themselves are in another one."""
-    monkeypatch.setattr(streamed, "SHARE", 6)  # 8 draws each
-    monkeypatch.setattr(streamed, "CHAINS_BYTES", 1500)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
+    return small_blocks_from(tmp_path, monkeypatch)
 
 
 @pytest.fixture(params=KINDS)
@@ -137,23 +134,11 @@ def test_readers_take_urls(url: Url) -> None:
 
 def test_a_run_that_was_interrupted_goes_on(url: Url, here: Path) -> None:
     """Twice, with fewer chains than all at first; what is needed meanwhile is in the current folder."""
-    draws, done = drawn(), [16, 0, 0, 20, 0, 9]
-    records, until = records_of(draws), [35, 31, 47, 41, 30, 29]
-    for resumed, reached in ((False, done), (True, until)):
-        run, storage = stream(url, draws, resumed=resumed)
-        if resumed:
-            storage.resume(np.array(done))
-        feed(storage, records, np.array(reached), seed=1)
-        storage.flush()
-        part = drawn(reached)
-        assert_same_groups(run.finish(part, keep=True), to_datasets(part, MODEL))
-        assert is_interrupted(url)
+    lives = in_three_lives(url, [16, 0, 0, 20, 0, 9])
+    for _ in range(2):
+        next(lives)
         assert (folder_of(url) / "state" / "claim").exists()
-    run, storage = stream(url, draws, resumed=True)
-    storage.resume(np.array(until))
-    feed(storage, records, draws.done, seed=2)
-    assert_same_groups(run.finish(draws), to_datasets(draws, MODEL))
-    assert not is_interrupted(url)
+    next(lives)
     assert os.listdir(here) == []
     assert {key.partition("/")[0] for key in content_of(url)} == {
         *("posterior", "sample_stats", "observed_data", "constant_data", "adaptation", METADATA)
@@ -163,16 +148,7 @@ def test_a_run_that_was_interrupted_goes_on(url: Url, here: Path) -> None:
 @pytest.mark.parametrize("flushes", [1, 2])
 def test_a_run_goes_on_from_what_was_flushed(in_memory: Url, flushes: int) -> None:
     """In another process; readers see no fewer draws meanwhile."""
-    draws = drawn(ends=True)
-    _, storage = stream(in_memory, draws)
-    records = records_of(draws)
-    at = [np.array(INTERRUPTED), np.array([31, 35, 47, 40, 26, 30]), np.full(CHAINS, 41)]
-    for done in at[:flushes]:
-        feed(storage, records, done)
-        storage.flush()
-    feed(storage, records, at[2])
-    storage.drain()
-    storage.close()
+    draws, records, at = flushed(in_memory, flushes)
     run, storage = stream(in_memory, draws, resumed=True)
     storage.resume(at[0])
     assert open_zarr(in_memory)["posterior"].sizes["draw"] == 40
