@@ -20,7 +20,7 @@ from batchnuts.experiments import posteriors
 from batchnuts.experiments.harness.processes import Unavailable
 from batchnuts.experiments.harness.rows import RowsFile
 from batchnuts.experiments.harness.task import Attempt, Preparation
-from batchnuts.experiments.posterior_checks import brownian_motion
+from batchnuts.experiments.posterior_checks import brownian_motion, stochastic_volatility
 from batchnuts.experiments.posterior_checks.config import PosteriorsConfig, load_posteriors
 from batchnuts.experiments.posterior_checks.lines import lines_of_function, lines_of_model
 from batchnuts.experiments.posterior_checks.measurements import Measurement
@@ -227,6 +227,32 @@ def test_the_moments_of_a_brownian_motion_are_those_of_normal_distributions_mixe
     names = ("innovation_noise_scale", "observation_noise_scale", "locs")
     np.testing.assert_allclose(np.hstack([found[name].mean for name in names]), mean, rtol=1e-9)
     np.testing.assert_allclose(np.hstack([found[name].sd for name in names]), np.sqrt(second - mean**2), rtol=1e-7)
+
+
+def test_the_likelihood_of_a_volatility_is_an_integral_over_all_days() -> None:
+    """Of three days, by a Gauss-Hermite rule for each; and a prior that data say nothing about stays as it is."""
+    returns, scale, mean = np.array([0.5, -2.0, 1.2]), np.array([0.2, 0.7]), np.array([-0.3, 1.0])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(70)
+    z = np.stack(np.meshgrid(nodes, nodes, nodes, indexing="ij"))
+    of_nodes = np.multiply.outer(np.multiply.outer(weights, weights), weights) / weights.sum() ** 3
+    for persistence in (0.3, 0.95):
+        expected = np.zeros((2, 2))
+        for i, j in np.ndindex(2, 2):
+            h = [mean[j] + scale[i] / np.sqrt(1 - persistence**2) * z[0]]
+            for day in (1, 2):
+                h.append(mean[j] + persistence * (h[-1] - mean[j]) + scale[i] * z[day])
+            density = np.prod([stats.norm.pdf(y, scale=np.exp(at / 2)) for y, at in zip(returns, h, strict=True)], 0)
+            expected[i, j] = np.log((of_nodes * density).sum())
+        found = stochastic_volatility._log_likelihood(returns, persistence, scale, mean, points=201)
+        np.testing.assert_allclose(found - found[0, 0], expected - expected[0, 0], atol=2e-7)
+
+
+def test_the_prior_of_a_volatility_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = lambda returns, persistence, scale, mean, points: np.zeros((len(scale), len(mean)))  # noqa: E731
+    monkeypatch.setattr(stochastic_volatility, "_log_likelihood", flat)
+    found = stochastic_volatility.posterior(np.array([-1.0, 1.0]))["persistence_of_volatility"]
+    prior = stats.beta(20, 1.5, loc=-1, scale=2)
+    np.testing.assert_allclose([found.mean, found.sd], [prior.mean(), prior.std()], rtol=2e-3)
 
 
 def test_published_moments_are_compared_where_they_are_known() -> None:
