@@ -1,11 +1,13 @@
 """Runs of the command line, and scripts, in processes of their own, which begin with its imports done.
 
-A server imports what a run imports, and forks for each run, which saves it a second or two. The server has one thread
-and no device of JAX's, so a forked process goes on as one from the shell that has come so far.
+A server imports what a run imports, and forks for each run, which saves it a second or two, and a script of TensorFlow
+five. The server has one thread of Python's and no device, so a forked process goes on as one from the shell that has
+come so far.
 """
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import runpy
@@ -24,7 +26,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `program` does: it woul
 from batchnuts import sample
 
 TESTS = Path(__file__).parent
-PRELOADED = (
+OF_RUNS = (
     "forked_runs",
     "url_files",
     "jax",
@@ -42,6 +44,12 @@ PRELOADED = (
     "batchnuts.progress.views",
     "batchnuts.report",
 )
+OF_SCRIPTS = (*OF_RUNS, "arviz")
+OF_TENSORFLOW = (*OF_SCRIPTS, "tensorflow", "tensorflow_probability", "batchnuts.autobatch.backends.tensorflow.backend")
+"""What servers import."""
+
+THREADS = {"python", "jemalloc_bg_thd"}
+"""Of a server: its own, and one of pyarrow's allocator, which a forked process begins again."""
 
 _numbers = count()
 
@@ -96,18 +104,28 @@ def run(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProces
 
 def run_script(name: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """`python name` in this folder, to its end."""
-    return _ended(_started(_script, [name], cwd), [name])
+    preloaded = OF_TENSORFLOW if "import tensorflow" in (cwd / name).read_text(encoding="utf-8") else OF_SCRIPTS
+    return _ended(_started(_script, [name], cwd, preloaded), [name])
 
 
-def _started(program: Callable[[], None], arguments: list[str], cwd: Path) -> ForkedRun:
+@functools.cache
+def _server(preloaded: tuple[str, ...]) -> forkserver.ForkServer:
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload(list(preloaded))
+    return server
+
+
+def _started(
+    program: Callable[[], None], arguments: list[str], cwd: Path, preloaded: tuple[str, ...] = OF_RUNS
+) -> ForkedRun:
     said = cwd / f".said-{next(_numbers)}"
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
+    server = _server(preloaded)
     places = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     with mock.patch.dict(os.environ, PYTHONPATH=places, CUDA_VISIBLE_DEVICES="-1", COLUMNS="120"):
-        forkserver.ensure_running()
-    process = context.Process(target=_forked, args=(program, arguments, cwd, said))
-    process.start()
+        server.ensure_running()
+    process = multiprocessing.get_context("forkserver").Process(target=_forked, args=(program, arguments, cwd, said))
+    with mock.patch.object(forkserver, "connect_to_new_process", server.connect_to_new_process):  # of this server
+        process.start()
     return ForkedRun(process, said)
 
 
@@ -125,7 +143,8 @@ def _forked(program: Callable[[], None], arguments: list[str], cwd: Path, said: 
         file = os.open(said.with_suffix(ending), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(file, descriptor)
         os.close(file)
-    assert len(os.listdir("/proc/self/task")) == 1, "the server has threads, which are lost in forks"
+    names = {name.read_text().strip() for name in Path(f"/proc/{os.getppid()}/task").glob("*/comm")}
+    assert names <= THREADS, f"the server has threads, which are lost in forks: {names}"
     os.fsync = lambda descriptor: None  # as in conftest.py
     sys.argv[1:] = arguments
     program()

@@ -71,6 +71,32 @@ def run(*arguments, cwd):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("page", "count"), [("running.md", 2), ("clusters.md", 1)])
+def test_commands_of_long_runs(page, count, tmp_path):
+    """The blocks for a shell, one after the other in one folder: a kill, and a longer run; workers of this machine.
+
+    The longest ones stand first, so that no processor is left with one of them at the end.
+    """
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    found = re.findall(r"^```bash\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(found) == count
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for code in found:
+        done = subprocess.run(
+            ["bash", "-euc", code],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Draws: " in done.stdout
+    assert not [path.name for path in tmp_path.iterdir() if path.name.endswith(".checkpoint")]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [b for b in blocks("python") if not b.id.startswith(WITH_OUTPUT + WITH_VERDICT)])
 def test_python_blocks_run(code, tmp_path):
     skip_without_its_library(code)
@@ -194,26 +220,3 @@ def test_the_program_that_the_ir_page_explains_runs():
     (text,) = re.findall(r"^```text\n(main\(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     prepared = prepare(parse(text, namespace={}), "int64", backend="numpy")
     assert prepared.run(np.array([0, 5, 3]))[0].tolist() == [1, 120, 6]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("page", "count"), [("running.md", 2), ("clusters.md", 1)])
-def test_commands_of_long_runs(page, count, tmp_path):
-    """The blocks for a shell, one after the other in one folder: a kill, and a longer run; workers of this machine."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    found = re.findall(r"^```bash\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    assert len(found) == count
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for code in found:
-        done = subprocess.run(
-            ["bash", "-euc", code],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "Draws: " in done.stdout
-    assert not [path.name for path in tmp_path.iterdir() if path.name.endswith(".checkpoint")]
