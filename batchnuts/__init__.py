@@ -1,7 +1,8 @@
 """batchnuts: recursive NUTS, written for one chain and compiled to run for thousands of them.
 
 Public names: `autobatch` (the compiler of single-lane Python functions), `Model`, what its variables are declared with
-(`real`, `positive`, `simplex`, ...), `sample_chains`, `check`, `keep_programs`, `use_own_threads`, `__version__`.
+(`real`, `positive`, `simplex`, ...), `sample_chains`, `check`, `open_run`, `keep_programs`, `use_own_threads`,
+`BatchnutsError`, `__version__`.
 They are loaded on first use, so that `import batchnuts` (and the command line's `--help`) does not import TensorFlow.
 """
 
@@ -17,6 +18,7 @@ BEGAN = time.time()
 __version__ = "0.2.0"
 
 __all__ = [
+    "BatchnutsError",
     "Model",
     "__version__",
     "autobatch",
@@ -42,6 +44,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from batchnuts import autobatch
+    from batchnuts.autobatch import BatchnutsError
     from batchnuts.autobatch.machine import use_own_threads
     from batchnuts.mcmc.execution.program_cache import keep_programs
     from batchnuts.mcmc.model import Model
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.verdict import check
 
 _MODULES = {
+    "BatchnutsError": "autobatch",
     "sample_chains": "mcmc.sampling",
     "check": "mcmc.verdict",
     "open_run": "mcmc.opened_run",

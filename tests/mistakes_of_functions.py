@@ -61,7 +61,7 @@ FUNCTIONS = (
     functions(
         "a function in a structure",
         "t = (g, n)  # error\nx = t[0](t[1])",
-        "found the BatchedFunction 'g'. Functions are chosen when the program is compiled. .* a tuple or dict of",
+        "found the function 'g'. Functions are chosen when the program is compiled. .* a tuple or dict of",
     ),
     functions(
         "a function on one path",
@@ -80,7 +80,7 @@ FUNCTIONS = (
     functions(
         "chosen by the lane",
         "h = g if n > 1 else p  # error\nx = h(n)",
-        "found the B.* `if` and `else` with a call in each",
+        "found the function 'g'.* `if` and `else` with a call in each",
     ),
     functions(
         "a table by the lane", "x = PAIRS[n][1](n)  # error", "the index of a tuple .* Functions are chosen when the"
@@ -94,22 +94,22 @@ FUNCTIONS = (
     functions(
         "a function in a namedtuple",
         "x = PAIR(g, n).first(n)  # error",
-        "found the BatchedFunction 'g'|was called by plain one-lane code",
+        "found the function 'g'|was called by plain one-lane code",
     ),
     functions(
         "a named function by the lane",
         "x = (h := g)(n) if n > 1 else n  # error",
-        "found the BatchedFunction 'g'. Functions are chosen",
+        "found the function 'g'. Functions are chosen",
     ),
     functions(
         "a name for another function",
         "h = p\nx = h(n) + (h := g)(n)  # error",
         "the name stands for another function, .* a statement of its own",
     ),
-    functions("too many functions", "a, b = g, p, g  # error\nx = a(n)", "found the BatchedFunction 'g'|cannot unpack"),
+    functions("too many functions", "a, b = g, p, g  # error\nx = a(n)", "found the function 'g'|cannot unpack"),
     functions("a function twice", "x = apply(*(g, n), **{'h': g})  # error", "multiple values for"),
     functions("a key that is not there", "x = TABLE['k'](n)  # error", "KeyError: 'k'"),
-    functions("a function returned", "return g  # error", "the BatchedFunction 'g'.* return what it gives"),
+    functions("a function returned", "return g  # error", "the function 'g'.* return what it gives"),
     functions(
         "a range of the lane in a comprehension",
         "x = sum([g(v) for v in range(n)])  # error",
@@ -207,7 +207,7 @@ FUNCTIONS = (
     functions(
         "def: in a structure",
         "def h(k):\n    return k\nt = (h, n)  # error",
-        "found the InnerFunction 'h'. Functions are chosen",
+        "found the function 'h'. Functions are chosen",
     ),
     functions(
         "def: in another",

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from batchnuts.mcmc.output import to_arviz
-from batchnuts.mcmc.saving import OutputError
+from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
-from batchnuts.mcmc.url import Url, target_of
+from batchnuts.mcmc.url import Target, Url, target_of
 
 
 def open_run(path: str | os.PathLike[str]) -> Any:
     """The draws of a run as ArviZ's object, from its netCDF file or Zarr store; values are read when they are used.
 
     path: of either, or the URL of a store. A store can be opened while it is written: all groups have the draws of one
-    instant, equally many of each chain. Raises OutputError where there is no store under a URL, or it cannot be read.
+    instant, equally many of each chain. Raises OutputError where there is neither, or it cannot be read.
     """
     target = target_of(path)
     if is_zarr(target):
-        return to_arviz(open_zarr(target))
+        return _read(target, "Zarr", lambda: to_arviz(open_zarr(target)))
     if isinstance(target, Url):
         raise OutputError(f"There is no Zarr store at {target}. Check the URL, and that the run has begun to draw.")
+    if target.is_dir():
+        raise OutputError(f"{target} is a folder, and no Zarr store. Give the path of the file or store in it.")
+    if not target.exists():
+        raise OutputError(
+            f"There is no file {target}. Check the path and the folder that it starts from, and that the run has ended "
+            "(netCDF) or begun to draw (Zarr)."
+        )
     import arviz
 
-    return arviz.from_netcdf(str(target))
+    return _read(target, "netCDF", lambda: arviz.from_netcdf(str(target)))
+
+
+def _read(target: Target, kind: str, read: Callable[[], Any]) -> Any:
+    """What `read` gives. Raises OutputError where it fails: a damaged file can make any part of HDF5 fail."""
+    try:
+        return read()
+    except (OutputError, MemoryError):
+        raise
+    except Exception as error:
+        raise OutputError(
+            f"{target} cannot be read as {kind} ({reason_of(error)}). If a run wrote it, it is truncated or damaged: "
+            "copy it again, or run again."
+        ) from error

@@ -31,7 +31,7 @@ _AT_ONCE = 2**23
 
 
 class OutputError(BatchnutsError):
-    """The output file cannot be written: it exists, or its folder is missing, unwritable or full."""
+    """The output file cannot be written: it exists, or its folder is missing, unwritable or full; or cannot be read."""
 
 
 class NotSaved(OutputError):
@@ -158,9 +158,10 @@ def other_folders() -> list[Path]:
     return list(dict.fromkeys(folder.resolve() for folder in folders if folder.is_dir()))
 
 
-def reason_of(error: OSError) -> str:
-    """The cause that the system gives."""
-    return (error.strerror or str(error)).splitlines()[0]
+def reason_of(error: Exception) -> str:
+    """The cause that the system gives, else the first line of the error's text, or its name where it has none."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _save(datasets: Mapping[str, xarray.Dataset], target: Path, force: bool) -> Path:

@@ -124,7 +124,7 @@ class StoppingRule:
     def _met(self) -> str:
         """That all conditions hold, in words."""
         asked = self.until.parameters
-        who = f"{', '.join(asked)} {'has' if len(asked) == 1 else 'have'}" if asked else "all parameters have"
+        who = f"{', '.join(asked)} {'has' if len(asked) == 1 else 'have'}" if asked else "all sampled parameters have"
         said = [f"{WORDS[name]} >= {getattr(self.until, name):g}" for name in self.until.conditions if name in WORDS]
         if self.until.rhat is not None:
             said.append(f"{'nested ' * self.nested}R-hat < {self.until.rhat:g}")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.diagnostics import Diagnostics, DiagnosticsError
 from batchnuts.mcmc.draw_blocks import DrawBlock
-from batchnuts.mcmc.saving import OutputError
+from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.url import Target, Url, target_of
@@ -96,9 +96,8 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
     except MemoryError:
         raise NotARun(f"The draws in {file} do not fit into memory; a report takes all of them at once.") from None
     except Exception as error:  # a damaged file can make any part of HDF5 and xarray fail
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise NotARun(
-            f"{file} cannot be read as {kind} ({reason}); {expected}. If it is such a "
+            f"{file} cannot be read as {kind} ({reason_of(error)}); {expected}. If it is such a "
             "file, it is truncated or damaged: copy it again, or run again."
         ) from error
     _require_ours(file, groups, expected)

@@ -84,7 +84,7 @@ def test_all_conditions_that_are_set_must_hold_of_all_parameters(until: dict[str
     assert decision.missing.startswith(missing)
     if not missing:
         assert decision.reason is not None
-        assert decision.reason.startswith("all parameters have ")
+        assert decision.reason.startswith("all sampled parameters have ")
         assert decision.reason.endswith(" after 40 draws of each chain")
 
 
@@ -328,7 +328,7 @@ def test_at_the_maximum_of_draws_it_is_said_what_is_missing() -> None:
     assert ended.draws == 37
     assert ended.reason.startswith("all 37 draws of each chain were made (sampler.draws); bulk ESS of ")
     ended, _ = looked([37], {"ess_bulk": 1.0}, max_draws=37)
-    assert ended.reason == "all parameters have bulk ESS >= 1 after 10 draws of each chain"
+    assert ended.reason == "all sampled parameters have bulk ESS >= 1 after 10 draws of each chain"
 
 
 def test_the_time_left_is_that_of_the_furthest_condition_or_of_a_limit() -> None:

@@ -152,6 +152,20 @@ def test_open_run_gives_arvizs_object(tmp_path: Path) -> None:
             found.close()
 
 
+def test_what_open_run_cannot_read_is_said_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "damaged.nc").write_bytes(b"no HDF5")
+    (tmp_path / "damaged.zarr").mkdir()
+    (tmp_path / "damaged.zarr" / "zarr.json").write_text("{")
+    for name, said in (
+        ("absent.nc", "There is no file .*absent.nc. Check the path"),
+        ("", "is a folder, and no Zarr store. Give the path of the file or store in it"),
+        ("damaged.nc", r"damaged.nc cannot be read as netCDF \(.+\). If a run wrote it, it is truncated or damaged"),
+        ("damaged.zarr", r"damaged.zarr cannot be read as Zarr \(.+\). If a run wrote it"),
+    ):
+        with pytest.raises(OutputError, match=said):
+            open_run(tmp_path / name)
+
+
 def test_later_runs_and_reports_read_a_store_as_they_read_a_file(tmp_path: Path) -> None:
     draws, paths = drawn(), [str(tmp_path / "a.zarr"), str(tmp_path / "a.nc")]
     run, storage = stream(Path(paths[0]), draws)

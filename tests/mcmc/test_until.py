@@ -60,7 +60,7 @@ def test_it_ends_at_the_first_check_point_where_the_conditions_hold(whole: Draws
     np.testing.assert_array_equal(ended.position, whole.position[:, :n])
     for name, array in ended.stats.items():
         np.testing.assert_array_equal(array, whole.stats[name][:, :n], err_msg=name)
-    assert ended.ended == f"all parameters have bulk ESS >= {enough:g} after {n} draws of each chain"
+    assert ended.ended == f"all sampled parameters have bulk ESS >= {enough:g} after {n} draws of each chain"
 
 
 @pytest.mark.parametrize(

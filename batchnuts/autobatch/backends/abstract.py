@@ -104,9 +104,11 @@ def _shown(value: Any) -> str:
             "in a table: write `if` and `else` around what they choose, or use numbers"
         )
     if callable(value) or isinstance(value, LaneFunction):
-        named = f" {value.__name__!r}" if hasattr(value, "__name__") else ""
+        name = getattr(value, "__name__", None)
+        kind = type(value).__name__ if name is None else "class" if isinstance(value, type) else "function"
+        named = f"the {kind}{f' {name!r}' if name else ''}"
         return (
-            f"the {type(value).__name__}{named}. Functions are chosen when the program is compiled. To choose by a "
+            f"{named}. Functions are chosen when the program is compiled. To choose by a "
             "value of the lane, write `if` and `else` with a call in each; keep several in a tuple or dict of "
             "functions, or in one outside of the function; hand one on as an argument, and return what it gives"
         )
