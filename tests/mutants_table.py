@@ -54,7 +54,7 @@ def pytest_report(arguments: Sequence[str], timeout: float | None = None) -> lis
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", f"--junitxml={report}"]
-        command += ["-o", "junit_logging=system-out", *arguments]
+        command += ["-m", "", "-o", "junit_logging=system-out", *arguments]  # slow tests too
         done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False, timeout=timeout)
         if done.returncode not in (0, 1):
             raise BrokenRunError(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")

@@ -96,7 +96,7 @@ def test_points_and_tasks(load: Any) -> None:
     assert "sampler" in ours.problem
     assert "sampler" not in small.problem
     assert small.options["chains"] == 3
-    assert small.options["target_acceptance"] == 0.9  # as the config of eight schools has it
+    assert small.options["target_acceptance"] == 0.95  # as the config of eight schools has it
     assert small.first_start
     assert not large.first_start
     # what does not get to the small goal is not asked for the large one, and both have the caches of one user
