@@ -20,7 +20,7 @@ from streamed_draws import MODEL as STREAMED
 
 import batchnuts
 from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.draws import Draws, WarmupReport
+from batchnuts.mcmc.draws import Draws, WarmupReport, WindowTuning
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.output import to_datasets
@@ -82,6 +82,12 @@ def points(monkeypatch: Any) -> list[int]:
     return counts
 
 
+WINDOWS = (
+    WindowTuning(100, np.array([0.25, 0.5, 1.0]), np.array([4.0, 4.0, 0.01, 1.0])),
+    WindowTuning(300, np.array([0.5, 2.0, 4.0]), np.array([1.0, 4.0, 0.01, 1.0])),
+)
+
+
 def bad_draws() -> Draws:
     """Chain 2 elsewhere in the last coefficient, some draws diverged, a metric with scales, outliers in warmup."""
     position, diverging = GOOD.position.copy(), np.zeros((8, 300), bool)
@@ -93,7 +99,7 @@ def bad_draws() -> Draws:
         position=position,
         stats={**GOOD.stats, "diverging": diverging, "step_size": GOOD.stats["step_size"] * np.arange(1, 9)[:, None]},
         metric=MetricParameters("diag", np.array([1.0, 4.0, 0.01, 1.0]), np.zeros((4, 0)), np.zeros(0)),
-        warmup=WarmupReport(300, "at its maximum", agreed=False, outliers=(2,)),
+        warmup=WarmupReport(300, "at its maximum", agreed=False, outliers=(2,), windows=WINDOWS),
         last_position=position + 1,
         start=start,
     )
@@ -127,7 +133,7 @@ def test_a_bad_run_says_what_is_wrong_and_what_to_do(call: Any, points: list[int
     assert (code, out) == (3, f"{tmp_path / 'run.html'}\n")
     page = (tmp_path / "run.html").read_text()
     assert "<strong>Not converged</strong>" in page
-    assert set(pictures_in(page)) == {*KINDS, "step-size", "metric"}
+    assert set(pictures_in(page)) == {*KINDS, "step-size", "metric", "step-sizes", "scales"}
     first = page.index("<tr><td>", page.index("Worst parameters"))
     assert page[first:].startswith("<tr><td>a&lt;b[p2]</td>")
     for said in (
@@ -138,6 +144,7 @@ def test_a_bad_run_says_what_is_wrong_and_what_to_do(call: Any, points: list[int
         "where trajectories that diverged began",
         "Scales from 0.1 (a&lt;b[p1]) to 2 (a&lt;b[p0])",
         "Step size of each chain its own: 0.5 to 4.",
+        "Warmup had 2 windows",
     ):
         assert said in page, said
     assert "output.divergences=true" not in page  # they are there

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -146,19 +146,33 @@ class Arrangement:
         return ", ".join(parts + ([f"schedule {self.schedule}"] if self.schedule else []))
 
 
+@dataclass(frozen=True, eq=False)
+class WindowTuning:
+    """What a window of warmup came to, which the next one started with, or the draws."""
+
+    transitions: int
+    """That each chain had made by then."""
+    step_size: NDArray[np.float64]
+    """[3]: the lowest, the median and the highest of all chains, which are one where step sizes are pooled."""
+    variance: NDArray[np.float64]
+    """[dimension]: of coordinates under the metric; the geometric mean where chains have their own."""
+
+
 @dataclass(frozen=True)
 class WarmupReport:
     """How warmup went.
 
     `transitions` that each chain made (where windows may leave slow chains behind, most of them); why it ended there;
     `agreed`, for a warmup that ends by itself, whether it had settled (None: its length was given); `outliers`, the
-    chains that were far from all others at its end and left out when step size and metric were pooled.
+    chains that were far from all others at its end and left out when step size and metric were pooled; `windows`, one
+    after the other (none where the run ended in warmup).
     """
 
     transitions: int
     reason: str
     agreed: bool | None = None
     outliers: tuple[int, ...] = ()
+    windows: tuple[WindowTuning, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, eq=False)

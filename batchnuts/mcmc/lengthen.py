@@ -27,7 +27,7 @@ from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draw_blocks import VariableBlock
-from batchnuts.mcmc.draws import WarmupReport
+from batchnuts.mcmc.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.earlier_run import read_groups
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.history import HistoryKeeper
@@ -112,7 +112,9 @@ def ended_run(path: Target, more: int) -> EndedRun:
     )
     outliers = tuple(int(number) for number in about["outlier_chains"].split(", ") if number)
     agreed = None if about["warmup_agreed"] < 0 else bool(about["warmup_agreed"])
-    warmup = WarmupReport(int(about["warmup"]), about["warmup_ended"], agreed, outliers)
+    columns = (arrays.get(f"window_{name}", ()) for name in ("transitions", "step_size", "variance"))
+    windows = tuple(WindowTuning(int(made), *rest) for made, *rest in zip(*columns, strict=True))
+    warmup = WarmupReport(int(about["warmup"]), about["warmup_ended"], agreed, outliers, windows)
     useful = int(stats.attrs["useful_gradients"])
     counts = Counts(useful_gradients=useful, executed_gradients=round(useful / max(stats.attrs["utilization"], 1e-9)))
     history, phases = HistoryKeeper(), {"compile": Counts(), "warmup": Counts(), "sampling": counts}

@@ -9,7 +9,7 @@ from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.keeper import NAME, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
 from batchnuts.mcmc.cluster.orders import Rows, SavedChains, SavedGroup, SavedRegion
-from batchnuts.mcmc.draws import WarmupReport
+from batchnuts.mcmc.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.execution.attempt import Place
 from batchnuts.mcmc.execution.runner import Counts, SavedCalls
 from batchnuts.mcmc.execution.saved_stretch import SavedChunk, SavedStretch
@@ -27,7 +27,8 @@ from batchnuts.mcmc.warmup.phase import InWarmup, Pooled
 from batchnuts.mcmc.warmup.reduced import Reduced
 
 TYPES = (
-    *(InWarmup, InDraws, ChainStates, Pooled, Moments, MetricParameters, WarmupReport, Tuning, Centre),
+    *(InWarmup, InDraws, ChainStates, Pooled, Moments, MetricParameters, Tuning, Centre),
+    *(WarmupReport, WindowTuning),
     *(SavedStretch, SavedChunk, Place, SavedCalls, ChainInputs, ChainResult, Record, DualAveraging, Counts),
     *(SavedChains, SavedGroup, SavedRegion, Rows, Reduced, DrawsWithGradients),
     *(SavedCheckPoints, Ended, Decision, Condition, HistoryKeeper, Row),

@@ -62,9 +62,10 @@ def tuning_of(draws: Draws, model: Model, means: ChainMeans) -> tuple[dict[str, 
     """The variables and attributes of the group `adaptation`, besides its coordinates. means: of the draws of all
     chains.
 
-    Of the chains that had begun: their step sizes, and, where each of them has a draw, their last positions (with the
-    gradients there: lengthen.py), with the means of all draws and the means' standard errors, which are the centre that
-    a later run compares its own with. The mean of a chain is first_position + total / draws.
+    Of the windows of warmup what they came to (`WindowTuning`): transitions, step size, variances. Of the chains that
+    had begun: their step sizes, and, where each of them has a draw, their last positions (with the gradients there:
+    lengthen.py), with the means of all draws and the means' standard errors, which are the centre that a later run
+    compares its own with. The mean of a chain is first_position + total / draws.
     """
     metric, settings = draws.metric, draws.settings
     own = metric.inverse_mass.ndim == 2
@@ -84,6 +85,11 @@ def tuning_of(draws: Draws, model: Model, means: ChainMeans) -> tuple[dict[str, 
             entries["last_gradient"] = (("chain", "coefficient"), draws.last_gradient[draws.chains])
         entries["mean"] = (("coefficient",), centre.mean)
         entries["mean_error"] = (("coefficient",), np.sqrt(centre.squared_error))
+    if windows := draws.warmup.windows:
+        entries["window_transitions"] = (("window",), np.array([window.transitions for window in windows]))
+        steps, what = np.array([window.step_size for window in windows]), "the lowest, median and highest of all chains"
+        entries["window_step_size"] = (("window", "quantile"), steps, {"quantile": what})
+        entries["window_variance"] = (("window", "coefficient"), np.array([window.variance for window in windows]))
     entries["variables"] = (("variable",), variables_in_words(model))
     attributes = {
         "metric": metric.kind,

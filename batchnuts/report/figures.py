@@ -115,12 +115,12 @@ def with_own_ids(picture: Picture, number: int) -> str:
     return svg.replace('href="#', f'href="#{mark}')
 
 
-def _curves(axes: Any, curves: Curves, *, steps: bool = False) -> None:
+def _curves(axes: Any, curves: Curves, *, steps: bool = False, over: str = "chains") -> None:
     style: dict[str, Any] = {"drawstyle": "steps-mid"} if steps else {}
     if curves.bands is not None:
         low, lower, middle, upper, high = curves.bands
         fill: dict[str, Any] = {"step": "mid"} if steps else {}
-        axes.fill_between(curves.x, low, high, color=_SERIES[0], alpha=0.2, linewidth=0, label="90% of chains", **fill)
+        axes.fill_between(curves.x, low, high, color=_SERIES[0], alpha=0.2, linewidth=0, label=f"90% of {over}", **fill)
         axes.fill_between(curves.x, lower, upper, color=_SERIES[0], alpha=0.35, linewidth=0, label="50%", **fill)
         axes.plot(curves.x, middle, color=_SERIES[0], linewidth=1.2, **style)
     first = 0 if curves.bands is None else 1
@@ -196,17 +196,45 @@ def step_size_plot(step: Floats, caption: str) -> Picture:
     return draw("step-size", caption, lambda axes: _stairs(axes, step, 0, None), "step size", "density")
 
 
+def step_sizes_plot(transitions: Floats, steps: Floats, caption: str) -> Picture:
+    """The lowest, median and highest step size [windows, 3] after each window of warmup."""
+
+    def onto(axes: Any) -> None:
+        if (steps[:, 0] < steps[:, 2]).any():
+            axes.fill_between(transitions, steps[:, 0], steps[:, 2], color=_SERIES[0], alpha=0.2, linewidth=0)
+        axes.plot(transitions, steps[:, 1], color=_SERIES[0], marker=".", markersize=4, linewidth=1.2)
+        axes.set_ylim(bottom=0)
+
+    return draw("step-sizes", caption, onto, "transitions of warmup", "step size")
+
+
+def scales_over_warmup_plot(curves: Curves, caption: str) -> Picture:
+    """Quantiles over coefficients of their scale as a share of the last one, after each window of warmup."""
+
+    def onto(axes: Any) -> None:
+        _curves(axes, curves, over="coefficients")
+        axes.axhline(1.0, color=_FAINT, linewidth=0.9, linestyle=":")
+        assert curves.bands is not None
+        _log_scale(axes, curves.bands)
+
+    return draw("scales", caption, onto, "transitions of warmup", "scale / last scale")
+
+
 def scales_plot(scales: Floats, caption: str) -> Picture:
     """The scales that the metric gives coefficients, in increasing order."""
 
     def onto(axes: Any) -> None:
         axes.plot(np.arange(1, len(scales) + 1), scales, color=_SERIES[0], marker=".", markersize=3, linewidth=0.8)
-        axes.set_yscale("log")
-        axes.minorticks_off()
-        ticks = np.geomspace(scales.min(), scales.max(), 4)  # powers of ten may be none, or too many
-        axes.set_yticks(ticks, [f"{tick:.2g}" for tick in ticks])
+        _log_scale(axes, scales)
 
     return draw("metric", caption, onto, "coefficient, by scale", "scale")
+
+
+def _log_scale(axes: Any, values: Floats) -> None:
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    ticks = np.geomspace(values.min(), values.max(), 4)  # powers of ten may be none, or too many
+    axes.set_yticks(ticks, [f"{tick:.2g}" for tick in ticks])
 
 
 def speed_plot(speeds: Sequence[Speed], caption: str) -> Picture:

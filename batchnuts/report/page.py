@@ -232,7 +232,7 @@ def _pictures(run: FinishedRun) -> list[str]:
         _section("Pairs and divergences", _paragraphs([said]), panels(pairs)),
         _section(
             "Step size and metric",
-            _paragraphs([*words, "Both are those of the draws; what they were during warmup is not in the file."]),
+            _paragraphs(words),
             panels(tuned),
         ),
         _section("Gradients and utilization over time", _paragraphs(over_time), panels(speeds)),

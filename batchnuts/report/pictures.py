@@ -156,7 +156,27 @@ def of_progress(run: FinishedRun) -> tuple[list[str], list[Picture]]:
 
 
 def of_tuning(run: FinishedRun) -> tuple[list[str], list[Picture]]:
-    """Step size and metric, in words and pictures."""
+    """Step size and metric, of the draws and over warmup, in words and pictures."""
+    words, pictures = _of_draws(run)
+    group = run.groups.get("adaptation")
+    windows = 0 if group is None else group.sizes.get("window", 0)
+    if group is None or not windows:
+        return [*words, "What they were during warmup is not in the file."], pictures
+    if windows == 1:
+        return [*words, "Warmup had one window, so they are of it."], pictures
+    transitions = group["window_transitions"].values.astype(np.float64)
+    steps = group["window_step_size"].values.astype(np.float64)
+    ratios = np.sqrt(group["window_variance"].values / group["window_variance"].values[-1])
+    words = [*words, f"Warmup had {windows} windows, each with the step size and metric that the one before gave."]
+    shown = [figures.step_sizes_plot(transitions, steps, "Step size after each window of warmup.")]
+    if not (ratios == 1.0).all():
+        over = np.quantile(ratios, summaries.BANDS, axis=1)
+        caption = "Scales of the metric after each window, as shares of the last ones: quantiles over coefficients."
+        shown.append(figures.scales_over_warmup_plot(summaries.Curves(transitions, over, ()), caption))
+    return words, [*shown, *pictures]
+
+
+def _of_draws(run: FinishedRun) -> tuple[list[str], list[Picture]]:
     group = run.groups.get("adaptation")
     steps = run.statistic("step_size")[:, -1].astype(np.float64)
     pictures = []

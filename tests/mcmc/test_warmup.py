@@ -372,6 +372,21 @@ def test_it_ends_at_its_maximum_and_says_what_is_missing() -> None:
     assert draws.warmup.reason == "at its maximum of 20 transitions; there was one window only"
 
 
+@pytest.mark.parametrize("pool", ["all", "none"])
+@pytest.mark.parametrize("warmup", [{"maximum": 50}, {"transitions": 50}])
+def test_what_each_window_came_to_is_known(pool: str, warmup: dict[str, int]) -> None:
+    draws = run(gaussian(2, covariance="diagonal"), warmup={**warmup, "pool": pool}, draws=1, max_tree_depth=2)
+    *_, before, last = draws.warmup.windows
+    assert np.all(np.diff([window.transitions for window in draws.warmup.windows]) > 0)
+    assert last.transitions == draws.warmup.transitions == 50
+    assert draws.step_size is not None
+    np.testing.assert_array_equal(last.step_size, np.quantile(draws.step_size, (0.0, 0.5, 1.0)))
+    assert (last.step_size[0] < last.step_size[2]) == (pool == "none")
+    variance = draws.metric.inverse_mass.reshape(-1, 2)
+    np.testing.assert_allclose(last.variance, np.exp(np.log(variance).mean(axis=0)))
+    assert before.step_size[1] != last.step_size[1]
+
+
 @pytest.mark.slow
 def test_a_stuck_chain_is_left_out_listed_and_started_again_only_where_that_is_allowed() -> None:
     """On a ledge far away, which it cannot leave: the others are as fast as without it."""

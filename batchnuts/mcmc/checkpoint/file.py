@@ -23,7 +23,7 @@ from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.checkpoint.trees import Arrays, pack, unpack
 from batchnuts.mcmc.saving import synchronize
 
-FORMAT = 2
+FORMAT = 3
 """Of the tree that runs are saved as; a reader of one refuses others."""
 
 KIND = "batchnuts checkpoint"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_states import ChainStates
-from batchnuts.mcmc.draws import WarmupReport
+from batchnuts.mcmc.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.run import Run
@@ -60,6 +60,17 @@ class InWarmup:
     """In what the last two differ."""
     checked: str = ""
     """What did not fit in an earlier run's tuning, in words."""
+    made: tuple[WindowTuning, ...] = ()
+    """What windows so far came to."""
+
+    def after(self, pooled: Pooled) -> tuple[WindowTuning, ...]:
+        """The same with one window more."""
+        states, counts = pooled.states, pooled.counts
+        step_size = states.step_size[counts] if counts.any() else states.step_size
+        variance = states.metric.scales()[0]
+        own = variance.ndim == 2
+        variance = np.exp(np.log(variance).mean(axis=0)) if own else variance
+        return *self.made, WindowTuning(states.transitions_done, np.quantile(step_size, (0.0, 0.5, 1.0)), variance)
 
 
 CHECK = -1
@@ -72,10 +83,11 @@ def warm_up(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainStates, War
     total = run.sampler.warmup.transitions
     while place.window < len(run.windows):
         pooled = _window(run, runner, place, run.windows[place.window], total)
-        place = InWarmup(pooled.states, place.window + 1, pooled)
+        place = InWarmup(pooled.states, place.window + 1, pooled, made=place.after(pooled))
     reason = "as asked" if run.tuning is None else f"as asked, from the tuning of {run.tuning}"
     nothing: NDArray[np.bool_] = np.zeros(run.sampler.chain_count, bool)
-    return place.states, _report(place.states, reason, nothing if place.before is None else ~place.before.counts)
+    outliers = nothing if place.before is None else ~place.before.counts
+    return place.states, _report(place.states, reason, outliers, place.made)
 
 
 def _until_agreed(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
@@ -86,26 +98,34 @@ def _until_agreed(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainState
         states = checked.states
         if not unfit:
             reason = f"taken from {run.tuning}, confirmed after {states.transitions_done} transitions"
-            return states, _report(states, reason, ~checked.counts, agreed=True)
+            return states, _report(states, reason, ~checked.counts, place.after(checked), agreed=True)
         said = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
-        place = InWarmup(states, 0, checked, unfit, said)
+        place = InWarmup(states, 0, checked, unfit, said, place.after(checked))
     while place.window < len(windows):
         pooled = _window(run, runner, place, windows[place.window], 0)
         missing = place.missing if place.before is None else _compare(run, place.before, pooled).missing()
         enough = not missing and pooled.states.transitions_done >= minimum
         following = len(windows) if enough else place.window + 1
-        place = replace(place, states=pooled.states, window=following, before=pooled, missing=missing)
+        made = place.after(pooled)
+        place = replace(place, states=pooled.states, window=following, before=pooled, missing=missing, made=made)
     pooled = _window(run, runner, place, last, 0)
     if place.missing:
         reason = f"at its maximum of {run.sampler.warmup.maximum} transitions; {'; '.join(place.missing)}"
     else:
         reason = "step size, metric and mean agreed in two windows, and the starts were forgotten"
-    return pooled.states, _report(pooled.states, reason + place.checked, ~pooled.counts, agreed=not place.missing)
+    reason, made = reason + place.checked, place.after(pooled)
+    return pooled.states, _report(pooled.states, reason, ~pooled.counts, made, agreed=not place.missing)
 
 
-def _report(states: ChainStates, reason: str, outliers: NDArray[np.bool_], agreed: bool | None = None) -> WarmupReport:
+def _report(
+    states: ChainStates,
+    reason: str,
+    outliers: NDArray[np.bool_],
+    made: tuple[WindowTuning, ...],
+    agreed: bool | None = None,
+) -> WarmupReport:
     numbers = tuple(int(chain) for chain in np.flatnonzero(outliers))
-    return WarmupReport(states.transitions_done, reason, agreed, numbers)
+    return WarmupReport(states.transitions_done, reason, agreed, numbers, made)
 
 
 def _window(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> Pooled:
