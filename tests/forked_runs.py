@@ -48,8 +48,8 @@ OF_SCRIPTS = (*OF_RUNS, "arviz")
 OF_TENSORFLOW = (*OF_SCRIPTS, "tensorflow", "tensorflow_probability", "batchnuts.autobatch.backends.tensorflow.backend")
 """What servers import."""
 
-THREADS = {"python", "jemalloc_bg_thd"}
-"""Of a server: its own, and one of pyarrow's allocator, which a forked process begins again."""
+THREADS = {"jemalloc_bg_thd"}
+"""Of a server, besides its main one: that of pyarrow's allocator, which a forked process begins again."""
 
 _numbers = count()
 
@@ -143,7 +143,9 @@ def _forked(program: Callable[[], None], arguments: list[str], cwd: Path, said: 
         file = os.open(said.with_suffix(ending), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(file, descriptor)
         os.close(file)
-    names = {name.read_text().strip() for name in Path(f"/proc/{os.getppid()}/task").glob("*/comm")}
+    server = os.getppid()
+    threads = (path for path in Path(f"/proc/{server}/task").iterdir() if path.name != str(server))
+    names = {(path / "comm").read_text().strip() for path in threads}
     assert names <= THREADS, f"the server has threads, which are lost in forks: {names}"
     os.fsync = lambda descriptor: None  # as in conftest.py
     sys.argv[1:] = arguments

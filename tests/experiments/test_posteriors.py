@@ -248,7 +248,9 @@ def test_the_likelihood_of_a_volatility_is_an_integral_over_all_days() -> None:
 
 
 def test_the_prior_of_a_volatility_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    flat = lambda returns, persistence, scale, mean, points: np.zeros((len(scale), len(mean)))  # noqa: E731
+    def flat(returns: Any, persistence: float, scale: Any, mean: Any, points: int) -> Any:
+        return np.zeros((len(scale), len(mean)))
+
     monkeypatch.setattr(stochastic_volatility, "_log_likelihood", flat)
     found = stochastic_volatility.posterior(np.array([-1.0, 1.0]))["persistence_of_volatility"]
     prior = stats.beta(20, 1.5, loc=-1, scale=2)
