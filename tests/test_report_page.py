@@ -125,6 +125,14 @@ def test_a_good_run_gives_a_page_that_needs_nothing_else(call: Any, tmp_path: Pa
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(names)
     assert not re.findall(r"#0[123]0", page)  # what stands for colours while it is drawn
     assert "prefers-color-scheme: dark" in page
+    assert "What they were during warmup is not in the file" in page
+
+
+def test_a_warmup_of_one_window_has_no_picture(call: Any, points: list[int], tmp_path: Path) -> None:
+    call(written(replace(GOOD, warmup=WarmupReport(100, "as asked", windows=WINDOWS[:1])), tmp_path))
+    page = (tmp_path / "run.html").read_text()
+    assert "Warmup had one window" in page
+    assert set(pictures_in(page)) == KINDS
 
 
 def test_a_bad_run_says_what_is_wrong_and_what_to_do(call: Any, points: list[int], tmp_path: Path) -> None:

@@ -56,6 +56,11 @@ BOUND = 1e24
 Eigenvalues of the scaled covariance are between their square roots."""
 
 
+def of_all_chains(variances: Floats) -> Floats:
+    """[dimension]: the variances, or, of those that chains have of their own [chains, dimension], geometric means."""
+    return np.exp(np.log(variances).mean(axis=0)) if variances.ndim == 2 else variances
+
+
 @dataclass(frozen=True, eq=False)
 class MetricParameters:
     """M^-1 = S (I + U (Lambda - I) U') S, with S the diagonal matrix of sqrt(inverse_mass).

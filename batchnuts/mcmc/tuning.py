@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.earlier_run import read_groups
-from batchnuts.mcmc.metric_estimates import BOUND, Floats, MetricParameters
+from batchnuts.mcmc.metric_estimates import BOUND, Floats, MetricParameters, of_all_chains
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import SamplerSettings
 from batchnuts.mcmc.supports import Support
@@ -143,10 +143,9 @@ def read_tuning(model: Model, sampler: SamplerSettings) -> Tuning | None:
     arrays = {str(name): np.asarray(array.values) for name, array in group.data_vars.items()}
     _require_numbers(path, arrays, model.dimension)
     inverse_mass = arrays["inverse_mass"].astype(np.float64)
-    own = inverse_mass.ndim == 2
     metric = MetricParameters(
         group.attrs["metric"],
-        np.exp(np.log(inverse_mass).mean(axis=0)) if own else inverse_mass,
+        of_all_chains(inverse_mass),
         arrays.get("metric_eigenvectors", np.zeros((model.dimension, 0))).astype(np.float64),
         arrays.get("metric_eigenvalues", np.zeros(0)).astype(np.float64),
     )

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.draw_blocks import rows_of
+from batchnuts.mcmc.metric_estimates import of_all_chains
 from batchnuts.report import figures, summaries
 from batchnuts.report.figures import Picture
 from batchnuts.report.run_file import BFMI_LIMIT, FinishedRun, bfmi
@@ -189,7 +190,7 @@ def _of_draws(run: FinishedRun) -> tuple[list[str], list[Picture]]:
         return [*words, "The file has no group 'adaptation', so nothing is known of its metric."], pictures
     mass = group["inverse_mass"].values.astype(np.float64)
     own = mass.ndim == 2
-    scales = np.sqrt(np.exp(np.log(mass).mean(axis=0)) if own else mass)
+    scales = np.sqrt(of_all_chains(mass))
     names = [str(name) for name in group["coefficient"].values] if "coefficient" in group.coords else []
     words.append(f"Metric: {group.attrs.get('metric', 'not named in the file')}{', of each chain its own' * own}.")
     order = np.argsort(scales, kind="stable")

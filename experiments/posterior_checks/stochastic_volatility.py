@@ -23,6 +23,7 @@ from batchnuts.experiments.posterior_checks.moments import Moment, Moments
 Floats = NDArray[np.float64]
 
 LARGEST_Z = 7.0
+"""Of the grid of z: a normal number is beyond it with a probability of 3e-12."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Points:
 def posterior(returns: Floats, points: Points | None = None) -> Moments:
     """Moments of `persistence_of_volatility`, `mean_log_volatility` and `white_noise_shock_scale`.
 
-    returns [times]: y. Of 100 days of the S&P 500 the means change by less than 1e-3 with twice as many points of each
-    axis. The mean has a heavy tail, towards 0: where volatility hardly returns to its mean the prior alone limits it.
+    returns [times]: y. Of 100 days of the S&P 500 the means change by less than 1e-3 with 40 x 34 x 84 x 481 points.
+    The mean has a heavy tail, towards 0: where volatility hardly returns to its mean the prior alone limits it.
     """
     points = points or Points()
     logit = np.linspace(-0.5, 11.0, points.persistence)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.chain_states import ChainStates
 from batchnuts.mcmc.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.execution.runner import Runner
-from batchnuts.mcmc.metric_estimates import MetricParameters
+from batchnuts.mcmc.metric_estimates import MetricParameters, of_all_chains
 from batchnuts.mcmc.run import Run
 from batchnuts.mcmc.tuning import Tuning
 from batchnuts.mcmc.warmup.agreement import (
@@ -67,9 +67,7 @@ class InWarmup:
         """The same with one window more."""
         states, counts = pooled.states, pooled.counts
         step_size = states.step_size[counts] if counts.any() else states.step_size
-        variance = states.metric.scales()[0]
-        own = variance.ndim == 2
-        variance = np.exp(np.log(variance).mean(axis=0)) if own else variance
+        variance = of_all_chains(states.metric.scales()[0])
         return *self.made, WindowTuning(states.transitions_done, np.quantile(step_size, (0.0, 0.5, 1.0)), variance)
 
 
