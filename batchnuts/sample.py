@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchnuts import __version__
+from batchnuts.after_run import keep_for_reports, write_report
 from batchnuts.ending import Ending
 from batchnuts.stopping import StopSignals, say
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from batchnuts.config import RunConfig
     from batchnuts.mcmc.checkpoint.saved_run import SavedRun
-    from batchnuts.mcmc.diagnostics import Diagnostics
     from batchnuts.mcmc.lengthen import EndedRun
     from batchnuts.mcmc.url import Target
     from batchnuts.progress.views import View
@@ -390,8 +390,10 @@ def _run(
 
             found = print_report(draws, groups, config, target, saving, view)
             sys.stdout.flush()
+        if found is not None and config.output.draws and config.output.format == "zarr":
+            keep_for_reports(found, target)
         if config.output.report:
-            page = _write_page(groups, target, found, force=force)
+            page = write_report(groups, target, found, force=force)
             ending.content["report"] = str(page)
             if not quiet and ending.lines is None:
                 print(f"Report: {page}", flush=True)
@@ -415,18 +417,6 @@ def _view(ending: Ending, quiet: bool) -> View:
     from batchnuts.progress.choice import view_on_stderr
 
     return view_on_stderr(own_descriptor=True)
-
-
-def _write_page(
-    groups: Mapping[str, xarray.Dataset], target: Target, found: Diagnostics | None, *, force: bool
-) -> Path:
-    """Write the page beside the draws, and give its path. found: what the summary has diagnosed."""
-    from batchnuts.report.page import page_path, write_page
-    from batchnuts.report.run_file import run_of
-
-    page = page_path(target)
-    write_page(run_of(target, groups, found), page, force=force)
-    return page
 
 
 @contextmanager

@@ -379,6 +379,15 @@ def test_numbers_of_pictures_against_their_definitions() -> None:
     whole = summaries.rank_curves(values[:8], numbers)
     assert whole.bands is None
     np.testing.assert_allclose(np.mean([line for _, line in whole.lines], axis=0), 1.0)
+    for ties in (values, values.round(), np.zeros_like(values)):  # equal draws have ranks in the order of their chains
+        of_all = np.empty(ties.size, np.int64)
+        of_all[np.argsort(ties, axis=None, kind="stable")] = np.arange(ties.size)
+        bins = (of_all * 20 // ties.size).reshape(ties.shape)
+        shares = np.stack([(bins == number).sum(axis=1) * 0.2 for number in range(20)], axis=1)
+        curves = summaries.rank_curves(ties, numbers)
+        np.testing.assert_array_equal(curves.bands, np.quantile(shares, summaries.BANDS, axis=0))
+        for name, line in curves.lines:
+            np.testing.assert_array_equal(line, shares[int(name.removeprefix("chain "))])
     away = values.copy()
     away[4] += 50
     assert summaries.traces(away, numbers).lines[-1][0] == "chain 4"

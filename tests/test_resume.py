@@ -131,8 +131,9 @@ def test_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
 
 
 def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
-    """What it says leads to the rest of the run, in the folder where it was begun."""
+    """What it says leads to the rest of the run, in the folder where it was begun; what judged its draws is kept."""
     (folder / "elsewhere").mkdir()
+    store = folder / "bucket" / "ended.zarr"
     url = f"objects://{folder}/bucket/ended.zarr"
     few = ["sampler.draws=5000", "output.checkpoint_seconds=600"]
     process = start(["--config", "run.yaml", f"output.path={url}", *few], folder)
@@ -144,7 +145,10 @@ def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
     assert re.search(rf"Go on with --resume {url} in this folder, which has ended\.zarr-\w+\.checkpoint\.", said)
     elsewhere = run("--resume", url, cwd=folder / "elsewhere", code=1).stderr
     assert "or it was begun in another folder, where its checkpoint is" in elsewhere
-    run("--resume", url, "--quiet", cwd=folder)
+    groups = groups_of(store)
+    assert groups["diagnostics"].attrs["draws"] == groups["posterior"].sizes["draw"] < 5000
+    run("--resume", url, cwd=folder)
+    assert groups_of(store)["diagnostics"].attrs["draws"] == 5000
     assert not list(folder.glob("ended.zarr-*"))
 
 

@@ -40,7 +40,7 @@ IN_BATCHNUTS = (
     ("users_code", "data"),
     ("target", "bridges"),
     ("config",),
-    ("report", "first_imports", "ending", "output_path", "before_run"),
+    ("report", "after_run", "first_imports", "ending", "output_path", "before_run"),
     ("sample",),
     ("experiments",),
 )

@@ -218,7 +218,7 @@ class Machine:
         """
         return self._machine.restored(dict(saved), self._named(arguments))
 
-    @property
+    @cached_property
     def text(self) -> str:
         """What states depend on: the program with its registers, lanes, stacks, and the schedule."""
         return self._machine.text()

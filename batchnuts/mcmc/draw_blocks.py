@@ -130,3 +130,23 @@ def columns_of(blocks: Sequence[DrawBlock], columns: slice) -> NDArray[Any]:
             found[at : at + width, some] = values.transpose(2, 0, 1)
         at += width
     return found
+
+
+def some_columns(blocks: Sequence[DrawBlock], indices: Sequence[int]) -> list[NDArray[Any]]:
+    """The draws [chains, draws] of coefficients by number over all blocks, in the order asked for.
+
+    Each block is read once, and those not that have none of them.
+    """
+    found: dict[int, NDArray[Any]] = {}
+    start = 0
+    for block in blocks:
+        width = block.shape[2]
+        inside = sorted({index - start for index in indices if start <= index < start + width})
+        if inside:
+            own = [np.empty(block.shape[:2], block.dtype) for _ in inside]
+            for part, values in chain_parts(block, slice(inside[0], inside[-1] + 1)):
+                for column, place in zip(own, inside, strict=True):
+                    column[part] = values[:, :, place - inside[0]]
+            found |= {start + place: column for place, column in zip(inside, own, strict=True)}
+        start += width
+    return [found[index] for index in indices]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from batchnuts.mcmc import kept_diagnostics
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.checkpoint.file import CheckpointError
@@ -273,7 +274,7 @@ def _append(
     attributes = dict(further["posterior"].attrs)
     lengths = {}
     for name in before.keys() - further.keys():  # `unfinished`, of a run that a check point has ended, say
-        if name in files.arrays:
+        if name in files.arrays or name == kept_diagnostics.GROUP:
             files.drop(name)
     for name, group in further.items():
         if name in before and name in files.arrays and _grows(name):

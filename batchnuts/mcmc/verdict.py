@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -102,12 +103,15 @@ def diagnose_groups(posterior: xarray.Dataset, stats: xarray.Dataset | None) -> 
     return diagnose(blocks, names, **flags)
 
 
-def coefficients(posterior: xarray.Dataset) -> tuple[list[VariableBlock], list[str]]:
+def coefficients(
+    posterior: xarray.Dataset, judged: Collection[str] | None = None
+) -> tuple[list[VariableBlock], list[str]]:
     """Blocks [chain, draw, coefficients] of a group of draws, one of each variable, and the names of all coefficients.
 
     Without those that `diagnose_groups` leaves out. Of a group that was opened lazily no draws stay in memory; those of
-    generated quantities are read once.
+    generated quantities are read once, but not where `judged` has the names of all that were diagnosed.
     """
+    known = None if judged is None else frozenset(judged)
     blocks, names = [], []
     for variable, array in posterior.data_vars.items():
         rest = [d for d in array.dims if d not in ("chain", "draw")]
@@ -116,7 +120,7 @@ def coefficients(posterior: xarray.Dataset) -> tuple[list[VariableBlock], list[s
         found = labelled_elements(str(variable), [posterior[d].values for d in rest])
         varies = elements_that_vary(array.attrs.get("support", ""), ordered.shape[2:]).reshape(-1)
         if array.attrs.get("generated"):
-            varies = _vary(block)
+            varies = _vary(block) if known is None else np.array([name in known for name in found], bool)
         if not varies.all():
             block, found = (
                 VariableBlock(ordered.variable, np.flatnonzero(varies)),

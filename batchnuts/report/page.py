@@ -222,8 +222,11 @@ def _pictures(run: FinishedRun) -> list[str]:
             parts.append(f'<figure data-picture="{picture.kind}">{svg}{words}</figure>')
         return f'<div class="panels{more}">{"".join(parts)}</div>'
 
-    parameters = [f"<h3>{escape(name)}</h3>{panels(shown, ' two')}" for name, shown in pictures.of_parameters(run)]
-    said, pairs = pictures.of_pairs(run)
+    drawn = pictures.draws_of_worst(run)
+    of_each = pictures.of_parameters(run, drawn)
+    parameters = [f"<h3>{escape(name)}</h3>{panels(shown, ' two')}" for name, shown in of_each]
+    said, pairs = pictures.of_pairs(run, drawn)
+    del drawn
     words, tuned = pictures.of_tuning(run)
     over_time, speeds = pictures.of_progress(run)
     return [

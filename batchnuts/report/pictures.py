@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.draw_blocks import rows_of
+from batchnuts.mcmc.draw_blocks import rows_of, some_columns
 from batchnuts.mcmc.metric_estimates import of_all_chains
 from batchnuts.report import figures, summaries
 from batchnuts.report.figures import Picture
@@ -28,11 +31,16 @@ def worst(run: FinishedRun, most: int = summaries.WORST) -> list[int]:
     return list(dict.fromkeys(order))[:most]
 
 
-def of_parameters(run: FinishedRun) -> list[tuple[str, list[Picture]]]:
-    """For each of the worst: its name, its rank plot and its trace plot."""
+def draws_of_worst(run: FinishedRun) -> dict[int, NDArray[Any]]:
+    """The draws [chain, draw] of the worst coefficients by index, worst first."""
+    indices = worst(run)
+    return dict(zip(indices, some_columns(run.blocks, indices), strict=True))
+
+
+def of_parameters(run: FinishedRun, drawn: Mapping[int, NDArray[Any]]) -> list[tuple[str, list[Picture]]]:
+    """For each of the worst, whose draws `drawn` has: its name, its rank plot and its trace plot."""
     parts = []
-    for index in worst(run):
-        values = run.values(index)
+    for index, values in drawn.items():
         chains, draws = values.shape
         ranks = summaries.rank_curves(values, run.chains)
         chance = summaries.chance_of_ranks(draws, len(ranks.x))
@@ -76,36 +84,45 @@ def of_energy(run: FinishedRun) -> list[Picture]:
     ]
 
 
-def of_pairs(run: FinishedRun) -> tuple[str, list[Picture]]:
-    """What was chosen, in words, and scatters of each two of three parameters, divergences marked."""
+def of_pairs(run: FinishedRun, drawn: Mapping[int, NDArray[Any]]) -> tuple[str, list[Picture]]:
+    """What was chosen, in words, and scatters of each two of three parameters, divergences marked.
+
+    drawn: the draws of the worst by index; where some trajectories diverged, only rows of draws are read.
+    """
     if len(run.names) < 2:
         return "The model has one coefficient, so there is no pair of them.", []
     diverging = run.statistic("diverging").astype(bool)
     chains, draws = diverging.shape
     flat, ends = np.flatnonzero(diverging), _ends(run)
+    points = summaries.thinned(chains * draws, summaries.PAIR_POINTS)
+    marked = flat[summaries.thinned(len(flat), summaries.MARKED_POINTS)] if len(flat) else flat
+    rows = np.union1d(points, marked)
     if len(flat) and not diverging.all():
         sample = summaries.thinned(chains * draws, summaries.SAMPLE)
         sample = np.union1d(sample, flat[summaries.thinned(len(flat), summaries.SAMPLE)])
-        columns = np.concatenate([rows_of(block, sample) for block in run.blocks], axis=1)
-        order = [int(i) for i in summaries.most_different(columns, diverging.ravel()[sample])]
+        rows = np.union1d(rows, sample)
+        values = np.concatenate([rows_of(block, rows) for block in run.blocks], axis=1)
+        compared = np.isin(rows, sample)
+        order = [int(i) for i in summaries.most_different(values[compared], diverging.ravel()[sample])]
         known = [i for i in order if ends is None or run.names[i] in ends]  # generated quantities have no ends
         chosen = (known if len(known) > 1 else order)[:3]
+        columns = dict(zip(chosen, values[:, chosen].T, strict=True))
         said = f"Draws that diverged: {len(flat)}; shown are the parameters in which these differ most from the others."
     else:
-        chosen = worst(run, 3)
+        chosen = list(drawn)[:3]
+        columns = {index: drawn[index].ravel()[rows] for index in chosen}
         said = "Every draw diverged." if len(flat) else "No draw diverged; shown are the parameters of the worst R-hat."
     if ends is not None and len(flat) and all(run.names[i] in ends for i in chosen):
         said += " Marked: where trajectories that diverged began, and where they did (group divergences)."
     elif len(flat):
         said += " Marked: the draws of trajectories that diverged."
-    points = summaries.thinned(chains * draws, summaries.PAIR_POINTS)
     pictures = []
     for first, second in [(a, b) for n, a in enumerate(chosen) for b in chosen[n + 1 :]]:
-        both = np.stack([run.values(first).ravel(), run.values(second).ravel()], axis=1)
-        marked = _marked(both, flat, ends, (run.names[first], run.names[second])) if len(flat) else []
+        both = np.stack([columns[first], columns[second]], axis=1).astype(np.float64)
         names = (run.names[first], run.names[second])
         caption = f"{names[1]} against {names[0]}, {len(points)} of {chains * draws} draws."
-        pictures.append(figures.pair_plot(both[points], marked, names, caption))
+        shown = _marked(both[np.searchsorted(rows, marked)], ends, names) if len(flat) else []
+        pictures.append(figures.pair_plot(both[np.searchsorted(rows, points)], shown, names, caption))
     return said, pictures
 
 
@@ -126,14 +143,11 @@ def _ends(run: FinishedRun) -> dict[str, NDArray[np.float64]] | None:
 
 
 def _marked(
-    both: NDArray[np.float64],
-    flat: NDArray[np.intp],
-    ends: dict[str, NDArray[np.float64]] | None,
-    names: tuple[str, str],
+    diverged: NDArray[np.float64], ends: dict[str, NDArray[np.float64]] | None, names: tuple[str, str]
 ) -> list[tuple[str, NDArray[np.float64]]]:
+    """Points [point, 2] by what they are: where trajectories began and diverged, or the draws that diverged."""
     if ends is None or not set(names) <= set(ends):
-        shown = flat[summaries.thinned(len(flat), summaries.MARKED_POINTS)]
-        return [("diverged", both[shown])]
+        return [("diverged", diverged)]
     points = np.stack([ends[name] for name in names], axis=2).astype(np.float64)
     points = points[summaries.thinned(len(points), summaries.MARKED_POINTS)]
     parts = [(name, points[:, place]) for place, name in enumerate(("began", "diverged"))]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.diagnostics import Diagnostics, DiagnosticsError
 from batchnuts.mcmc.draw_blocks import DrawBlock
+from batchnuts.mcmc.kept_diagnostics import kept_diagnostics
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
 from batchnuts.mcmc.summary_group import diagnosed
@@ -22,7 +23,7 @@ from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
 if TYPE_CHECKING:
     import xarray
 
-GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished", "summary", "progress")
+GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished", "summary", "progress", "diagnostics")
 """Those that a report looks at: others may be much larger than the draws (log_likelihood)."""
 
 STATISTICS = ("acceptance_rate", "diverging", "energy", "n_steps", "step_size", "tree_depth")
@@ -58,14 +59,6 @@ class FinishedRun:
     def chains(self) -> NDArray[np.int64]:
         """[chain]: their numbers."""
         return np.asarray(self.groups["posterior"]["chain"].values, np.int64)
-
-    def values(self, index: int) -> NDArray[np.float64]:
-        """Draws [chain, draw] of one coefficient."""
-        for block in self.blocks:
-            if index < block.shape[2]:
-                return block[:, :, index].astype(np.float64)
-            index -= block.shape[2]
-        raise IndexError(index)
 
     def statistic(self, name: str) -> NDArray[Any]:
         """[chain, draw] of one of STATISTICS."""
@@ -113,8 +106,12 @@ def run_of(path: Target, groups: Mapping[str, xarray.Dataset], found: Diagnostic
     interrupted = bool(posterior.attrs.get("interrupted", 0))
     if not posterior.sizes["draw"] or not posterior.sizes["chain"]:
         return FinishedRun(path, groups, None, [], [])
-    verdict = judge(found or diagnose_groups(posterior, stats), interrupted)
-    return FinishedRun(path, groups, verdict, *coefficients(posterior))
+    if found is None and (kept := kept_diagnostics(groups)) is not None:
+        blocks, names = coefficients(posterior, kept.names)
+        if tuple(names) == kept.names:  # else they are of other variables
+            return FinishedRun(path, groups, judge(kept, interrupted), blocks, names)
+    found = found or diagnose_groups(posterior, stats)
+    return FinishedRun(path, groups, judge(found, interrupted), *coefficients(posterior, found.names))
 
 
 def _groups(file: Target) -> dict[str, xarray.Dataset]:

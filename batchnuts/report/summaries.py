@@ -67,35 +67,39 @@ def thinned(length: int, most: int) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, max(length - 1, 0), min(length, most)).round().astype(np.int64))
 
 
-def single_chains(values: Floats) -> list[int]:
+def single_chains(values: NDArray[Any]) -> list[int]:
     """Rows of `values` [chain, draw] to be drawn one by one: all of few, else those of extreme and of middle mean."""
     if len(values) <= SEPARATE_CHAINS:
         return list(range(len(values)))
-    order = np.argsort(values.mean(axis=1), kind="stable")
+    order = np.argsort(values.mean(axis=1, dtype=np.float64), kind="stable")
     return [int(order[place]) for place in (0, len(order) // 2, -1)][:SINGLE_CHAINS]
 
 
-def traces(values: Floats, numbers: NDArray[np.int64]) -> Curves:
+def traces(values: NDArray[Any], numbers: NDArray[np.int64]) -> Curves:
     """The draws [chain, draw] one after another; numbers [chain] are those of the chains."""
     points = thinned(values.shape[1], LINE_POINTS)
-    shown = values[:, points]
+    shown = values[:, points].astype(np.float64)
     return Curves(points.astype(np.float64), _bands(shown), _lines(shown, values, numbers))
 
 
-def rank_curves(values: Floats, numbers: NDArray[np.int64]) -> Curves:
+def rank_curves(values: NDArray[Any], numbers: NDArray[np.int64]) -> Curves:
     """How often a chain has low, middle and high ranks among all draws, 1 on average: a rank plot's bars as curves.
 
     values [chain, draw]; x are ranks as shares of all, at bins' middles. Chains that have forgotten where they started
     are flat but for noise (Vehtari, Gelman, Simpson, Carpenter and Buerkner 2021, section 4.3).
     """
-    bins = int(np.clip(values.shape[1] // DRAWS_PER_BIN, 2, RANK_BINS))
-    order = np.argsort(values, axis=None, kind="stable")
-    ranks = np.empty(values.size, np.int64)
-    ranks[order] = np.arange(values.size)
-    place = (ranks * bins // values.size).reshape(values.shape)
-    rows = np.arange(len(values))[:, None] * bins
-    counts = np.bincount((rows + place).ravel(), minlength=len(values) * bins).reshape(len(values), bins)
-    shares = counts * (bins / values.shape[1])
+    chains, draws = values.shape
+    bins = int(np.clip(draws // DRAWS_PER_BIN, 2, RANK_BINS))
+    first = -(-np.arange(1, bins) * values.size // bins)  # the ranks that begin bins
+    edges = np.sort(values, axis=None)[first]
+    less, equal = np.empty((2, chains, len(edges)), np.int64)
+    for row, own in enumerate(np.sort(values, axis=1)):
+        less[row] = np.searchsorted(own, edges, "left")
+        equal[row] = np.searchsorted(own, edges, "right") - less[row]
+    # draws equal to an edge have ranks in the order of their chains, and the first of them are below it
+    before = np.cumsum(equal, axis=0) - equal
+    below = less + np.clip(first - less.sum(axis=0) - before, 0, equal)
+    shares = np.diff(below, axis=1, prepend=0, append=draws) * (bins / draws)
     middles = (np.arange(bins) + 0.5) / bins
     return Curves(middles, _bands(shares), _lines(shares, values, numbers))
 
@@ -113,7 +117,7 @@ def _bands(values: Floats) -> Floats | None:
     return np.quantile(values, BANDS, axis=0) if len(values) > SEPARATE_CHAINS else None
 
 
-def _lines(shown: Floats, values: Floats, numbers: NDArray[np.int64]) -> tuple[tuple[str, Floats], ...]:
+def _lines(shown: Floats, values: NDArray[Any], numbers: NDArray[np.int64]) -> tuple[tuple[str, Floats], ...]:
     return tuple((f"chain {numbers[row]}", shown[row]) for row in single_chains(values))
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from batchnuts.config import RunConfig
 from batchnuts.mcmc.diagnostics import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError, some_numbers
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.summary_group import diagnosed
@@ -22,6 +21,8 @@ from batchnuts.progress.words import short
 if TYPE_CHECKING:
     import xarray
     from rich.table import Table
+
+    from batchnuts.config import RunConfig
 
 _NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "ess_mean", "r_hat")
 """Of all columns, those that fit 80 characters."""

@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,14 @@ from streamed_draws import (
 )
 
 import batchnuts
+from batchnuts.after_run import keep_for_reports
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc import stored_run
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content, check_content
+from batchnuts.mcmc.diagnostics import Diagnostics
 from batchnuts.mcmc.earlier_run import draws_of_run
+from batchnuts.mcmc.kept_diagnostics import keep_diagnostics
 from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
 from batchnuts.mcmc.lengthen import EndedRun, recover, replace_store
 from batchnuts.mcmc.opened_run import open_run
@@ -180,6 +183,56 @@ def test_later_runs_and_reports_read_a_store_as_they_read_a_file(tmp_path: Path)
     starts = [draws_of_run(MODEL, path, "sampler.init.run") for path in paths]
     np.testing.assert_array_equal(*starts)
     assert str(verdicts[0]) == str(verdicts[1])
+
+
+@pytest.mark.parametrize("superchains", [0, 3])
+def test_reports_take_what_was_found_before(tmp_path: Path, monkeypatch: Any, superchains: int) -> None:
+    """And judge again what another version has found, or what was found of other draws."""
+    path, draws = tmp_path / "a.zarr", drawn()
+    finished(path, draws)
+    if superchains:
+        files = ZarrFiles.of_store(LocalPlace(path))
+        files.set_attributes("posterior", open_zarr(path)["posterior"].attrs | {"superchains": superchains})
+        files.commit({})
+    found = read_run(path)
+    assert found.check is not None
+    judged = replace(found.check.diagnostics, apart=(2, 4))
+    keep_diagnostics(path, judged)
+    assert (path / "diagnostics").is_dir()
+    again = read_run(path)
+    assert again.check is not None
+    assert again.names == found.names
+    for field in fields(Diagnostics):
+        np.testing.assert_equal(getattr(again.check.diagnostics, field.name), getattr(judged, field.name), field.name)
+    for change in ({"chains": 5}, {"draws": DRAWS - 1}, {"names": ("other", *judged.names[1:])}):
+        keep_diagnostics(path, replace(judged, **change))
+        assert read_run(path).check.diagnostics.apart == (), change  # type: ignore[union-attr]
+    keep_diagnostics(path, judged)
+    monkeypatch.setattr(batchnuts, "__version__", "0.0.1")
+    assert read_run(path).check.diagnostics.apart == ()  # type: ignore[union-attr]
+
+
+def test_where_diagnostics_cannot_be_written_the_store_stays(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    path = tmp_path / "a.zarr"
+    finished(path, drawn())
+    check = read_run(path).check
+    assert check is not None
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalPlace, "put_all", full)
+        keep_for_reports(check.diagnostics, path)
+    assert "warning: The diagnostics cannot be written to" in capsys.readouterr().err
+    assert before == {file: file.read_bytes() for file in before}
+    assert str(read_run(path).check) == str(check)
+    keep_diagnostics(path, check.diagnostics)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalPlace, "put_all", full)
+        keep_for_reports(replace(check.diagnostics, apart=(1,)), path)
+    assert str(read_run(path).check) == str(check)
 
 
 def tuning_from(path: str) -> Tuning:
@@ -343,7 +396,11 @@ def test_a_store_is_made_longer(tmp_path: Path, done: list[int] | None) -> None:
     one, other = part_of(whole, 0, 30), part_of(whole, 30, DRAWS, done)
 
     store_part(path, one, content, 30)
+    check = read_run(path).check
+    assert check is not None
+    keep_diagnostics(path, check.diagnostics)  # which the longer run does not have
     reader = open_zarr(path)
+    assert "diagnostics" in reader
     ended = EndedRun(path, 30, saved=None)  # type: ignore[arg-type]
     store_part(ended.further, other, content, DRAWS)
     shorter = path.with_name(".a.zarr.shorter")

@@ -127,12 +127,13 @@ class ZarrFiles:
             self.arrays[name][variable][chains, draws] = array
 
     def drop(self, name: str, variables: Iterable[str] | None = None) -> None:
-        """Take a group that grows out, or some of its variables."""
-        for variable in list(variables or self.arrays[name]):
-            del self.arrays[name][variable]
+        """Take a group out, or some variables of one that grows."""
+        growing = self.arrays.get(name, {})
+        for variable in list(variables or growing):
+            del growing[variable]
             self._forget(f"{name}/{variable}")
-        if not self.arrays[name]:
-            del self.arrays[name]
+        if not growing:
+            self.arrays.pop(name, None)
             self._forget(name)
 
     def _forget(self, key: str) -> None:
