@@ -31,6 +31,7 @@ from hypothesis import settings
 from slow_tests import SLOW_TESTS
 
 import batchnuts
+import batchnuts.autobatch.language.libraries.jax  # XLA's options, before numpyro's first array: as in runs
 from batchnuts import sample
 
 os.fsync = lambda descriptor: None

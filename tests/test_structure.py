@@ -23,6 +23,7 @@ WITHIN_AUTOBATCH = (
     ("backends",),
     ("runtime",),
     ("pipeline",),
+    ("kept_functions",),
     ("profiling",),
     ("explain",),
     ("inputs",),

@@ -26,6 +26,7 @@ from batchnuts.autobatch.frontend.plain_python import plain_python
 from batchnuts.autobatch.inputs import Inputs, bind, default_type
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import Program, TensorType
+from batchnuts.autobatch.kept_functions import found_or_compiled
 from batchnuts.autobatch.language.functions import LaneFunction, in_one_lane_code, require_function, single_lane
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.lru_cache import LruCache
@@ -90,7 +91,9 @@ class BatchedFunction(LaneFunction):
             raise ValueError(f"machines must be an integer of at least 1; found {machines!r}")
         super().__init__(python_function)
         self.identity: Identity | None = None
-        """Where it is set, programs of it that are kept on disk need not be traced to be found."""
+        """Where it is set, programs of it are found on disk without compiling or tracing it."""
+        self.constants = ""
+        """What it reads of its surroundings besides, as text."""
         self._compiled: LruCache[CompiledFunction] = LruCache(machines)
         self._machines: LruCache[VirtualMachine] = LruCache(machines)
         self._block_code: LruCache[stackless.BlockCodeCache] = LruCache(machines)
@@ -250,7 +253,16 @@ class BatchedFunction(LaneFunction):
     def compiled(self, types: tuple[Any, ...], backend: Backend) -> CompiledFunction:
         """Both executable forms for one lane's argument types; compiled once per types and backend."""
         key = (hashable(types), backend)
-        return self._compiled.get(key) or self._compiled.put(key, compile_function(self, types, backend))
+        return self._compiled.get(key) or self._compiled.put(key, self._compile(types, backend))
+
+    def _compile(self, types: tuple[Any, ...], backend: Backend) -> CompiledFunction:
+        def compile_it() -> CompiledFunction:
+            return compile_function(self, types, backend)
+
+        if self.identity is None:
+            return compile_it()
+        name = f"{self.python_function.__module__}.{self.python_function.__qualname__}"
+        return found_or_compiled(compile_it, name, self.constants, hashable(types), backend, self.identity)
 
     def machine(
         self,
@@ -262,8 +274,17 @@ class BatchedFunction(LaneFunction):
         profiled: bool = False,
     ) -> VirtualMachine:
         """A virtual machine for this function, to be driven step by step (see `runtime.virtual_machine`)."""
-        lowered = self.compiled(types, backend).lowered
-        return VirtualMachine(lowered, backend, lanes, stack_depth, schedule, profiled, identity=self.identity)
+        compiled = self.compiled(types, backend)
+        return VirtualMachine(
+            compiled.lowered,
+            backend,
+            lanes,
+            stack_depth,
+            schedule,
+            profiled,
+            identity=self.identity,
+            costs=compiled.costs,
+        )
 
     def schedule(
         self, *types: Any, policy: str = "auto", backend: str = "tensorflow", profile: Profile | None = None

@@ -33,10 +33,11 @@ import numpy as np
 from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Identity, State
 from batchnuts.autobatch.backends.registry import get_backend, has_jax, is_compiled_whole
-from batchnuts.autobatch.ir.program import STORED, PrimOp, WriteRowOp
+from batchnuts.autobatch.ir.program import STORED, WriteRowOp
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
 from batchnuts.autobatch.language.libraries.library import TensorLibrary
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
+from batchnuts.autobatch.runtime.block_costs import Costs, costs_of_program
 from batchnuts.autobatch.runtime.stackless import Tally
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.autobatch.scheduling.policies import costly_blocks
@@ -94,9 +95,15 @@ class LaneProgram:
         ends_early: lanes start and halt soon, instead of waiting for others: for callers that restart lanes which have
         halted.
         """
-        lowered = self._compiled.lowered
         machine = VirtualMachine(
-            lowered, self._backend, lanes, stack_depth, schedule, ends_early=ends_early, identity=self._identity
+            self._compiled.lowered,
+            self._backend,
+            lanes,
+            stack_depth,
+            schedule,
+            ends_early=ends_early,
+            identity=self._identity,
+            costs=self._compiled.costs,
         )
         return Machine(self, machine)
 
@@ -116,18 +123,12 @@ class LaneProgram:
 
     @property
     def costly_work(self) -> float:
-        """Multiplications and elements that the costly primitives compute for one lane, all of them once.
+        """Multiplications and elements that the costly primitives compute for one lane; see `Costs`."""
+        return self._costs.costly
 
-        Counted in their graphs, so it depends only on the program. A primitive counts as zero where the backend cannot
-        analyse it.
-        """
-        program, total = self._compiled.lowered, 0.0
-        for label in costly_blocks(program):
-            for op in program.graph.block(label).ops:
-                if isinstance(op, PrimOp) and op.function.costly:
-                    work = self._backend.work(op.function, tuple(program.var_defs[v] for v in op.vars_in))
-                    total += work.products + work.elements if work is not None else 0.0
-        return total
+    @cached_property
+    def _costs(self) -> Costs:
+        return self._compiled.costs or costs_of_program(self._compiled.lowered, self._backend)
 
     def costly_runs(self, tally: Tally, lanes: int) -> CostlyRuns:
         """What `stackless` has counted (`BatchedFunction.run(tally=...)`) in runs of that number of lanes."""

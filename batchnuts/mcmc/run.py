@@ -57,7 +57,7 @@ def chain_program(
     program = make_chain(
         transition, sampler.target_acceptance, rows, model.dimension, model.dtype, divergences=divergences
     )
-    program.identity = programs.identity
+    program.identity, program.constants = programs.identity, repr((rows, divergences))
     return program
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import batchnuts
-from batchnuts.autobatch import ops
+from batchnuts.autobatch import api, ops
 from batchnuts.autobatch.backends.jax.machine import _Program
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.execution.workers import Workers
@@ -58,8 +58,22 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions that the compiler's passes see, by name."""
+    seen: list[str] = []
+    whole = api.compile_function
+
+    def counted(function: Any, *arguments: Any) -> Any:
+        seen.append(function.__name__)
+        return whole(function, *arguments)
+
+    monkeypatch.setattr(api, "compile_function", counted)
+    return seen
+
+
 def test_a_second_start_compiles_and_traces_no_machine_and_draws_the_same(
-    tmp_path: Path, traces: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, traces: list[int], compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATCHNUTS_CACHE", str(tmp_path / "never"))
     alone = run(None)
@@ -69,8 +83,9 @@ def test_a_second_start_compiles_and_traces_no_machine_and_draws_the_same(
     assert written >= 4, "the density alone, the density of all chains, the first step size, the machine"
     assert tally.missing == written
     assert len(traces) == 2 * 3, "the density of all chains, the first step size, the chains"
+    assert len(compiled) == 2 * 3
     second = run(tmp_path)
-    assert len(traces) == 2 * 3
+    assert len(traces) == len(compiled) == 2 * 3
     assert (tally.missing, tally.written, tally.dropped) == (written, written, 0)
     assert tally.found >= written
     for draws in (first, second):
@@ -147,6 +162,18 @@ def test_a_program_that_was_deleted_is_traced_again(tmp_path: Path, traces: list
     assert len(traces) == 3
     np.testing.assert_array_equal(drawn(tmp_path, 2.0), first)
     assert len(traces) == 3
+
+
+@pytest.mark.slow
+def test_a_machine_of_another_size_compiles_the_function_that_was_read(
+    tmp_path: Path, traces: list[int], compiled: list[str]
+) -> None:
+    drawn(tmp_path, 2.0)
+    del traces[:], compiled[:]
+    found = drawn(tmp_path, 2.0, chains=6, chunk_lanes=3)
+    assert sorted(compiled) == sorted(set(compiled)) != []
+    assert len(traces) == len(compiled) == 3
+    np.testing.assert_array_equal(found, drawn(tmp_path / "alone", 2.0, chains=6, chunk_lanes=3))
 
 
 @pytest.mark.slow

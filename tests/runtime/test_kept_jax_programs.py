@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import batchnuts
 from batchnuts.autobatch.language.libraries import jax_programs
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.store.entries import Entries
@@ -76,6 +78,29 @@ def test_which_argument_is_used_matters(kept: Entries) -> None:
     assert counts(kept) == (0, 2, 0, 2)
     np.testing.assert_array_equal(np.asarray(first), X * 2)
     np.testing.assert_array_equal(np.asarray(second), (X + 1) * 2)
+
+
+@pytest.mark.parametrize(
+    ("other", "lowered"),
+    [(1.0, 0), (2.0, 1), (np.float32(1.0), 0), (np.ones(17, "float32"), 1)],
+    ids=["the same", "a number", "the same number", "an array"],
+)
+def test_what_a_trace_says_is_not_lowered_again(
+    kept: Entries, monkeypatch: pytest.MonkeyPatch, other: Any, lowered: int
+) -> None:
+    monkeypatch.setattr(batchnuts, "BEGAN", time.time())
+    first, seen = waves()(X, X + 1), []
+    lower = jax.stages.Traced.lower
+
+    def counted(traced: Any, **options: Any) -> Any:
+        seen.append(traced)
+        return lower(traced, **options)
+
+    monkeypatch.setattr(jax.stages.Traced, "lower", counted)
+    second = waves(other)(X, X + 1)
+    assert len(seen) == lowered
+    np.testing.assert_array_equal(np.asarray(second["first"]), X)
+    assert np.array_equal(np.asarray(second["sum"]), np.asarray(first["sum"])) == (not np.array_equal(other, 2.0))
 
 
 def test_weak_types_and_dtypes_matter(kept: Entries) -> None:

@@ -37,16 +37,22 @@ class CompiledMachine(Protocol):
 class Identity:
     """What a program depends on beside its text, its arguments' types and the files of this package.
 
-    now: says it as it is when called; None: not known for certain.
+    now: says it as it is when called; None: not known for certain. key_of: makes a key of texts and of all else that
+    compiled code depends on; None: not known either.
     """
 
-    def __init__(self, now: Callable[[], str | None]) -> None:
+    def __init__(self, now: Callable[[], str | None], key_of: Callable[..., str | None]) -> None:
         self._now = now
+        self._key_of = key_of
 
     @functools.cached_property
     def first(self) -> str | None:
         """As it was when it was first asked for."""
         return self._now()
+
+    def key(self, *more: str) -> str | None:
+        """Of it and more, to find something on disk by; None where it might not say all."""
+        return None if self.first is None else self._key_of(self.first, *more)
 
     def is_unchanged(self) -> bool:
         """Whether it still is as it was."""

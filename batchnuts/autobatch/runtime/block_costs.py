@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from batchnuts.autobatch.backends.backend import Backend, Work
 from batchnuts.autobatch.ir.program import (
@@ -22,12 +23,35 @@ from batchnuts.autobatch.ir.program import (
     PushOp,
     WriteRowOp,
 )
+from batchnuts.autobatch.scheduling.policies import costly_blocks
 from batchnuts.autobatch.scheduling.sweep_search import DISPATCH, LANES
 
 PRODUCT = 1e-5
 """Microseconds of a multiplication within a product of matrices."""
 ELEMENT = 7e-5
 """Microseconds of an element that an operation computes, or that outlives the block: in a register, on a stack."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the primitives of a lowered program compute for one lane."""
+
+    work: Mapping[str, Work]
+    """By the label of a block; empty where the backend cannot estimate it."""
+    costly: float
+    """Multiplications and elements of the costly primitives, all of them once; one counts as zero where the backend
+    cannot analyse it."""
+
+
+def costs_of_program(program: Program, backend: Backend) -> Costs:
+    """Counted in the primitives' graphs, so they depend only on the program."""
+    costly = 0.0
+    for label in costly_blocks(program):
+        for op in program.graph.block(label).ops:
+            if isinstance(op, PrimOp) and op.function.costly:
+                work = backend.work(op.function, tuple(program.var_defs[v] for v in op.vars_in))
+                costly += work.products + work.elements if work is not None else 0.0
+    return Costs(block_work(program, backend), costly)
 
 
 def block_costs(program: Program, backend: Backend) -> dict[str, float]:

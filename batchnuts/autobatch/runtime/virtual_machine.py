@@ -42,7 +42,7 @@ from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import Program, VariableAllocation
 from batchnuts.autobatch.language.shared import PREFIX
 from batchnuts.autobatch.runtime.block_code import MachineBlocks
-from batchnuts.autobatch.runtime.block_costs import block_work, costs_of
+from batchnuts.autobatch.runtime.block_costs import Costs, block_work, costs_of
 from batchnuts.autobatch.runtime.faults import LARGEST_STACK_DEPTH, Fault, FaultKind
 from batchnuts.autobatch.scheduling.dispatch import Rule
 from batchnuts.autobatch.scheduling.policies import ending_early, make_schedule
@@ -86,6 +86,7 @@ class VirtualMachine:
     ends_early: see `scheduling.policies.ending_early`.
     identity: what the program depends on beside its text, its inputs' types and the files of this package, if that is
         known.
+    costs: of the program, where they are known.
     """
 
     def __init__(
@@ -98,12 +99,14 @@ class VirtualMachine:
         profiled: bool = False,
         ends_early: bool = False,
         identity: Identity | None = None,
+        costs: Costs | None = None,
     ) -> None:
         self.program = program
         self.backend = backend
         self.lanes = lanes
         self.stack_depth = stack_depth
-        work = functools.cache(lambda: block_work(program, backend))
+        work = functools.cache(lambda: block_work(program, backend) if costs is None else costs.work)
+        self._costs = costs
         self.schedule = make_schedule(program, schedule, lambda: costs_of(program, work()))
         if ends_early:
             self.schedule = ending_early(program, self.schedule)
@@ -150,7 +153,14 @@ class VirtualMachine:
     def with_stack_depth(self, stack_depth: int) -> VirtualMachine:
         """The same machine with stacks of another depth."""
         return VirtualMachine(
-            self.program, self.backend, self.lanes, stack_depth, self.schedule, self.profiled, identity=self._identity
+            self.program,
+            self.backend,
+            self.lanes,
+            stack_depth,
+            self.schedule,
+            self.profiled,
+            identity=self._identity,
+            costs=self._costs,
         )
 
     def start(self, inputs: dict[str, Array]) -> State:

@@ -141,7 +141,7 @@ def _identity(
         density = library.identity_of(both, position)
         return None if density is None else digest_of(density, model.dtype, others)
 
-    return Identity(now)
+    return Identity(now, library.key_by_identity)
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:

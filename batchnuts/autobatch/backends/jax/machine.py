@@ -10,7 +10,7 @@ import jax
 
 from batchnuts.autobatch.backends.backend import Array, MachineFunction, State
 from batchnuts.autobatch.language.libraries.jax import enable_x64
-from batchnuts.autobatch.language.libraries.jax_programs import compiled, found, key_by_identity, load
+from batchnuts.autobatch.language.libraries.jax_programs import compiled, found, load
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import current
 
@@ -42,9 +42,7 @@ class _Program:
         if identity is None or kept is None:
             self._trace()
             return
-        key = None
-        if (first := identity.first) is not None:
-            key = key_by_identity(first, self.function.text(), repr(self.types))
+        key = identity.key(self.function.text(), repr(self.types))
         if key is not None:
             self.content = found(key, kept)
         if self.content is None:

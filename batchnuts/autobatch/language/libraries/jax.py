@@ -420,6 +420,12 @@ class JaxLibrary(Formulas):
         """See TensorLibrary: of its trace."""
         return identity_of(function, *arrays)
 
+    def key_by_identity(self, *identity: str) -> str | None:
+        """See TensorLibrary."""
+        from batchnuts.autobatch.language.libraries.jax_programs import key_by_identity
+
+        return key_by_identity(*identity)
+
     def trace_of(self, x: Array) -> object | None:
         """See TensorLibrary."""
         return getattr(x, "_trace", None)

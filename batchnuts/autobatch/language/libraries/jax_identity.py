@@ -12,7 +12,7 @@ import enum
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -54,92 +54,125 @@ def identity_of(function: Callable[..., Any], *arrays: Any) -> str | None:
     """
     try:
         closed, shapes = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*arrays)
+    except Exception:
+        return None
+    return identity_of_jaxpr(closed, shapes)
+
+
+def identity_of_jaxpr(closed: Any, shapes: Any) -> str | None:
+    """The same of a function that was traced. shapes: what it gives, as a tree."""
+    try:
         if closed.effects:
             return None
-        digest = hashlib.sha256()
-        for part in (repr(jax.tree.structure(shapes)), *_of_closed(closed)):
-            data = part.encode() if isinstance(part, str) else part
-            digest.update(len(data).to_bytes(8, "little"))
-            digest.update(data)
+        digest = _Digest()
+        digest.add(repr(jax.tree.structure(shapes)))
+        digest.closed(closed)
         return digest.hexdigest()
     except Exception:  # what is not known, and what is new in this JAX
         return None
 
 
-def _of_closed(closed: Any) -> Iterable[str | bytes]:
-    for constant in closed.consts:
-        yield from _of_value(constant)
-    yield from _of_jaxpr(closed.jaxpr)
+class _Digest:
+    """Of parts one after another, each with its length."""
 
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._primitives = _primitives()
+        self._jaxprs: dict[int, Any] = {}
+        """Those that were added, by id: a function that is called again has one."""
+        self._contexts: dict[int, tuple[Any, str]] = {}
+        """By id: the context of an equation, and what it says."""
 
-def _of_jaxpr(jaxpr: Any) -> Iterable[str | bytes]:
-    numbers: dict[Any, int] = {}
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
 
-    def atom(x: Any) -> Iterable[str | bytes]:
+    def add(self, part: str | bytes) -> None:
+        data = part.encode() if isinstance(part, str) else part
+        self._hash.update(len(data).to_bytes(8, "little"))
+        self._hash.update(data)
+
+    def closed(self, closed: Any) -> None:
+        for constant in closed.consts:
+            self.value(constant)
+        self.jaxpr(closed.jaxpr)
+
+    def jaxpr(self, jaxpr: Any) -> None:
+        if id(jaxpr) in self._jaxprs:
+            self.add(f"jaxpr {list(self._jaxprs).index(id(jaxpr))}")
+            return
+        self._jaxprs[id(jaxpr)] = jaxpr
+        numbers: dict[Any, int] = {}
+        for variable in (*jaxpr.constvars, *jaxpr.invars):
+            self._atom(variable, numbers)
+        for equation in jaxpr.eqns:
+            primitive = equation.primitive
+            if id(primitive) not in self._primitives:
+                raise _Unknown
+            context = self._context(equation.ctx)
+            self.add(f"{primitive.name} {len(equation.invars)} {len(equation.outvars)} {context}")
+            for x in (*equation.invars, *equation.outvars):
+                self._atom(x, numbers)
+            rules = _DERIVATIVES.get(primitive.name, ())
+            self.value({name: value for name, value in equation.params.items() if name not in rules})
+        self.add("returns")
+        for x in jaxpr.outvars:
+            self._atom(x, numbers)
+
+    def _atom(self, x: Any, numbers: dict[Any, int]) -> None:
         if isinstance(x, jax.extend.core.Literal):
-            yield from _of_value(x.val)
-            yield _type(x.aval)
+            self.value(x.val)
+            self.add(_type(x.aval))
         else:
-            yield f"{numbers.setdefault(x, len(numbers))}: {_type(x.aval)}"
+            self.add(f"{numbers.setdefault(x, len(numbers))}: {_type(x.aval)}")
 
-    for variable in (*jaxpr.constvars, *jaxpr.invars):
-        yield from atom(variable)
-    for equation in jaxpr.eqns:
-        primitive = equation.primitive
-        if id(primitive) not in _primitives():
+    def _context(self, context: Any) -> str:
+        _, text = self._contexts.get(id(context), (None, None))
+        if text is None:
+            text = repr(context)
+            if _ADDRESS in text:
+                raise _Unknown
+            self._contexts[id(context)] = context, text
+        return text
+
+    def value(self, value: Any) -> None:
+        """A constant or a parameter."""
+        if isinstance(value, jax.extend.core.ClosedJaxpr):
+            self.closed(value)
+        elif isinstance(value, jax.extend.core.Jaxpr):
+            self.jaxpr(value)
+        elif isinstance(value, jax.core.Tracer):
             raise _Unknown
-        context = repr(equation.ctx)
-        if _ADDRESS in context:
+        elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
+            if value.nbytes > MOST_CONSTANT_BYTES or value.dtype.kind == "O":
+                raise _Unknown
+            self.add(f"{value.dtype} {value.shape} {getattr(value, 'weak_type', False)}")
+            self.add(np.asarray(value).tobytes())
+        elif isinstance(value, dict):
+            self.add(f"dict {len(value)}")
+            for name in sorted(value, key=repr):
+                self.value(name)
+                self.value(value[name])
+        elif isinstance(value, (tuple, list)):
+            self.add(f"{type(value).__name__} {len(value)}")
+            for element in value:
+                self.value(element)
+        elif isinstance(value, (set, frozenset)):
+            self.value(sorted(value, key=repr))
+        elif isinstance(value, _PLAIN) or _says_all(type(value)):
+            self.add(f"{type(value).__name__} {value!r}")
+        elif isinstance(value, type) and issubclass(value, np.generic):
+            self.add(value.__name__)
+        elif isinstance(value, jax.tree_util.PyTreeDef) and _ADDRESS not in repr(value):
+            self.add(repr(value))
+        elif type(value).__module__ in _OF_LOOPS and hasattr(value, "__dict__"):
+            self.add(type(value).__name__)
+            self.value({name: part for name, part in vars(value).items() if not name.startswith("_hash")})
+        else:
             raise _Unknown
-        yield f"{primitive.name} {len(equation.invars)} {len(equation.outvars)} {context}"
-        for x in (*equation.invars, *equation.outvars):
-            yield from atom(x)
-        rules = _DERIVATIVES.get(primitive.name, ())
-        yield from _of_value({name: value for name, value in equation.params.items() if name not in rules})
-    yield "returns"
-    for x in jaxpr.outvars:
-        yield from atom(x)
 
 
 def _type(aval: Any) -> str:
     return f"{aval.str_short()} {getattr(aval, 'weak_type', False)}"
-
-
-def _of_value(value: Any) -> Iterable[str | bytes]:
-    """A constant or a parameter."""
-    if isinstance(value, jax.extend.core.ClosedJaxpr):
-        yield from _of_closed(value)
-    elif isinstance(value, jax.extend.core.Jaxpr):
-        yield from _of_jaxpr(value)
-    elif isinstance(value, jax.core.Tracer):
-        raise _Unknown
-    elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        if value.nbytes > MOST_CONSTANT_BYTES or value.dtype.kind == "O":
-            raise _Unknown
-        yield f"{value.dtype} {value.shape} {getattr(value, 'weak_type', False)}"
-        yield np.asarray(value).tobytes()
-    elif isinstance(value, dict):
-        yield f"dict {len(value)}"
-        for name in sorted(value, key=repr):
-            yield from _of_value(name)
-            yield from _of_value(value[name])
-    elif isinstance(value, (tuple, list)):
-        yield f"{type(value).__name__} {len(value)}"
-        for element in value:
-            yield from _of_value(element)
-    elif isinstance(value, (set, frozenset)):
-        yield from _of_value(sorted(value, key=repr))
-    elif isinstance(value, _PLAIN) or _says_all(type(value)):
-        yield f"{type(value).__name__} {value!r}"
-    elif isinstance(value, type) and issubclass(value, np.generic):
-        yield value.__name__
-    elif isinstance(value, jax.tree_util.PyTreeDef) and _ADDRESS not in repr(value):
-        yield repr(value)
-    elif type(value).__module__ in _OF_LOOPS and hasattr(value, "__dict__"):
-        yield type(value).__name__
-        yield from _of_value({name: part for name, part in vars(value).items() if not name.startswith("_hash")})
-    else:
-        raise _Unknown
 
 
 def _says_all(kind: type) -> bool:

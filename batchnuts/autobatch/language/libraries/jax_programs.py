@@ -4,7 +4,7 @@ A program is its StableHLO text with all constants in it and without the places 
 what was traced here; only XLA's part of the work is left out. Its key has all else that XLA's result depends on.
 
 Where who makes a program can say what it depends on, that is a second key (`key_by_identity`), whose entry is the first
-one: then the program need not even be traced.
+one: then the program need not even be traced; nor lowered to StableHLO, where its trace says it (`identity_of_jaxpr`).
 
 JAX's own persistent cache is a setting of the whole process, which belongs to the user, and does not replace a damaged
 entry.
@@ -24,6 +24,7 @@ import numpy as np
 from jax.experimental import serialize_executable
 
 from batchnuts.autobatch.language.libraries.jax_flags import OPTIONS, compiled_with_options, options_in_force
+from batchnuts.autobatch.language.libraries.jax_identity import identity_of_jaxpr
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import current
 from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, sources, surroundings
@@ -166,4 +167,11 @@ class Jitted:
         if kept is None or len(jax.devices()) > 1:  # it may be called for arrays of each device
             return self._jitted
         traced = self._all_arguments.trace(*arguments)
-        return compiled(traced, traced.lower(), kept)
+        second_key = None
+        if (identity := identity_of_jaxpr(traced.jaxpr, traced.out_info)) is not None:
+            second_key = key_by_identity("function", identity, repr(jax.tree.structure(arguments)))
+        if second_key is not None and (content := found(second_key, kept)) is not None:
+            program = load(content, (arguments, {}), traced.out_info)
+            if program is not None:
+                return program
+        return compiled(traced, traced.lower(), kept, second_key)

@@ -236,5 +236,9 @@ class TensorLibrary(Library, Protocol):
         Of two functions with one identity the derivatives may differ.
         """
 
+    def key_by_identity(self, *identity: str) -> str | None:
+        """The key of something on disk that depends on what these texts say, on this package, the library and the
+        processor; None where that might not be all."""
+
     def trace_of(self, x: Array) -> object | None:
         """What records the operations on `x`, to tell a value of an inner function from one of ours; None: nothing."""

@@ -284,6 +284,10 @@ class TensorFlowLibrary(Formulas):
         """See TensorLibrary: a graph does not say it."""
         return None
 
+    def key_by_identity(self, *identity: str) -> str | None:
+        """See TensorLibrary."""
+        return None
+
     def trace_of(self, x: Array) -> object | None:
         """See TensorLibrary: the graph."""
         return getattr(x, "graph", None)

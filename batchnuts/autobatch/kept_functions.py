@@ -1,0 +1,168 @@
+"""What the compiler makes of a function, kept on disk: a later start reads it, and runs no pass (decision 58).
+
+Only of functions that say what they depend on (`BatchedFunction.identity`). An entry has both programs and their costs,
+but not the functions that primitives call: these are made of the user's expressions and what surrounds them. On a start
+that finds the machine's executable too, none of them is called. Where one is, for a machine of another size say, the
+function is compiled after all, and must give the programs that were read.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from batchnuts.autobatch.backends.backend import Backend, Identity
+from batchnuts.autobatch.ir.printer import same_function, show_program
+from batchnuts.autobatch.ir.program import COPY, PrimOp, Program, shared_arrays
+from batchnuts.autobatch.pipeline import CompiledFunction
+from batchnuts.autobatch.runtime.block_costs import costs_of_program
+from batchnuts.store.folder import current
+
+Compile = Callable[[], CompiledFunction]
+
+_COPY = "copy"
+"""What stands for the primitive of that name, of which there is one object."""
+
+_BUILTINS = ("dict", "frozenset", "list", "tuple")
+"""Classes that an entry may name beside those of this package."""
+
+
+def found_or_compiled(
+    compile_it: Compile, name: str, constants: str, types: Any, backend: Backend, identity: Identity
+) -> CompiledFunction:
+    """What is kept of the function, or what `compile_it` gives, which is kept then.
+
+    name, constants: of the function, and of what it reads of its surroundings beside what `identity` says.
+    types: of one lane's arguments.
+    """
+    kept = current()
+    target = (type(backend).__name__, backend.name, backend.mode, backend.style)
+    key = None
+    if kept is not None:
+        key = identity.key("compiled function", name, constants, repr(types), repr(target), sys.version)
+    if kept is None or key is None:
+        return compile_it()
+    content = kept.get(key)
+    if content is not None:
+        try:
+            return read(content, compile_it)
+        except Exception:  # sound, but of something that this version does not read
+            kept.drop(key)
+    compiled = compile_it()
+    compiled = replace(compiled, costs=costs_of_program(compiled.lowered, backend))
+    if identity.is_unchanged() and (written := _as_entry(compiled)) is not None:
+        kept.put(key, written)
+    return compiled
+
+
+def _as_entry(compiled: CompiledFunction) -> bytes | None:
+    """None for what cannot be written, or would not be the same program when it is read."""
+    if shared_arrays(compiled.lowered):  # objects of this process
+        return None
+    try:
+        content = write(compiled)
+        again = read(content, lambda: compiled)
+    except Exception:  # a structure of a user's own class
+        return None
+    return content if show_program(again.lowered) == show_program(compiled.lowered) else None
+
+
+def write(compiled: CompiledFunction) -> bytes:
+    """The entry. Raises what pickle raises for what it cannot write."""
+    file = io.BytesIO()
+    _Writer(file, _calls_of(compiled)[1]).dump(compiled)
+    return file.getvalue()
+
+
+def read(content: bytes, compile_it: Compile) -> CompiledFunction:
+    """What was written; `compile_it` is called where one of its primitives is. Raises for anything else."""
+    compiled: CompiledFunction
+
+    @functools.cache
+    def calls() -> list[Callable[..., Any]]:
+        made = compile_it()
+        if show_program(made.lowered) != show_program(compiled.lowered):
+            raise RuntimeError(
+                "A compiled program that was kept on disk is not the one that the compiler makes now. Delete it: "
+                "python -m batchnuts cache --clear"
+            )
+        return _calls_of(made)[0]
+
+    compiled = _Reader(io.BytesIO(content), lambda number: _Later(calls, number)).load()
+    if not isinstance(compiled, CompiledFunction):
+        raise TypeError(f"found {type(compiled).__name__}")
+    return compiled
+
+
+def _primitives(program: Program) -> Iterator[PrimOp]:
+    for function in program.all_functions():
+        for block in function.graph.blocks:
+            yield from (op for op in block.ops if isinstance(op, PrimOp) and op.function is not COPY)
+
+
+def _calls_of(compiled: CompiledFunction) -> tuple[list[Callable[..., Any]], dict[int, int]]:
+    """The functions that primitives call, in the order of their first use, and the number of each by its id.
+
+    Those that equal ops call and that do the same have one number: programs are printed by it.
+    """
+    calls: list[Callable[..., Any]] = []
+    numbers: dict[int, int] = {}
+    alike: dict[PrimOp, list[int]] = {}
+    for op in (*_primitives(compiled.lowered), *_primitives(compiled.with_calls)):
+        call = op.function.call
+        others = alike.setdefault(op, [])
+        if id(call) not in numbers:
+            same = [number for number in others if same_function(calls[number], call)]
+            numbers[id(call)] = same[0] if same else len(calls)
+            if not same:
+                calls.append(call)
+        others.append(numbers[id(call)])
+    return calls, numbers
+
+
+class _Later:
+    """In place of a primitive's function that was not read."""
+
+    def __init__(self, calls: Callable[[], list[Callable[..., Any]]], number: int) -> None:
+        self._calls = calls
+        self._number = number
+
+    def __call__(self, *values: Any) -> Any:
+        return self._calls()[self._number](*values)
+
+
+def frozen_mapping(entries: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    """What an entry has a frozen mapping as: pickle cannot name its class."""
+    return MappingProxyType(entries)
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, numbers: dict[int, int]) -> None:
+        super().__init__(file, protocol=5)
+        self._numbers = numbers
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (frozen_mapping, (dict(obj),)) if isinstance(obj, MappingProxyType) else NotImplemented
+
+    def persistent_id(self, obj: Any) -> str | int | None:
+        return _COPY if obj is COPY else self._numbers.get(id(obj))
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, later: Callable[[int], _Later]) -> None:
+        super().__init__(file)
+        self._later = functools.cache(later)
+
+    def persistent_load(self, pid: Any) -> Any:
+        return COPY if pid == _COPY else self._later(pid)
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "batchnuts" or (module == "builtins" and name in _BUILTINS):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is none of ours")
