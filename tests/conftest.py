@@ -44,7 +44,7 @@ for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.S
 batchnuts.BEGAN = 0.0
 """Tests change constants of the library, which are not in its files: no program is found by these."""
 
-FIRST = {"test_resume.py"}
+FIRST = {"test_resume.py", "test_documents.py"}
 """Files of long tests with an expensive fixture: what comes first is run by one worker, the last by whoever is free."""
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -57,6 +57,7 @@ settings.load_profile("default")  # --hypothesis-profile comes after this
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the passes give now")
     parser.addoption("--tenth", type=int, choices=range(10), help="run only every tenth test, by a hash of its name")
+    parser.addoption("--whole", help="the name of a file of which --tenth leaves nothing out")
     parser.addoption("--mutant", help="run the tests on this mutant of the library (mutants_table.py)")
 
 
@@ -73,9 +74,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"tests/slow_tests.txt has what is no test: {', '.join(sorted(unknown))}")
     tenth = config.getoption("--tenth")
     if tenth is not None:
-        left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % 10 != tenth]
+        whole = config.getoption("--whole")
+        chosen, left_out = [], []
+        for item in items:
+            kept = item.path.name == whole or zlib.crc32(item.nodeid.encode()) % 10 == tenth
+            (chosen if kept else left_out).append(item)
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % 10 == tenth]
+        items[:] = chosen
 
 
 def pytest_collection_finish() -> None:
