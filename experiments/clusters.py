@@ -1,6 +1,6 @@
 """Threads of one process against worker processes of a cluster, and a calculation for many machines.
 
-    python -m batchnuts.experiments.clusters --config clusters.yaml [--quick] [key.path=value ...]
+    python -m batchnuts.experiments.clusters --config clusters.yaml [--quick] [--dry-run] [key.path=value ...]
 
 The same run, with the same draws, on threads and on 1, 2, ... worker processes of this machine. Wall time says what a
 user waits; processor time, of the process of the run and of workers, says what a cluster costs on a machine that is
@@ -23,8 +23,20 @@ from unittest import mock
 import numpy as np
 from pydantic import Field
 
+from batchnuts.config import build_model, check_packaged_model
+from batchnuts.experiments.harness.config import dump_sections
+from batchnuts.models.registry import ModelOptions
 from batchnuts.settings.schema import Settings
-from batchnuts.settings.yaml import ConfigError, Origin, apply_override, check_section, find_config, read_yaml, set_key
+from batchnuts.settings.yaml import (
+    ConfigError,
+    Origin,
+    apply_override,
+    check_section,
+    find_config,
+    read_yaml,
+    set_key,
+    to_yaml,
+)
 
 SECTIONS = ("model", "run", "plan", "quick")
 
@@ -83,13 +95,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m batchnuts.experiments.clusters", description=__doc__)
     parser.add_argument("--config", required=True, metavar="FILE", help="YAML file: a path, or clusters.yaml")
     parser.add_argument("--quick", action="store_true", help="a small run, in a minute")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved config as YAML and stop")
     parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="set a key of the config")
-    options = parser.parse_args(argv)
+    options = parser.parse_intermixed_args(argv)
     try:
-        model, run, plan = read_config(options.config, options.overrides, quick=options.quick)
+        model_options, run, plan = read_config(options.config, options.overrides, quick=options.quick)
     except ConfigError as error:
         print(f"the config cannot be used.\n{error}", file=sys.stderr)
         return 2
+    if options.dry_run:
+        sys.stdout.write(to_yaml(dump_sections({"model": model_options, "run": run, "plan": plan})))
+        return 0
+    model = build_model(model_options)
     columns = ("place", "wall, s", "compiling, s", "processor, s", "of workers, s", "draws/s", "tasks")
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     measured = {}
@@ -104,10 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def read_config(name: str, overrides: Sequence[str], *, quick: bool) -> tuple[Any, RunOptions, PlanOptions]:
-    """The model and both groups of options. Raises ConfigError."""
-    from batchnuts.config import build_model, check_packaged_model
-
+def read_config(name: str, overrides: Sequence[str], *, quick: bool) -> tuple[ModelOptions, RunOptions, PlanOptions]:
+    """The options of the model, of runs and of the calculation. Raises ConfigError."""
     file = find_config(name, "experiments")
     origin = Origin(file)
     content = read_yaml(file, origin, SECTIONS)
@@ -121,9 +136,9 @@ def read_config(name: str, overrides: Sequence[str], *, quick: bool) -> tuple[An
     options = check_packaged_model("model", content.get("model"), origin, problems)
     run = check_section("run", content.get("run"), RunOptions, origin, problems)
     plan = check_section("plan", content.get("plan"), PlanOptions, origin, problems)
-    if problems or run is None or plan is None:
+    if problems or options is None or run is None or plan is None:
         raise ConfigError("\n".join(problems))
-    return build_model(options), run, plan
+    return options, run, plan
 
 
 def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
@@ -229,7 +244,7 @@ def calculation(costs: Costs, run: RunOptions, plan: PlanOptions, *, dimension: 
     seconds = max(SEGMENT, min(groups, threads) / REPORTS)
     reports = min(groups, threads) / seconds
     taking = costs.taking / max(costs.tasks, 1)
-    state = float(np.mean(costs.state_bytes)) if costs.state_bytes else float("nan")
+    state = float(np.mean(costs.state_bytes)) if costs.state_bytes else 0.0
     reduced = float(np.mean(costs.reduced_bytes)) if costs.reduced_bytes else float("nan")
     report = float(np.mean(costs.report_bytes)) * sizes[0] / max(1, run.chunk_lanes)
     draw = 4 * dimension + 38
@@ -240,10 +255,13 @@ def calculation(costs: Costs, run: RunOptions, plan: PlanOptions, *, dimension: 
     yield f"- draws take {compute:.0f} s of all threads ({1e6 * transition:.1f} us of the processor for a transition)"
     yield f"- {reports:.0f} reports a second, {1e3 * taking:.2f} ms each: {100 * reports * taking:.1f}% of one core"
     yield f"- reports: {reports * report / 1e6:.1f} MB/s"
-    yield (
-        f"- states: {state / 1e3:.1f} kB a chain, {state * plan.chains / 1e9:.1f} GB in the process of the run, "
-        f"each every {max(SAVE, state * plan.chains / STATE_RATE):.0f} s, at most {STATE_RATE / 1e6:.0f} MB/s"
-    )
+    if costs.state_bytes:
+        yield (
+            f"- states: {state / 1e3:.1f} kB a chain, {state * plan.chains / 1e9:.1f} GB in the process of the run, "
+            f"each every {max(SAVE, state * plan.chains / STATE_RATE):.0f} s, at most {STATE_RATE / 1e6:.0f} MB/s"
+        )
+    else:
+        yield f"- states: not known, since no run took the {SAVE:.0f} s after which they are asked for"
     yield (
         f"- a window of warmup: {reduced / 1e3:.2f} kB a chain, {reduced * plan.chains / 1e9:.2f} GB, "
         f"{reduced * plan.chains / plan.network:.1f} s to receive"

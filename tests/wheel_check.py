@@ -188,7 +188,9 @@ def _commands() -> Iterator[Command]:
     for path in sorted((ROOT / "configs" / "experiments").glob("*.yaml")):
         module = {"pfor": "pfor_benchmark"}.get(path.stem, path.stem)
         yield Command(("-m", f"batchnuts.experiments.{module}", "--help"), ("usage: ", "--config"))
-        yield Command(("-m", f"batchnuts.experiments.{module}", "--config", path.name, "--dry-run"), ("^curves:",))
+        yield Command(
+            ("-m", f"batchnuts.experiments.{module}", "--config", path.name, "--dry-run"), ("^(curves|plan):",)
+        )
     says = (r"^(NOT )?OK: 256 chains x 200 draws", "schools.html")
     yield Command(("-m", "batchnuts.report", "schools.nc"), says, extra="plot")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from batchnuts.experiments import benchmark, figure6, figure7, fsm, scaling
+from batchnuts.experiments import benchmark, clusters, figure6, figure7, fsm, scaling
 from batchnuts.experiments.harness.experiment import main
 from batchnuts.experiments.harness.measuring import Measuring
 from batchnuts.experiments.harness.rows import RowsFile
@@ -239,3 +239,24 @@ def test_an_interrupted_command_leaves_no_summary_of_another_config(
     assert "the same command goes on from there" in capsys.readouterr().err
     assert not (folder / "summary.md").exists()
     assert (folder / "config.yaml").exists()
+
+
+def test_clusters_shows_its_config(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert clusters.main(["--config", "clusters.yaml", "--quick", "run.draws=7", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "  draws: 7\n" in shown
+    (tmp_path / "again.yaml").write_text(shown)
+    assert clusters.main(["--config", str(tmp_path / "again.yaml"), "--dry-run"]) == 0
+    assert capsys.readouterr().out == shown
+    assert clusters.main(["--config", "clusters.yaml", "run.draw=7"]) == 2
+    assert "run.draw: unknown key; did you mean 'draws'?" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_clusters_measures_threads_and_workers_and_calculates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert clusters.main(["--config", "clusters.yaml", "run.draws=20", "--quick"]) == 0
+    out = capsys.readouterr().out
+    assert "\n| threads |" in out
+    assert "\n| 1 worker |" in out
+    assert "\n100 machines of 16 threads, 1,000,000 chains, 1,000 draws of each:\n" in out
+    assert "nan" not in out
