@@ -17,6 +17,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from batchnuts.autobatch.backends.abstract import TRACED_LANES
 from batchnuts.autobatch.backends.backend import Backend, Identity
 from batchnuts.autobatch.ir.printer import same_function, show_program
 from batchnuts.autobatch.ir.program import COPY, PrimOp, Program, shared_arrays
@@ -45,7 +46,8 @@ def found_or_compiled(
     target = (type(backend).__name__, backend.name, backend.mode, backend.style)
     key = None
     if kept is not None:
-        key = identity.key("compiled function", name, constants, repr(types), repr(target), sys.version)
+        parts = (name, constants, repr(types), repr(target), sys.version)
+        key = identity.key("compiled function", *parts, lanes=TRACED_LANES)
     if kept is None or key is None:
         return compile_it()
     content = kept.get(key)

@@ -127,6 +127,29 @@ def test_another_density_or_setting_is_another_program(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("wide", "traced"), [(2.0, 0), (3.0, 3)], ids=["the same", "another for two lanes"])
+def test_a_twin_is_known_for_each_number_of_lanes(
+    tmp_path: Path, traces: list[int], compiled: list[str], wide: float, traced: int
+) -> None:
+    """The density's hand-batched twin, as packaged models have one."""
+
+    def drawn_with(wide: float, folder: Path) -> np.ndarray:
+        def twin(q: Any) -> Any:
+            scale = 2.0 if q.shape[0] != 2 else wide
+            return -0.5 * ops.sum(q * q, axis=-1) / scale, -q / scale
+
+        model = Model(name="twin", log_density=scaled(2.0).log_density, dimension=3, batched_value_and_gradient=twin)
+        options = SMALL | {"backend": "jax", "cache": str(folder), "chains": 2}
+        return run_chains(model, *split_settings(options)).position
+
+    drawn_with(2.0, tmp_path)
+    del traces[:], compiled[:]
+    found = drawn_with(wide, tmp_path)
+    assert len(traces) == len(compiled) == traced
+    np.testing.assert_array_equal(found, drawn_with(wide, tmp_path / "alone"))
+
+
+@pytest.mark.slow
 def test_a_density_that_changes_while_it_is_traced_is_not_found_again(tmp_path: Path, traces: list[int]) -> None:
     scale = [2.0, 2.0, 2.0, 2.0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,26 +36,26 @@ class CompiledMachine(Protocol):
 class Identity:
     """What a program depends on beside its text, its arguments' types and the files of this package.
 
-    now: says it as it is when called; None: not known for certain. key_of: makes a key of texts and of all else that
-    compiled code depends on; None: not known either.
+    now: says it as it is when called, as far as code for so many lanes depends on it; None: not known for certain.
+    key_of: makes a key of texts and of all else that compiled code depends on; None: not known either.
     """
 
-    def __init__(self, now: Callable[[], str | None], key_of: Callable[..., str | None]) -> None:
+    def __init__(self, now: Callable[[int], str | None], key_of: Callable[..., str | None]) -> None:
         self._now = now
         self._key_of = key_of
+        self._first: dict[int, str | None] = {}
+        """By the number of lanes, as it was when it was first asked for."""
 
-    @functools.cached_property
-    def first(self) -> str | None:
-        """As it was when it was first asked for."""
-        return self._now()
-
-    def key(self, *more: str) -> str | None:
+    def key(self, *more: str, lanes: int) -> str | None:
         """Of it and more, to find something on disk by; None where it might not say all."""
-        return None if self.first is None else self._key_of(self.first, *more)
+        if lanes not in self._first:
+            self._first[lanes] = self._now(lanes)
+        first = self._first[lanes]
+        return None if first is None else self._key_of(first, *more)
 
     def is_unchanged(self) -> bool:
         """Whether it still is as it was."""
-        return self._now() == self.first
+        return all(self._now(lanes) == first for lanes, first in list(self._first.items()))
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,7 @@ class MachineFunction:
     """The names of the state that it gives."""
     text: Callable[[], str]
     """Of the program, its lanes and schedule."""
+    lanes: int
     identity: Identity | None = None
 
     def __call__(self, state: State, *scalars: Array) -> tuple[State, Array]:

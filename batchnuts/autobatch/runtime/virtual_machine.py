@@ -143,7 +143,7 @@ class VirtualMachine:
         one_vector = lanes == 1 or (bool(work()) and not any(done.products for done in work().values()))
         self._identity = identity
 
-        whole = MachineFunction(advance, plan.touches, self.text, identity)
+        whole = MachineFunction(advance, plan.touches, self.text, lanes, identity)
         self._advance = backend.compile_machine(whole, plain=one_vector)
 
     def text(self) -> str:

@@ -11,7 +11,6 @@ first one did.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import time
@@ -27,6 +26,7 @@ from batchnuts.autobatch import batch
 from batchnuts.autobatch.machine import LaneProgram
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import ALONE, COSTLY_CHUNK_LANES, COSTLY_WORK, MAX_WIDTH, divide
+from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings
@@ -97,17 +97,12 @@ def gradient_times(model: Model, engine: Engine, position: NDArray[Any], executi
 
 
 def _key(model: Model, engine: Engine, position: NDArray[Any], execution: ExecutionSettings) -> str | None:
-    """What the times depend on; None where the density cannot be known, or is not the whole of what is computed."""
-    if model.batched_value_and_gradient is not None:
-        return None
-    both = functools.partial(engine.library.value_and_gradient, model.flat_log_density)
-    density = engine.library.identity_of(both, position)
+    """What the times depend on; None where the density cannot be known."""
+    density = density_identity(model, engine, position, WIDTHS)
     if density is None:
         return None
     packages = [f"{name} {version(name)}" for name in ("batchnuts", "jax", "jaxlib")]
-    return digest_of(
-        "times of a gradient", density, model.dtype, execution.mode, repr(WIDTHS), *packages, surroundings()
-    )
+    return digest_of("times of a gradient", density, execution.mode, repr(WIDTHS), *packages, surroundings())
 
 
 def time_gradients(

@@ -12,7 +12,6 @@ traced again.
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
 from collections import OrderedDict
@@ -25,6 +24,7 @@ import numpy as np
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import Identity
 from batchnuts.mcmc.engine import Engine
+from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
@@ -131,17 +131,15 @@ def _identity(
 ) -> Identity | None:
     """What the programs depend on beside the files of this package: the density as it is, and the settings."""
     on_machine = execution.executor == "virtual_machine" and execution.backend == "jax" and execution.mode == "xla"
-    if not on_machine or current() is None or model.batched_value_and_gradient is not None:
+    if not on_machine or current() is None:
         return None
-    library = engine.library
-    both = functools.partial(library.value_and_gradient, model.flat_log_density)
     others = repr([(name, value) for name, value in settings if name != "cache"])
 
-    def now() -> str | None:
-        density = library.identity_of(both, position)
-        return None if density is None else digest_of(density, model.dtype, others)
+    def now(lanes: int) -> str | None:
+        density = density_identity(model, engine, position, [lanes])
+        return None if density is None else digest_of(density, others)
 
-    return Identity(now, library.key_by_identity)
+    return Identity(now, engine.library.key_by_identity)
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:

@@ -42,7 +42,7 @@ class _Program:
         if identity is None or kept is None:
             self._trace()
             return
-        key = identity.key(self.function.text(), repr(self.types))
+        key = identity.key(self.function.text(), repr(self.types), lanes=self.function.lanes)
         if key is not None:
             self.content = found(key, kept)
         if self.content is None:

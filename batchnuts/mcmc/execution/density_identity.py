@@ -1,0 +1,30 @@
+"""What a model's density computes, to find on disk what depends on it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.engine import Engine
+from batchnuts.mcmc.model import Model
+from batchnuts.store.identity import digest_of
+
+
+def density_identity(
+    model: Model, engine: Engine, position: NDArray[np.floating], lanes: Collection[int]
+) -> str | None:
+    """Of the density with its gradient, and of its hand-batched twin for each number of lanes: it may do another thing
+    for another number. As hexadecimal digits; None where something is not known for certain.
+
+    position [dimension]: one where the density is finite.
+    """
+    library, twin = engine.library, model.batched_value_and_gradient
+    found = [library.identity_of(functools.partial(library.value_and_gradient, model.flat_log_density), position)]
+    if twin is not None:
+        batched = functools.partial(library.call, twin)
+        found += [library.identity_of(batched, np.broadcast_to(position, (n, *position.shape))) for n in lanes]
+    known = [identity for identity in found if identity is not None]
+    return digest_of(*known, model.dtype) if len(known) == len(found) else None
