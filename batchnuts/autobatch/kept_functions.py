@@ -19,6 +19,7 @@ from typing import Any
 
 from batchnuts.autobatch.backends.abstract import TRACED_LANES
 from batchnuts.autobatch.backends.backend import Backend, Identity
+from batchnuts.autobatch.errors import BatchnutsError
 from batchnuts.autobatch.ir.printer import same_function, show_program
 from batchnuts.autobatch.ir.program import COPY, PrimOp, Program, shared_arrays
 from batchnuts.autobatch.pipeline import CompiledFunction
@@ -90,7 +91,7 @@ def read(content: bytes, compile_it: Compile) -> CompiledFunction:
     def calls() -> list[Callable[..., Any]]:
         made = compile_it()
         if show_program(made.lowered) != show_program(compiled.lowered):
-            raise RuntimeError(
+            raise BatchnutsError(
                 "A compiled program that was kept on disk is not the one that the compiler makes now. Delete it: "
                 "python -m batchnuts cache --clear"
             )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchnuts.autobatch import BatchedFunction, batch, ops
+from batchnuts.autobatch import BatchedFunction, BatchnutsError, batch, ops
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import PrimOp
@@ -74,7 +74,7 @@ def test_what_is_read_is_what_was_written(function: str) -> None:
 
 def test_a_program_that_the_compiler_would_not_make_now_does_not_run() -> None:
     found = read(write(compiled(fibonacci)), lambda: compiled(scaled_by(2)))
-    with pytest.raises(RuntimeError, match="python -m batchnuts cache --clear"):
+    with pytest.raises(BatchnutsError, match="python -m batchnuts cache --clear"):
         results(found)
 
 
