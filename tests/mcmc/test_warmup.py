@@ -372,9 +372,10 @@ def test_it_ends_at_its_maximum_and_says_what_is_missing() -> None:
     assert draws.warmup.reason == "at its maximum of 20 transitions; there was one window only"
 
 
-@pytest.mark.parametrize(("pool", "warmup"), [("all", {"maximum": 50}), ("none", {"transitions": 50})])
+@pytest.mark.parametrize("pool", ["all", "none"])
+@pytest.mark.parametrize("warmup", [{"maximum": 50}, {"transitions": 50}])
 def test_what_each_window_came_to_is_known(pool: str, warmup: dict[str, int]) -> None:
-    draws = run(gaussian(2, covariance="diagonal"), warmup={**warmup, "pool": pool}, draws=1, max_tree_depth=1)
+    draws = run(gaussian(2, covariance="diagonal"), warmup={**warmup, "pool": pool}, draws=1, max_tree_depth=2)
     *_, before, last = draws.warmup.windows
     assert np.all(np.diff([window.transitions for window in draws.warmup.windows]) > 0)
     assert last.transitions == draws.warmup.transitions == 50

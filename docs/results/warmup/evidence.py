@@ -26,8 +26,6 @@ from batchnuts.experiments.posterior_checks.truths import known_moments
 
 WARMUPS = ("auto", "1000")
 POSTERIORS = Path(__file__).parent.parent / "posteriors"
-BOUND = 4.61
-"""On |z|: that of docs/results/posteriors, for all its 2,498 comparisons together."""
 
 
 def references() -> dict[str, str]:
