@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +170,9 @@ def test_times_are_kept_for_what_the_density_computes(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(gradient_times, "time_gradients", fake)
 
-    def times(scale: float, cache: str | None = str(tmp_path)) -> GradientTimes:
-        model = Model.from_function(lambda x: -scale * (x**2).sum(), dimension=2)
+    def times(scale: float, cache: str | None = str(tmp_path), twin: Any = None) -> GradientTimes:
+        density = Model.from_function(lambda x: -scale * (x**2).sum(), dimension=2)
+        model = replace(density, batched_value_and_gradient=twin)
         engine, execution = choose_engine(model, EXECUTION, np.zeros(2, "float32"))
         with keeping(cache):
             return gradient_times.gradient_times(model, engine, np.zeros(2, "float32"), execution)
@@ -184,6 +186,16 @@ def test_times_are_kept_for_what_the_density_computes(tmp_path: Path, monkeypatc
         assert times(0.5) != first
     assert times(0.5, None) != first
     assert len(measured) == 4
+
+    def twin(wide: float) -> Any:
+        """Batched by hand; for 16 lanes with another factor."""
+        return lambda x: (-0.5 * (x**2).sum(axis=-1), -(wide if x.shape[0] == 16 else 1.0) * x)
+
+    with_twin = times(0.5, twin=twin(1.0))
+    assert with_twin != first
+    assert times(0.5, twin=twin(1.0)) == with_twin
+    assert times(0.5, twin=twin(2.0)) != with_twin
+    assert len(measured) == 6
 
 
 def fake_times(monkeypatch: pytest.MonkeyPatch, times: GradientTimes) -> None:
