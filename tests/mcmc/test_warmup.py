@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,12 +13,15 @@ from chain_runs import inputs, make_program
 from mcmc_models import gaussian
 
 from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.chain_states import ChainStates
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.execution.chunk_runner import make_runner
 from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.run import Run
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ExecutionSettings, split_settings
 from batchnuts.mcmc.superchains import superchain_of
+from batchnuts.mcmc.warmup import phase
 from batchnuts.mcmc.warmup.agreement import (
     MEMORY,
     STANDARD_ERRORS,
@@ -363,6 +367,23 @@ def test_an_automatic_warmup_ends_by_itself_and_is_reproducible() -> None:
     assert 30 <= one.warmup.transitions < 200
     np.testing.assert_allclose(one.metric.inverse_mass, [1.0, 9.0], rtol=1e-4)
     assert one.done.min() == 5
+
+
+def test_a_step_size_that_was_searched_for_agrees_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each window changes the metric much, each begins with the same step size, and none comes to it."""
+    searches: list[int] = []
+
+    def found(self: Run, states: ChainStates) -> ChainStates:
+        searches.append(states.transitions_done)
+        return replace(states, step_size=np.full_like(states.step_size, 0.02))
+
+    monkeypatch.setattr(Run, "with_found_step_size", found)
+    monkeypatch.setattr(phase, "LARGE_CHANGE", 1.0)
+    draws = run(gaussian(2), warmup={"maximum": 40}, draws=1, max_tree_depth=1)
+    windows = [window.transitions for window in draws.warmup.windows]
+    assert draws.warmup.agreed is False
+    assert "the step size still changes by" in draws.warmup.reason
+    assert searches == [0, *windows[:-1]], "at the start and after each window that estimates the metric"
 
 
 def test_it_ends_at_its_maximum_and_says_what_is_missing() -> None:

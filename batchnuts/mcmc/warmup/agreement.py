@@ -1,6 +1,6 @@
 """When warmup is done: what two windows in a row, and the chains of one, must agree on.
 
-- step: the step size of this window and of the one before.
+- step: the step size that this window came to, and the one that it began with.
 - metric: the scales that the two windows' draws suggest.
 - drift: how far the mean over all chains moved from one window to the next.
 - memory: how far apart the superchains are (nested R-hat): what is left of where they started.

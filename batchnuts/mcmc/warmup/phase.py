@@ -80,7 +80,7 @@ def warm_up(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainStates, War
         return _until_agreed(run, runner, place)
     total = run.sampler.warmup.transitions
     while place.window < len(run.windows):
-        pooled = _window(run, runner, place, run.windows[place.window], total)
+        pooled, _ = _window(run, runner, place, run.windows[place.window], total)
         place = InWarmup(pooled.states, place.window + 1, pooled, made=place.after(pooled))
     reason = "as asked" if run.tuning is None else f"as asked, from the tuning of {run.tuning}"
     nothing: NDArray[np.bool_] = np.zeros(run.sampler.chain_count, bool)
@@ -100,13 +100,12 @@ def _until_agreed(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainState
         said = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
         place = InWarmup(states, 0, checked, unfit, said, place.after(checked))
     while place.window < len(windows):
-        pooled = _window(run, runner, place, windows[place.window], 0)
-        missing = place.missing if place.before is None else _compare(run, place.before, pooled).missing()
+        pooled, missing = _window(run, runner, place, windows[place.window], 0)
         enough = not missing and pooled.states.transitions_done >= minimum
         following = len(windows) if enough else place.window + 1
         made = place.after(pooled)
         place = replace(place, states=pooled.states, window=following, before=pooled, missing=missing, made=made)
-    pooled = _window(run, runner, place, last, 0)
+    pooled, _ = _window(run, runner, place, last, 0)
     if place.missing:
         reason = f"at its maximum of {run.sampler.warmup.maximum} transitions; {'; '.join(place.missing)}"
     else:
@@ -126,10 +125,10 @@ def _report(
     return WarmupReport(states.transitions_done, reason, agreed, numbers, made)
 
 
-def _window(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> Pooled:
-    """One window: adapt in every chain, then pool."""
+def _window(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> tuple[Pooled, tuple[str, ...]]:
+    """One window: adapt in every chain, then pool. And in what it differs from the one before."""
     reduced = _made(run, runner, place, window, total)
-    return run.timed("warmup", lambda: _pooled(run, place.states, reduced, window))
+    return run.timed("warmup", lambda: _pooled(run, place, reduced, window))
 
 
 def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> Reduced:
@@ -152,11 +151,16 @@ def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int)
     return run.timed("warmup", lambda: run.reduced(runner, result, states, reduction))
 
 
-def _pooled(run: Run, before: ChainStates, reduced: Reduced, window: Window) -> Pooled:
-    now = _with_step_sizes(run, before, reduced, window)
+def _pooled(run: Run, place: InWarmup, reduced: Reduced, window: Window) -> tuple[Pooled, tuple[str, ...]]:
+    now = _with_step_sizes(run, place.states, reduced, window)
     if window.estimates_metric and run.sampler.metric != "unit":
-        now = _with_metric(run, now, _estimated(run, now, reduced), window)
-    return _restarted(run, now)
+        now = _with_metric(run, now, _estimated(run, now, reduced))
+    missing = place.missing
+    if window.compared and place.before is not None:
+        missing = _compare(run, place.before, now).missing()
+    if missing:  # else the step size that the window came to is the one that agrees
+        now = _with_search(run, place.states.metric, now, window)
+    return _restarted(run, now), missing
 
 
 def _with_step_sizes(run: Run, before: ChainStates, reduced: Reduced, window: Window) -> Pooled:
@@ -183,13 +187,21 @@ def _estimated(run: Run, now: Pooled, reduced: Reduced) -> MetricParameters:
     return pooled_metric(run.sampler.metric, run.sampler.metric_rank, reduced.drawn, run.group, now.counts)
 
 
-def _with_metric(run: Run, now: Pooled, metric: MetricParameters, window: Window) -> Pooled:
-    """That metric taken, and the step size searched for again where it has changed much, or nothing is compared."""
-    large = np.abs(log_ratios(now.states.metric.scales(), metric.scales())).max() > 2 * np.log(LARGE_CHANGE)
-    states = replace(now.states, metric=metric, inverse_mass=run.use(metric))
-    if run.sampler.step_size is None and (large or not window.compared):
-        states = run.with_found_step_size(states)
-    return replace(now, states=states)
+def _with_metric(run: Run, now: Pooled, metric: MetricParameters) -> Pooled:
+    """That metric taken."""
+    return replace(now, states=replace(now.states, metric=metric, inverse_mass=run.use(metric)))
+
+
+def _with_search(run: Run, before: MetricParameters, now: Pooled, window: Window) -> Pooled:
+    """The step size searched for again where the metric has changed much, or has changed and nothing is compared.
+
+    What is found has little to do with the target of the acceptance rate, and is not compared with anything.
+    """
+    metric = now.states.metric
+    if run.sampler.step_size is not None or metric is before:
+        return now
+    large = np.abs(log_ratios(before.scales(), metric.scales())).max() > 2 * np.log(LARGE_CHANGE)
+    return replace(now, states=run.with_found_step_size(now.states)) if large or not window.compared else now
 
 
 def _restarted(run: Run, now: Pooled) -> Pooled:
@@ -239,7 +251,7 @@ def _check_tuning(run: Run, runner: Runner, place: InWarmup, tuning: Tuning) -> 
         if far := int(now.outliers.sum()):
             found += (f"{far} chain{' is' if far == 1 else 's are'} far from all others",)
         if found and metric is not states.metric:
-            now = _with_metric(run, now, metric, window)
+            now = _with_search(run, states.metric, _with_metric(run, now, metric), window)
         return _restarted(run, now), found
 
     return run.timed("warmup", judged)
