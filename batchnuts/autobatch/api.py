@@ -91,9 +91,8 @@ class BatchedFunction(LaneFunction):
             raise ValueError(f"machines must be an integer of at least 1; found {machines!r}")
         super().__init__(python_function)
         self.identity: Identity | None = None
-        """Where it is set, programs of it are found on disk without compiling or tracing it."""
-        self.constants = ""
-        """What it reads of its surroundings besides, as text."""
+        """All that it reads of its surroundings. Where it is set, programs of it are found on disk without compiling or
+        tracing it."""
         self._compiled: LruCache[CompiledFunction] = LruCache(machines)
         self._machines: LruCache[VirtualMachine] = LruCache(machines)
         self._block_code: LruCache[stackless.BlockCodeCache] = LruCache(machines)
@@ -262,7 +261,7 @@ class BatchedFunction(LaneFunction):
         if self.identity is None:
             return compile_it()
         name = f"{self.python_function.__module__}.{self.python_function.__qualname__}"
-        return found_or_compiled(compile_it, name, self.constants, hashable(types), backend, self.identity)
+        return found_or_compiled(compile_it, name, hashable(types), backend, self.identity)
 
     def machine(
         self,

@@ -36,25 +36,24 @@ _BUILTINS = ("dict", "frozenset", "list", "tuple")
 
 
 def found_or_compiled(
-    compile_it: Compile, name: str, constants: str, types: Any, backend: Backend, identity: Identity
+    compile_it: Compile, name: str, types: Any, backend: Backend, identity: Identity
 ) -> CompiledFunction:
     """What is kept of the function, or what `compile_it` gives, which is kept then.
 
-    name, constants: of the function, and of what it reads of its surroundings beside what `identity` says.
-    types: of one lane's arguments.
+    name: of the function. types: of one lane's arguments.
     """
     kept = current()
     target = (type(backend).__name__, backend.name, backend.mode, backend.style)
     key = None
     if kept is not None:
-        parts = (name, constants, repr(types), repr(target), sys.version)
+        parts = (name, repr(types), repr(target), sys.version)
         key = identity.key("compiled function", *parts, lanes=TRACED_LANES)
     if kept is None or key is None:
         return compile_it()
     content = kept.get(key)
     if content is not None:
         try:
-            return read(content, compile_it)
+            return read(content, compile_it, lambda: kept.drop(key))
         except Exception:  # sound, but of something that this version does not read
             kept.drop(key)
     compiled = compile_it()
@@ -73,7 +72,12 @@ def _as_entry(compiled: CompiledFunction) -> bytes | None:
         again = read(content, lambda: compiled)
     except Exception:  # a structure of a user's own class
         return None
-    return content if show_program(again.lowered) == show_program(compiled.lowered) else None
+    return content if _texts(again) == _texts(compiled) else None
+
+
+def _texts(compiled: CompiledFunction) -> tuple[str, str]:
+    """Of both programs."""
+    return show_program(compiled.lowered), show_program(compiled.with_calls)
 
 
 def write(compiled: CompiledFunction) -> bytes:
@@ -83,21 +87,25 @@ def write(compiled: CompiledFunction) -> bytes:
     return file.getvalue()
 
 
-def read(content: bytes, compile_it: Compile) -> CompiledFunction:
-    """What was written; `compile_it` is called where one of its primitives is. Raises for anything else."""
+def read(content: bytes, compile_it: Compile, drop: Callable[[], None] = lambda: None) -> CompiledFunction:
+    """What was written; `compile_it` is called where one of its primitives is. Raises for anything else.
+
+    drop: called where `compile_it` gives other programs, before BatchnutsError is raised.
+    """
     compiled: CompiledFunction
 
     @functools.cache
     def calls() -> list[Callable[..., Any]]:
         made = compile_it()
-        if show_program(made.lowered) != show_program(compiled.lowered):
+        if _texts(made) != _texts(compiled):
+            drop()
             raise BatchnutsError(
-                "A compiled program that was kept on disk is not the one that the compiler makes now. Delete it: "
-                "python -m batchnuts cache --clear"
+                "A compiled program that was kept on disk was not the one that the compiler makes now. It is deleted: "
+                "run again."
             )
         return _calls_of(made)[0]
 
-    compiled = _Reader(io.BytesIO(content), lambda number: _Later(calls, number)).load()
+    compiled = _Reader(io.BytesIO(content), lambda number: _DeferredCall(calls, number)).load()
     if not isinstance(compiled, CompiledFunction):
         raise TypeError(f"found {type(compiled).__name__}")
     return compiled
@@ -129,7 +137,7 @@ def _calls_of(compiled: CompiledFunction) -> tuple[list[Callable[..., Any]], dic
     return calls, numbers
 
 
-class _Later:
+class _DeferredCall:
     """In place of a primitive's function that was not read."""
 
     def __init__(self, calls: Callable[[], list[Callable[..., Any]]], number: int) -> None:
@@ -158,14 +166,16 @@ class _Writer(pickle.Pickler):
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, later: Callable[[int], _Later]) -> None:
+    def __init__(self, file: io.BytesIO, deferred: Callable[[int], _DeferredCall]) -> None:
         super().__init__(file)
-        self._later = functools.cache(later)
+        self._deferred = functools.cache(deferred)
 
     def persistent_load(self, pid: Any) -> Any:
-        return COPY if pid == _COPY else self._later(pid)
+        return COPY if pid == _COPY else self._deferred(pid)
 
     def find_class(self, module: str, name: str) -> Any:
-        if module.partition(".")[0] == "batchnuts" or (module == "builtins" and name in _BUILTINS):
-            return super().find_class(module, name)
+        if "." not in name and (module.partition(".")[0] == "batchnuts" or module == "builtins"):  # no `os.system`
+            found = super().find_class(module, name)
+            if found is frozen_mapping or name in _BUILTINS or (isinstance(found, type) and module != "builtins"):
+                return found
         raise pickle.UnpicklingError(f"{module}.{name} is none of ours")

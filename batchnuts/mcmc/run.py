@@ -57,7 +57,8 @@ def chain_program(
     program = make_chain(
         transition, sampler.target_acceptance, rows, model.dimension, model.dtype, divergences=divergences
     )
-    program.identity, program.constants = programs.identity, repr((rows, divergences))
+    if programs.identity is not None:
+        program.identity = programs.identity.with_text(repr((rows, divergences)))
     return program
 
 

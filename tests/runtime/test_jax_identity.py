@@ -95,6 +95,14 @@ def _with_a_derivative(x: Any) -> Any:
 _with_a_derivative.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 3.0 * tangents[0]))
 
 
+@jax.custom_vjp
+def _with_a_reverse_derivative(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+_with_a_reverse_derivative.defvjp(lambda x: (jnp.sin(x), x), lambda x, tangent: (3.0 * tangent,))
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -121,12 +129,18 @@ def test_what_is_not_known_for_certain_has_none(function: Function) -> None:
 
 
 def test_large_data_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchnuts.autobatch.language.libraries.jax_identity.MOST_CONSTANT_BYTES", DATA.nbytes - 1)
+    """Of one array or of several together."""
+    limit = "batchnuts.autobatch.language.libraries.jax_identity.MOST_CONSTANT_BYTES"
+    monkeypatch.setattr(limit, DATA.nbytes - 1)
     assert identity_of(scaled(DATA), X) is None
+    monkeypatch.setattr(limit, 2 * DATA.nbytes + 8)
+    assert identity_of(scaled(DATA), X) is not None
+    assert identity_of(lambda x: (x * DATA, x * (DATA + 1), x * (DATA + 2)), X) is None
 
 
-def test_a_derivative_of_the_users_counts_where_it_is_taken() -> None:
+@pytest.mark.parametrize("function", [_with_a_derivative, _with_a_reverse_derivative], ids=["forward", "reverse"])
+def test_a_derivative_of_the_users_counts_where_it_is_taken(function: Function) -> None:
     """Only what is computed has an identity: the function itself does not take its derivative."""
-    assert identity_of(_with_a_derivative, X) is not None
-    taken = identity_of(jax.grad(lambda x: jnp.sum(_with_a_derivative(x))), X)
+    assert identity_of(function, X) is not None
+    taken = identity_of(jax.grad(lambda x: jnp.sum(function(x))), X)
     assert taken not in (None, identity_of(jax.grad(lambda x: jnp.sum(jnp.sin(x))), X))

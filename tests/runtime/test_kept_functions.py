@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import pickle
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import batchnuts
 from batchnuts.autobatch import BatchedFunction, BatchnutsError, batch, ops
+from batchnuts.autobatch.backends.backend import Identity
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import PrimOp
 from batchnuts.autobatch.kept_functions import _as_entry, read, write
+from batchnuts.autobatch.language.libraries.jax_programs import key_by_identity
 from batchnuts.autobatch.language.shared import Shared
 from batchnuts.autobatch.pipeline import CompiledFunction
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine, run_to_end
+from batchnuts.store.folder import keeping
 
 NUMPY = get_backend("numpy", "eager")
 N = np.arange(8)
@@ -73,9 +79,52 @@ def test_what_is_read_is_what_was_written(function: str) -> None:
 
 
 def test_a_program_that_the_compiler_would_not_make_now_does_not_run() -> None:
-    found = read(write(compiled(fibonacci)), lambda: compiled(scaled_by(2)))
-    with pytest.raises(BatchnutsError, match="python -m batchnuts cache --clear"):
+    dropped: list[bool] = []
+    found = read(write(compiled(fibonacci)), lambda: compiled(scaled_by(2)), lambda: dropped.append(True))
+    with pytest.raises(BatchnutsError, match="It is deleted: run again"):
         results(found)
+    assert dropped
+
+
+def counter(step: int) -> BatchedFunction:
+    """Known by everything but its step, which is said besides."""
+
+    @batch
+    def count(n: Any) -> Any:
+        while n < 3:
+            n = n + step
+        return n
+
+    count.identity = Identity(lambda lanes: "count", key_by_identity).with_text(repr(step))
+    return count
+
+
+def test_what_a_function_depends_on_besides_is_part_of_every_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batchnuts, "BEGAN", time.time())
+    made = []
+    for step in (1, 2, 1):
+        with keeping(str(tmp_path)) as kept:
+            assert kept is not None
+            expected = [n if n >= 3 else 3 + (3 - n) % step for n in N.tolist()]
+            np.testing.assert_array_equal(counter(step).run(N, backend="jax"), expected)
+            made.append(kept.tally.written)
+    assert made == [3, 6, 6]
+
+
+def test_an_entry_that_cannot_be_read_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batchnuts, "BEGAN", time.time())
+    with keeping(str(tmp_path)) as kept:
+        assert kept is not None
+        one = counter(1)
+        one.compiled(one.lane_types((N,)), NUMPY)
+        (file,) = kept.folder.iterdir()
+        kept.put(file.stem, b"no program")
+        two = counter(1)
+        two.compiled(two.lane_types((N,)), NUMPY)
+        assert (kept.tally.dropped, kept.tally.written) == (1, 3)
+        assert b"no program" not in next(kept.folder.iterdir()).read_bytes()
 
 
 class Users(dict):  # type: ignore[type-arg]
@@ -88,6 +137,14 @@ def test_classes_of_others_are_neither_written_nor_read() -> None:
     assert _as_entry(replace(whole, result_type=Users())) is None
     with pytest.raises(pickle.UnpicklingError, match="Users is none of ours"):
         read(pickle.dumps(replace(whole, with_calls=None, lowered=None, result_type=Users())), lambda: whole)  # type: ignore[arg-type]
+    for named in (
+        b"cbatchnuts.store.entries\nos.system\n.",  # protocol 0
+        b"\x80\x04\x8c\x17batchnuts.store.entries\x8c\x09os.system\x93.",  # protocol 4 follows dots
+        b"cbatchnuts.store.identity\ndigest_of\n.",
+        b"cbuiltins\neval\n.",
+    ):
+        with pytest.raises(pickle.UnpicklingError, match="is none of ours"):
+            read(named, lambda: whole)
     with pytest.raises(TypeError, match="found list"):
         read(pickle.dumps([]), lambda: whole)
 

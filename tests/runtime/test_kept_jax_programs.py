@@ -66,7 +66,7 @@ def test_a_loaded_program_gives_the_same_bits(kept: Entries) -> None:
 def test_programs_that_differ_have_their_own_entries(kept: Entries, one: Any, other: Any) -> None:
     Jitted(one)(X)
     found = Jitted(other)(X)
-    assert kept.tally.written == 2 or kept.tally.found == 1
+    assert counts(kept) == (0, 2, 0, 2)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(other)(X))):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
     assert jax.tree.structure(found) == jax.tree.structure(jax.jit(other)(X))

@@ -43,15 +43,22 @@ class Identity:
     def __init__(self, now: Callable[[int], str | None], key_of: Callable[..., str | None]) -> None:
         self._now = now
         self._key_of = key_of
+        self._besides: tuple[str, ...] = ()
         self._first: dict[int, str | None] = {}
         """By the number of lanes, as it was when it was first asked for."""
+
+    def with_text(self, *besides: str) -> Identity:
+        """That of a program which depends on these texts besides."""
+        made = Identity(self._now, self._key_of)
+        made._besides, made._first = (*self._besides, *besides), self._first
+        return made
 
     def key(self, *more: str, lanes: int) -> str | None:
         """Of it and more, to find something on disk by; None where it might not say all."""
         if lanes not in self._first:
             self._first[lanes] = self._now(lanes)
         first = self._first[lanes]
-        return None if first is None else self._key_of(first, *more)
+        return None if first is None else self._key_of(first, *self._besides, *more)
 
     def is_unchanged(self) -> bool:
         """Whether it still is as it was."""

@@ -86,7 +86,8 @@ class GradientTimes:
 
 def gradient_times(model: Model, engine: Engine, position: NDArray[Any], execution: ExecutionSettings) -> GradientTimes:
     """Those of a model's density, measured as `time_gradients` does at a position [dimension], or kept from before."""
-    entries, key = current(), _key(model, engine, position, execution)
+    entries = current()
+    key = None if entries is None else _key(model, engine, position, execution)
     if entries is not None and key is not None and (kept := entries.get(key)) is not None:
         found = json.loads(kept)
         return GradientTimes(tuple(found["widths"]), tuple(found["seconds"]), found["costly"])

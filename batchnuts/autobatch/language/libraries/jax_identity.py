@@ -82,6 +82,8 @@ class _Digest:
         """Those that were added, by id: a function that is called again has one."""
         self._contexts: dict[int, tuple[Any, str]] = {}
         """By id: the context of an equation, and what it says."""
+        self._bytes = 0
+        """Of arrays that were added."""
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
@@ -143,7 +145,8 @@ class _Digest:
         elif isinstance(value, jax.core.Tracer):
             raise _Unknown
         elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
-            if value.nbytes > MOST_CONSTANT_BYTES or value.dtype.kind == "O":
+            self._bytes += value.nbytes
+            if self._bytes > MOST_CONSTANT_BYTES or value.dtype.kind == "O":
                 raise _Unknown
             self.add(f"{value.dtype} {value.shape} {getattr(value, 'weak_type', False)}")
             self.add(np.asarray(value).tobytes())
