@@ -1,9 +1,14 @@
-"""The group `diagnostics` of a Zarr store: what its draws were judged by, so that a report need not do it again."""
+"""The group `diagnostics` of a Zarr store: what its draws were judged by, so that a report need not do it again.
+
+It is only read where it is whole, of these draws, and found by the estimators that would be used now. Else draws are
+judged again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,14 +18,21 @@ from batchnuts.mcmc.diagnostics import COLUMNS, Diagnostics
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage.url_place import place_of
 from batchnuts.mcmc.url import Target
+from batchnuts.store.identity import digest_of, sources
 
 if TYPE_CHECKING:
     import xarray
 
 GROUP = "diagnostics"
-VERSION = "inference_library_version"
+ESTIMATORS, DIGEST = "estimators", "digest"
+"""Attributes: a digest of the package's source code, and one of the group's arrays."""
+
 ARRAYS = ("nested", "persistence")
 """Fields of Diagnostics that are arrays [coefficients] where they are not None."""
+
+_OTHERS = ("names", "columns", "apart", "running", *ARRAYS)
+NUMBERS = tuple(field.name for field in fields(Diagnostics) if field.name not in _OTHERS)
+"""Fields of Diagnostics that are attributes."""
 
 
 def keep_diagnostics(target: Target, found: Diagnostics) -> None:
@@ -47,36 +59,54 @@ def diagnostics_group(found: Diagnostics) -> xarray.Dataset:
     """
     import xarray
 
-    kept = {field.name: getattr(found, field.name) for field in fields(found)}
-    arrays = {name: kept.pop(name) for name in ARRAYS}
-    columns, names, apart = kept.pop("columns"), kept.pop("names"), kept.pop("apart")
-    if kept.pop("running"):
+    if found.running:
         raise ValueError("Of draws that were not kept, the group `summary` has the diagnostics.")
-    of_each = columns | {name: values for name, values in arrays.items() if values is not None}
-    return xarray.Dataset(
+    arrays = {name: getattr(found, name) for name in ARRAYS}
+    of_each = found.columns | {name: values for name, values in arrays.items() if values is not None}
+    group = xarray.Dataset(
         {name: ("coefficient", values) for name, values in of_each.items()}
-        | {"apart": ("stuck", np.array(apart, np.int64))},
-        coords={"coefficient": np.array(names)},
-        attrs=kept | {VERSION: batchnuts.__version__},
+        | {"apart": ("stuck", np.array(found.apart, np.int64))},
+        coords={"coefficient": np.array(found.names)},
+        attrs={name: getattr(found, name) for name in NUMBERS},
     )
+    return group.assign_attrs({ESTIMATORS: _estimators() or "", DIGEST: _digest(group)})
 
 
 def kept_diagnostics(groups: Mapping[str, xarray.Dataset]) -> Diagnostics | None:
     """What was found of the draws in these groups, of a file's.
 
-    None where that was not kept, was found by another version of batchnuts, or of another number of chains or draws.
+    None where that was not kept, is damaged, is of another number of chains or draws, or was found by other estimators.
     """
     group, sizes = groups.get(GROUP), groups["posterior"].sizes
-    if group is None or group.attrs.get(VERSION) != batchnuts.__version__:
+    if group is None:
         return None
-    if (group.attrs["chains"], group.attrs["draws"]) != (sizes["chain"], sizes["draw"]):
+    try:
+        attributes = group.attrs
+        if attributes[ESTIMATORS] != _estimators() or attributes[DIGEST] != _digest(group):
+            return None
+        if (attributes["chains"], attributes["draws"]) != (sizes["chain"], sizes["draw"]):
+            return None
+        arrays: dict[str, Any] = {name: group[name].values for name in ARRAYS if name in group}
+        return Diagnostics(
+            names=tuple(str(name) for name in group["coefficient"].values),
+            columns={name: group[name].values for name in COLUMNS},
+            apart=tuple(group["apart"].values.tolist()),
+            **arrays,
+            **{name: attributes[name] for name in NUMBERS},
+        )
+    except Exception:  # a damaged group can make any part of Zarr and xarray fail; its draws can still be judged
         return None
-    numbers = {str(name): value for name, value in group.attrs.items() if name != VERSION}
-    arrays: dict[str, Any] = {name: group[name].values for name in ARRAYS if name in group}
-    return Diagnostics(
-        names=tuple(str(name) for name in group["coefficient"].values),
-        columns={name: group[name].values for name in COLUMNS},
-        apart=tuple(group["apart"].values.tolist()),
-        **arrays,
-        **numbers,
-    )
+
+
+def _estimators() -> str | None:
+    """What the result depends on beside the draws: this package's code. None where the process has read other files."""
+    return sources(str(Path(batchnuts.__file__).parent), batchnuts.BEGAN)
+
+
+def _digest(group: xarray.Dataset) -> str:
+    """Of all arrays, by name: a chunk that is lost is read as if it were never written, as zeros or NaN."""
+    parts: list[str | bytes] = [str(name) for name in group["coefficient"].values]
+    for name in sorted(map(str, group.data_vars)):
+        values = group[name].values
+        parts += [f"{name} {values.dtype} {values.shape}", values.tobytes()]
+    return digest_of(*parts)

@@ -40,7 +40,7 @@ class NotARun(BatchnutsError):
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A run's file in memory, and the verdict on it."""
+    """The groups of a run, a file's in memory and a store's to be read when they are used, and the verdict on it."""
 
     path: Target
     groups: Mapping[str, xarray.Dataset]

@@ -41,7 +41,7 @@ from streamed_draws import (
 import batchnuts
 from batchnuts.after_run import keep_for_reports
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc import stored_run
+from batchnuts.mcmc import kept_diagnostics, stored_run
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content, check_content
 from batchnuts.mcmc.diagnostics import Diagnostics
@@ -187,7 +187,8 @@ def test_later_runs_and_reports_read_a_store_as_they_read_a_file(tmp_path: Path)
 
 @pytest.mark.parametrize("superchains", [0, 3])
 def test_reports_take_what_was_found_before(tmp_path: Path, monkeypatch: Any, superchains: int) -> None:
-    """And judge again what another version has found, or what was found of other draws."""
+    """And judge again what other code has found, what was found of other draws, and where the group is damaged."""
+    monkeypatch.setattr(batchnuts, "BEGAN", time.time())
     path, draws = tmp_path / "a.zarr", drawn()
     finished(path, draws)
     if superchains:
@@ -207,8 +208,23 @@ def test_reports_take_what_was_found_before(tmp_path: Path, monkeypatch: Any, su
     for change in ({"chains": 5}, {"draws": DRAWS - 1}, {"names": ("other", *judged.names[1:])}):
         keep_diagnostics(path, replace(judged, **change))
         assert read_run(path).check.diagnostics.apart == (), change  # type: ignore[union-attr]
+    for damage in ("truncated", "deleted"):
+        keep_diagnostics(path, judged)
+        (chunk,) = (file for file in (path / "diagnostics/r_hat").rglob("*") if file.name == "0")
+        chunk.write_bytes(chunk.read_bytes()[:10])
+        if damage == "deleted":  # Zarr takes it as one that was never written
+            chunk.unlink()
+        assert read_run(path).check.diagnostics.apart == (), damage  # type: ignore[union-attr]
     keep_diagnostics(path, judged)
-    monkeypatch.setattr(batchnuts, "__version__", "0.0.1")
+    files = ZarrFiles.of_store(LocalPlace(path))
+    attributes = open_zarr(path)["diagnostics"].attrs
+    for changed, taken in (({"note": "mine"}, True), ({"chains": None}, False)):
+        kept = {name: value for name, value in {**attributes, **changed}.items() if value is not None}
+        files.set_attributes("diagnostics", kept)
+        files.commit({})
+        assert bool(read_run(path).check.diagnostics.apart) == taken, changed  # type: ignore[union-attr]
+    keep_diagnostics(path, judged)
+    monkeypatch.setattr(kept_diagnostics, "_estimators", lambda: "others")
     assert read_run(path).check.diagnostics.apart == ()  # type: ignore[union-attr]
 
 
