@@ -388,6 +388,8 @@ def test_numbers_of_pictures_against_their_definitions() -> None:
         np.testing.assert_array_equal(curves.bands, np.quantile(shares, summaries.BANDS, axis=0))
         for name, line in curves.lines:
             np.testing.assert_array_equal(line, shares[int(name.removeprefix("chain "))])
+    one = summaries.rank_curves(np.zeros((1, 1)), numbers[:1])  # all below the middle
+    np.testing.assert_array_equal(one.lines[0][1], [2.0, 0.0])
     away = values.copy()
     away[4] += 50
     assert summaries.traces(away, numbers).lines[-1][0] == "chain 4"

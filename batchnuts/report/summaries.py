@@ -91,7 +91,7 @@ def rank_curves(values: NDArray[Any], numbers: NDArray[np.int64]) -> Curves:
     chains, draws = values.shape
     bins = int(np.clip(draws // DRAWS_PER_BIN, 2, RANK_BINS))
     first = -(-np.arange(1, bins) * values.size // bins)  # the ranks that begin bins
-    edges = np.sort(values, axis=None)[first]
+    edges = np.sort(values, axis=None)[np.minimum(first, values.size - 1)]
     less, equal = np.empty((2, chains, len(edges)), np.int64)
     for row, own in enumerate(np.sort(values, axis=1)):
         less[row] = np.searchsorted(own, edges, "left")
