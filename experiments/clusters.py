@@ -21,22 +21,15 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from batchnuts.config import build_model, check_packaged_model
-from batchnuts.experiments.harness.config import dump_sections
+from batchnuts.experiments.harness.config import check_increasing, dump_sections, read_layers
+from batchnuts.mcmc.draws import draw_bytes
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.models.registry import ModelOptions
-from batchnuts.settings.schema import Settings
-from batchnuts.settings.yaml import (
-    ConfigError,
-    Origin,
-    apply_override,
-    check_section,
-    find_config,
-    read_yaml,
-    set_key,
-    to_yaml,
-)
+from batchnuts.settings.schema import Settings, SettingsError
+from batchnuts.settings.yaml import ConfigError, check_section, to_yaml
 
 SECTIONS = ("model", "run", "plan", "quick")
 
@@ -52,8 +45,13 @@ class RunOptions(Settings):
     draws: int = Field(ge=1, description="of each chain")
     chunk_lanes: int = Field(ge=1, description="chains of a chunk, the same everywhere")
     backend: str = Field(description="as execution.backend")
-    workers: list[int] = Field(min_length=1, description="numbers of worker processes, one thread each")
+    workers: list[int] = Field(description="numbers of worker processes, one thread each")
     repetitions: int = Field(1, ge=1, description="runs of each kind; the table has medians")
+
+    @model_validator(mode="after")
+    def _increasing(self) -> RunOptions:
+        check_increasing("workers", self.workers)
+        return self
 
 
 class PlanOptions(Settings):
@@ -116,29 +114,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(row_of(place, found, run), flush=True)
     print()
     last = measured[run.workers[-1]][0]
-    for line in calculation(last, run, plan, dimension=model.dimension):
+    for line in calculation(last, run, plan, draw=draw_bytes(model.dimension, model.dtype)):
         print(line)
     return 0
 
 
 def read_config(name: str, overrides: Sequence[str], *, quick: bool) -> tuple[ModelOptions, RunOptions, PlanOptions]:
     """The options of the model, of runs and of the calculation. Raises ConfigError."""
-    file = find_config(name, "experiments")
-    origin = Origin(file)
-    content = read_yaml(file, origin, SECTIONS)
-    changes = content.pop("quick", None) or {}
-    if quick:
-        for key, value in changes.items():
-            set_key(content, key, value, f"{origin('quick')}quick: ")
-    for override in overrides:
-        apply_override(content, override, origin)
+    content, origin = read_layers(name, overrides, SECTIONS, quick=quick)
     problems: list[str] = []
     options = check_packaged_model("model", content.get("model"), origin, problems)
     run = check_section("run", content.get("run"), RunOptions, origin, problems)
     plan = check_section("plan", content.get("plan"), PlanOptions, origin, problems)
     if problems or options is None or run is None or plan is None:
         raise ConfigError("\n".join(problems))
+    try:
+        _settings_of(run, None)
+    except SettingsError as error:
+        mistakes = [f"run.{line}" for line in str(error).splitlines()]
+        raise ConfigError("\n".join(f"{origin(line.partition(':')[0])}{line}" for line in mistakes)) from error
     return options, run, plan
+
+
+def _settings_of(run: RunOptions, address: str | None) -> tuple[SamplerSettings, ExecutionSettings]:
+    """How it is sampled and executed. Raises SettingsError."""
+    return split_settings(
+        {
+            "chains": run.chains,
+            "warmup": run.warmup,
+            "draws": run.draws,
+            "chunk_lanes": run.chunk_lanes,
+            "backend": run.backend,
+            "cluster": address,
+        }
+    )
 
 
 def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
@@ -157,16 +166,7 @@ def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
 
 def _measured(model: Any, run: RunOptions, address: str | None, client: Any) -> Costs:
     from batchnuts.mcmc.sampling import run_chains
-    from batchnuts.mcmc.settings import split_settings
 
-    settings: dict[str, Any] = {
-        "chains": run.chains,
-        "warmup": run.warmup,
-        "draws": run.draws,
-        "chunk_lanes": run.chunk_lanes,
-        "backend": run.backend,
-        "cluster": address,
-    }
     costs = Costs()
 
     def of_workers() -> float:
@@ -180,7 +180,7 @@ def _measured(model: Any, run: RunOptions, address: str | None, client: Any) -> 
 
     # the density of a model is kept with it, compiled: each place has one of its own
     with _counted(costs):
-        draws = run_chains(replace(model), *split_settings(settings), progress)
+        draws = run_chains(replace(model), *_settings_of(run, address), progress)
     costs.own, costs.workers = time.process_time() - before[0], of_workers() - before[1]
     costs.wall = draws.timings["warmup"] + draws.timings["sampling"]
     costs.compiling = draws.timings["compile"]
@@ -230,8 +230,8 @@ def row_of(place: int, found: Sequence[Costs], run: RunOptions) -> str:
     return f"| {' | '.join([*cells, str(round(median('tasks')))])} |"
 
 
-def calculation(costs: Costs, run: RunOptions, plan: PlanOptions, *, dimension: int) -> Iterator[str]:
-    """The plan for many machines, line by line, from what one run cost."""
+def calculation(costs: Costs, run: RunOptions, plan: PlanOptions, *, draw: int) -> Iterator[str]:
+    """The plan for many machines, line by line, from what one run cost. draw: bytes of one draw of a chain."""
     from batchnuts.mcmc.cluster.groups import sizes_of
     from batchnuts.mcmc.cluster.under_way import REPORTS, SAVE, SEGMENT, STATE_RATE
     from batchnuts.mcmc.storage.streamed import BLOCK_BYTES
@@ -247,7 +247,6 @@ def calculation(costs: Costs, run: RunOptions, plan: PlanOptions, *, dimension: 
     state = float(np.mean(costs.state_bytes)) if costs.state_bytes else 0.0
     reduced = float(np.mean(costs.reduced_bytes)) if costs.reduced_bytes else float("nan")
     report = float(np.mean(costs.report_bytes)) * sizes[0] / max(1, run.chunk_lanes)
-    draw = 4 * dimension + 38
     rows = max(1, min(BLOCK_BYTES // (sizes[0] * draw), -(-plan.draws // 20)))
     files = groups * -(-plan.draws // rows)
     yield f"{plan.machines} machines of {plan.threads} threads, {plan.chains:,} chains, {plan.draws:,} draws of each:"

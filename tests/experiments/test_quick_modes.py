@@ -248,8 +248,23 @@ def test_clusters_shows_its_config(capsys: pytest.CaptureFixture[str], tmp_path:
     (tmp_path / "again.yaml").write_text(shown)
     assert clusters.main(["--config", str(tmp_path / "again.yaml"), "--dry-run"]) == 0
     assert capsys.readouterr().out == shown
-    assert clusters.main(["--config", "clusters.yaml", "run.draw=7"]) == 2
-    assert "run.draw: unknown key; did you mean 'draws'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("run.draw=7", "run.draw: unknown key; did you mean 'draws'?"),
+        ("run.workers=[1, 0]", "workers: found [1, 0]; expected increasing integers of at least 1"),
+        ("run.warmup=soon", "command line, run.warmup=soon: run.warmup.transitions: found 'soon' (a text); expected"),
+        ("run.backend=jaxx", "command line, run.backend=jaxx: run.backend: found 'jaxx' (a text); expected one of"),
+        ("quick.run.draws=7", "the section quick is applied before the command line; set run.draws itself"),
+    ],
+)
+def test_clusters_refuses_a_wrong_key_before_it_runs(
+    override: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert clusters.main(["--config", "clusters.yaml", "--quick", override]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow
