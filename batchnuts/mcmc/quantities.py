@@ -178,7 +178,7 @@ class Quantities:
     def _run(self, program: BatchedFunction, inputs: list[NDArray[Any]], width: int) -> Any:
         """In parts of `width` rows each, the last one padded: one compiled program serves all."""
         count, execution = len(inputs[0]), self._execution
-        parts = []
+        whole: Any = None
         for start in range(0, count, width):
             rows = np.minimum(np.arange(start, start + width), count - 1)
             try:
@@ -191,10 +191,12 @@ class Quantities:
                     )
             except Exception as error:
                 raise _failed(self._model, error.__cause__ or error) from error
-            parts.append(part)
+            if whole is None:
+                whole = _room_for(part, count)
+            _put(part, whole, start)
             if self._between is not None:
                 self._between(min(1.0, (start + width) / count))
-        return _joined(parts, count)
+        return whole
 
     def _stream(self, name: str) -> int:
         """A seed for some random numbers."""
@@ -202,10 +204,21 @@ class Quantities:
         return int(low) | int(high) << 32
 
 
-def _joined(parts: list[Any], count: int) -> Any:
-    if isinstance(parts[0], dict):
-        return {name: _joined([part[name] for part in parts], count) for name in parts[0]}
-    return np.concatenate(parts)[:count]
+def _room_for(part: Any, count: int) -> Any:
+    """Arrays for so many draws, like those of a part of them."""
+    if isinstance(part, dict):
+        return {name: _room_for(one, count) for name, one in part.items()}
+    return np.empty((count, *part.shape[1:]), part.dtype)
+
+
+def _put(part: Any, whole: Any, start: int) -> None:
+    """The draws of a part where they belong; what it is padded with is left out."""
+    if isinstance(whole, dict):
+        for name, array in whole.items():
+            _put(part[name], array, start)
+    else:
+        there = whole[start : start + len(part)]
+        there[:] = part[: len(there)]
 
 
 def _of_draw(model: Model) -> Callable[..., Any]:
