@@ -71,11 +71,11 @@ PAGES = (
             ("", _of("batchnuts", "sample_chains", "check")),
             ("Opening a run", _of("batchnuts", "open_run")),
             ("Compiled programs and threads", _of("batchnuts", "keep_programs", "use_own_threads")),
-            ("Errors", _of("batchnuts", "BatchnutsError")),
             ("Results", ("batchnuts.mcmc.verdict.Check", "batchnuts.mcmc.draws.Progress")),
             (
                 "Errors",
                 (
+                    "batchnuts.BatchnutsError",
                     "batchnuts.mcmc.variables.ModelError",
                     "batchnuts.settings.schema.SettingsError",
                     "batchnuts.mcmc.diagnostics.DiagnosticsError",
