@@ -42,7 +42,7 @@ class _Refused(Exception):
 def _report(arguments: argparse.Namespace) -> int:
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.report.page import write_page
-    from batchnuts.report.run_file import NotARun, read_run, verdict_of
+    from batchnuts.report.run_file import NotARun, damage_of, read_run, verdict_of
 
     try:
         target = _target(arguments)
@@ -55,6 +55,12 @@ def _report(arguments: argparse.Namespace) -> int:
     except BatchnutsError as error:
         say(str(error))
         return 1
+    except Exception:
+        damage = damage_of(arguments.run)
+        if damage is None:
+            raise
+        say(damage)
+        return 2
     if arguments.json:
         print(json.dumps(verdict_of(run), indent=2), flush=True)
     elif not arguments.quiet:

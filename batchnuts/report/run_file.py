@@ -29,6 +29,9 @@ GROUPS = ("posterior", "sample_stats", "adaptation", "divergences", "unfinished"
 STATISTICS = ("acceptance_rate", "diverging", "energy", "n_steps", "step_size", "tree_depth")
 """What is needed of the group sample_stats."""
 
+CHAINS_AT_ONCE = 64
+"""Whose draws are read together where all of a store is looked through."""
+
 BFMI_LIMIT = 0.3
 """Below it, energies change so slowly from draw to draw that the tails are hardly visited: the limit of ArviZ's and
 Stan's warnings, after Betancourt 2016, "Diagnosing suboptimal cotangent disintegrations in Hamiltonian Monte Carlo"."""
@@ -127,6 +130,28 @@ def _groups(file: Target) -> dict[str, xarray.Dataset]:
         with xarray.open_dataset(file, group=name, engine="h5netcdf") as dataset:
             groups[name] = dataset.load()
     return groups
+
+
+def damage_of(path: str | os.PathLike[str]) -> str | None:
+    """Which array of a Zarr store cannot be read, and why; None if all can.
+
+    Values of a store are read when they are used, so any part of a report can meet damage. All are read here, a few
+    chains at a time.
+    """
+    file = target_of(path)
+    if not is_zarr(file):
+        return None
+    for name, group in _groups(file).items():
+        for variable, array in group.variables.items():
+            try:
+                for start in range(0, array.shape[0] if array.ndim else 1, CHAINS_AT_ONCE):
+                    _ = array[start : start + CHAINS_AT_ONCE].values if array.ndim else array.values
+            except Exception as error:  # of any codec
+                return (
+                    f"{file} cannot be read whole ({name}/{variable}: {reason_of(error)}); expected the store that "
+                    "python -m batchnuts.sample wrote. It is damaged: copy it again, or run again."
+                )
+    return None
 
 
 def _opened(file: os.PathLike[str]) -> Any:

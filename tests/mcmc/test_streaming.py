@@ -62,6 +62,7 @@ from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.until import Until
+from batchnuts.report.__main__ import main as report_main
 from batchnuts.report.run_file import read_run
 from batchnuts.settings.schema import SettingsError
 
@@ -226,6 +227,19 @@ def test_reports_take_what_was_found_before(tmp_path: Path, monkeypatch: Any, su
     keep_diagnostics(path, judged)
     monkeypatch.setattr(kept_diagnostics, "_estimators", lambda: "others")
     assert read_run(path).check.diagnostics.apart == ()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["posterior/mu", "sample_stats/energy"])
+def test_a_report_of_a_store_with_a_damaged_chunk_says_which(tmp_path: Path, capsys: Any, name: str) -> None:
+    """Whether the verdict meets it or the pictures."""
+    path = tmp_path / "a.zarr"
+    finished(path, drawn())
+    chunk = next(file for file in (path / name).rglob("*") if file.is_file() and file.name != "zarr.json")
+    chunk.write_bytes(chunk.read_bytes()[:10])
+    assert report_main([str(path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{path} cannot be read whole ({name}: " in said
+    assert "It is damaged: copy it again, or run again." in said
 
 
 def test_where_diagnostics_cannot_be_written_the_store_stays(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
