@@ -110,7 +110,7 @@ MANY = Size(1000, "float32", values=1000, largest=1000)
     ("size", "settings", "gigabytes", "remedy"),
     [
         (MANY, {"chains": 1000, "draws": 2000}, 12, "set sampler.draws to at most 1400"),
-        (MANY, {"chains": 1000, "draws": 2000}, 12, "sampler.chains to at most 700"),
+        (MANY, {"chains": 1000, "draws": 2000}, 12, "sampler.chains to at most 710"),
         (MANY, {"chains": 1000, "draws": 2000}, 12, "end with sampler.until as soon as enough is known"),
         (MANY, {"chains": 1000, "draws": 2000}, 12, "set output.format: zarr, so that draws are written while"),
         (MANY, {"chains": 1000, "draws": 2000, "divergences": True}, 17, "set output.divergences: false"),
