@@ -65,7 +65,7 @@ def reference_of(config: PosteriorsConfig, problem: str) -> Moments:
         found: Moments | str | None = known_moments(model, build_model(model))
     else:
         found = PosteriorResults(config, RowsFile(MEASURED, Measurement).read()).reference_of(problem)
-    if not isinstance(found, Moments):
+    if found is None or isinstance(found, str):
         sys.exit(f"{problem}: {found or 'nothing is known of this model'}")
     return found
 
