@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,10 @@ from streamed_draws import (
 )
 
 import batchnuts
-from batchnuts.after_run import keep_for_reports
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc import kept_diagnostics, stored_run
+from batchnuts.mcmc import stored_run
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.content import Content, check_content
-from batchnuts.mcmc.diagnostics import Diagnostics
 from batchnuts.mcmc.earlier_run import draws_of_run
 from batchnuts.mcmc.kept_diagnostics import keep_diagnostics
 from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
@@ -62,7 +60,6 @@ from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.until import Until
-from batchnuts.report.__main__ import main as report_main
 from batchnuts.report.run_file import read_run
 from batchnuts.settings.schema import SettingsError
 
@@ -184,85 +181,6 @@ def test_later_runs_and_reports_read_a_store_as_they_read_a_file(tmp_path: Path)
     starts = [draws_of_run(MODEL, path, "sampler.init.run") for path in paths]
     np.testing.assert_array_equal(*starts)
     assert str(verdicts[0]) == str(verdicts[1])
-
-
-@pytest.mark.parametrize("superchains", [0, 3])
-def test_reports_take_what_was_found_before(tmp_path: Path, monkeypatch: Any, superchains: int) -> None:
-    """And judge again what other code has found, what was found of other draws, and where the group is damaged."""
-    monkeypatch.setattr(batchnuts, "BEGAN", time.time())
-    path, draws = tmp_path / "a.zarr", drawn()
-    finished(path, draws)
-    if superchains:
-        files = ZarrFiles.of_store(LocalPlace(path))
-        files.set_attributes("posterior", open_zarr(path)["posterior"].attrs | {"superchains": superchains})
-        files.commit({})
-    found = read_run(path)
-    assert found.check is not None
-    judged = replace(found.check.diagnostics, apart=(2, 4))
-    keep_diagnostics(path, judged)
-    assert (path / "diagnostics").is_dir()
-    again = read_run(path)
-    assert again.check is not None
-    assert again.names == found.names
-    for field in fields(Diagnostics):
-        np.testing.assert_equal(getattr(again.check.diagnostics, field.name), getattr(judged, field.name), field.name)
-    for change in ({"chains": 5}, {"draws": DRAWS - 1}, {"names": ("other", *judged.names[1:])}):
-        keep_diagnostics(path, replace(judged, **change))
-        assert read_run(path).check.diagnostics.apart == (), change  # type: ignore[union-attr]
-    for damage in ("truncated", "deleted"):
-        keep_diagnostics(path, judged)
-        (chunk,) = (file for file in (path / "diagnostics/r_hat").rglob("*") if file.name == "0")
-        chunk.write_bytes(chunk.read_bytes()[:10])
-        if damage == "deleted":  # Zarr takes it as one that was never written
-            chunk.unlink()
-        assert read_run(path).check.diagnostics.apart == (), damage  # type: ignore[union-attr]
-    keep_diagnostics(path, judged)
-    files = ZarrFiles.of_store(LocalPlace(path))
-    attributes = open_zarr(path)["diagnostics"].attrs
-    for changed, taken in (({"note": "mine"}, True), ({"chains": None}, False)):
-        kept = {name: value for name, value in {**attributes, **changed}.items() if value is not None}
-        files.set_attributes("diagnostics", kept)
-        files.commit({})
-        assert bool(read_run(path).check.diagnostics.apart) == taken, changed  # type: ignore[union-attr]
-    keep_diagnostics(path, judged)
-    monkeypatch.setattr(kept_diagnostics, "_estimators", lambda: "others")
-    assert read_run(path).check.diagnostics.apart == ()  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("name", ["posterior/mu", "sample_stats/energy"])
-def test_a_report_of_a_store_with_a_damaged_chunk_says_which(tmp_path: Path, capsys: Any, name: str) -> None:
-    """Whether the verdict meets it or the pictures."""
-    path = tmp_path / "a.zarr"
-    finished(path, drawn())
-    chunk = next(file for file in (path / name).rglob("*") if file.is_file() and file.name != "zarr.json")
-    chunk.write_bytes(chunk.read_bytes()[:10])
-    assert report_main([str(path)]) == 2
-    said = capsys.readouterr().err
-    assert f"{path} cannot be read whole ({name}: " in said
-    assert "It is damaged: copy it again, or run again." in said
-
-
-def test_where_diagnostics_cannot_be_written_the_store_stays(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    path = tmp_path / "a.zarr"
-    finished(path, drawn())
-    check = read_run(path).check
-    assert check is not None
-    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalPlace, "put_all", full)
-        keep_for_reports(check.diagnostics, path)
-    assert "warning: The diagnostics cannot be written to" in capsys.readouterr().err
-    assert before == {file: file.read_bytes() for file in before}
-    assert str(read_run(path).check) == str(check)
-    keep_diagnostics(path, check.diagnostics)
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalPlace, "put_all", full)
-        keep_for_reports(replace(check.diagnostics, apart=(1,)), path)
-    assert str(read_run(path).check) == str(check)
 
 
 def tuning_from(path: str) -> Tuning:
