@@ -34,7 +34,7 @@ from batchnuts.mcmc.summary_group import PROBABILITIES
 from batchnuts.mcmc.warmup.moments import moments_bytes
 from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
 
-LIBRARIES = {"jax": 450_000_000, "tensorflow": 1_040_000_000, "numpy": 150_000_000}
+LIBRARIES = {"jax": 430_000_000, "tensorflow": 1_040_000_000, "numpy": 150_000_000}
 """Bytes of a process that has imported the library of a backend and compiled a run of a small model."""
 
 LIBRARIES_OF_OUTPUT = 105_000_000
