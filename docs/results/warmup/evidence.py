@@ -77,7 +77,7 @@ def overrides(config: PosteriorsConfig, problem: str, warmup: str) -> list[str]:
 
 
 def run(config: PosteriorsConfig, problem: str, warmup: str, folder: Path) -> Costs:
-    """What the run cost and gave; made by the command line, unless its file is there."""
+    """What the run cost and gave; made by the command line, unless its file has this config."""
     settings, file = config.problems[problem], folder / f"{problem}-{warmup}.nc"
     changes = [*overrides(config, problem, warmup), f"output.path={file}"]
     wanted: RunConfig = load_config(settings.config, changes)
