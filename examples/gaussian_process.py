@@ -83,7 +83,7 @@ def main(picture):
         supports={"amplitude": positive(), "length": positive()},
         generated=lambda p: {"rate": jnp.exp(log_rate(p))},
     )
-    result = batchnuts.sample_chains(model, chains=64, warmup="auto", draws=100, target_acceptance=0.95, seed=1)
+    result = batchnuts.sample_chains(model, chains=64, warmup="auto", draws=100, target_acceptance=0.99, seed=1)
     seconds = time.perf_counter() - began
     posterior = result["posterior"]
     print(f"{DISASTERS.sum()} disasters in {len(DISASTERS)} years, {model.dimension} parameters")

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,3 +88,33 @@ print("ended")
 def test_two_shards_do_not_wait_for_each_other() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240, check=False)
     assert done.stdout.splitlines()[-1:] == ["ended"], done.stderr
+
+
+KEPT = """
+import sys
+import jax
+import jax.numpy as jnp
+import numpy as np
+from batchnuts.autobatch.language.libraries.jax_programs import Jitted
+from batchnuts.store.folder import keeping
+
+def all_of(x):
+    spread = jnp.abs(jnp.linalg.eigvals(x)).sum() if jax.default_backend() == "cpu" else 0.0
+    return jnp.linalg.cholesky(x).sum(), jnp.linalg.inv(x).sum(), jnp.linalg.svd(x)[1].sum(), spread
+
+with keeping(sys.argv[1]) as kept:
+    results = Jitted(all_of)(np.eye(3, dtype="float32") + np.float32(0.5))
+    print(kept.tally.found, *map(float, results))
+"""
+
+
+def test_a_program_that_another_process_compiled_calls_lapack(tmp_path: Path) -> None:
+    """JAX looks up LAPACK's functions where it lowers a call; a loaded program is not lowered, and called address 0."""
+    first, second = (
+        subprocess.run([sys.executable, "-c", KEPT, str(tmp_path)], capture_output=True, text=True, check=False)
+        for _ in range(2)
+    )
+    assert (first.returncode, second.returncode) == (0, 0), second.stderr
+    found, *results = second.stdout.split()
+    assert (first.stdout.split()[0], found) == ("0", "2"), "its key by its trace, and itself"
+    assert results == first.stdout.split()[1:]
