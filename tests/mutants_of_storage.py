@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mutants import killed_by, rewrite
 
-from batchnuts.mcmc import output, saving
+from batchnuts.mcmc import kept_diagnostics, output, saving
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Draws
@@ -20,6 +20,7 @@ MEMORY = "mcmc/test_memory_storage.py"
 OUTPUT = "mcmc/test_output.py"
 RUNS = "mcmc/test_chunk_runner.py"
 STREAMING = "mcmc/test_streaming.py"
+REPORTS = "mcmc/test_kept_diagnostics.py::test_reports_take_what_was_found_before[3]"
 
 # ---- in memory ------------------------------------------------------------------------------------------------------
 
@@ -221,3 +222,26 @@ def means_begin_again(patch: pytest.MonkeyPatch) -> None:
 def every_draw(patch: pytest.MonkeyPatch) -> None:
     """thinned draws begin with another one"""
     rewrite(patch, Content.kept, "draws % self.thin == 0", "draws % self.thin == self.thin - 1")
+
+
+# ---- diagnostics that are kept --------------------------------------------------------------------------------------
+
+
+@killed_by("storage diagnostics", REPORTS)
+def of_any_code(patch: pytest.MonkeyPatch) -> None:
+    """what another version of the estimators found is taken"""
+    taken = kept_diagnostics.kept_diagnostics
+    rewrite(patch, taken, "attributes[ESTIMATORS] != _estimators() or attributes", "attributes")
+
+
+@killed_by("storage diagnostics", REPORTS)
+def damaged_ones(patch: pytest.MonkeyPatch) -> None:
+    """arrays that lost a chunk are taken as they are read"""
+    taken = kept_diagnostics.kept_diagnostics
+    rewrite(patch, taken, " or attributes[DIGEST] != _digest(group)", "")
+
+
+@killed_by("storage diagnostics", REPORTS)
+def of_other_draws(patch: pytest.MonkeyPatch) -> None:
+    """what was found of fewer draws or other chains is taken"""
+    rewrite(patch, kept_diagnostics.kept_diagnostics, '!= (sizes["chain"], sizes["draw"])', "== ()")

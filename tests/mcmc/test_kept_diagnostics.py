@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
 from dataclasses import fields, replace
@@ -22,7 +23,7 @@ from batchnuts.mcmc.storage.place import LocalPlace
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles
 from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.report.__main__ import main as report_main
-from batchnuts.report.run_file import read_run
+from batchnuts.report.run_file import NotARun, read_run
 
 
 @pytest.mark.parametrize("superchains", [0, 3])
@@ -48,13 +49,17 @@ def test_reports_take_what_was_found_before(tmp_path: Path, monkeypatch: Any, su
     for change in ({"chains": 5}, {"draws": DRAWS - 1}, {"names": ("other", *judged.names[1:])}):
         keep_diagnostics(path, replace(judged, **change))
         assert read_run(path).check.diagnostics.apart == (), change  # type: ignore[union-attr]
-    for damage in ("truncated", "deleted"):
+    for damage, array in itertools.product(("deleted", "truncated"), ("r_hat", "coefficient")):
         keep_diagnostics(path, judged)
-        (chunk,) = (file for file in (path / "diagnostics/r_hat").rglob("*") if file.name == "0")
+        (chunk,) = (file for file in (path / "diagnostics" / array).rglob("*") if file.name == "0")
         chunk.write_bytes(chunk.read_bytes()[:10])
         if damage == "deleted":  # Zarr takes it as one that was never written
             chunk.unlink()
-        assert read_run(path).check.diagnostics.apart == (), damage  # type: ignore[union-attr]
+        if (damage, array) == ("truncated", "coefficient"):  # which is read where the store is opened
+            with pytest.raises(NotARun, match="truncated or damaged"):
+                read_run(path)
+        else:
+            assert read_run(path).check.diagnostics.apart == (), (damage, array)  # type: ignore[union-attr]
     keep_diagnostics(path, judged)
     files = ZarrFiles.of_store(LocalPlace(path))
     attributes = open_zarr(path)["diagnostics"].attrs

@@ -369,21 +369,29 @@ def test_an_automatic_warmup_ends_by_itself_and_is_reproducible() -> None:
     assert one.done.min() == 5
 
 
-def test_a_step_size_that_was_searched_for_agrees_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each window changes the metric much, each begins with the same step size, and none comes to it."""
+@pytest.mark.parametrize("always", [0.02, None], ids=["another", "the same"])
+def test_a_step_size_that_was_searched_for_agrees_with_nothing(
+    monkeypatch: pytest.MonkeyPatch, always: float | None
+) -> None:
+    """Where each window changes the metric much, each begins with the same step size, and none comes to it. Where the
+    search finds the one that was there, windows agree, and no search follows."""
     searches: list[int] = []
 
     def found(self: Run, states: ChainStates) -> ChainStates:
         searches.append(states.transitions_done)
-        return replace(states, step_size=np.full_like(states.step_size, 0.02))
+        return states if always is None else replace(states, step_size=np.full_like(states.step_size, always))
 
     monkeypatch.setattr(Run, "with_found_step_size", found)
     monkeypatch.setattr(phase, "LARGE_CHANGE", 1.0)
-    draws = run(gaussian(2), warmup={"maximum": 40}, draws=1, max_tree_depth=1)
+    size: dict[str, Any] = {"max_tree_depth": 1} if always else {"chains": 64, "superchains": None, "backend": "auto"}
+    draws = run(gaussian(2), warmup={"maximum": 40 if always else 200}, draws=1, **size)
     windows = [window.transitions for window in draws.warmup.windows]
-    assert draws.warmup.agreed is False
-    assert "the step size still changes by" in draws.warmup.reason
-    assert searches == [0, *windows[:-1]], "at the start and after each window that estimates the metric"
+    assert draws.warmup.agreed is (always is None)
+    if always:
+        assert "the step size still changes by" in draws.warmup.reason
+    assert len(windows) > 2
+    followed = windows[:-1] if always else windows[:-2]  # after the one that agreed, the last has the step size alone
+    assert searches == [0, *followed], "at the start and after each window whose metric does not agree"
 
 
 def test_it_ends_at_its_maximum_and_says_what_is_missing() -> None:

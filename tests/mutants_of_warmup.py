@@ -1,0 +1,47 @@
+"""Mutants of warmup: which chains count, what agrees, when it ends; see `mutants`."""
+
+from __future__ import annotations
+
+import pytest
+from mutants import killed_by, rewrite
+
+from batchnuts.mcmc.warmup import phase
+
+WARMUP = "mcmc/test_warmup.py"
+SEARCHED = f"{WARMUP}::test_a_step_size_that_was_searched_for_agrees_with_nothing"
+STUCK = f"{WARMUP}::test_a_stuck_chain_is_left_out_listed_and_started_again_only_where_that_is_allowed"
+
+
+@killed_by("warmup phase", SEARCHED)
+def a_search_follows_once_all_agrees(patch: pytest.MonkeyPatch) -> None:
+    """the step size that a search found takes the place of the one that agreed"""
+    rewrite(patch, phase._pooled, "if missing:", "if window:")
+
+
+@killed_by("warmup phase", SEARCHED)
+def a_searched_step_size_is_compared(patch: pytest.MonkeyPatch) -> None:
+    """what is compared with the window's start is the step size that a search found after it"""
+    rewrite(
+        patch,
+        phase._pooled,
+        "missing = place.missing\n",
+        "missing = place.missing\n    now = _with_search(run, place.states.metric, now, window)\n",
+    )
+
+
+@killed_by("warmup phase", SEARCHED)
+def no_search(patch: pytest.MonkeyPatch) -> None:
+    """after a metric that changed much, the step size of the old one stays"""
+    rewrite(patch, phase._with_search, "if large or not window.compared else now", "if not window.compared else now")
+
+
+@killed_by("warmup phase", STUCK)
+def outliers_count(patch: pytest.MonkeyPatch) -> None:
+    """a chain that is far from all others has its part in the pooled step size"""
+    rewrite(patch, phase._with_step_sizes, "counts = ~outliers & (moments.count > 0)", "counts = moments.count > 0")
+
+
+@killed_by("warmup phase", STUCK)
+def outliers_start_again_unasked(patch: pytest.MonkeyPatch) -> None:
+    """chains far from others are moved to them, though nobody asked for that"""
+    rewrite(patch, phase._restarted, "outliers.any() and run.sampler.warmup.restart", "outliers.any()")
