@@ -192,3 +192,45 @@ def test_options_that_xla_has_in_the_process_are_part_of_the_key(
     monkeypatch.setattr(jax_programs, "options_in_force", lambda: b"others")
     waves()(X, X)
     assert counts(kept) == (0, 2, 0, 2)
+
+
+@pytest.fixture
+def cache_of_jax(tmp_path: Path) -> Iterator[Path]:
+    """JAX's own cache, which a user has set."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    before = {name: getattr(jax.config, name) for name in OF_JAX}
+    for name, value in zip(OF_JAX, (str(tmp_path / "of_jax"), 0.0, 0), strict=True):
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield tmp_path / "of_jax"
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+OF_JAX = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
+
+
+def test_what_comes_from_the_cache_of_jax_is_not_kept_again(tmp_path: Path, cache_of_jax: Path) -> None:
+    """XLA writes a program that it has read without its kernels: it would load, and fail when it is called."""
+
+    def run(folder: str) -> tuple[Any, int]:
+        """The result, and how many entries this folder has been given."""
+        with keeping(str(tmp_path / folder)) as kept:
+            assert kept is not None
+            result = Jitted(lambda x: jnp.sin(x).sum() + jnp.cumsum(x)[1])(X)
+            jax.clear_caches()
+            return np.asarray(result), kept.tally.written
+
+    expected, entries = run("one")
+    assert entries > 0
+    assert any(cache_of_jax.iterdir())
+    for folder, written in (("one", entries), ("two", 0), ("two", 0), ("two", 0)):
+        result, found = run(folder)
+        np.testing.assert_array_equal(result, expected)
+        assert found == written, folder

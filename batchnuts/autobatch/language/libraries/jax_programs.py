@@ -7,7 +7,8 @@ Where who makes a program can say what it depends on, that is a second key (`key
 one: then the program need not even be traced; nor lowered to StableHLO, where its trace says it (`identity_of_jaxpr`).
 
 JAX's own persistent cache is a setting of the whole process, which belongs to the user, and does not replace a damaged
-entry.
+entry. A program that comes from it is not kept here: XLA cannot write one that it has read itself (what it writes can
+be loaded, and fails when it is called; seen with jaxlib 0.10.2).
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ def compiled(traced: Any, lowered: Any, kept: Entries | None, second_key: str | 
         else:
             _name(key, second_key, kept)
             return program
+    before = _OF_JAX.requests, _OF_JAX.hits
     program = compiled_with_options(lowered)
+    if not _is_new(*before):
+        return program
     try:
         content, *_ = serialize_executable.serialize(program)
     except Exception:  # some programs cannot be kept
@@ -59,6 +63,32 @@ def compiled(traced: Any, lowered: Any, kept: Entries | None, second_key: str | 
     if kept.put(key, content):
         _name(key, second_key, kept)
     return program
+
+
+class _OfJax(threading.local):
+    """What this thread has asked JAX's own cache for, and what it has found there."""
+
+    requests = 0
+    hits = 0
+
+
+_OF_JAX = _OfJax()
+
+
+def _count(event: str, **_: Any) -> None:
+    _OF_JAX.requests += event == "/jax/compilation_cache/compile_requests_use_cache"
+    _OF_JAX.hits += event == "/jax/compilation_cache/cache_hits"
+
+
+jax.monitoring.register_event_listener(_count)
+
+
+def _is_new(requests: int, hits: int) -> bool:
+    """Whether XLA has just compiled a program: this process may also have had it, from JAX's cache.
+
+    requests, hits: of this thread before.
+    """
+    return _OF_JAX.hits == hits and (_OF_JAX.requests > requests or jax.config.jax_compilation_cache_dir is None)
 
 
 def _name(key: str, second_key: str | None, kept: Entries) -> None:
@@ -129,7 +159,7 @@ def _key(traced: Any, lowered: Any) -> str | None:
         return None
     arguments = (lowered.in_tree, lowered.out_tree, traced.jaxpr.in_avals, traced.jaxpr.out_avals)
     weak = [a.weak_type for a in (*traced.jaxpr.in_avals, *traced.jaxpr.out_avals) if hasattr(a, "weak_type")]
-    return digest_of("jax", text, *map(str, arguments), str(weak), *_process())
+    return digest_of("jax, compiled here", text, *map(str, arguments), str(weak), *_process())
 
 
 def _process() -> tuple[str | bytes, ...]:
