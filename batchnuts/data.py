@@ -78,14 +78,13 @@ def read_columns(path: str, columns: Mapping[str, Column] | None, dtype: str = "
 def _read_csv(file: Path) -> dict[str, NDArray[Any]]:
     import pandas
 
-    return _of_pandas(
-        _read(
-            file,
-            lambda: pandas.read_csv(
-                file, keep_default_na=False, na_values=_MISSING, skipinitialspace=True, encoding="utf-8-sig", dtype=None
-            ),
-        )
-    )
+    options: Any = {"keep_default_na": False, "na_values": _MISSING, "skipinitialspace": True, "encoding": "utf-8-sig"}
+    table = _read(file, lambda: pandas.read_csv(file, **options))
+    header = _read(file, lambda: pandas.read_csv(file, header=None, nrows=1, dtype=str, **options))
+    names = [str(name) for name in header.iloc[0]]  # pandas numbers those that come again
+    if twice := next((name for name in names if names.count(name) > 1 and name != "nan"), None):
+        raise DataError(f"{file}: {names.count(twice)} columns are called {twice!r}; give each a name of its own.")
+    return _of_pandas(table)
 
 
 def _read_parquet(file: Path) -> dict[str, NDArray[Any]]:

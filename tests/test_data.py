@@ -75,6 +75,7 @@ def test_columns_are_renamed_and_made_what_is_asked(folder: Path) -> None:
         (CSV, {"n": Column("count")}, "there is no column 'count'; did you mean 'county'"),
         ("y,x\n", None, "there are column names but no rows"),
         ("", None, "cannot be read as .csv: No columns"),
+        ("y,x, y\n1,2,3\n", None, "2 columns are called 'y'; give each a name of its own"),
     ],
 )
 def test_faults_name_column_and_row(folder: Path, content: str, columns: Any, said: str) -> None:

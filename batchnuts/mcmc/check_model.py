@@ -7,7 +7,8 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any, get_args
@@ -102,6 +103,21 @@ def _unwrapped(function: Any) -> Iterator[Any]:
 _BRIDGES = Path(__file__).resolve().parents[1] / "bridges"
 
 
+def _again(model: Model, position: Any) -> Any:
+    """What a density gives that could not be differentiated; None if it fails alone."""
+    with suppress(Exception):
+        return model.flat_log_density(position)
+    return None
+
+
+def _refuse_container(here: str, value: Any) -> None:
+    if isinstance(value, (tuple, list, Mapping)):
+        raise ModelError(
+            f"{here}, returned a {type(value).__name__} of {len(value)}; expected a scalar tensor alone. What else is "
+            "computed from a draw belongs into the model's function generated."
+        )
+
+
 def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engine) -> NDArray[Any]:
     """Evaluate the one-chain density once, with its gradient; raise ModelError for a density that cannot be sampled.
 
@@ -121,6 +137,7 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engin
         except Exception as error:
             failure = error
             if not is_decomposition(error):
+                _refuse_container(here, _again(model, library.tensor(start)))
                 raise ModelError(
                     f"{here} of {model.dimension} numbers ({model.dtype}), failed with {type(error).__name__}: {error}"
                     f"{place_of(error, model)}"
@@ -130,6 +147,7 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engin
             f"{here}, failed at all of {tried} initial positions{place_of(failure, model)}: "
             f"{decomposition_help(model)} What TensorFlow said: {first_line(failure)}"
         ) from failure
+    _refuse_container(here, value)
     if tensor_library_of(value) is not library:
         raise ModelError(
             f"{here}, returned {type(value).__name__}; expected a scalar tensor, so that it can be differentiated. "

@@ -15,6 +15,9 @@ from batchnuts.settings.schema import SettingsError, nearest, shown
 
 KEY = "output.variables"
 
+AXES_OF_DIVERGENCES = frozenset({"divergence", "point"})
+"""Of the group of the ends of trajectories that diverged (output.py)."""
+
 
 @dataclass(frozen=True)
 class Content:
@@ -54,7 +57,14 @@ class Content:
 
 
 def check_content(model: Model, engine: Engine, content: Content) -> None:
-    """Raise SettingsError for variables that the model does not report."""
+    """Raise SettingsError for variables that the model does not report, or that cannot be saved with divergences."""
+    if content.divergences:
+        used = {name for variable in model.variables for name in (variable.name, *variable.axis_names)}
+        if taken := sorted(used & AXES_OF_DIVERGENCES):
+            raise SettingsError(
+                f"output.divergences: found true, and {taken[0]!r} in the model, as the name of a variable or of an "
+                "axis; the group divergences has an axis of that name. Rename the model's."
+            )
     if content.variables is None:
         return
     names = [variable.name for variable in model.variables if model.reports_variables]

@@ -16,7 +16,7 @@ from batchnuts.mcmc.bijectors import Bijector, is_bijector
 from batchnuts.mcmc.findings import ModelCheck
 from batchnuts.mcmc.parameters import Parameter
 from batchnuts.mcmc.supports import SupportError
-from batchnuts.mcmc.variables import Labels, ModelError, Variable
+from batchnuts.mcmc.variables import Labels, ModelError, Variable, check_group
 from batchnuts.settings.schema import nearest
 
 __all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable", "how_to_wrap"]
@@ -155,22 +155,15 @@ class Model:
                 f"Model {self.name!r}: variable {named!r} has a support, so its log_density takes a dict of values; "
                 "set structured=True."
             )
-        lengths: dict[str, tuple[str, int]] = {}
-        for variable in self.variables:
-            for dim, length in zip(variable.axis_names, variable.shape, strict=True):
-                owner, known = lengths.setdefault(dim, (variable.name, length))
-                if known != length:
-                    raise ModelError(
-                        f"Model {self.name!r}: axis {dim!r} has length {known} in {owner!r} and {length} in "
-                        f"{variable.name!r}."
-                    )
+        check_group(f"Model {self.name!r}", {v.name: (v.axis_names, v.shape) for v in self.variables})
         for group in DATA_GROUPS:
             for key, (dims, array) in getattr(self, group).items():
                 if np.ndim(array) != len(dims):
                     raise ModelError(
                         f"Model {self.name!r}: {group}[{key!r}] has shape {np.shape(array)} but dims {tuple(dims)}."
                     )
-
+            arrays = {key: (dims, np.shape(array)) for key, (dims, array) in getattr(self, group).items()}
+            check_group(f"Model {self.name!r}: {group}", arrays)
         if not self.reports_variables and self.generated is None:
             raise ModelError(f"Model {self.name!r}: its variables are not reported, so it needs `generated`.")
 

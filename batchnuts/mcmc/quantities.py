@@ -22,6 +22,7 @@ from batchnuts.mcmc.check_model import place_of
 from batchnuts.mcmc.engine import LIBRARIES, Engine, default_engine
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.variables import check_group
 from batchnuts.store.folder import keeping
 
 ROWS = 1024
@@ -55,9 +56,11 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any]) -> No
     if not has_quantities(model):
         return
     of_draws = _shapes(model, engine, _of_draw(model), position, random.key(0))
-    for found in of_draws.values():
-        for name, shape in found.items():
-            model.dims_of(name, shape)
+    for role, found in of_draws.items():
+        arrays = {name: (model.dims_of(name, shape), shape) for name, shape in found.items()}
+        if role == "generated" and model.reports_variables:  # they are saved together
+            arrays |= {variable.name: (variable.axis_names, variable.shape) for variable in model.variables}
+        check_group(f"Model {model.name!r}: its function {role}", arrays)
     variables = {variable.name for variable in model.variables if model.reports_variables}
     if taken := of_draws.get("generated", {}).keys() & variables:
         raise ModelError(
@@ -285,6 +288,11 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
         raise ModelError(
             f"Model {model.name!r}: its function {role} gives a {type(result).__name__}; expected a dict of names and "
             f"arrays{alone}."
+        )
+    if several := [name for name, value in named.items() if isinstance(value, (list, tuple, Mapping))]:
+        raise ModelError(
+            f"Model {model.name!r}: its function {role} gives a {type(named[several[0]]).__name__} for {several[0]!r}; "
+            "expected an array. Stack its parts into one, or give each a name."
         )
     if library is None:
         return {name: np.asarray(value) for name, value in named.items()}

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from densities import good, run, solving, starts_of
 
-from batchnuts.autobatch import AssertionWarning
+from batchnuts.autobatch import AssertionWarning, ops
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.sampling import run_chains, sample_chains
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
@@ -34,6 +34,18 @@ def vector(q: Any) -> Any:
 
 def one_long(q: Any) -> Any:
     return -0.5 * tf.reduce_sum(q * q, keepdims=True)
+
+
+def with_another(q: Any) -> Any:
+    return -tf.reduce_sum(q * q), 1.0
+
+
+def in_a_list(q: Any) -> Any:
+    return [-ops.sum(q * q)]
+
+
+def by_name(q: Any) -> Any:
+    return {"lp": -ops.sum(q * q), "other": q}
 
 
 def numpy_number(q: Any) -> Any:
@@ -69,6 +81,9 @@ def users_mistake(q: Any) -> Any:
     [
         (vector, r"returned shape \(3,\); expected a scalar", "Sum over observations"),
         (one_long, r"returned shape \(1,\); expected a scalar", "Sum over observations"),
+        (with_another, "returned a tuple of 2; expected a scalar tensor alone", "the model's function generated"),
+        (in_a_list, "returned a list of 1; expected a scalar tensor alone", "the model's function generated"),
+        (by_name, "returned a dict of 2; expected a scalar tensor alone", "the model's function generated"),
         (constant, "has no gradient", "through differentiable TensorFlow operations"),
         (rounded, "has no gradient", "through differentiable TensorFlow operations"),
         (numpy_number, "returned float32|returned float64", "Write it with operations of TensorFlow, of JAX"),

@@ -70,6 +70,15 @@ def test_initial_positions_default_and_own():
             "axis 'd' has length 2 in 'a' and 3 in 'b'",
         ),
         ({"dimension": 1, "observed_data": {"y": (("row",), np.zeros((2, 2)))}}, r"observed_data\['y'\] has shape"),
+        (
+            {"dimension": 1, "observed_data": {"y": (("y",), np.zeros(2))}},
+            "observed_data: 'y' is the name of an array and",
+        ),
+        ({"dimension": 2, "variables": (Variable("a", (2,), ("a",)),)}, "'a' is the name of an array and of an axis"),
+        (
+            {"dimension": 3, "variables": (Variable("a", (2,), ("i",)), Variable("i"))},
+            "'i' is the name of an array and of an axis, of 'a'; .* Rename one of them",
+        ),
     ],
 )
 def test_contradictions_are_refused(arguments, message):

@@ -145,6 +145,13 @@ def fails(p: Any) -> Any:
         ),
         ({"generated": lambda p: p["mu"]}, "its function generated gives a .*; expected a dict of names and arrays"),
         ({"generated": lambda p: {"mu": p["mu"]}}, r"its function generated gives \['mu'\], which are its variables"),
+        (
+            {"generated": lambda p: {"both_dim_0": p["mu"], "both": ops.stack([p["mu"], p["tau"]])}},
+            "its function generated: 'both_dim_0' is the name of an array and of an axis, of 'both'",
+        ),
+        ({"generated": lambda p: {"chain": p["mu"]}}, "'chain' is called 'chain', or an axis of it is"),
+        ({"generated": lambda p: {"a/b": p["mu"]}}, "the name 'a/b' has a slash"),
+        ({"generated": lambda p: {"a": [p["mu"], p["mu"]]}}, "gives a list for 'a'; expected an array"),
         ({"generated": lambda p: {}}, r"gives a dict of \[\]; expected names and arrays"),
         ({"log_likelihood": lambda p: p["sigma"]}, "its function log_likelihood, given one draw, failed with KeyError"),
         (

@@ -47,6 +47,7 @@ from batchnuts.mcmc.earlier_run import draws_of_run
 from batchnuts.mcmc.kept_diagnostics import keep_diagnostics
 from batchnuts.mcmc.layout import SAMPLES, Entries, Layout
 from batchnuts.mcmc.lengthen import EndedRun, recover, replace_store
+from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.opened_run import open_run
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.saving import OutputError, check_path, save
@@ -397,6 +398,9 @@ def test_a_check_point_ends_a_run_that_has_gone_further(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match=r"output\.variables: found 'betta'.* does not report; did you mean 'beta'"):
         check_content(MODEL, None, Content(variables=("mu", "betta")))  # type: ignore[arg-type]
+    pointed = Model.from_function(MODEL.log_density, variables={"point": [2]})
+    with pytest.raises(SettingsError, match=r"output\.divergences: found true, and 'point' in the model"):
+        check_content(pointed, None, Content(divergences=True))  # type: ignore[arg-type]
     path = tmp_path / "a.zarr"
     finished(path, drawn())
     with pytest.raises(OutputError, match="exists and is not overwritten"):
