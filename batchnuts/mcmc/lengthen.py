@@ -32,6 +32,7 @@ from batchnuts.mcmc.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.earlier_run import read_groups
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.history import HistoryKeeper
+from batchnuts.mcmc.layout import GROUPS
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage.place import LocalPlace
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     import xarray
 
     from batchnuts.mcmc.storage.zarr_files import ZarrFiles
+
+_COMPUTED = frozenset(GROUPS.values()) - {"posterior"}
+"""Groups that have nothing but what functions of the model give."""
 
 NEEDED = ("made_with", "model_described", "metric", "dtype")
 """Attributes of the group `adaptation` that files of earlier versions lack."""
@@ -155,21 +159,54 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
 
     Raises CheckpointError where the file has changed meanwhile.
     """
-    before = read_groups(str(ended.path), tuple(further), "--resume")
+    before = read_groups(str(ended.path), tuple({**further, **dict.fromkeys(_COMPUTED)}), "--resume")
     if before["sample_stats"].sizes["draw"] != ended.draws:
         raise CheckpointError(f"{ended.path} has changed while it was made longer; the further draws are given up.")
     attributes = further["posterior"].attrs
     log_density = [groups["sample_stats"]["lp"].values for groups in (before, further)]
     attributes["log_density_rounding"] = rounding_of(np.concatenate(log_density, axis=1))
-    groups = {}
-    for name, group in further.items():
+    lacking = _lacking(before, further)
+    groups = {} if further["sample_stats"].sizes["draw"] else {name: before[name] for name in before.keys() & _COMPUTED}
+    for name, of_further in further.items():
+        group = of_further.drop_vars(lacking.get(name, ()), errors="ignore")
+        if name in lacking and not group.data_vars:
+            continue
         along = "divergence" if name == "divergences" else "draw"
         if name in before and along in group.dims and _grows(name):
-            parts = [before[name].sel(chain=group["chain"]) if along == "draw" else before[name], group]
+            earlier = before[name].drop_vars(lacking.get(name, ()), errors="ignore")
+            parts = [earlier.sel(chain=group["chain"]) if along == "draw" else earlier, group]
             group = _one_after_the_other(parts, along)
         groups[name] = group.assign_attrs(_with_own(attributes, further[name]))
     groups["adaptation"] = _of_all_draws(before["adaptation"], groups, ended.draws)
     return groups
+
+
+def _lacking(before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, list[str]]:
+    """By group: what functions of the model made of the earlier draws only, or of the further ones only.
+
+    A function had failed, or a signal had left its results out. The longer run would have them of some draws, so it has
+    them of none, which is said. Nothing is lacking where there are no further draws.
+    """
+    if not further["sample_stats"].sizes["draw"]:
+        return {}
+    lacking = {}
+    for name in sorted({"posterior", *_COMPUTED} & (before.keys() | further.keys())):
+        one, other = (
+            {str(v) for v in groups[name].data_vars} if name in groups else set() for groups in (before, further)
+        )
+        if one ^ other:
+            lacking[name] = sorted(one ^ other)
+        if name == "posterior" and not one & other:
+            raise CheckpointError(
+                f"The run stays as it was: its draws have {sorted(one)}, the further ones {sorted(other)}."
+            )
+    if lacking:
+        named = ", ".join(f"{name} ({', '.join(variables)})" for name, variables in lacking.items())
+        say(
+            f"warning: {named}: not computed of the earlier draws, or not of the further ones; the longer run is saved "
+            "without. To have it of all draws, run again."
+        )
+    return lacking
 
 
 def _grows(name: str) -> bool:
@@ -273,7 +310,10 @@ def _append(
     """Write the further draws, and what is known of all draws; readers see all of it at once."""
     attributes = dict(further["posterior"].attrs)
     lengths = {}
-    for name in before.keys() - further.keys():  # `unfinished`, of a run that a check point has ended, say
+    for name, variables in _lacking(before, further).items():
+        if there := [variable for variable in variables if variable in files.arrays.get(name, {})]:
+            files.drop(name, there if {*map(str, before[name].data_vars)} - {*variables} else None)
+    for name in before.keys() - further.keys() - _COMPUTED:  # `unfinished`, of a run that a check point has ended, say
         if name in files.arrays or name == kept_diagnostics.GROUP:
             files.drop(name)
     for name, group in further.items():

@@ -12,15 +12,17 @@ from typing import Any
 
 import fsspec
 import pytest
+import streamed_draws
 import xarray
 from fsspec.implementations.memory import MemoryFileSystem
 from streamed_draws import DRAWS, MODEL, assert_same_groups, drawn, part_of, store_part
 from url_files import content_of, small_blocks_from, url_of
 
+from batchnuts.autobatch import ops
 from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.lengthen import EndedRun, replace_store
+from batchnuts.mcmc.lengthen import EndedRun, joined, replace_store
 from batchnuts.mcmc.output import to_datasets
-from batchnuts.mcmc.saving import OutputError
+from batchnuts.mcmc.saving import OutputError, save
 from batchnuts.mcmc.storage.place import METADATA
 from batchnuts.mcmc.storage.url_place import UrlError, UrlPlace
 from batchnuts.mcmc.storage.zarr_files import ZarrFilesBeside
@@ -197,3 +199,40 @@ def test_a_store_is_made_longer_at_once_wherever_the_process_ends(
         assert_draws(open_zarr(in_memory), 30 if count > root else 21)
         if count <= root and count % every == 0:
             assert_draws(replace_store(ended), 30)
+
+
+COMPUTING = replace(
+    MODEL,
+    generated=lambda p: {"twice": p["mu"] * 2.0},
+    log_likelihood=lambda p: ops.stack([p["mu"], p["tau"], p["mu"], p["tau"]]),
+)
+
+
+@pytest.mark.parametrize("format", ["netcdf", "zarr"])
+@pytest.mark.parametrize("computing", [(True, False), (False, True), (True, True)])
+def test_what_some_draws_lack_is_left_out_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, computing: tuple[bool, bool], format: str
+) -> None:
+    """A function had failed, or a signal had left its results out: longer, a run has them of all draws or of none."""
+    whole, content = drawn(ends=True), Content(divergences=True)
+    parts = (part_of(whole, 0, 30), part_of(whole, 30, DRAWS))
+    path = tmp_path / f"a.{format}"
+    ended = EndedRun(path, 30, saved=None)  # type: ignore[arg-type]
+    models = [COMPUTING if computes else MODEL for computes in computing]
+    if format == "zarr":
+        for target, part, model, last in zip((path, ended.further), parts, models, (30, DRAWS), strict=True):
+            monkeypatch.setattr(streamed_draws, "MODEL", model)
+            store_part(target, part, content, last)
+        groups = {name: group.load() for name, group in replace_store(ended).items()}
+    else:
+        before, further = (to_datasets(part, model, content=content) for part, model in zip(parts, models, strict=True))
+        save(before, path)
+        groups = joined(ended, further)
+    both = all(computing)
+    expected = to_datasets(whole, COMPUTING if both else MODEL, content=content)
+    for group in (groups, expected):
+        group.pop("adaptation")  # whose means are not of the same bits
+    assert set(groups) == set(expected)
+    assert_same_groups(groups, expected)
+    warning = "warning: log_likelihood (y), posterior (twice): not computed of the earlier draws, or not of the further"
+    assert (warning in capsys.readouterr().err) != both

@@ -73,6 +73,8 @@ class ZarrFiles:
             along = _dims(array).index("draw")
             before, more = array.shape[along], further.sizes["draw"]
             length = before + more
+            if not more:
+                continue
             array.resize(tuple(length if axis == along else size for axis, size in enumerate(array.shape)))
             rows = array.chunks[along]
             for start in range(before // rows * rows, length, rows):
