@@ -7,13 +7,13 @@ import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.checkpoint.file import CheckpointError, digest
+from batchnuts.mcmc.execution.fingerprint import fingerprint
 from batchnuts.mcmc.model import DATA_GROUPS, Model
 from batchnuts.mcmc.tuning import Tuning, variables_in_words
 
@@ -160,17 +160,6 @@ def _digest(text: str) -> str:
 
 
 def _of_code(function: Any) -> str:
-    """A digest of a function's code and constants; of another object that can be called its type."""
-    if not isinstance(function, FunctionType):
-        kind = type(function)
-        return f"{kind.__module__}.{kind.__qualname__}"
-    return _digest("\n".join(_code_in_words(function.__code__)))
-
-
-def _code_in_words(code: CodeType) -> Iterator[str]:
-    yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars}"
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _code_in_words(constant)
-        else:  # sets have no order of their own
-            yield repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)
+    """A digest of a function's code, and of what it finds around it that does not change by itself."""
+    found = fingerprint(function, lasting=True)
+    return _digest("\n".join(f"{key} {digest.hex()}" for key, digest in sorted(found.items())))

@@ -3,10 +3,14 @@
 Looked at are the function's code, closure, defaults, and the globals that it names; what is found there, arrays by
 their bytes; and so on through functions, modules, classes and objects of the user's. What is installed is not looked
 into, but for its arrays.
+
+A lasting fingerprint is that of any process with the same code, and stays while functions run: of what these may change
+themselves (lists, dicts, objects, names that they assign) it has the type only.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import os
 import sys
@@ -28,6 +32,9 @@ MOST_BYTES = 1 << 28
 SOME = 1 << 16
 """Elements of such an array."""
 
+_ASSIGNING = ("STORE_GLOBAL", "STORE_DEREF")
+"""Instructions that give a name another value, which it may have before a function is called or after it."""
+
 Fingerprint: TypeAlias = dict[tuple[str, ...], bytes]
 """By the names that lead to what was found: of attributes one each, of what a list or dict holds one for all."""
 
@@ -39,16 +46,17 @@ _LIBRARIES = (
 )
 
 
-def fingerprint(*functions: Any) -> Fingerprint:
+def fingerprint(*functions: Any, lasting: bool = False) -> Fingerprint:
     """Of the functions, or other things that can be called; None has none."""
-    reader = _Reader()
+    reader = _Reader(lasting)
     for k, function in enumerate(functions):
         reader.read(function, (str(k),))
     return {key: digest.digest() for key, digest in reader.found.items()}
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, lasting: bool) -> None:
+        self._lasting = lasting
         self.found: dict[tuple[str, ...], Any] = {}
         self._seen: dict[int, tuple[str, ...]] = {}
         """Where an object was first found, by its id."""
@@ -72,8 +80,10 @@ class _Reader:
             return
         self._seen[id(value)] = key
         self._alive.append(value)
-        if len(self._seen) > MOST_OBJECTS:
-            self._note(key, id(value))
+        if self._lasting and isinstance(value, (list, Mapping, Set)):
+            self._note(key, type(value).__qualname__)
+        elif len(self._seen) > MOST_OBJECTS:
+            self._which(value, key)
         elif isinstance(value, np.ndarray):
             self._array(value, key)
         elif isinstance(value, FunctionType):
@@ -82,7 +92,7 @@ class _Reader:
             self.read(value.__func__, key)
             self.read(value.__self__, key)
         elif isinstance(value, functools.partial):
-            for part in (value.func, value.args, value.keywords):
+            for part in (value.func, value.args, *sorted(value.keywords.items())):
                 self.read(part, key)
         elif isinstance(value, Mapping):
             self._note(key, type(value), len(value))
@@ -102,6 +112,10 @@ class _Reader:
         else:
             self._object(value, key)
 
+    def _which(self, value: Any, key: tuple[str, ...]) -> None:
+        """Which object it is, where it is not known what it is made of."""
+        self._note(key, type(value).__qualname__ if self._lasting else id(value))
+
     def _array(self, array: np.ndarray, key: tuple[str, ...]) -> None:
         self._note(key, array.dtype.str, array.shape)
         if array.dtype == object:
@@ -114,10 +128,17 @@ class _Reader:
         self._note(key, np.ascontiguousarray(array).tobytes())
 
     def _function(self, function: FunctionType, key: tuple[str, ...]) -> None:
-        self._code(function.__code__, key)
-        if not _is_users(function.__code__.co_filename):
+        users = _is_users(function.__code__.co_filename)
+        if self._lasting and not users:  # installed, of a version that is told elsewhere
+            self._note(key, function.__module__, function.__qualname__)
             return
+        self._code(function.__code__, key)
+        if not users:
+            return
+        assigned = _assigned(function.__code__) if self._lasting else frozenset()
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if name in assigned:
+                continue
             try:
                 self.read(cell.cell_contents, (*key, name))
             except ValueError:  # it is not filled yet
@@ -125,8 +146,9 @@ class _Reader:
         self.read(function.__defaults__, (*key, "defaults"))
         self.read(function.__kwdefaults__, (*key, "defaults"))
         named = {name for code in _with_inner(function.__code__) for name in code.co_names}
-        self._named(function.__globals__, named, key)
-        self._attributes(function, key)
+        self._named(function.__globals__, named - assigned, key)
+        if not self._lasting:
+            self._attributes(function, key)
         if (wrapped := getattr(function, "__wrapped__", None)) is not None:
             self.read(wrapped, key)
 
@@ -142,7 +164,11 @@ class _Reader:
 
     def _code(self, code: CodeType, key: tuple[str, ...]) -> None:
         for inner in _with_inner(code):
-            constants = [c for c in inner.co_consts if not isinstance(c, CodeType)]
+            constants = [
+                sorted(map(repr, c)) if isinstance(c, frozenset) else c  # which have an order in each process
+                for c in inner.co_consts
+                if not isinstance(c, CodeType)
+            ]
             self._note(key, inner.co_code, inner.co_names, inner.co_varnames, inner.co_freevars, constants)
 
     def _class(self, kind: type, key: tuple[str, ...]) -> None:
@@ -163,7 +189,8 @@ class _Reader:
         """Of the user's, its attributes; of another one, what it is made of, if that is known; else which one it is."""
         self.read(type(value), key)
         if _is_of_users(type(value)) or isinstance(value, SimpleNamespace):
-            self._attributes(value, key)
+            if not self._lasting or _is_frozen(value):
+                self._attributes(value, key)
             return
         inner = next((getattr(value, name) for name in _WRAPPED if hasattr(value, name)), None)
         array = _as_array(value)
@@ -172,7 +199,7 @@ class _Reader:
         elif array is not None:
             self._array(array, key)
         else:
-            self._note(key, id(value))
+            self._which(value, key)
 
     def _attributes(self, value: Any, key: tuple[str, ...]) -> None:
         try:
@@ -194,6 +221,17 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _with_inner(constant)
+
+
+def _assigned(code: CodeType) -> frozenset[str]:
+    """Names of other functions, and of the module, that code gives values."""
+    steps = (step for inner in _with_inner(code) for step in dis.get_instructions(inner))
+    return frozenset(str(step.argval) for step in steps if step.opname in _ASSIGNING)
+
+
+def _is_frozen(value: Any) -> bool:
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
 
 
 def _is_users(filename: str | None) -> bool:
