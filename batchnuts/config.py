@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any, Literal, get_args
 
@@ -193,6 +193,15 @@ class RunConfig:
     output: OutputSettings
     stem: str = "run"
     """Of the config's file."""
+    file: Path | None = field(default=None, compare=False)
+    """The config's own."""
+
+    @property
+    def inputs(self) -> dict[str, Path]:
+        """Files that the run reads, by what names them."""
+        data = getattr(self.model, "data", None)  # packaged models have the path itself
+        read = {"the config": self.file, "model.data": data if isinstance(data, str) else getattr(data, "path", None)}
+        return {name: Path(path) for name, path in read.items() if path is not None}
 
     def decided(self, file: int | None = None, zarr: bool = True) -> RunConfig:
         """With the format of the output and its path, where they are not left to the run's size.
@@ -266,7 +275,7 @@ def _check(content: dict[str, Any], origin: Origin) -> RunConfig:
             problems.append(f"{origin('sampler.draws')}{too_large}")
     if problems:
         raise ConfigError("\n".join(problems))
-    return RunConfig(**parts, stem=origin.file.stem).decided()
+    return RunConfig(**parts, stem=origin.file.stem, file=origin.file).decided()
 
 
 def _check_model(content: Any, origin: Origin, problems: list[str]) -> Settings | None:

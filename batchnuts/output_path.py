@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from batchnuts.config import RunConfig
 from batchnuts.mcmc.checkpoint.keeper import NAME, delete
 from batchnuts.mcmc.saving import OutputError, check_path
@@ -14,6 +16,9 @@ def path_of_new_run(config: RunConfig, *, force: bool) -> Target:
     the checkpoint of a run that has not ended."""
     assert config.output.path is not None  # it is decided with the format
     path = checked_path(config, config.output.path, force=force)
+    for name, file in config.inputs.items() if isinstance(path, Path) else ():
+        if file.resolve() == path:
+            raise OutputError(f"Cannot write {path}: the run reads it ({name}). Set another output.path.")
     _require_no_checkpoint(path, force=force)
     return path
 

@@ -149,6 +149,10 @@ def test_existing_output_is_refused_before_the_run(cli):
     assert Path("out.nc").read_text() == "precious"
     assert cli("--force")[0] == 0
     assert Path("out.nc").read_bytes()[:4] == b"\x89HDF"
+    code, _, err = cli("--force", "output.path=small.yaml", run=never)
+    assert code == 1
+    assert "small.yaml: the run reads it (the config). Set another output.path." in err
+    assert Path("small.yaml").read_text() == SMALL
 
 
 @pytest.mark.parametrize("path", ["missing/out.nc", "."])

@@ -10,7 +10,9 @@ import pytest
 
 from batchnuts.config import ConfigError, build_model, load_config
 from batchnuts.data import Column, read_columns
+from batchnuts.mcmc.saving import OutputError
 from batchnuts.models.tables import DataError
+from batchnuts.output_path import path_of_new_run
 
 CSV = "y,floor,county,visits\n1.5,0,AITKIN,3\n2.5,1,ANOKA,4\n0.5,0,AITKIN,5\n"
 
@@ -141,6 +143,10 @@ def test_a_config_gives_the_columns_to_the_functions(folder: Path) -> None:
     assert set(model.constant_data) == {"floor", "county"}
     Path("again.yaml").write_text(loaded.to_yaml())
     assert load_config("again.yaml").model == loaded.model
+    for name, path in {"the config": "c.yaml", "model.data": "./table.csv"}.items():
+        forced = load_config("c.yaml", [f"output.path={path}"]).decided(zarr=False, file=0)
+        with pytest.raises(OutputError, match=rf"the run reads it \({name}\)"):
+            path_of_new_run(forced, force=True)
 
 
 @pytest.mark.parametrize(
