@@ -366,7 +366,9 @@ def _describe(path: str, schema: type[Settings]) -> list[str]:
                 *_describe(f"{path}.{name}", within),
             ]
             continue
-        default = "required" if info.is_required() else f"default {_yaml_word(info.default)}"
+        default = (
+            "required" if info.is_required() else f"default {_yaml_word(info.get_default(call_default_factory=True))}"
+        )
         lines += [f"  {path}.{name}  ({expected(schema, name)}; {default})", *_wrapped(info.description)]
     return lines
 

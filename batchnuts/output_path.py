@@ -15,7 +15,15 @@ def path_of_new_run(config: RunConfig, *, force: bool) -> Target:
     """As the config says, absolute. Raises OutputError where nothing can be written there, a package lacks, or there is
     the checkpoint of a run that has not ended."""
     assert config.output.path is not None  # it is decided with the format
-    path = checked_path(config, config.output.path, force=force)
+    try:
+        path = checked_path(config, config.output.path, force=force)
+    except OutputError:
+        target = target_of(config.output.path)
+        if (
+            isinstance(target, Path) and target.name and not force
+        ):  # what is in the way is what the run has saved so far
+            _require_no_checkpoint(target.absolute(), force=force)
+        raise
     for name, file in config.inputs.items() if isinstance(path, Path) else ():
         if file.resolve() == path:
             raise OutputError(f"Cannot write {path}: the run reads it ({name}). Set another output.path.")

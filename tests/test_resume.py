@@ -197,17 +197,17 @@ def test_a_signal_saves_draws_and_a_checkpoint(folder: Path) -> None:
     _, said = process.communicate()
     assert process.returncode == 143
     assert "Go on with --resume" in said
-    (folder / "ended.nc").rename(folder / "draws so far.nc")
     again = run("--config", "run.yaml", "output.path=ended.nc", "--quiet", cwd=folder, code=1)
     assert "has the checkpoint of a run that has not ended" in again.stderr
-    (folder / "draws so far.nc").rename(folder / "ended.nc")
     run("--resume", "ended.nc", "--quiet", cwd=folder)
+    said = run("--resume", "ended.nc", cwd=folder, code=1).stderr
+    assert "the run has ended; to make it longer, add sampler.draws=+1000" in said
     assert_same_run(folder / "whole.nc", folder / "ended.nc")
 
 
 MISTAKES = {
     "nothing there": (["--resume", "none.nc"], 1, "There is no checkpoint of .*none.nc"),
-    "it has ended": (["--resume", "whole.nc"], 1, "is the file of a run that has ended"),
+    "it has ended": (["--resume", "whole.nc"], 1, r"the run has ended; .* add sampler\.draws=\+1000"),
     "with a setting": (["--resume", "whole.nc", "sampler.chains=3"], 2, "goes on with the run's own config"),
     "fewer draws": (["--resume", "whole.nc", "sampler.draws=+0"], 2, r"or sampler\.draws=\+N to make a run longer"),
     "a longer one that is not there": (["--resume", "none.nc", "sampler.draws=+5"], 1, r"there is no file .*none\.nc"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.check_points import Ended, SavedCheckPoints
@@ -17,7 +19,7 @@ from batchnuts.mcmc.history import HistoryKeeper, Row
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.step_size import DualAveraging
 from batchnuts.mcmc.stopping_rule import Decision
-from batchnuts.mcmc.stored_run import is_zarr
+from batchnuts.mcmc.stored_run import is_interrupted, is_run
 from batchnuts.mcmc.tuning import Tuning
 from batchnuts.mcmc.until import Condition
 from batchnuts.mcmc.url import Target, Url, folder_of
@@ -43,12 +45,16 @@ def saved_run_of(output: Target) -> SavedRun:
     """
     folder = folder_of(output)
     if not (folder / NAME).exists():
-        there = is_zarr(output) if isinstance(output, Url) else output.exists()
-        ended = f"{output} is the file of a run that has ended" if there else "there is no such run here"
-        if isinstance(output, Url):
-            ended += ", or it was begun in another folder, where its checkpoint is"
-        raise CheckpointError(
-            f"There is no checkpoint of {output} ({folder / NAME}): {ended}, or it was ended before its first one "
-            "(output.checkpoint_seconds)."
-        )
+        raise CheckpointError(f"There is no checkpoint of {output} ({folder / NAME}): {_why_none(output)}.")
     return read_saved_run(folder, TYPES)
+
+
+def _why_none(output: Target) -> str:
+    elsewhere = ", or it was begun in another folder, where its checkpoint is" if isinstance(output, Url) else ""
+    if is_interrupted(output):
+        return f"the run was interrupted before its first one{elsewhere}, or it was deleted; what was drawn is saved"
+    if is_run(output):
+        return "the run has ended; to make it longer, add sampler.draws=+1000"
+    if isinstance(output, Path) and output.exists():
+        return "what is there is no run of batchnuts"
+    return f"there is no such run here{elsewhere}, or it ended before its first one (output.checkpoint_seconds)"

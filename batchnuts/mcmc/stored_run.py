@@ -58,6 +58,11 @@ def open_zarr(path: str | os.PathLike[str] | Url) -> dict[str, xarray.Dataset]:
     return {name: child.to_dataset(inherit=False) for name, child in tree.children.items()}
 
 
+def is_run(target: Target) -> bool:
+    """Whether there is the file, or the Zarr store, of a run of ours."""
+    return bool(_attributes_of_run(target))
+
+
 def is_interrupted(target: Target) -> bool:
     """Whether a file, or a Zarr store, is that of a run of ours which was interrupted."""
     return bool(_attributes_of_run(target).get("interrupted", 0))

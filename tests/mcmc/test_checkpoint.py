@@ -511,7 +511,7 @@ def test_there_is_no_such_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"There is no checkpoint of .*run\.nc.*there is no such run here"):
         saved_run_of(tmp_path / "run.nc")
     (tmp_path / "run.nc").touch()
-    with pytest.raises(CheckpointError, match=r"run\.nc is the file of a run that has ended"):
+    with pytest.raises(CheckpointError, match=r"run\.nc.*: what is there is no run of batchnuts"):
         saved_run_of(tmp_path / "run.nc")
     assert folder_of(tmp_path / "run.nc") == tmp_path / "run.nc.checkpoint"
 
