@@ -17,7 +17,7 @@ from batchnuts.mcmc.quantities import Quantities
 from batchnuts.mcmc.settings import ExecutionSettings, InitSettings, SamplerSettings
 from batchnuts.mcmc.superchains import count_superchains, superchain_of
 from batchnuts.mcmc.tuning import KEY, Tuning
-from batchnuts.settings.schema import SettingsError
+from batchnuts.settings.schema import SettingsError, shown
 
 Proposals = Callable[[int], NDArray[Any]]
 """Of the number of an attempt: positions [chains, dimension] in the model's dtype, not finite where there is none."""
@@ -71,7 +71,7 @@ def _of_superchains(
         rows = _given(model, init.values, count)
         return lambda attempt: rows[np.arange(count) % len(rows)]
     if init.run is not None:
-        drawn = draws_of_run(model, init.run, "init.run")
+        drawn = draws_of_run(model, init.run, "sampler.init.run")
         return lambda attempt: _chosen(drawn, count, sampler.seed, attempt)
     if tuning is not None and not init.given:
         enough = len(tuning.positions) >= count
@@ -108,17 +108,30 @@ def count_starts(model: Model, init: InitSettings) -> int:
 
 def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[np.float64]], int]:
     """Values by name, [*shape] or [starts, *shape], as arrays; and the number of starts."""
-    try:
-        arrays = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
-    except (TypeError, ValueError):
-        raise SettingsError("init.values: expected numbers, or lists of numbers, by the names of variables.") from None
+    arrays = {}
+    for name, value in values.items():
+        try:
+            found = np.asarray(value)
+        except ValueError:  # lists of several lengths
+            found = np.asarray(None)
+        if found.dtype.kind not in "biuf":
+            raise SettingsError(
+                f"sampler.init.values.{name}: found {shown(value)}; expected numbers, or lists of numbers."
+            )
+        if not np.isfinite(found).all():
+            raise SettingsError(
+                f"sampler.init.values.{name}: found {found[~np.isfinite(found)].flat[0]}; expected finite numbers."
+            )
+        arrays[name] = found.astype(np.float64)
     leads = {
         arrays[variable.name].shape[0]
         for variable in model.variables
         if variable.name in arrays and arrays[variable.name].ndim == len(variable.shape) + 1
     }
     if len(leads) > 1:
-        raise SettingsError(f"init.values: found {sorted(leads)} starts; expected the same number for all variables.")
+        raise SettingsError(
+            f"sampler.init.values: found {sorted(leads)} starts; expected the same number for all variables."
+        )
     return arrays, leads.pop() if leads else 1
 
 
@@ -128,7 +141,8 @@ def _given(model: Model, values: Mapping[str, Any], count: int) -> NDArray[Any]:
     arrays, starts = _arrays(model, values)
     if starts > count:
         raise SettingsError(
-            f"init.values: found {starts} starts for {count} superchains; set superchains to at least {starts}."
+            f"sampler.init.values: found {starts} starts for {count} superchains; set sampler.superchains to at least "
+            f"{starts}."
         )
     spread = {
         name: np.broadcast_to(array, (starts, *array.shape)) if array.shape == shapes.get(name) else array
@@ -137,13 +151,13 @@ def _given(model: Model, values: Mapping[str, Any], count: int) -> NDArray[Any]:
     try:
         rows = model.unconstrain(spread)
     except ModelError as error:
-        raise SettingsError(f"init.values: {error}") from None
+        raise SettingsError(f"sampler.init.values: {error}") from None
     return np.asarray(rows).reshape(starts, model.dimension)
 
 
 def _of_prior(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, count: int) -> Proposals:
     if model.prior is None:
-        raise SettingsError(f"init: found prior, but the model {model.name!r} has no function `prior`.")
+        raise SettingsError(f"sampler.init: found prior, but the model {model.name!r} has no function `prior`.")
 
     def proposed(attempt: int) -> NDArray[Any]:
         values, _ = Quantities(model, execution, sampler.seed + attempt).of_prior(count)

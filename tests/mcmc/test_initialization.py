@@ -96,11 +96,22 @@ def test_draws_of_an_earlier_run_are_starts(tmp_path: Path) -> None:
         ({"method": "prior", "run": "x.nc"}, "init: found run, which has no effect with method prior"),
         ({"run": "nowhere.nc"}, "init.run: there is no file nowhere.nc"),
         ({"values": {"mu": 1.0}}, "init.values: Model 'density': got values for ['mu']; expected ['mu', 'tau']"),
-        ({"values": {"mu": "x", "tau": [1.0, 1.0]}}, "init.values: expected numbers, or lists of numbers"),
+        (
+            {"values": {"mu": "x", "tau": [1.0, 1.0]}},
+            "sampler.init.values.mu: found 'x'; expected numbers, or",
+        ),
+        (
+            {"values": {"mu": [[1.0], [1.0, 2.0]], "tau": 1.0}},
+            "sampler.init.values.mu: found [[1.0], [1.0, 2.0]]; expected numbers",
+        ),
+        (
+            {"values": {"mu": 1.0, "tau": [1.0, float("nan")]}},
+            "sampler.init.values.tau: found nan; expected finite numbers",
+        ),
         ({"values": {"mu": 1.0, "tau": [1.0, -1.0]}}, "init.values: Model 'density': 'tau'"),
         (
             {"values": {"mu": [1.0] * 4, "tau": [1.0, 1.0]}},
-            "found 4 starts for 3 superchains; set superchains to at least",
+            "found 4 starts for 3 superchains; set sampler.superchains to at least",
         ),
     ],
 )
