@@ -212,6 +212,7 @@ MISTAKES = {
     "fewer draws": (["--resume", "whole.nc", "sampler.draws=+0"], 2, r"or sampler\.draws=\+N to make a run longer"),
     "a longer one that is not there": (["--resume", "none.nc", "sampler.draws=+5"], 1, r"there is no file .*none\.nc"),
     "a longer one of something else": (["--resume", "run.yaml", "sampler.draws=+5"], 1, "is no file of an earlier run"),
+    "a longer one of a folder": (["--resume", ".", "sampler.draws=+5"], 1, "is a folder, and no Zarr store of a run"),
     "elsewhere": (["--resume", "memory://a.zarr"], 1, "no such run here, or it was begun in another folder"),
     "with a config": (["--resume", "whole.nc", "--config", "run.yaml"], 2, "not allowed with argument"),
 }

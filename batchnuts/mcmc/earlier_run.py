@@ -41,6 +41,8 @@ def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.D
         return groups
     if isinstance(file, Url):
         raise SettingsError(f"{key}: there is no Zarr store at {path}.")
+    if file.is_dir():
+        raise SettingsError(f"{key}: {path} is a folder, and no Zarr store of a run.")
     for name in names:
         try:
             with xarray.open_dataset(file, group=name, engine="h5netcdf") as dataset:

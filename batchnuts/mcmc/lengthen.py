@@ -87,8 +87,10 @@ def ended_run(path: Target, more: int) -> EndedRun:
             groups |= {name: group for name, group in open_zarr(path).items() if name == "sample_stats"}
     except SettingsError as error:
         raise CheckpointError(str(error)) from error
-    if "adaptation" not in groups or "sample_stats" not in groups:
-        raise refused("it has no group adaptation, or no sample_stats")
+    if "sample_stats" not in groups:
+        raise refused("its draws were not saved (output.draws), or it is no run of batchnuts")
+    if "adaptation" not in groups:
+        raise refused("it was written by an earlier version, and has no group adaptation")
     adaptation, stats = groups["adaptation"], groups["sample_stats"]
     if "lp" not in stats or "last_position" not in adaptation:
         raise refused("it has no draws")

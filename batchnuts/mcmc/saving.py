@@ -54,6 +54,8 @@ def check_path(
         target = target.resolve()
         parent = target.parent
         if not parent.is_dir():
+            if parent.exists():
+                raise OutputError(f"Cannot write {target}: {parent} is no folder. Set another {key}.")
             raise OutputError(f"Cannot write {target}: the folder {parent} does not exist. Make it, or set {key}.")
         if folder and target.is_dir():
             if not (target / "zarr.json").exists() and any(target.iterdir()):

@@ -119,6 +119,10 @@ def test_existing_file_is_refused_unless_forced(tmp_path):
 def test_bad_folders_are_refused(tmp_path):
     with pytest.raises(OutputError, match=r"the folder .* does not exist"):
         check_path(tmp_path / "no" / "a.nc")
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"file is no folder. Set another output\.path"):
+        check_path(tmp_path / "file" / "a.nc")
+    (tmp_path / "file").unlink()
     with pytest.raises(OutputError, match="it is a folder"):
         check_path(tmp_path, force=True)
     for name in ("new/", "new//", "new/.", "new/..", ""):
