@@ -119,10 +119,6 @@ def test_existing_file_is_refused_unless_forced(tmp_path):
 def test_bad_folders_are_refused(tmp_path):
     with pytest.raises(OutputError, match=r"the folder .* does not exist"):
         check_path(tmp_path / "no" / "a.nc")
-    (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"file is no folder. Set another output\.path"):
-        check_path(tmp_path / "file" / "a.nc")
-    (tmp_path / "file").unlink()
     with pytest.raises(OutputError, match="it is a folder"):
         check_path(tmp_path, force=True)
     for name in ("new/", "new//", "new/.", "new/..", ""):
@@ -132,7 +128,7 @@ def test_bad_folders_are_refused(tmp_path):
             save({}, f"{tmp_path}/{name}")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="does not exist"):
+    with pytest.raises(OutputError, match=r"file is no folder. Set another output\.path"):
         check_path(tmp_path / "file" / "a.nc")
     with pytest.raises(OutputError, match="Cannot write"):
         check_path("a\0.nc")
