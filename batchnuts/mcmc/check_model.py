@@ -114,7 +114,7 @@ def _refuse_container(here: str, value: Any) -> None:
     if isinstance(value, (tuple, list, Mapping)):
         raise ModelError(
             f"{here}, returned a {type(value).__name__} of {len(value)}; expected a scalar tensor alone. What else is "
-            "computed from a draw belongs into the model's function generated."
+            "computed from a draw belongs in the model's function generated."
         )
 
 

@@ -112,9 +112,11 @@ def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[
     for name, value in values.items():
         try:
             found = np.asarray(value)
-        except ValueError:  # lists of several lengths
-            found = np.asarray(None)
-        if found.dtype.kind not in "biuf":
+            text = found.dtype.kind in "SU"
+            found = found.astype(np.float64)
+        except (TypeError, ValueError):  # texts, lists of several lengths
+            text = True
+        if text:
             raise SettingsError(
                 f"sampler.init.values.{name}: found {shown(value)}; expected numbers, or lists of numbers."
             )
@@ -122,7 +124,7 @@ def _arrays(model: Model, values: Mapping[str, Any]) -> tuple[dict[str, NDArray[
             raise SettingsError(
                 f"sampler.init.values.{name}: found {found[~np.isfinite(found)].flat[0]}; expected finite numbers."
             )
-        arrays[name] = found.astype(np.float64)
+        arrays[name] = found
     leads = {
         arrays[variable.name].shape[0]
         for variable in model.variables

@@ -262,10 +262,11 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
         raise CheckpointError(f"{path} has changed while it was made longer; the further draws are given up.")
     if not np.array_equal(before["posterior"]["chain"], further["posterior"]["chain"]):
         raise CheckpointError(f"{path} stays as it was: it was to be made longer, and not every chain had begun.")
+    lacking = _lacking(before, further)
     if isinstance(path, Url):
         beside = ZarrFilesBeside.of_store(place_of(path))
         try:
-            _append(beside, ended, before, further)
+            _append(beside, ended, before, further, lacking)
         except OSError as error:
             raise OutputError(
                 f"{path} could not be made longer, {reason_of(error)}: it has {_draws_there(path)} draws of each chain."
@@ -276,7 +277,7 @@ def replace_store(ended: EndedRun) -> dict[str, xarray.Dataset]:
     try:
         shutil.rmtree(longer, ignore_errors=True)
         shutil.copytree(path, longer, copy_function=_linked)
-        _append(ZarrFiles.of_store(LocalPlace(longer)), ended, before, further)
+        _append(ZarrFiles.of_store(LocalPlace(longer)), ended, before, further, lacking)
         shutil.rmtree(_shorter_path(path), ignore_errors=True)
         path.rename(_shorter_path(path))
         longer.rename(path)
@@ -307,12 +308,19 @@ def _clear_away(*calls: Callable[[], None]) -> None:
 
 
 def _append(
-    files: ZarrFiles, ended: EndedRun, before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]
+    files: ZarrFiles,
+    ended: EndedRun,
+    before: Mapping[str, xarray.Dataset],
+    further: Mapping[str, xarray.Dataset],
+    lacking: Mapping[str, list[str]],
 ) -> None:
-    """Write the further draws, and what is known of all draws; readers see all of it at once."""
+    """Write the further draws, and what is known of all draws; readers see all of it at once.
+
+    lacking: see `_lacking`.
+    """
     attributes = dict(further["posterior"].attrs)
     lengths = {}
-    for name, variables in _lacking(before, further).items():
+    for name, variables in lacking.items():
         if there := [variable for variable in variables if variable in files.arrays.get(name, {})]:
             files.drop(name, there if {*map(str, before[name].data_vars)} - {*variables} else None)
     for name in before.keys() - further.keys() - _COMPUTED:  # `unfinished`, of a run that a check point has ended, say

@@ -163,7 +163,7 @@ class Model:
                         f"Model {self.name!r}: {group}[{key!r}] has shape {np.shape(array)} but dims {tuple(dims)}."
                     )
             arrays = {key: (dims, np.shape(array)) for key, (dims, array) in getattr(self, group).items()}
-            check_group(f"Model {self.name!r}: {group}", arrays)
+            check_group(f"Model {self.name!r}: {group}", arrays, of_draws=False)
         if not self.reports_variables and self.generated is None:
             raise ModelError(f"Model {self.name!r}: its variables are not reported, so it needs `generated`.")
 

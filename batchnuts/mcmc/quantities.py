@@ -289,7 +289,12 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
             f"Model {model.name!r}: its function {role} gives a {type(result).__name__}; expected a dict of names and "
             f"arrays{alone}."
         )
-    if several := [name for name, value in named.items() if isinstance(value, (list, tuple, Mapping))]:
+    several = [
+        name
+        for name, value in named.items()
+        if isinstance(value, Mapping) or (isinstance(value, (list, tuple)) and tensor_library_of(value) is not None)
+    ]
+    if several:
         raise ModelError(
             f"Model {model.name!r}: its function {role} gives a {type(named[several[0]]).__name__} for {several[0]!r}; "
             "expected an array. Stack its parts into one, or give each a name."

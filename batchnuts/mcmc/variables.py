@@ -111,17 +111,20 @@ class Variable:
         return [f"unconstrained({self.name})[{i}]" for i in range(self.free)]
 
 
-def check_group(owner: str, arrays: Mapping[str, tuple[Sequence[str], Sequence[int]]]) -> None:
+def check_group(
+    owner: str, arrays: Mapping[str, tuple[Sequence[str], Sequence[int]]], *, of_draws: bool = True
+) -> None:
     """Raise ModelError where arrays cannot be saved in one group of a file.
 
     owner: begins the message. arrays: by name, the axes in one chain, and their lengths. xarray takes an array that has
-    the name of an axis for its labels, has one length for each axis, and netCDF files exclude slashes.
+    the name of an axis for its labels, has one length for each axis, and netCDF files exclude slashes. of_draws:
+    whether there is such an array for each draw; data may be labels.
     """
     lengths: dict[str, tuple[str, int]] = {}
     for name, (dims, shape) in arrays.items():
         if slashed := [part for part in (name, *dims) if "/" in part]:
             raise ModelError(f"{owner}: the name {slashed[0]!r} has a slash, which netCDF files exclude; rename it.")
-        if reserved := _RESERVED & {name, *dims}:
+        if of_draws and (reserved := _RESERVED & {name, *dims}):
             raise ModelError(
                 f"{owner}: {name!r} is called {min(reserved)!r}, or an axis of it is; that is an axis of all draws. "
                 "Choose another name."
@@ -130,7 +133,8 @@ def check_group(owner: str, arrays: Mapping[str, tuple[Sequence[str], Sequence[i
             first, known = lengths.setdefault(dim, (name, length))
             if known != length:
                 raise ModelError(f"{owner}: axis {dim!r} has length {known} in {first!r} and {length} in {name!r}.")
-    if clash := next((name for name in arrays if name in lengths), None):
+    named = [name for name, (dims, _) in arrays.items() if of_draws or tuple(dims) != (name,)]
+    if clash := next((name for name in named if name in lengths), None):
         raise ModelError(
             f"{owner}: {clash!r} is the name of an array and of an axis, of {lengths[clash][0]!r}; in a file the array "
             "would be taken for the axis's labels. Rename one of them (an axis by dims)."

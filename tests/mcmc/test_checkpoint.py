@@ -443,6 +443,15 @@ class Prior:
 
 class Counter:
     count = 0
+    made = 0
+
+_TABLE = None
+
+def load():
+    global _TABLE
+    if _TABLE is None:
+        _TABLE = np.ones(3)
+    Counter.made += 1
 
 PRIOR, COUNTER = Prior(), Counter()
 
@@ -458,8 +467,10 @@ def cached(n):
 
 def quantities(values, data):
     SEEN[len(SEEN)] = 1
+    load()
+    Counter()
     bound = 3.0 if "a" in {"a", "b"} and "a" in NAMES else 4.0
-    return {"y": helper(values["x"]) * PRIOR.scale + bound + cached(2) + data["z"].sum()}
+    return {"y": helper(values["x"]) * PRIOR.scale + bound + cached(2) + data["z"].sum() + _TABLE.sum()}
 
 generated = functools.partial(quantities, data={"z": SCALES})
 """

@@ -71,7 +71,7 @@ def test_initial_positions_default_and_own():
         ),
         ({"dimension": 1, "observed_data": {"y": (("row",), np.zeros((2, 2)))}}, r"observed_data\['y'\] has shape"),
         (
-            {"dimension": 1, "observed_data": {"y": (("y",), np.zeros(2))}},
+            {"dimension": 1, "observed_data": {"y": (("x", "y"), np.zeros((1, 2)))}},
             "observed_data: 'y' is the name of an array and",
         ),
         ({"dimension": 2, "variables": (Variable("a", (2,), ("a",)),)}, "'a' is the name of an array and of an axis"),

@@ -15,7 +15,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from hashlib import blake2b
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -32,8 +32,8 @@ MOST_BYTES = 1 << 28
 SOME = 1 << 16
 """Elements of such an array."""
 
-_ASSIGNING = ("STORE_GLOBAL", "STORE_DEREF")
-"""Instructions that give a name another value, which it may have before a function is called or after it."""
+_ASSIGNING = ("STORE_GLOBAL", "STORE_ATTR")
+"""Instructions that give a name of a module another value, before a function is called or after it."""
 
 Fingerprint: TypeAlias = dict[tuple[str, ...], bytes]
 """By the names that lead to what was found: of attributes one each, of what a list or dict holds one for all."""
@@ -63,6 +63,8 @@ class _Reader:
         self._alive: list[Any] = []
         """What was seen, so that its id stays its own."""
         self._bytes = 0
+        self._assigned: dict[int, frozenset[str]] = {}
+        """Of a module's namespace, by its id."""
 
     def _note(self, key: tuple[str, ...], *parts: Any) -> None:
         digest = self.found.setdefault(key, blake2b(digest_size=16))
@@ -135,7 +137,9 @@ class _Reader:
         self._code(function.__code__, key)
         if not users:
             return
-        assigned = _assigned(function.__code__) if self._lasting else frozenset()
+        assigned: frozenset[str] = frozenset()
+        if self._lasting:
+            assigned = self._assigned_in(function.__globals__) | _assigned(function.__code__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if name in assigned:
                 continue
@@ -152,6 +156,15 @@ class _Reader:
         if (wrapped := getattr(function, "__wrapped__", None)) is not None:
             self.read(wrapped, key)
 
+    def _assigned_in(self, there: Mapping[str, Any]) -> frozenset[str]:
+        """Names that functions in a module's namespace assign; none where that does not matter."""
+        if not self._lasting:
+            return frozenset()
+        if id(there) not in self._assigned:
+            codes = _codes_in(there.values(), there)
+            self._assigned[id(there)] = frozenset(name for code in codes for name in _assigned(code))
+        return self._assigned[id(there)]
+
     def _named(self, there: Mapping[str, Any], named: set[str], key: tuple[str, ...]) -> None:
         """Those entries of a namespace that code names, and of modules what it may name of them."""
         for name in sorted(named & there.keys()):
@@ -159,7 +172,7 @@ class _Reader:
             self.read(value, (*key, name))
             if isinstance(value, ModuleType) and _is_users(getattr(value, "__file__", None)):
                 place = ("module", value.__name__)
-                for attribute in sorted(named & vars(value).keys()):
+                for attribute in sorted((named & vars(value).keys()) - self._assigned_in(vars(value))):
                     self.read(vars(value)[attribute], (*place, attribute))
 
     def _code(self, code: CodeType, key: tuple[str, ...]) -> None:
@@ -180,7 +193,7 @@ class _Reader:
                 self.read(value.__func__, (*key, name))
             elif isinstance(value, property):
                 self.read(value.fget, (*key, name))
-            elif not name.startswith("__") or isinstance(value, FunctionType):
+            elif isinstance(value, FunctionType) or not (self._lasting or name.startswith("__")):
                 self.read(value, (*key, name))
         for base in kind.__bases__:
             self.read(base, key)
@@ -223,10 +236,24 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
             yield from _with_inner(constant)
 
 
+def _codes_in(values: Iterable[Any], namespace: Mapping[str, Any]) -> Iterator[CodeType]:
+    """Of functions, and of methods of classes, that were made in a namespace."""
+    for value in list(values):
+        function = getattr(value, "__wrapped__", value)
+        if isinstance(function, FunctionType) and function.__globals__ is namespace:
+            yield function.__code__
+        elif isinstance(value, type) and value.__module__ == namespace.get("__name__"):
+            yield from _codes_in(vars(value).values(), namespace)
+
+
 def _assigned(code: CodeType) -> frozenset[str]:
-    """Names of other functions, and of the module, that code gives values."""
-    steps = (step for inner in _with_inner(code) for step in dis.get_instructions(inner))
-    return frozenset(str(step.argval) for step in steps if step.opname in _ASSIGNING)
+    """Names of other functions, of modules and of objects that code gives values."""
+    return frozenset(
+        str(step.argval)
+        for inner in _with_inner(code)
+        for step in dis.get_instructions(inner)
+        if step.opname in _ASSIGNING or (step.opname == "STORE_DEREF" and step.argval in inner.co_freevars)
+    )
 
 
 def _is_frozen(value: Any) -> bool:

@@ -88,7 +88,8 @@ def _is_new(requests: int, hits: int) -> bool:
 
     requests, hits: of this thread before.
     """
-    return _OF_JAX.hits == hits and (_OF_JAX.requests > requests or jax.config.jax_compilation_cache_dir is None)
+    asks = jax.config.jax_compilation_cache_dir is not None and jax.config.jax_enable_compilation_cache
+    return _OF_JAX.hits == hits and (_OF_JAX.requests > requests or not asks)
 
 
 def _name(key: str, second_key: str | None, kept: Entries) -> None:
@@ -106,7 +107,7 @@ def load(content: bytes, arguments: Any, result: Any) -> Any | None:
     """The executable that takes and gives such trees; None where this JAX does not take what was kept."""
     structure = jax.tree_util.tree_structure
     try:
-        if b"hybrid" in content:  # eigenvalues on a GPU: only lowering the program begins what its kernels call
+        if b"hybrid_" in content:  # eigenvalues on a GPU: only lowering the program begins what its kernels call
             return None
         if b"lapack_" in content:
             _begin_lapack()
