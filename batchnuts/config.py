@@ -198,9 +198,12 @@ class RunConfig:
 
     @property
     def inputs(self) -> dict[str, Path]:
-        """Files that the run reads, by what names them."""
+        """Files that the run reads, by what names them; of functions that are named `module:function`, the module's."""
         data = getattr(self.model, "data", None)  # packaged models have the path itself
         read = {"the config": self.file, "model.data": data if isinstance(data, str) else getattr(data, "path", None)}
+        for name in fields_of(type(self.model)):
+            if isinstance(value := getattr(self.model, name), str) and ":" in value:
+                read[f"model.{name}"] = f"{value.partition(':')[0].replace('.', '/')}.py"
         return {name: Path(path) for name, path in read.items() if path is not None}
 
     def decided(self, file: int | None = None, zarr: bool = True) -> RunConfig:

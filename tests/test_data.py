@@ -143,7 +143,8 @@ def test_a_config_gives_the_columns_to_the_functions(folder: Path) -> None:
     assert set(model.constant_data) == {"floor", "county"}
     Path("again.yaml").write_text(loaded.to_yaml())
     assert load_config("again.yaml").model == loaded.model
-    for name, path in {"the config": "c.yaml", "model.data": "./table.csv"}.items():
+    read = {"the config": "c.yaml", "model.data": "./table.csv", "model.target": "with_columns.py"}
+    for name, path in read.items():
         forced = load_config("c.yaml", [f"output.path={path}"]).decided(zarr=False, file=0)
         with pytest.raises(OutputError, match=rf"the run reads it \({name}\)"):
             path_of_new_run(forced, force=True)
