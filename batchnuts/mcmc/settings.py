@@ -78,6 +78,16 @@ class WarmupSettings(Settings):
         return transitions
 
 
+def _as_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_lists(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_lists(one) for one in value]
+    if hasattr(value, "numpy"):  # of TensorFlow
+        value = value.numpy()
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 class InitSettings(Settings):
     """Where chains start. In place of the whole group, its method will do."""
 
@@ -102,6 +112,12 @@ class InitSettings(Settings):
     def given(self) -> bool:
         """Whether it says more than what holds by default, or with an earlier run's tuning: then it decides."""
         return self.method != "auto" or self.values is not None or self.run is not None
+
+    @field_validator("values", mode="before")
+    @classmethod
+    def _plain(cls, values: Any) -> Any:
+        """Arrays of any library as lists: settings are saved with a run."""
+        return _as_lists(values)
 
     @model_validator(mode="after")
     def _fits(self) -> InitSettings:

@@ -56,6 +56,10 @@ def test_values_are_given_by_name_one_start_or_several_in_turn() -> None:
     np.testing.assert_allclose(one, np.tile([3.0, 0.0, 2.0], (6, 1)))
     two = proposals(init={"values": {"mu": [3.0, 4.0], "tau": [1.0, 1.0]}})(0)
     np.testing.assert_allclose(two[:, 0], [3, 4, 3, 3, 4, 3])
+    arrays = {"mu": np.array([3.0, 4.0], "float32"), "tau": [np.float64(1.0), np.array(1.0)]}
+    np.testing.assert_array_equal(proposals(init={"values": arrays})(0), two)
+    sampler, _ = split_settings({"init": {"values": arrays}})
+    assert sampler.init.model_dump(mode="json")["values"] == {"mu": [3.0, 4.0], "tau": [1.0, 1.0]}
     moved = proposals(init={"values": {"mu": 3.0, "tau": [1.0, 1.0]}, "jitter": 0.1})(0)
     assert 0.01 < np.abs(moved - [3.0, 0.0, 0.0]).max() < 0.5
     np.testing.assert_array_equal(moved[:3], moved[3:])
