@@ -18,11 +18,9 @@ def path_of_new_run(config: RunConfig, *, force: bool) -> Target:
     try:
         path = checked_path(config, config.output.path, force=force)
     except OutputError:
-        target = target_of(config.output.path)
-        if (
-            isinstance(target, Path) and target.name and not force
-        ):  # what is in the way is what the run has saved so far
-            _require_no_checkpoint(target.absolute(), force=force)
+        # what is in the way may be what a run has saved so far, which can go on
+        if isinstance(target := target_of(config.output.path), Path) and target.name and not force:
+            _require_no_checkpoint(target.absolute(), force=False)
         raise
     for name, file in config.inputs.items() if isinstance(path, Path) else ():
         if file.resolve() == path:

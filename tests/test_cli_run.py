@@ -260,7 +260,7 @@ def test_a_signal_before_the_first_draw_saves_nothing(tmp_path: Path, marker: st
     assert code == 128 + numbers[0]
     assert "nothing was drawn yet and no file was written" in err
     assert out == ""
-    # where the second signal comes late, the first has made a checkpoint
+    # once warmup has begun, there is a checkpoint, and it is said
     assert set(os.listdir(tmp_path)) == {"long.yaml", *(["out.nc.checkpoint"] if "Go on with --resume" in err else [])}
 
 

@@ -103,7 +103,7 @@ def _unwrapped(function: Any) -> Iterator[Any]:
 _BRIDGES = Path(__file__).resolve().parents[1] / "bridges"
 
 
-def _again(model: Model, position: Any) -> Any:
+def _undifferentiated(model: Model, position: Any) -> Any:
     """What a density gives that could not be differentiated; None if it fails alone."""
     with suppress(Exception):
         return model.flat_log_density(position)
@@ -137,7 +137,7 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engin
         except Exception as error:
             failure = error
             if not is_decomposition(error):
-                _refuse_container(here, _again(model, library.tensor(start)))
+                _refuse_container(here, _undifferentiated(model, library.tensor(start)))
                 raise ModelError(
                     f"{here} of {model.dimension} numbers ({model.dtype}), failed with {type(error).__name__}: {error}"
                     f"{place_of(error, model)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,18 @@ def test_what_comes_from_the_cache_of_jax_is_not_kept_again(tmp_path: Path, cach
         result, found = run(folder)
         np.testing.assert_array_equal(result, expected)
         assert found == written, folder
+
+
+def test_programs_are_kept_where_the_cache_of_jax_has_a_folder_and_is_off(kept: Entries, cache_of_jax: Path) -> None:
+    with jax_setting("jax_enable_compilation_cache", False):
+        waves()(X, X)
+    assert not cache_of_jax.exists()
+    assert kept.tally.written == 1
+
+
+@contextmanager
+def jax_setting(name: str, value: Any) -> Iterator[None]:
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    yield
+    jax.config.update(name, before)

@@ -131,7 +131,7 @@ class _Reader:
 
     def _function(self, function: FunctionType, key: tuple[str, ...]) -> None:
         users = _is_users(function.__code__.co_filename)
-        if self._lasting and not users:  # installed, of a version that is told elsewhere
+        if self._lasting and not users:  # installed: its version is compared elsewhere
             self._note(key, function.__module__, function.__qualname__)
             return
         self._code(function.__code__, key)
