@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from mistake import Mistake, statement
+from typing import Any
+
+import numpy as np
+from mistake import VECTORS, Mistake, statement
 from mistakes_of_functions import FUNCTIONS
 
-from batchnuts.autobatch import CompileError, UndefinedVariableError
+from batchnuts.autobatch import CompileError, TypeConflictError, UndefinedVariableError
 
 UNSUPPORTED = (
     statement("try", "try:  # error\n    x = 1\nfinally:\n    x = 2", "a `try` .* Instead, test for the condition"),
@@ -266,8 +269,89 @@ RETURNS = (
     ),
 )
 
+
+def helper(name: str, body: str, inputs: tuple[Any, ...], message: str) -> Mistake:
+    """A helper `h(n)` whose result's type depends on the values that it is given, or that changes what it is given."""
+    text = f"def h(n):\n{body}@batch\ndef f(n):\n    x = n\n    return h(x)  # error\n"
+    return Mistake(name, text, message, inputs=inputs, backends=("numpy",))
+
+
+MANY = (np.array([1, 60]),)
+
+HELPERS = (
+    helper(
+        "a float for few values",
+        "    return n / 8 if n > 50 else n\n",
+        MANY,
+        r"gave float64\[\] where int64\[\] was inferred: .* Return one type",
+    ),
+    helper(
+        "a number for few booleans",
+        "    return n if n > 50 else n > 9\n",
+        MANY,
+        r"gave int64\[\] where bool\[\] was inferred",
+    ),
+    helper(
+        "a wider dtype for few values",
+        "    return np.int64(2**40) if n > 50 else np.int32(7)\n",
+        MANY,
+        r"gave int64\[\] where int32\[\] was inferred",
+    ),
+    helper("beyond int64", "    return 2**70 if n > 50 else n\n", MANY, f"gave {2**70} where int64"),
+    helper("None for few values", "    return None if n > 50 else n\n", MANY, r"gave None where int64"),
+    helper(
+        "another shape for few values",
+        "    return np.zeros(3 if n > 50 else 2)\n",
+        MANY,
+        r"gave float64\[3\] where float64\[2\] was inferred",
+    ),
+    helper(
+        "another length for few values",
+        "    return (n, n, n) if n > 50 else (n, n)\n",
+        MANY,
+        r"gave tuple\(array, array, array\) where tuple\(array, array\) was inferred",
+    ),
+    helper(
+        "another structure for few values",
+        "    return {'a': n} if n > 50 else (n,)\n",
+        MANY,
+        r"gave dict\(a=array\) where tuple\(array\) was inferred",
+    ),
+)
+
+LENGTHS = (
+    Mistake(
+        "unpacking what depends on the lane",
+        "def h(n):\n    return [n] * int(n)\n@batch\ndef f(n):\n    x, y = h(n)  # error\n    return x + y\n",
+        "cannot unpack 5 values into 2 names",
+        inputs=(np.array([2, 5]),),
+        backends=("numpy",),
+    ),
+    Mistake(
+        "unpacking one number",
+        "@batch\ndef f(n):\n    x, y = n  # error\n    return x + y\n",
+        "cannot unpack one number into 2 names",
+    ),
+)
+
+IN_PLACE = (
+    helper("changed in place", "    n -= 1.0\n    return n\n", VECTORS, "may not change its arguments in place"),
+    helper("sorted in place", "    n.sort()\n    return n\n", VECTORS, "may not change its arguments in place"),
+)
+
+OBJECTS = (
+    statement("is True", "x = (n > 2) is True  # error", "`is` compares objects, .* write `b` or `not b`"),
+    statement("is not of two", "if n is not x:  # error\n    x = 1", "`is` compares objects, .* numbers with =="),
+    statement("isinstance", "x = isinstance(n, (int, np.integer))  # error", "Ask for its dtype"),
+    statement("type", "x = type(n) == int  # error", "Ask for its dtype"),
+)
+
 MISTAKES = (
     *UNSUPPORTED,
+    *of_kind(TypeConflictError, HELPERS),
+    *of_kind(CompileError, LENGTHS),
+    *of_kind(CompileError, IN_PLACE),
+    *of_kind(CompileError, OBJECTS),
     *of_kind(CompileError, ELEMENTS),
     *of_kind(CompileError, LOOPS),
     *of_kind(CompileError, FUNCTIONS),

@@ -79,6 +79,11 @@ BAD = [
     ("sampler:\n  chains: 0\n", (), "my.yaml:3: sampler.chains: found 0; expected auto, or an integer of at least 1"),
     ("sampler: {draws: -5}\n", (), "my.yaml:2: sampler.draws: found -5 (an integer); expected an integer at least 1"),
     (
+        "sampler: {until: {ess: 4}}\n",
+        (),
+        "my.yaml:2: sampler.until.ess: unknown key; did you mean 'ess_bulk' or 'ess_tail'?",
+    ),
+    (
         "sampler:\n  until:\n    ess_blk: 4\n",
         (),
         "yaml:4: sampler.until.ess_blk: unknown key; did you mean 'ess_bulk'?",

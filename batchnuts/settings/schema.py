@@ -57,9 +57,14 @@ _REPR.maxlist = _REPR.maxdict = _REPR.maxtuple = 12
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """The clause `; did you mean 'x'?` where a valid name is close to `name`, else an empty string."""
-    close = difflib.get_close_matches(name.lower(), list(valid), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """The clause `; did you mean 'x'?` where a valid name is close to `name`, else an empty string.
+
+    Names that `name` is the beginning of come first, up to three of them: `ess` is `ess_bulk` or `ess_tail`.
+    """
+    names, written = list(valid), name.lower()
+    longer = [known for known in names if len(written) > 1 and known.lower().startswith(written)]
+    close = longer[:3] or difflib.get_close_matches(written, names, n=1, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def explain(

@@ -388,7 +388,17 @@ def test_source_from_standard_input_is_a_clear_error() -> None:
     assert "standard input" in done.stdout
 
 
-@pytest.mark.parametrize("new", ["x = 1\n", "@batch\ndef other(n):\n    return n\n", "@batch\ndef f(n:\n"])
+CHANGED = (
+    "x = 1\n",
+    "@batch\ndef other(n):\n    return n\n",
+    "@batch\ndef f(n:\n",
+    "@batch\ndef f(n):\n    return n - 1\n",
+    "@batch\ndef f(n):\n    return [k + 1 for k in (n,)][0]\n",
+    "@batch\ndef f(n):\n    return n\n\ndef broken(:\n",
+)
+
+
+@pytest.mark.parametrize("new", CHANGED)
 def test_a_file_that_changed_since_its_import_is_noticed(new: str, tmp_path: Path) -> None:
     module = load(tmp_path, "@batch\ndef f(n):\n    return n\n")
     path = Path(str(module.__file__))

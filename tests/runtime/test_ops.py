@@ -26,6 +26,8 @@ HELPERS = {
     "known",
     "python_filter",
     "python_sorted",
+    "python_isinstance",
+    "python_type",
     "is_python_scalar",
     "dtype_of",
     "dtype_named",

@@ -26,7 +26,7 @@ from batchnuts.autobatch import (
     write,
 )
 from batchnuts.autobatch.backends.registry import get_backend
-from batchnuts.autobatch.errors import BatchnutsError, StackOverflowError
+from batchnuts.autobatch.errors import BatchnutsError, StackOverflowError, TypeConflictError
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.pipeline import compile_function
 from batchnuts.autobatch.runtime import faults, reference
@@ -109,6 +109,7 @@ def test_a_write_outside_its_buffer_names_lane_and_line() -> None:
 
 BLOCK_TYPES = {"n": TensorType("int64"), "m": TensorType("int64"), "c": TensorType("bool")}
 DOUBLE = Primitive("n * 2", lambda n: (n * 2,))
+ROW = Primitive("[n]", lambda n: (np.array([n]),), of_language=True)
 POSITIVE = Primitive("n > 0", lambda n: (n > 0,))
 
 
@@ -138,12 +139,19 @@ def test_a_program_by_hand_runs() -> None:
         (one_block(PushOp("m"), PrimOp(("m",), DOUBLE, ("n",)), PopOp("m")), "'m' has no value here"),
         (one_block("nonsense"), r"block 'start', nonsense: no op of the IR"),
         (one_block(PrimOp(("m",), Primitive("n, n", lambda n: (n, n)), ("n",))), "2 values for 1 variables"),
-        (one_block(PrimOp(("m",), Primitive("[n]", lambda n: (np.array([n]),)), ("n",))), r"shape \(1,\) where int64"),
+        (one_block(PrimOp(("m",), ROW, ("n",))), r"shape \(1,\) where int64"),
     ],
 )
 def test_a_malformed_program_is_refused(program: Program, message: str) -> None:
     with pytest.raises(InternalError, match=message):
         reference.execute(program, np.array([1]))
+
+
+def test_a_users_function_that_gives_another_type_is_the_users_mistake() -> None:
+    for given, found in ((np.array([1]), r"int64\[1\]"), (0.5, r"float64\[\]"), (None, "None")):
+        program = one_block(PrimOp(("m",), Primitive("h(n)", lambda n, given=given: (given,)), ("n",)))
+        with pytest.raises(TypeConflictError, match=rf"gave {found} where int64\[\] was inferred"):
+            reference.execute(program, np.array([1]))
 
 
 def test_an_assertion_names_lane_and_count() -> None:

@@ -28,8 +28,9 @@ from batchnuts.autobatch.backends.backend import (
     Work,
     sweep_on_host,
 )
-from batchnuts.autobatch.errors import TypeConflictError
+from batchnuts.autobatch.errors import unexpected_result
 from batchnuts.autobatch.ir.program import Primitive, TensorType
+from batchnuts.autobatch.language.arrays import read_only
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 
@@ -73,7 +74,7 @@ class NumpyBackend:
 
         def given(type_: TensorType) -> Any:
             if lanes is None:
-                return stand_in(type_, values)
+                return read_only(stand_in(type_, values))
             return stand_in(TensorType(type_.dtype, (lanes, *type_.shape)), values)
 
         inputs = [map_leaves(given, t) for t in arguments]
@@ -157,7 +158,7 @@ class NumpyBackend:
             count = len(values[0])
             results = tuple(np.empty((count, *t.shape), t.dtype) for t in outputs)
             for row in range(count):
-                for result, value in zip(results, function(*(v[row] for v in values))):
+                for result, value in zip(results, function(*(read_only(v[row]) for v in values))):
                     result[row] = _checked(value, result.shape[1:], result.dtype)
             return results
 
@@ -205,8 +206,5 @@ def _checked(value: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """A result of a run, if it has the type that was inferred on stand-in values."""
     array = np.asarray(value)
     if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise TypeConflictError(
-            f"an operation gave {array.dtype}{list(array.shape)} where {dtype}{list(shape)} was inferred: its result's "
-            "type depends on its inputs' values. Return one type, or branch in the batched function."
-        )
+        raise unexpected_result(f"{array.dtype}{list(array.shape)}", f"{dtype}{list(shape)}")
     return array

@@ -320,8 +320,8 @@ class ComprehensionBuilder(ForLoopBuilder):
             pattern = expressions.Pattern.of(target, lambda part: self.refuse(part, "this target", "use plain names"))
             if self.is_static(item):
                 try:
-                    values = pattern.take_apart(self.evaluate(item))
-                except (TypeError, ValueError) as error:
+                    values = pattern.take_apart(self.evaluate(item), self.source.at(target))
+                except TypeError as error:  # one object
                     raise CompileError(f"`{ast.unparse(target)}`: {error}.", self.source.at(target)) from None
                 return {name: self.hidden(value) for name, value in zip(pattern.names, values)}
         names = {n.id: self.fresh(n.id) for n in ast.walk(target) if isinstance(n, ast.Name)}

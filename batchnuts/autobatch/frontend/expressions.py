@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch.errors import CompileError, Source
 from batchnuts.autobatch.frontend.helpers import Settling, is_helper
 from batchnuts.autobatch.frontend.in_place import ROW, WRITE
 from batchnuts.autobatch.frontend.on_lanes import (
@@ -27,7 +28,7 @@ from batchnuts.autobatch.frontend.on_lanes import (
     with_lane_functions,
 )
 from batchnuts.autobatch.language import operators, ops
-from batchnuts.autobatch.language.arrays import is_python_scalar
+from batchnuts.autobatch.language.arrays import is_array, is_python_scalar, static_shape
 from batchnuts.autobatch.language.builtins import python_len, python_max
 from batchnuts.autobatch.language.functions import write
 from batchnuts.autobatch.language.indexing import row
@@ -417,12 +418,14 @@ class Pattern:
                     refuse(element)
         return Pattern(tuple(names), tuple(children))
 
-    def take_apart(self, value: Any) -> tuple[Any, ...]:
-        """The values of the names. Raises ValueError where the lengths differ."""
+    def take_apart(self, value: Any, source: Source) -> tuple[Any, ...]:
+        """The values of the names. Raises CompileError, with the targets' place, for another number of values."""
+        if is_array(value) and static_shape(value) == ():
+            raise CompileError(f"cannot unpack one number into {len(self.children)} names.", source)
         length = len(value) if isinstance(value, (tuple, list)) else python_len(value)
         if length != len(self.children):
-            raise ValueError(f"cannot unpack {length} values into {len(self.children)} names")
+            raise CompileError(f"cannot unpack {length} values into {len(self.children)} names.", source)
         result: list[Any] = []
         for i, child in enumerate(self.children):
-            result.extend((value[i],) if isinstance(child, str) else child.take_apart(value[i]))
+            result.extend((value[i],) if isinstance(child, str) else child.take_apart(value[i], source))
         return tuple(result)

@@ -43,6 +43,8 @@ _WHERE_CALLED: dict[Any, Any] = {
     builtins.int: lane_builtins.python_int,
     builtins.float: lane_builtins.python_float,
     builtins.bool: lane_builtins.truth,
+    builtins.isinstance: lane_builtins.python_isinstance,
+    builtins.type: lane_builtins.python_type,
     builtins.divmod: operators.divmod_,
     builtins.pow: operators.power,
 }
@@ -102,6 +104,8 @@ _PLAIN: dict[type[ast.AST], Any] = {
     ast.GtE: operators.greater_equal,
     ast.In: operators.contains,
     ast.NotIn: operators.not_contains,
+    ast.Is: operators.identical,
+    ast.IsNot: operators.not_identical,
 }
 
 _CHECKED: dict[type[ast.AST], tuple[Any, str]] = {
@@ -217,7 +221,8 @@ class _OnLanes(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """`a < b < c` as `(a < b) & (b < c)`: operands that must not be evaluated early were moved out before."""
         self.generic_visit(node)
-        if not all(type(op) in _PLAIN for op in node.ops):
+        of_objects = any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops) and not self.of_the_lane(node)
+        if of_objects or not all(type(op) in _PLAIN for op in node.ops):
             return node
         sides = [node.left, *node.comparators]
         links = [

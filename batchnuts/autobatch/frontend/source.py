@@ -6,9 +6,13 @@ import ast
 import builtins
 import inspect
 import linecache
+import os
+import time
 import tokenize
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from batchnuts.autobatch.errors import CompileError, Source, UnsupportedSyntaxError, start_of
@@ -58,7 +62,9 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
         raise CompileError(_no_source(name, error)) from None
     except (SyntaxError, tokenize.TokenError):
         raise CompileError(_changed(name, filename)) from None
-    if not _defines(node, function.__code__.co_name):
+    if not _defines(node, function.__code__.co_name) or (
+        _is_newer(filename) and not _is_made_of(filename, function.__code__)
+    ):
         raise CompileError(_changed(name, filename))
     if not isinstance(node, ast.FunctionDef):
         found = {ast.Lambda: "a lambda", ast.AsyncFunctionDef: "`async def`"}.get(type(node), type(node).__name__)
@@ -87,6 +93,39 @@ def _defines(node: ast.stmt, name: str) -> bool:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return node.name == name
     return name == "<lambda>"
+
+
+_STARTED = time.time()
+
+
+def _is_newer(filename: str) -> bool:
+    """Whether the file was written after this process began, so that Python may have read another text of it."""
+    with suppress(OSError):
+        return os.stat(filename).st_mtime > _STARTED
+    return False
+
+
+def _is_made_of(filename: str, code: CodeType) -> bool:
+    """Whether Python makes that code of what the file holds now."""
+    try:
+        waiting = [compile("".join(linecache.getlines(filename)), filename, "exec", dont_inherit=True)]
+    except SyntaxError:
+        return False
+    while waiting:
+        inside = [c for c in waiting.pop().co_consts if isinstance(c, CodeType)]
+        if any(
+            (c.co_name, c.co_firstlineno) == (code.co_name, code.co_firstlineno) and _text_of(c) == _text_of(code)
+            for c in inside
+        ):
+            return True
+        waiting += inside
+    return False
+
+
+def _text_of(code: CodeType) -> tuple[Any, ...]:
+    """What code does, without its places."""
+    constants = [_text_of(c) if isinstance(c, CodeType) else (type(c), repr(c)) for c in code.co_consts]
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
 
 
 def _no_source(name: str, why: object) -> str:

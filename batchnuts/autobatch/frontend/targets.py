@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 from batchnuts.autobatch.frontend import expressions
@@ -31,7 +32,7 @@ class TargetBuilder(FunctionValueBuilder):
         # of a name that is there twice the last one counts
         last = {name: i for i, name in enumerate(pattern.names)}
         kept = [n if last[n] == i else self.temporary() for i, n in enumerate(pattern.names)]
-        return tuple(map(self.variable, kept)), pattern.take_apart
+        return tuple(map(self.variable, kept)), partial(pattern.take_apart, source=self.source.at(target))
 
     def parts_with_functions(self, target: ast.Tuple | ast.List, value: ast.expr) -> list[ast.expr] | None:
         """The parts of a tuple, as many as there are targets, where some are functions; None for everything else."""

@@ -102,6 +102,15 @@ def is_python_scalar(*values: Any) -> bool:
     return True
 
 
+def read_only(value: Any) -> Any:
+    """A NumPy array as a view that cannot be written; anything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
 def dtype_of(value: Any) -> Any:
     """The NumPy dtype of an array of any library, or the one that NumPy gives to another value, such as a list."""
     library = library_of(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import numbers
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -162,3 +163,26 @@ def python_int(x: Any) -> Any:
 def python_float(x: Any) -> Any:
     """`float` of a scalar: a float64."""
     return _converted(float, x, "float64")
+
+
+_OF_NUMBERS = (bool, int, float, complex, numbers.Number, np.generic, np.ndarray)
+
+
+def python_isinstance(value: Any, classes: Any) -> bool:
+    """`isinstance`, of structures and other objects. ValueError for a value of the lane and a class of numbers or
+    arrays: whether it is one depends on the backend.
+    """
+    asked = classes if isinstance(classes, tuple) else (classes,)
+    if is_array(value) and builtins.any(issubclass(c, _OF_NUMBERS) or isinstance(value, c) for c in asked):
+        raise ValueError(f"the class of a value of the lane depends on the backend. {_ITS_DTYPE}")
+    return isinstance(value, classes)
+
+
+def python_type(*arguments: Any) -> Any:
+    """`type`. ValueError for a value of the lane, whose class depends on the backend."""
+    if len(arguments) == 1 and is_array(arguments[0]):
+        raise ValueError(f"the class of a value of the lane depends on the backend. {_ITS_DTYPE}")
+    return type(*arguments)
+
+
+_ITS_DTYPE = "Ask for its dtype, which is known when the program is compiled: `x.dtype == np.float64`"

@@ -244,6 +244,23 @@ def not_contains(x: Any, values: Any) -> Any:
     return ops.logical_not(contains(x, values))
 
 
+def identical(x: Any, y: Any) -> bool:
+    """`x is y`: False of a value of the lane and an object such as None. TypeError for two values, which would be the
+    same object or not by the way they are stored.
+    """
+    if all(is_array(value) or is_python_scalar(value) for value in (x, y)):
+        raise TypeError(
+            "`is` compares objects, which values of the lane are not: compare numbers with ==, and write `b` or "
+            "`not b` of a boolean"
+        )
+    return x is y
+
+
+def not_identical(x: Any, y: Any) -> bool:
+    """`x is not y`."""
+    return not identical(x, y)
+
+
 def _delegated(name: str, python: _Binary, function: _Binary) -> _Binary:
     def on_lanes(x: Any, y: Any) -> Any:
         x, y = _as_arrays(x, y)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.autobatch.errors import unexpected_result
 from batchnuts.autobatch.ir.program import (
     COPY,
     Block,
@@ -91,6 +92,7 @@ def _flatten_primitive(
         are_leaves = all(isinstance(result.type, TensorType) for result in results)
     copies = [(out, inputs[s]) for out, s in zip(outputs, sources) if s is not None and out != inputs[s]]
     wanted = [k for k, s in enumerate(sources) if s is None]
+    expected = tuple(var_defs[v] for v in op.vars_out)
     computed_from = tuple(inputs[i] for i in sorted(used))
     computed_to = tuple(outputs[k] for k in wanted)
     copy = [PrimOp(tuple(o for o, _ in copies), COPY, tuple(i for _, i in copies), op.source)] if copies else []
@@ -98,7 +100,7 @@ def _flatten_primitive(
         return tuple(copy)
     compute = PrimOp(
         computed_to,
-        _on_leaves(op.function, arguments, sorted(used), wanted, are_leaves and len(wanted) == len(outputs)),
+        _on_leaves(op, arguments, expected, sorted(used), wanted, are_leaves and len(wanted) == len(outputs)),
         computed_from,
         op.source,
     )
@@ -106,16 +108,19 @@ def _flatten_primitive(
         return (*copy, compute)
     if not {i for _, i in copies} & set(computed_to):
         return (compute, *copy)
-    everything = _on_leaves(op.function, arguments, range(len(inputs)), range(len(outputs)), are_leaves)
+    everything = _on_leaves(op, arguments, expected, range(len(inputs)), range(len(outputs)), are_leaves)
     return (PrimOp(outputs, everything, inputs, op.source),)
 
 
-def _on_leaves(primitive: Primitive, types: tuple[Any, ...], used: Any, wanted: Any, gives_them: bool) -> Primitive:
-    """The primitive from its used input leaves to its wanted output leaves; other inputs get zeros, unread.
+def _on_leaves(
+    op: PrimOp, types: tuple[Any, ...], expected: tuple[Any, ...], used: Any, wanted: Any, gives_them: bool
+) -> Primitive:
+    """The op's primitive from its used input leaves to its wanted output leaves; other inputs get zeros, unread.
 
-    gives_them: its results are the wanted leaves.
+    types, expected: of its arguments and results. gives_them: its results are the wanted leaves.
     """
-    used, wanted = tuple(used), tuple(wanted)
+    primitive, used, wanted = op.function, tuple(used), tuple(wanted)
+    inferred = [flatten(type_)[1] for type_ in expected]
     trees = [flatten(t) for t in types]
     if all(tree.kind is None for _, tree in trees) and len(used) == len(trees):
         flat_call = primitive.call
@@ -126,7 +131,11 @@ def _on_leaves(primitive: Primitive, types: tuple[Any, ...], used: Any, wanted: 
         return replace(primitive, call=flat_call)
 
     def call(*values: Any) -> tuple[Any, ...]:
-        results = [leaf for value in flat_call(*values) for leaf in flatten(value)[0]]
+        flat = [flatten(value) for value in flat_call(*values)]
+        found = [tree for _, tree in flat]
+        if found != inferred and not primitive.of_language:  # on NumPy, by the values
+            raise unexpected_result(", ".join(map(str, found)), ", ".join(map(str, inferred)), op.source)
+        results = [leaf for leaves, _ in flat for leaf in leaves]
         return tuple(results[i] for i in wanted)
 
     return replace(primitive, call=call)

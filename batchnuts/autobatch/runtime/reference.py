@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,12 @@ from batchnuts.autobatch.ir.program import (
     TensorType,
     WriteRowOp,
 )
+from batchnuts.autobatch.language.arrays import read_only
 from batchnuts.autobatch.language.functions import write
 from batchnuts.autobatch.language.pytree import flatten, map_leaves
 from batchnuts.autobatch.runtime import faults
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
+from batchnuts.autobatch.runtime.results import in_type
 
 NO_VALUE = object()
 """A frame that nothing was assigned to."""
@@ -151,10 +154,8 @@ class _Activation:
         """One op other than a call."""
         match op:
             case PrimOp(vars_out, function, vars_in):
-                values = [self.read(v) for v in vars_in]
-                self.assign(
-                    vars_out, _on_one_lane(function.call)(*values) if function.batched else function.call(*values)
-                )
+                values = [map_leaves(read_only, self.read(v)) for v in vars_in]
+                self.assign(vars_out, (_on_one_lane(function.call) if function.batched else function.call)(*values), op)
             case WriteRowOp(var_out, buffer, index, value):
                 rows = len(_first_leaf(self.read(buffer)))
                 if not 0 <= int(self.read(index)) < rows:
@@ -181,16 +182,18 @@ class _Activation:
             raise InternalError(f"{self.where}: {variable!r} has no value here")
         return value
 
-    def assign(self, variables: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    def assign(self, variables: tuple[str, ...], values: tuple[Any, ...], op: PrimOp | None = None) -> None:
         """Replace last frames; before types are inferred a variable holds any value, later only those of its type."""
         if len(variables) != len(values):
             raise InternalError(f"{self.where}: {len(values)} values for {len(variables)} variables")
         for variable, value in zip(variables, values):
             if variable in self.types:
-                value = map_leaves(self._in_type, value, self.types[variable])
+                value = map_leaves(partial(self._in_type, op), value, self.types[variable])
             self.frames[variable][-1] = value
 
-    def _in_type(self, value: Any, type_: TensorType) -> Any:
+    def _in_type(self, op: PrimOp | None, value: Any, type_: TensorType) -> Any:
+        if op is not None:
+            value = in_type(value, type_, op.function, op.source)
         array = np.asarray(value)
         if array.shape != type_.shape:
             raise InternalError(f"{self.where}: shape {array.shape} where {type_} was inferred")

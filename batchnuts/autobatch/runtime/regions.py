@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from batchnuts.autobatch.backends.backend import Array, Backend, RowFunction
 from batchnuts.autobatch.ir.dataflow import Variables, live_after_ops
 from batchnuts.autobatch.ir.program import COPY, Block, Op, PrimOp, TensorType, terminator_reads
-from batchnuts.autobatch.language import ops
 from batchnuts.autobatch.language.shared import bound
 from batchnuts.autobatch.runtime.lane_storage import LaneValues
+from batchnuts.autobatch.runtime.results import in_type
 
 Region = Callable[..., tuple[Array, ...]]
 """(mask, *inputs, *shared arrays) -> outputs, over lanes but for the shared arrays. Rows of lanes outside the mask are
@@ -147,20 +145,11 @@ def _region(function: RowFunction, outputs: tuple[TensorType, ...], backend: Bac
 def _one_lane(
     run: tuple[PrimOp, ...], inputs: tuple[str, ...], outputs: tuple[str, ...], types: Mapping[str, TensorType]
 ) -> Callable[..., tuple[Any, ...]]:
-    dtypes = {v: np.dtype(types[v].dtype) for op in run for v in op.vars_out}
-
     def function(*arguments: Any) -> tuple[Any, ...]:
         values = dict(zip(inputs, arguments))
         for op in run:
             results = op.function.call(*(values[v] for v in op.vars_in))
-            values.update((v, _in_dtype(r, dtypes[v])) for v, r in zip(op.vars_out, results))
+            values.update((v, in_type(r, types[v], op.function, op.source)) for v, r in zip(op.vars_out, results))
         return tuple(values[v] for v in outputs)
 
     return function
-
-
-def _in_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
-    """A result in its variable's dtype, which can be another one where it came from a literal."""
-    if isinstance(value, (bool, int, float, complex)):
-        return np.asarray(value, dtype)[()]
-    return value if ops.dtype_of(value) == dtype else ops.cast(value, dtype)

@@ -1,0 +1,57 @@
+"""What primitives gave in a run, in the types that were inferred for it.
+
+TensorFlow and JAX give what was inferred, since they trace. NumPy runs a user's function for each lane, and it may give
+another type there than it gave for stand-in values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from batchnuts.autobatch.errors import Source, unexpected_result
+from batchnuts.autobatch.ir.program import Primitive, TensorType
+from batchnuts.autobatch.language.arrays import library_of, read_only
+from batchnuts.autobatch.language.libraries.numpy import NUMPY
+
+_NUMBERS = (bool, int, float, complex)
+_HELD_BY = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}
+"""By the kind of a dtype, the kinds of those whose arrays can have its values."""
+
+
+def in_type(value: Any, type_: TensorType, function: Primitive, source: Source | None) -> Any:
+    """One lane's result of a primitive in its variable's type, which can have another dtype where it came from a
+    literal. A NumPy array comes back as a view that cannot be written: what changed it would change a variable.
+
+    Raises TypeConflictError where a user's function gave another shape, or a value that the dtype does not hold.
+    """
+    library, dtype = library_of(value), np.dtype(type_.dtype)
+    if library is not NUMPY:
+        return value if library.dtype_of(value) == dtype else library.cast(value, dtype)
+    if function.of_language:  # by rules, so its type is right
+        return read_only(
+            np.asarray(value, dtype)[()]
+            if isinstance(value, _NUMBERS)
+            else np.asarray(value).astype(dtype, copy=False)[()]
+        )
+    array = _as_array(value)
+    if array.shape != type_.shape or not _holds(dtype, array):
+        found = f"{value!r:.60}" if array.dtype.kind not in _HELD_BY else f"{array.dtype}{list(array.shape)}"
+        raise unexpected_result(found, type_, source)
+    return read_only(array.astype(dtype, copy=False)[()])
+
+
+def _as_array(value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:  # a list of unequal rows
+        return np.array(None)
+
+
+def _holds(dtype: np.dtype[Any], array: np.ndarray) -> bool:
+    if dtype.kind not in _HELD_BY.get(array.dtype.kind, ""):
+        return False
+    if array.dtype.kind in "iu" and dtype.kind in "iu" and not np.can_cast(array.dtype, dtype):
+        return bool((array.astype(dtype) == array).all())
+    return True
