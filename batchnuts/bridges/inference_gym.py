@@ -26,7 +26,7 @@ from batchnuts.bridges.tfp import (
 )
 from batchnuts.bridges.users import NotInstalledError
 from batchnuts.mcmc.model import Model, ModelError
-from batchnuts.mcmc.variables import Labels
+from batchnuts.mcmc.variables import Labels, checked_dims, checked_labels
 from batchnuts.quiet import quiet_imports, without_jax
 from batchnuts.settings.schema import nearest
 
@@ -140,7 +140,9 @@ def from_inference_gym(
             f"the target {target.name!r} is one for JAX or NumPy; expected one of inference_gym.using_tensorflow."
         )
     _refuse_download(type(target).__name__ if hasattr(type(target), "GROUND_TRUTH_MODULE") else "")
-    return _Gym(target, name or str(target.name), dims or {}, coords or {}).model()
+    title = name or str(target.name)
+    owner = f"Model {title!r}"
+    return _Gym(target, title, checked_dims(owner, dims), checked_labels(owner, coords)).model()
 
 
 class _Gym:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import has_jax, tensor_library
 from batchnuts.bridges.users import NotInstalledError, failed
 from batchnuts.mcmc.model import DType, Model, Parameter
-from batchnuts.mcmc.variables import ModelError, Variable
+from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.settings.schema import nearest, shown
 
 Tree = Any
@@ -108,12 +108,14 @@ def from_jax(
     for role, given in (("inverse", inverse), ("log_jacobian", log_jacobian)):
         if given is not None:
             raise ModelError(f"Model {title!r}: {role} is that of a transform, which is not given.")
+    if not isinstance(supports, Mapping | None):
+        raise ModelError(f"Model {title!r}: supports is {shown(supports)}; expected supports by the name of a part.")
     declared = dict(supports or {})
     if unknown := sorted(declared.keys() - set(values.shapes)):
         hint = nearest(unknown[0], values.shapes) or f"; its parts are {', '.join(values.shapes)}"
         raise ModelError(f"Model {title!r}: supports has {unknown[0]!r}, which is no part of the example{hint}.")
-    dims = dict(fields.pop("dims", None) or {})
-    coords = fields.get("coords") or {}
+    dims = checked_dims(f"Model {title!r}", fields.pop("dims", None))
+    coords = checked_labels(f"Model {title!r}", fields.get("coords"))
     variables = tuple(
         _variable(title, name, shape, declared.get(name), dims.get(name), coords)
         for name, shape in values.shapes.items()
@@ -183,6 +185,12 @@ def layout_of(title: str, example: Tree, dtype: DType) -> Layout:
     """The structure, names and shapes of a tree of real numbers. Raises ModelError where it is none."""
     import jax
 
+    for path, leaf in jax.tree_util.tree_flatten_with_path(example, is_leaf=lambda node: node is None)[0]:
+        if leaf is None:  # which JAX leaves out
+            raise ModelError(
+                f"Model {title!r}: the part {_named_path('', path) or 'position'!r} of its example is None; expected a "
+                "real number or an array of them."
+            )
     named = _leaves(example, "")
     if not named:
         raise ModelError(

@@ -17,7 +17,7 @@ from batchnuts.bridges.joint_parts import Parts, Values
 from batchnuts.bridges.tfp import failed, import_tfp, leaves, variable_of
 from batchnuts.mcmc.model import Model, ModelError, Variable
 from batchnuts.mcmc.supports import Support
-from batchnuts.mcmc.variables import Labels
+from batchnuts.mcmc.variables import Labels, checked_dims, checked_labels
 from batchnuts.settings.schema import nearest
 
 Initializer = Callable[[np.random.Generator, int], Any]
@@ -41,8 +41,7 @@ def from_joint_distribution(
     if again := sorted(given.keys() & pins.keys()):
         raise ModelError(f"Model {title!r}: {again[0]!r} is pinned already; leave it out, or unpin it before.")
     parts = Parts.of(title, joint, {**pins, **given})
-    axes = {key: (given,) if isinstance(given, str) else tuple(given) for key, given in (dims or {}).items()}
-    labels = coords or {}
+    axes, labels = checked_dims(f"Model {title!r}", dims), checked_labels(f"Model {title!r}", coords)
     known = [leaf for part in parts.all for leaf in part.names]
     if unknown := [key for key in axes if key not in known]:
         raise ModelError(

@@ -10,16 +10,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype
-from batchnuts.bridges.users import NUMPYRO, failed, refuse_names
+from batchnuts.bridges.users import NUMPYRO, failed
 from batchnuts.mcmc.model import Data, DType, Model
-from batchnuts.mcmc.variables import ModelError, Variable
+from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.settings.schema import nearest, shown
 from batchnuts.stopping import say
 
@@ -32,11 +31,10 @@ with NUMPYRO.importing():
     from numpyro import distributions
 
     from batchnuts.bridges import numpyro_traces as traces
+    from batchnuts.bridges.numpyro_sites import AxisNames, Found, found_sites
 
 OPTIONS = ("name", "dtype", "dims", "coords", "init_strategy")
 """Keywords that are not the model's."""
-
-_RESERVED = frozenset({"chain", "draw"})
 
 
 def from_numpyro(
@@ -68,9 +66,9 @@ def from_numpyro(
     _check_arguments(title, model, args, kwargs)
     _check_data(title, args, kwargs, dtype)
     bound: traces.Bound = (model, args, kwargs)
-    found = _found_sites(title, bound, dtype)
-    names = _AxisNames(title, found, dict(dims or {}))
-    names.check_labels(coords or {})
+    found = found_sites(title, bound, dtype)
+    names = AxisNames(title, found, checked_dims(f"Model {title!r}", dims))
+    names.check_labels(checked_labels(f"Model {title!r}", coords))
     seed = np.zeros(2, "uint32")
     zeros = {traces.free_name(name): np.zeros(shape, dtype) for name, shape in found.free.items()}
     functions: dict[str, Any] = {}
@@ -83,6 +81,7 @@ def from_numpyro(
 
         if can_be_traced(title, "posterior predictive draws", predict, seed, *zeros.values()):
             functions["predictive"] = predictive
+            functions["of_data"] = _computed_of_data(bound, found, zeros, seed)
     improper = [site.name for site in found.sites if site.improper]
     if improper:
         say(f"Model {title!r}: there will be no draws of the prior, since that of {improper[0]!r} is improper.")
@@ -107,7 +106,7 @@ def from_numpyro(
         observed_data=_observed_data(title, bound, found, names, dtype),
         generated=functools.partial(traces.constrained, *bound),
         dims={name: names.of(name) for name in reported},
-        coords=dict(coords or {}),
+        coords=checked_labels(f"Model {title!r}", coords),
         **functions,
     )
 
@@ -138,6 +137,11 @@ def _refuse_others(model: Any) -> None:
     if isinstance(model, (numpyro.infer.MCMC, numpyro.infer.mcmc.MCMCKernel)):
         raise ModelError(
             f"The NumPyro model is a {type(model).__name__}, which is a sampler; expected the function that it samples."
+        )
+    if isinstance(model, type(jax.jit(lambda: 0))):
+        raise ModelError(
+            "The NumPyro model is a function of jax.jit, whose sites cannot be seen; give the function itself: it is "
+            "compiled here."
         )
     if isinstance(model, distributions.Distribution):
         raise ModelError(
@@ -186,21 +190,19 @@ def _is_key(value: Any) -> bool:
     return of_new_style or (value.dtype == np.uint32 and value.shape == (2,))
 
 
-def _advice_on(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """What to give in place of an argument that JAX does not compute with; empty if there is none."""
-    for where, value in (*enumerate(args), *kwargs.items()):
-        if hasattr(value, "to_numpy"):
-            return f" The argument {where!r} is a {_kind_of(value)}: give .to_numpy() of it."
-        if isinstance(value, list):
-            return f" The argument {where!r} is a list: give numpy.array of it, if it is to be an array."
-    return ""
-
-
 def _check_data(title: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], dtype: DType) -> None:
-    """Raise ModelError for numbers that JAX without 64 bits would silently wrap or turn into infinity."""
-    if dtype == "float64":
-        return
+    """Raise ModelError for masked arrays, whose masks JAX does not know, and for numbers that JAX without 64 bits would
+    silently wrap or turn into infinity.
+    """
     for path, leaf in jax.tree_util.tree_flatten_with_path((args, dict(kwargs)))[0]:
+        if isinstance(leaf, np.ma.MaskedArray):
+            raise ModelError(
+                f"Model {title!r}: the argument {_place(path)} is a masked array, whose mask NumPyro does not know. "
+                "Give `y.filled(0.0)` and `~y.mask`, and leave missing observations out by numpyro.handlers.mask, or "
+                "impute them by `obs_mask`."
+            )
+        if dtype == "float64":
+            continue
         kind = getattr(getattr(leaf, "dtype", None), "kind", "")
         if not isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or kind not in "iuf":
             continue
@@ -211,217 +213,22 @@ def _check_data(title: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], dt
             narrow = array.astype("float32" if kind == "f" else "int32")
         changed = (narrow != array) if kind != "f" else np.isinf(narrow) & np.isfinite(array)
         if changed.any():
-            key = path[1]
-            where = repr(getattr(key, "key", getattr(key, "idx", key)))
             raise ModelError(
-                f"Model {title!r}: the argument {where} ({array.dtype}) has {array[changed].flat[0]}, which does not "
-                f"fit into {narrow.dtype}; rescale it, or set dtype='float64'."
+                f"Model {title!r}: the argument {_place(path)} ({array.dtype}) has {array[changed].flat[0]}, which "
+                f"does not fit into {narrow.dtype}; rescale it, or set dtype='float64'."
             )
 
 
-def _kind_of(table: Any) -> str:
-    """Of pandas or another library: `Series of pandas`."""
-    return f"{type(table).__name__} of {type(table).__module__.partition('.')[0]}"
-
-
-# Its sites
-
-
-@dataclass(frozen=True)
-class Site:
-    """What is known of a site before any value is."""
-
-    name: str
-    kind: str
-    """"latent", "observed", "factor" or "deterministic"."""
-    plates: tuple[tuple[str, int], ...] = ()
-    """Names and dimensions (-1 the last) of the plates around it."""
-    event_dims: int = 0
-    event_names: tuple[str, ...] = ()
-    """Of `infer={"event_dims": ...}`."""
-    improper: bool = False
-
-
-@dataclass(frozen=True)
-class Found:
-    """What one trace of a model tells."""
-
-    sites: list[Site]
-    """In the model's order."""
-    shapes: dict[str, tuple[int, ...]]
-    """Of their values, but for factors."""
-    free: dict[str, tuple[int, ...]]
-    """Of the unconstrained values of latent sites."""
-    values: dict[str, Any]
-    """Of observed sites: arrays, or JAX's tracers of what the model computes."""
-
-
-def _found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
-    """The model's sites; raises ModelError where it cannot be sampled."""
-    sites: list[Site] = []
-    observed: dict[str, Any] = {}
-
-    def run(key: Any, _: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        with traces.WholePlates(title):
-            trace = traces.first_trace(bound, key)
-        sites[:] = [site for name, found in trace.items() if (site := _site(title, name, found)) is not None]
-        observed.update({site.name: trace[site.name]["value"] for site in sites if site.kind == "observed"})
-        free = {site.name: traces.unconstrained(trace[site.name]) for site in sites if site.kind == "latent"}
-        return {site.name: trace[site.name]["value"] for site in sites if site.kind != "factor"}, free
-
-    try:
-        shapes, free = LIBRARY.result_shapes(run, traces.key_of(0), np.zeros((), dtype))
-    except ModelError as error:  # raised again, since JAX adds a remark on its own frames below the message
-        raise ModelError(str(error)) from None
-    except Exception as error:
-        of_types = isinstance(error, TypeError) and not isinstance(error, jax.errors.ConcretizationTypeError)
-        advice = _advice_on(*bound[1:]) if of_types else ""
-        raise failed(title, "running it to find its sites", error, advice) from error
-    if not free:
-        known = ", ".join(f"{site.name} ({site.kind})" for site in sites)
-        raise ModelError(
-            f"Model {title!r} has no latent site, so there is nothing to sample; "
-            + (f"its sites are {known}." if known else "it has no `numpyro.sample` statement.")
-        )
-    names = [*(site.name for site in sites), *(plate for site in sites for plate, _ in site.plates)]
-    refuse_names(title, "site", names, "; `handlers.scope(..., divider='.')` makes names without")
-    in_order = {site.name: free[site.name] for site in sites if site.kind == "latent"}
-    return Found(sites, shapes, in_order, observed)
-
-
-def _site(title: str, name: str, site: Mapping[str, Any]) -> Site | None:
-    """One site of a trace, None where it is none to report; raises ModelError for one that cannot be sampled."""
-    here = f"Model {title!r}: its site {name!r}"
-    plates = tuple((frame.name, frame.dim) for frame in site.get("cond_indep_stack", ()))
-    match site["type"]:
-        case "param":
-            raise ModelError(
-                f"{here} is a `numpyro.param`, which is to be optimized; give it a prior by `numpyro.sample`, or make "
-                "it a constant."
-            )
-        case "mutable":
-            raise ModelError(f"{here} is a `numpyro.mutable`, whose value changes from call to call; leave it out.")
-        case "deterministic":
-            return Site(name, "deterministic", plates)
-        case "sample":
-            pass
-        case _:
-            return None
-    distribution = site["fn"]
-    if traces.is_factor(distribution):
-        return Site(name, "factor")
-    known = (plates, distribution.event_dim, tuple(site["infer"].get("event_dims", ())))
-    if site["is_observed"]:
-        _check_observed(here, site)
-        return Site(name, "observed", *known)
-    kind = type(traces.innermost(distribution)).__name__
-    if distribution.support.is_discrete:
-        raise ModelError(
-            f"{here} is a discrete latent variable ({kind}), which NUTS cannot sample; sum it out (a mixture is "
-            "`dist.MixtureSameFamily`, a hidden Markov chain a `jax.lax.scan` of its forward algorithm in "
-            "`numpyro.factor`), or observe it. NumPyro's enumeration is not taken over."
-        )
-    if isinstance(traces.innermost(distribution), distributions.Delta):
-        raise ModelError(f"{here} has a delta distribution; use `numpyro.deterministic` for a value without noise.")
-    return Site(name, "latent", *known, isinstance(traces.innermost(distribution), distributions.ImproperUniform))
-
-
-def _check_observed(here: str, site: Mapping[str, Any]) -> None:
-    """Raise ModelError for observations that are no array of numbers, and where value and distribution blow each other
-    up, as [8, 1] and [8] do to [8, 8].
-    """
-    given = site["value"]
-    if hasattr(given, "to_numpy"):
-        raise ModelError(f"{here} has observations in a {_kind_of(given)}; give .to_numpy() of it.")
-    numbers = given.dtype.kind not in "OSUT" if hasattr(given, "dtype") else isinstance(given, (bool, int, float))
-    if not numbers:
-        found = f"an array of dtype {given.dtype}" if hasattr(given, "dtype") else f"a {type(given).__name__}"
-        raise ModelError(
-            f"{here} has observations that are no array of numbers, but {found}: {shown(given)}. Give an array of "
-            "numbers, without texts and without None for a missing one."
-        )
-    value, expected = np.shape(site["value"]), tuple(site["fn"].shape())
-    try:
-        both = np.broadcast_shapes(value, expected)
-    except ValueError:
-        both = None
-    if both not in (value, expected):
-        raise ModelError(
-            f"{here} has observations of shape {value}, but its distribution has shape {expected} (batch "
-            f"{tuple(site['fn'].batch_shape)}, event {tuple(site['fn'].event_shape)}); give data of that shape, or "
-            "correct plates and other data."
-        )
-
-
-class _AxisNames:
-    """Names of axes: a plate's where it runs along one, else those that the user gives, else ArviZ's."""
-
-    def __init__(self, title: str, found: Found, given: dict[str, Sequence[str]]) -> None:
-        self._title, self._shapes = title, found.shapes
-        reported = {site.name: site for site in found.sites if site.kind != "factor"}
-        for name, axes in given.items():
-            if name not in reported:
-                hint = nearest(name, reported) or f"; its sites are {', '.join(reported)}"
-                raise ModelError(f"Model {title!r}: dims has {name!r}, which is no site of it{hint}.")
-            if len(axes) != len(found.shapes[name]):
-                raise ModelError(
-                    f"Model {title!r}: dims names {len(axes)} axes of {name!r}, which has shape {found.shapes[name]}."
-                )
-        lengths: dict[str, int] = {}
-        self._names: dict[str, tuple[str, ...]] = {}
-        for name, site in reported.items():
-            shape = found.shapes[name]
-            axes = list(given.get(name) or _axes_of(site, shape))
-            for axis, length in enumerate(shape):
-                if lengths.setdefault(axes[axis], length) != length or axes[axis] in _RESERVED:
-                    axes[axis] = f"{name}_dim_{axis}"
-            self._names[name] = tuple(axes)
-
-    def of(self, name: str) -> tuple[str, ...]:
-        """Of a site's axes."""
-        return self._names[name]
-
-    def check_labels(self, coords: Mapping[str, Sequence[Any]]) -> None:
-        """Raise ModelError for labels of an axis that no site has, and for more or fewer than it has elements."""
-        lengths = {
-            axis: (length, name)
-            for name, axes in self._names.items()
-            for axis, length in zip(axes, self._shapes[name], strict=True)
-        }
-        for axis, labels in coords.items():
-            if axis not in lengths:
-                known = f"; its axes are {', '.join(lengths)}" if lengths else "; no site has an axis"
-                raise ModelError(
-                    f"Model {self._title!r}: coords has labels of {axis!r}, which is no axis of a site"
-                    f"{nearest(axis, lengths) or known}."
-                )
-            length, name = lengths[axis]
-            if len(labels) != length:
-                raise ModelError(
-                    f"Model {self._title!r}: coords has {len(labels)} labels of {axis!r}, but {name!r} has {length} "
-                    "elements along it; give one label for each."
-                )
-
-
-def _axes_of(site: Site, shape: tuple[int, ...]) -> list[str]:
-    """By plates, whose dimensions count from the last axis of a batch; of a deterministic site from the first axis."""
-    axes = [f"{site.name}_dim_{axis}" for axis in range(len(shape))]
-    events = site.event_dims
-    if site.kind == "deterministic" and site.plates:
-        events = len(shape) + min(dim for _, dim in site.plates)
-    for name, dim in site.plates:
-        if 0 <= (axis := len(shape) - events + dim) < len(shape):
-            axes[axis] = name
-    named = site.event_names[: site.event_dims]
-    for place, name in enumerate(named):
-        axes[len(shape) - site.event_dims + place] = name
-    return axes
+def _place(path: tuple[Any, ...]) -> str:
+    """An argument by its name or number."""
+    key = path[1]
+    return repr(getattr(key, "key", getattr(key, "idx", key)))
 
 
 # What is computed beforehand
 
 
-def _observed_data(title: str, bound: traces.Bound, found: Found, names: _AxisNames, dtype: DType) -> Data:
+def _observed_data(title: str, bound: traces.Bound, found: Found, names: AxisNames, dtype: DType) -> Data:
     """The observations by name, with the names of their axes; without those that depend on latent sites."""
     values = {site.name: found.values[site.name] for site in found.sites if site.kind == "observed"}
     computed = sorted(name for name, value in values.items() if isinstance(value, jax.core.Tracer))
@@ -433,6 +240,15 @@ def _observed_data(title: str, bound: traces.Bound, found: Found, names: _AxisNa
             if not np.array_equal(one, two, equal_nan=True):
                 del values[name]
     return {name: (names.of(name), np.asarray(value)) for name, value in values.items()}
+
+
+def _computed_of_data(
+    bound: traces.Bound, found: Found, zeros: dict[str, NDArray[Any]], seed: NDArray[Any]
+) -> frozenset[str]:
+    """Deterministic sites that change where the observations are others."""
+    names = [site.name for site in found.sites if site.kind == "deterministic"]
+    depends = LIBRARY.dependent(functools.partial(traces.drawn_again, *bound, zeros, names), seed) if names else []
+    return frozenset(name for name, does in zip(names, depends, strict=True) if does)
 
 
 def _initializer(

@@ -144,9 +144,11 @@ def natural_scale(
 def _trace_at(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any = None
 ) -> Any:
-    """The trace at a draw's values; with a seed, observed sites are drawn again."""
-    latent = constrained(model, args, kwargs, values)
-    inner = _DefaultKey(model) if seed is None else effects.seed(_Unobserved(model), seed)
+    """The trace at a draw's values; with a seed, observed sites are drawn again, and deterministic ones computed of
+    these."""
+    keyed = _DefaultKey(model)
+    latent = infer.constrain_fn(keyed, args, kwargs, _plain(values))
+    inner = keyed if seed is None else effects.seed(_Unobserved(model), seed)
     return effects.trace(effects.substitute(inner, data=latent)).get_trace(*args, **kwargs)
 
 
@@ -167,6 +169,15 @@ def predictive(
         names = [name for name, site in _trace_at(model, args, kwargs, values).items() if _is_observed(site)]
         trace = _trace_at(model, args, kwargs, values, seed)
         return {name: trace[name]["value"] for name in names}
+
+
+def drawn_again(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], names: list[str], seed: Any
+) -> list[Any]:
+    """Deterministic sites, computed of observed sites that are drawn again."""
+    with HANDLERS:
+        trace = _trace_at(model, args, kwargs, values, seed)
+        return [trace[name]["value"] for name in names]
 
 
 def prior(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any) -> dict[str, Any]:

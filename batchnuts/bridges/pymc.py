@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype
 from batchnuts.bridges.users import PYMC, place_in_users_code, refuse_names, text_of
 from batchnuts.mcmc.model import Data, DType, Model, NaturalScale
-from batchnuts.mcmc.variables import ModelError, Variable
+from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.settings.schema import shown
 from batchnuts.stopping import say
 
@@ -49,16 +49,20 @@ def _users_settings() -> Iterator[None]:
 
 with _users_settings(), PYMC.importing():
     from pymc.backends.arviz import find_constants, find_observations
+    from pymc.distributions.transforms import _default_transform
     from pymc.logprob.utils import replace_rvs_by_values
     from pymc.sampling.jax import get_jaxified_graph
     from pymc.util import get_default_varnames
     from pytensor.compile import SharedVariable
     from pytensor.graph.replace import clone_replace
-    from pytensor.graph.traversal import graph_inputs
+    from pytensor.graph.traversal import ancestors, graph_inputs
     from pytensor.tensor.random.type import RandomType
 
 JITTER = 1.0
 """Chains start within this distance of PyMC's initial point, in each unconstrained number, as its own do."""
+
+TRIES = 100
+"""How many draws of the prior are made to see whether they lie where a transform is defined."""
 
 
 _NOT_FOR_US = ("Explicitly requested dtype", "PyTensor could not link to a BLAS")
@@ -143,10 +147,16 @@ def from_pymc(
             title, "draws of the prior", lambda seed, _: prior({}, seed), seed, np.zeros((), dtype)
         ):
             functions["prior"] = functools.partial(in_dtype, functools.partial(prior, {}), dtype)
-    given_dims = {n: tuple(axes) for n, axes in model.named_vars_to_dims.items()} | dict(dims or {})
-    labels = {dim: list(given) for dim, given in model.coords.items() if given is not None} | dict(coords or {})
+            _refuse_outside(title, model, functions)
+    owner = f"Model {title!r}"
+    given_dims = {n: tuple(axes) for n, axes in model.named_vars_to_dims.items()} | checked_dims(owner, dims)
+    labels = {dim: list(given) for dim, given in model.coords.items() if given is not None} | checked_labels(
+        owner, coords
+    )
+    observed_variables = set(model.observed_RVs)
     return Model(
         name=title,
+        of_data=frozenset(v.name for v in model.deterministics if not observed_variables.isdisjoint(ancestors([v]))),
         log_density=functools.partial(_scalar, density),
         dimension=sum(array.size for array in zeros),
         dtype=dtype,
@@ -315,3 +325,29 @@ def _unconstrained(model: Any) -> list[Any]:
         transform = model.rvs_to_transforms[rv]
         found.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
     return found
+
+
+def _refuse_outside(title: str, model: Any, functions: dict[str, Any]) -> None:
+    """Take out the prior, with a line, where its draws lie outside of what a transform that the user chose allows:
+    PyMC draws `Normal(..., transform=ordered)` without regard to the order."""
+    values = [value for value in model.value_vars if _is_users_transform(model, model.values_to_rvs[value])]
+    if not values:
+        return
+    draws = LIBRARY.compiled(jax.vmap(functions["prior"]))(np.arange(2 * TRIES, dtype="uint32").reshape(TRIES, 2))
+    for value in values:
+        if np.isnan(draws[value.name]).any():
+            variable = model.values_to_rvs[value]
+            kind = type(model.rvs_to_transforms[variable]).__name__
+            say(
+                f"Model {title!r}: there will be no draws of the prior, since PyMC draws {variable.name!r} without "
+                f"regard to its transform {kind}."
+            )
+            del functions["prior"]
+            return
+
+
+def _is_users_transform(model: Any, variable: Any) -> bool:
+    """Whether a variable has another transform than its distribution has by itself."""
+    transform = model.rvs_to_transforms[variable]
+    op = variable.owner.op
+    return transform is not None and type(transform) is not type(_default_transform(op, variable))

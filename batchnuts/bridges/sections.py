@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
@@ -260,17 +261,17 @@ def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[s
     if options.data.observed:
         raise ConfigError(f"model.data.observed: which data are observed is said by the model ({key}); leave it out.")
     found = read_columns(options.data.path, options.data.asked(), dtype)
-    try:
-        takes = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        takes = list(found.arrays)
+    takes, takes_any = list(found.arrays), False
+    with suppress(TypeError, ValueError):  # a function without a signature
+        parameters = inspect.signature(function).parameters
+        takes, takes_any = list(parameters), any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     columns: dict[str, Any] = {"data": found.arrays} if "data" in takes else dict(found.arrays)
     for name in columns:
         if name in kwargs:
             raise ConfigError(
                 f"model.kwargs.{name}: this argument is a column of model.data too; leave one of them out."
             )
-        if name not in takes and "kwargs" not in takes:
+        if name not in takes and not takes_any:
             hint = nearest(name, takes) or f"; it takes ({', '.join(takes)})"
             raise ConfigError(
                 f"model.data: the column {name!r} is no argument of the model{hint}. Choose columns by "
@@ -298,7 +299,8 @@ def called(key: str, place: str, function: Callable[..., Any], *args: Any, **kwa
 
 
 def arrays_of(given: Any, dtype: str, integers: str) -> Tree:
-    """A value of a config in which lists of numbers are arrays of a dtype; of `integers` where all are integers.
+    """A value of a config in which lists of numbers are arrays of a dtype; of `integers` where all are integers, of
+    bool where all are true or false.
 
     Lists of other things and mappings stay as they are, with the same done within.
     """
@@ -307,10 +309,10 @@ def arrays_of(given: Any, dtype: str, integers: str) -> Tree:
     if not isinstance(given, list):
         return given
     kinds = set(_kinds(given))
-    if not kinds <= {int, float} or not kinds:
+    if not kinds or (kinds != {bool} and not kinds <= {int, float}):
         return [arrays_of(value, dtype, integers) for value in given]
     try:
-        array = np.array(given, integers if kinds == {int} else dtype)
+        array = np.array(given, integers if kinds == {int} else bool if kinds == {bool} else dtype)
     except (ValueError, OverflowError):
         raise ConfigError(
             f"model: found {shown(given)}; expected rows of one length, and integers below 2**31."

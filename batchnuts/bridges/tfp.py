@@ -140,7 +140,6 @@ def variable_of(
 ) -> Variable:
     """With the names of its axes, and the labels of those that are its own."""
     axes = dims.get(name)
-    axes = (axes,) if isinstance(axes, str) else None if axes is None else tuple(axes)
     named = axes if axes is not None else tuple(f"{name}_dim_{axis}" for axis in range(len(shape)))
     return Variable(name, shape, axes, {dim: coords[dim] for dim in named if dim in coords}, support)
 

@@ -109,7 +109,8 @@ class Layout:
             return {}
         values, computed = found
         own = values if self.model.reports_variables else {}
-        groups = {"prior": self._chosen(self._entries({**own, **computed.get("generated", {})}, (1, PRIOR_DRAWS)))}
+        others = {k: v for k, v in computed.get("generated", {}).items() if k not in self.model.of_data}
+        groups = {"prior": self._chosen(self._entries({**own, **others}, (1, PRIOR_DRAWS)))}
         if "predictive" in computed:
             groups["prior_predictive"] = self._entries(computed["predictive"], (1, PRIOR_DRAWS))
         return groups

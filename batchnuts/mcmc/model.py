@@ -16,13 +16,21 @@ from batchnuts.mcmc.bijectors import Bijector, is_bijector
 from batchnuts.mcmc.findings import ModelCheck
 from batchnuts.mcmc.parameters import Parameter
 from batchnuts.mcmc.supports import SupportError
-from batchnuts.mcmc.variables import Labels, ModelError, Variable, check_group
+from batchnuts.mcmc.variables import (
+    Data,
+    Labels,
+    ModelError,
+    Variable,
+    check_group,
+    checked_data,
+    checked_dims,
+    checked_labels,
+)
 from batchnuts.settings.schema import nearest
 
 __all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable", "how_to_wrap"]
 
 DType = Literal["float32", "float64"]
-Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
 
 NaturalScale = Callable[[Any], tuple[Mapping[str, Any], Any]]
 """Of a dict of the variables' values: what they are in the natural scale, by name, and the log-density of that, without
@@ -77,14 +85,15 @@ class Model:
     `initializer`: an optional (rng, chains) -> positions [chains, dimension], or a dict of values [chains, *shape]; see
     `initial_positions`.
 
-    `observed_data`, `constant_data`: name -> (dims, array), stored with the draws. So is `ground_truth`, what is known
-    of a quantity of the posterior: arrays whose first axis is `statistic`.
+    `observed_data`, `constant_data`: name -> array, or (dims, array), stored with the draws. So is `ground_truth`, what
+    is known of a quantity of the posterior: arrays whose first axis is `statistic`.
 
     What is computed from draws, each by a function of one draw, batched over all (quantities.py): `generated`, of a
     dict of values to a dict of further quantities; `log_likelihood`, to the log-density of each observation;
     `predictive`, of values and a seed to data like those observed; `prior`, of a seed to a dict of values. The seed is
     an array of two 32-bit integers, a key for `jax.random`, `batchnuts.autobatch.random`, and TensorFlow's stateless
     functions. `dims` and `coords` name the axes of their results, and label them; results come in the order of `dims`.
+    `of_data`: names of generated quantities that are computed of the data: draws of the prior have none of these.
 
     `library`: what `log_density` is written in, "jax" or "tensorflow", where that is known; None: it is found out.
 
@@ -112,6 +121,7 @@ class Model:
     log_likelihood: Callable[[Any], Any] | None = None
     predictive: Callable[[Any, Any], Any] | None = None
     prior: Callable[[Any], Any] | None = None
+    of_data: frozenset[str] = frozenset()
     dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     coords: Labels = field(default_factory=dict)
     library: Literal["jax", "tensorflow"] | None = None
@@ -155,15 +165,15 @@ class Model:
                 f"Model {self.name!r}: variable {named!r} has a support, so its log_density takes a dict of values; "
                 "set structured=True."
             )
-        check_group(f"Model {self.name!r}", {v.name: (v.axis_names, v.shape) for v in self.variables})
+        owner = f"Model {self.name!r}"
+        object.__setattr__(self, "dims", checked_dims(owner, self.dims))
+        object.__setattr__(self, "coords", checked_labels(owner, self.coords))
+        check_group(owner, {v.name: (v.axis_names, v.shape) for v in self.variables})
         for group in DATA_GROUPS:
-            for key, (dims, array) in getattr(self, group).items():
-                if np.ndim(array) != len(dims):
-                    raise ModelError(
-                        f"Model {self.name!r}: {group}[{key!r}] has shape {np.shape(array)} but dims {tuple(dims)}."
-                    )
-            arrays = {key: (dims, np.shape(array)) for key, (dims, array) in getattr(self, group).items()}
-            check_group(f"Model {self.name!r}: {group}", arrays, of_draws=False)
+            data = checked_data(f"{owner}: {group}", getattr(self, group), self.dims)
+            object.__setattr__(self, group, data)
+            arrays = {key: (dims, np.shape(array)) for key, (dims, array) in data.items()}
+            check_group(f"{owner}: {group}", arrays, of_draws=False)
         if not self.reports_variables and self.generated is None:
             raise ModelError(f"Model {self.name!r}: its variables are not reported, so it needs `generated`.")
 

@@ -1,11 +1,13 @@
-"""The named parts of a position: shapes, names of axes and elements, and where values lie."""
+"""The named parts of a position: shapes, names of axes and elements, and where values lie; names and labels of the axes
+of other arrays, as users give them."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,13 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.supports import REAL, Real, Support, SupportError
+from batchnuts.settings.schema import shown
 
 Labels = Mapping[str, Sequence[Any]]
 """By the name of an axis: a label for each of its elements."""
+
+Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
+"""By name: the names of an array's axes, and the array."""
 
 _RESERVED = frozenset({"chain", "draw"})
 
@@ -57,6 +63,7 @@ class Variable:
                 f"Variable {self.name!r} of shape {self.shape} has dims {dims}; expected one distinct name per axis, "
                 f"none of them chain or draw."
             )
+        object.__setattr__(self, "coords", checked_labels(f"Variable {self.name!r}", self.coords))
         for dim, labels in self.coords.items():
             if dim not in dims or len(labels) != self.shape[dims.index(dim)]:
                 raise ModelError(
@@ -139,3 +146,80 @@ def check_group(
             f"{owner}: {clash!r} is the name of an array and of an axis, of {lengths[clash][0]!r}; in a file the array "
             "would be taken for the axis's labels. Rename one of them (an axis by dims)."
         )
+
+
+def checked_dims(owner: str, dims: Any) -> dict[str, tuple[str, ...]]:
+    """Names of axes by the name of an array, of which one may be given as a text.
+
+    owner: begins messages. Raises ModelError for anything else.
+    """
+    if not isinstance(dims, Mapping | None):
+        raise ModelError(f"{owner}: dims is {shown(dims)}; expected names of axes by the name of an array, {_DIMS}.")
+    named = {name: (axes,) if isinstance(axes, str) else axes for name, axes in (dims or {}).items()}
+    for name, axes in named.items():
+        if not isinstance(axes, Iterable) or not all(isinstance(axis, str) for axis in axes):
+            raise ModelError(f"{owner}: dims[{name!r}] is {shown(axes)}; expected a name for each axis, {_DIMS}.")
+    return {name: tuple(axes) for name, axes in named.items()}
+
+
+_DIMS = 'as in {"theta": ["school"]}'
+
+
+def checked_labels(owner: str, coords: Any) -> dict[str, list[Any]]:
+    """Labels by the name of an axis, as files can hold them: numbers, times, and texts. What else labels an axis, or is
+    of several of these kinds, becomes text.
+
+    owner: begins messages. Raises ModelError for what is no such mapping, and for None and containers as labels.
+    """
+    if not isinstance(coords, Mapping | None):
+        example = '{"school": ["A", "B"]}'
+        raise ModelError(
+            f"{owner}: coords is {shown(coords)}; expected labels by the name of an axis, as in {example}."
+        )
+    return {axis: _labels(f"{owner}: coords[{axis!r}]", given) for axis, given in (coords or {}).items()}
+
+
+def _labels(owner: str, given: Any) -> list[Any]:
+    scalar = isinstance(given, np.ndarray) and not given.shape
+    if scalar or isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ModelError(f"{owner} is {shown(given)}; expected a list with a label for each element.")
+    labels = list(given)
+    for label in labels:
+        if label is None or isinstance(label, list | tuple | Mapping | set) or np.ndim(label):
+            raise ModelError(
+                f"{owner} has the label {shown(label)}; expected a text or a number: join several in one text."
+            )
+    if all(isinstance(label, datetime) and label.tzinfo is None for label in labels):
+        return labels
+    alike = all(isinstance(label, bool | int | float | np.generic) for label in labels)
+    return labels if alike and np.asarray(labels).dtype.kind in "biufM" else list(map(str, labels))
+
+
+def checked_data(owner: str, data: Any, dims: Mapping[str, Sequence[str]]) -> Data:
+    """Data by name, each with the names of its axes: given as (dims, array), or as an array, whose axes are called as
+    `dims` says, else as ArviZ does.
+
+    owner: begins messages. Raises ModelError for anything else.
+    """
+    if not isinstance(data, Mapping | None):
+        raise ModelError(f"{owner} is {shown(data)}; expected arrays by name.")
+    found: dict[str, tuple[tuple[str, ...], NDArray[Any]]] = {}
+    for name, given in (data or {}).items():
+        names, array = given if _has_names(given) else (dims.get(name), given)
+        array = np.asarray(array)
+        if array.dtype.kind not in "biufcUM":
+            raise ModelError(f"{owner}[{name!r}] is {shown(given)}; expected an array of numbers.")
+        axes = tuple(f"{name}_dim_{axis}" for axis in range(array.ndim)) if names is None else names
+        found[name] = ((axes,) if isinstance(axes, str) else tuple(axes), array)
+        if array.ndim != len(found[name][0]):
+            raise ModelError(f"{owner}[{name!r}] has shape {array.shape} but dims {found[name][0]}.")
+    return found
+
+
+def _has_names(given: Any) -> bool:
+    """Whether data are given as (dims, array)."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        return False
+    return isinstance(given[0], str) or (
+        isinstance(given[0], tuple | list) and all(isinstance(axis, str) for axis in given[0])
+    )

@@ -224,11 +224,14 @@ def test_axes_of_events_and_nested_plates() -> None:
         with numpyro.plate("site", 3, dim=-2), numpyro.plate("year", 2, dim=-1):
             x = numpyro.sample("x", dist.Normal(0, 1).expand([4]).to_event(1), infer={"event_dims": ["species"]})
             numpyro.deterministic("twice", 2 * x)
+            numpyro.deterministic("ends", jnp.array([0.0, 1.0]))
         numpyro.sample("weights", dist.Dirichlet(np.ones(3)))
 
-    made = Model.from_numpyro(model, dims={"weights": ["part"]}, coords={"part": ["a", "b", "c"]})
+    made = Model.from_numpyro(model, dims={"weights": "part"}, coords={"part": ["a", "b", 3]})
+    assert made.labels() == {"part": ["a", "b", "3"]}
     assert made.dims == {
         "x": ("site", "year", "species"),
+        "ends": ("ends_dim_0",),
         "twice": ("site", "year", "twice_dim_2"),
         "weights": ("part",),
     }
@@ -254,6 +257,26 @@ def test_data_that_the_model_computes_are_reported_unless_they_depend_on_paramet
     made = Model.from_numpyro(model, np.array([1.0, 2.0]))
     assert list(made.observed_data) == ["log_y"]
     np.testing.assert_allclose(made.observed_data["log_y"][1], np.log([1.0, 2.0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_is_computed_of_an_observed_site_is_computed_again_for_predictions(named: bool) -> None:
+    def model(x: Any, y: Any) -> None:
+        b = numpyro.deterministic("b", 2.0 * numpyro.sample("half", dist.Normal(0, 1)))
+        with numpyro.plate("row", 3):
+            x = numpyro.sample("x", dist.Normal(0, 1), obs=x)
+            mu = numpyro.deterministic("mu", 100 * x + b) if named else 100 * x + b
+            numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+    made = Model.from_numpyro(model, np.array([5.0, 6.0, 7.0]), np.array([500.0, 600.0, 700.0]))
+    keys = np.arange(4000, dtype="uint32").reshape(2000, 2)
+    predictive = made.predictive
+    assert predictive is not None
+    found = on_jax(made, jax.vmap(lambda key: predictive({"unconstrained(half)": jnp.zeros((), "float32")}, key)), keys)
+    residuals = found["y"] - 100 * found["x"]
+    assert np.abs(residuals.mean(0)).max() < 4 / np.sqrt(2000)
+    assert residuals.std(0) == pytest.approx(1, rel=0.1)
+    assert made.of_data == ({"mu"} if named else set())
 
 
 def test_no_prior_draws_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,6 +347,11 @@ def of_shape(y: Any, rows: int = 12) -> None:
         numpyro.sample("y", dist.Normal(x, 1), obs=y)
 
 
+def pair() -> None:
+    numpyro.sample("a", dist.Normal(jnp.zeros(2), 1))
+    numpyro.sample("b", dist.Normal(jnp.zeros(3), 1))
+
+
 def slope(x: Any, y: Any) -> None:
     b = numpyro.sample("b", dist.Normal(0, 1).expand([12]).to_event(1))
     numpyro.sample("y", dist.Normal(x @ b, 1), obs=y)
@@ -366,6 +394,14 @@ def slope(x: Any, y: Any) -> None:
         (schools, (ERRORS, EFFECTS), {"coords": {"schol": [1]}}, "labels of 'schol', .*; did you mean 'school'"),
         (schools, (ERRORS, EFFECTS), {"coords": {"zz": [1]}}, "'zz', which is no axis of a site; its axes are school"),
         (factor, (), {"coords": {"x": [1]}}, "'x', which is no axis of a site; no site has an axis"),
+        (schools, (ERRORS, EFFECTS), {"coords": {"school": 8}}, "is 8; expected a list with a label"),
+        (schools, (ERRORS, EFFECTS), {"coords": ["A"]}, r"coords is \['A'\]; expected labels by the name of an axis"),
+        (schools, (ERRORS, EFFECTS), {"dims": ["A"]}, "expected names of axes by the name of an array"),
+        (pair, (), {"dims": {"a": "k", "b": "k"}}, "an axis of 'b', of length 3, 'k', which has 2 elements elsewhere"),
+        (pair, (), {"dims": {"a": ["chain"]}}, "an axis of 'a', of length 2, 'chain', which is an axis of all draws"),
+        (jax.jit(pair), (), {}, "is a function of jax.jit, .* give the function itself"),
+        (of_shape, (np.ma.masked_greater(Y, 1.0),), {}, "argument 0 is a masked array.*leave missing observations out"),
+        (lambda: numpyro.sample("v", dist.Normal(jnp.zeros(0), 1)), (), {}, "'v' has shape .0,., so there is noth"),
         (schools, (ERRORS, EFFECTS), {"coords": {"school": ["A"]}}, "1 labels of 'school', but 'y' has 8 elem"),
         (lambda dtype: None, (), {"dtype": "float32"}, "'dtype' has the name of an option of from_numpyro"),
         ("schools", (), {}, "is the text 'schools'; expected the function itself"),
@@ -433,6 +469,14 @@ def table(data):
 def columns(x, y):
     slope = numpyro.sample("slope", dist.Normal(0, 1))
     numpyro.sample("y", dist.Normal(slope * x, 1), obs=y)
+
+def any_columns(**given):
+    columns(**given)
+
+def masked(y, known):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    with numpyro.handlers.mask(mask=known):
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
 """
 
 
@@ -453,7 +497,14 @@ def test_config_with_arguments(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -
     assert model.labels() == {"site": ["a", "b", "c"]}
 
 
-@pytest.mark.parametrize("function", ["table", "columns"])
+def test_config_with_a_mask(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = "{numpyro: own_numpyro:masked, kwargs: {y: [1.0, 2.0, 30.0], known: [true, true, false]}}"
+    model = build_model(config_of(tmp_path, monkeypatch, section))
+    pointwise = on_jax(model, lambda q: model.log_likelihood(model.constrain(q)), np.zeros(1, "float32"))["y"]
+    np.testing.assert_allclose(pointwise, [-0.5 - np.log(2 * np.pi) / 2, -2 - np.log(2 * np.pi) / 2, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("function", ["table", "columns", "any_columns"])
 def test_config_with_columns(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     section = f"{{numpyro: own_numpyro:{function}, data: {{path: table.csv}}}}"
     model = build_model(config_of(tmp_path, monkeypatch, section))
@@ -472,6 +523,8 @@ def test_config_with_a_category_that_is_no_axis(tmp_path: Any, monkeypatch: pyte
     [
         ("{numpyro: own_numpyro:rates, args: [[1, 2, 3]], kwargs: {cuont: [1, 0, 4]}}", "no argument 'cuont'; did you"),
         ("{numpyro: own_numpyro:rates, args: [[1, 2, 3]], kwargs: {count: [1, null, 4]}}", "without None"),
+        ("{numpyro: own_numpyro:rates, args: [[1, 2, 3], [1, 0, 4]], coords: {site: [a, ~, 3]}}", "label None"),
+        ("{numpyro: own_numpyro:rates, args: [[1, 2, 3], [1, 0, 4]], coords: {site: [a, [b], 3]}}", "join several"),
         ("{numpyro: own_numpyro:rates, args: [[1, 2, 3], [1, 0, 4]], coords: {sites: [a]}}", "did you mean 'site'"),
         ("{numpyro: own_numpyro}", r"numpyro is 'own_numpyro'; expected package.module:function"),
         ("{numpyro: own_numpyro:rate}", "did you mean 'rates'"),

@@ -273,6 +273,31 @@ def test_what_jax_cannot_draw_is_left_out_with_a_line(capsys: pytest.CaptureFixt
     assert "there will be no draws of the prior, since NotImplementedError" in capsys.readouterr().err
 
 
+def test_a_prior_that_leaves_its_transform_is_left_out_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """PyMC draws cutpoints without regard to their order."""
+    for transform in (pm.distributions.transforms.ordered, pm.distributions.transforms.Interval(-90, 90)):
+        with pm.Model() as made:
+            pm.Normal("y", pm.Normal("c", 0, 2, shape=2, transform=transform, initval=[-1, 1]), 1, observed=[0.0, 1.0])
+        kept = Model.from_pymc(made).prior is not None
+        said = (
+            "no draws of the prior, since PyMC draws 'c' without regard to its transform Ordered"
+            in capsys.readouterr().err
+        )
+        assert (kept, said) == ((False, True) if transform is pm.distributions.transforms.ordered else (True, False))
+
+
+def test_what_is_computed_of_observed_variables_is_known() -> None:
+    with pm.Model() as made:
+        b = pm.Normal("b")
+        with pytest.warns(pm.exceptions.ImputationWarning):
+            x = pm.Normal("x", 0, 1, observed=np.ma.masked_greater(np.array([1.0, 2.0, 30.0]), 9.0))
+        pm.Normal("y", pm.Deterministic("mu", 100 * x + b), 1, observed=np.zeros(3))
+        pm.Deterministic("twice", 2 * b)
+    model = Model.from_pymc(made)
+    assert {"mu", "x", "twice"} < set(model.dims)
+    assert model.of_data == {"mu", "x"}
+
+
 # Configs
 
 MODULE = """

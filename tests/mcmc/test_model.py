@@ -1,5 +1,8 @@
+from datetime import UTC, date, datetime
+
 import numpy as np
 import pytest
+import xarray
 
 from batchnuts.mcmc.model import Model, ModelError, Variable
 
@@ -84,6 +87,42 @@ def test_initial_positions_default_and_own():
 def test_contradictions_are_refused(arguments, message):
     with pytest.raises(ModelError, match=message):
         Model(**{"name": "m", "log_density": lambda q: q, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("labels", "kept"),
+    [
+        (["a", "b"], ["a", "b"]),
+        ((1, 2.5), [1, 2.5]),
+        (np.array(["2020", "2021"], "datetime64[Y]"), list(np.array(["2020", "2021"], "datetime64[Y]"))),
+        ([datetime(2020, 1, 2), datetime(2021, 1, 2)], [datetime(2020, 1, 2), datetime(2021, 1, 2)]),
+        (
+            [datetime(2020, 1, 2, tzinfo=UTC), datetime(2020, 1, 2)],
+            ["2020-01-02 00:00:00+00:00", "2020-01-02 00:00:00"],
+        ),
+        ([date(2020, 1, 2), date(2021, 1, 2)], ["2020-01-02", "2021-01-02"]),
+        ([1, "other"], ["1", "other"]),
+        ([1 + 2j, 2**70], ["(1+2j)", str(2**70)]),
+    ],
+)
+def test_labels_can_be_stored(labels, kept, tmp_path):
+    variable = Variable("a", (2,), ("k",), {"k": labels})
+    assert variable.coords == {"k": kept}
+    model = Model(name="m", log_density=lambda q: q, dimension=2, variables=(variable,))
+    array = xarray.DataArray([1.0, 2.0], dims="k", coords={"k": model.labels()["k"]}, name="a")
+    array.to_netcdf(tmp_path / "a.nc")
+    assert len(xarray.open_dataarray(tmp_path / "a.nc")["k"]) == 2
+
+
+@pytest.mark.parametrize("given", [{"y": np.ones(3)}, {"y": ("site", [1.0, 1.0, 1.0])}, {"y": (("site",), np.ones(3))}])
+def test_data_may_be_given_with_the_names_of_their_axes_or_without(given):
+    model = Model.from_function(lambda q: q, dimension=1, observed_data=given, dims={"y": "site"})
+    dims, array = model.observed_data["y"]
+    assert dims == ("site",)
+    np.testing.assert_array_equal(array, np.ones(3))
+    assert Model.from_function(lambda q: q, dimension=1, observed_data={"y": np.ones(2)}).observed_data["y"][0] == (
+        "y_dim_0",
+    )
 
 
 def test_bad_variables_are_refused():

@@ -223,3 +223,7 @@ def test_generated_quantities_that_are_constant_or_not_finite_are_not_judged() -
 
 def test_a_copy_of_a_model_has_its_functions() -> None:
     assert replace(model(), name="other").generated is not None
+
+
+def test_draws_of_the_prior_have_nothing_that_is_computed_of_data() -> None:
+    assert set(drawn_from(model(of_data=frozenset({"ratio"})))["prior"]) == {"mu", "tau", "both"}

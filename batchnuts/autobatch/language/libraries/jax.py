@@ -104,18 +104,15 @@ def _elementwise(function: Function) -> Any:
     return staticmethod(lambda *arrays: function(*_together(*arrays)))
 
 
-def _depends(function: Function, x: Array) -> bool:
-    """Whether a function has one result, which depends on its argument other than through `stop_gradient`."""
+def _dependent(function: Function, x: Array) -> list[bool]:
+    """For each result of a function whether it depends on the argument, other than through `stop_gradient`."""
     jaxpr = jax.make_jaxpr(function)(x).jaxpr
-    if len(jaxpr.outvars) != 1:
-        return False
     reached = set(jaxpr.invars)
     for equation in jaxpr.eqns:
         variables = [v for v in equation.invars if isinstance(v, jax.extend.core.Var)]
         if equation.primitive.name != "stop_gradient" and not reached.isdisjoint(variables):
             reached.update(equation.outvars)
-    (result,) = jaxpr.outvars
-    return isinstance(result, jax.extend.core.Var) and result in reached
+    return [isinstance(result, jax.extend.core.Var) and result in reached for result in jaxpr.outvars]
 
 
 _OUTSIDE = ("as_callers", "untransformed", "without_reverse")
@@ -389,6 +386,11 @@ class JaxLibrary(Formulas):
             found = jax.eval_shape(lambda *given: self.call(function, *given), *tensors)
         return jax.tree.map(lambda leaf: tuple(leaf.shape), found)
 
+    def dependent(self, function: Function, x: Array) -> list[bool]:
+        """For each result of a function whether it depends on the argument."""
+        with enable_x64():
+            return _dependent(lambda given: self.call(function, given), x)
+
     def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
         """See TensorLibrary. Where the function cannot be traced or gives no array, it runs as it stands."""
         jitted = self.compiled(functools.partial(self.value_and_gradient, function))
@@ -398,7 +400,7 @@ class JaxLibrary(Formulas):
         def both(x: Array) -> tuple[Any, Array | None]:
             if (x.shape, x.dtype) not in sound:
                 try:
-                    depends = _depends(_as_users(function, x), x)
+                    depends = _dependent(_as_users(function, x), x) == [True]
                 except (jax.errors.ConcretizationTypeError, TypeError):  # as it stands, the error is the user's own
                     depends = True
                     value = _as_users(function, x)(x)
