@@ -26,7 +26,7 @@ MOST_DENSE = 64
 """Numbers of a transformation whose Jacobian matrix is made, where its elements depend on each other."""
 
 _FUNCTIONS = ("generated", "log_likelihood", "predictive", "prior")
-_FIELDS = ("initializer", "observed_data", "constant_data", "dims", "coords", *_FUNCTIONS)
+_FIELDS = ("initializer", "observed_data", "constant_data", "of_data", "dims", "coords", *_FUNCTIONS)
 
 
 @dataclass(frozen=True)

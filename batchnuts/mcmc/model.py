@@ -443,7 +443,7 @@ class Model:
 _FIELDS = frozenset(
     {
         "initializer", "observed_data", "constant_data", "ground_truth", "batched_value_and_gradient",
-        "generated", "log_likelihood", "predictive", "prior", "dims", "coords",
+        "generated", "log_likelihood", "predictive", "prior", "of_data", "dims", "coords",
     }
 )  # fmt: skip
 """Of a Model, those that `from_function` passes on."""
