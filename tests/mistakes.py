@@ -340,6 +340,7 @@ IN_PLACE = (
 )
 
 OBJECTS = (
+    statement("a builtin as the result", "return abs  # error", "found the function 'abs'"),
     statement("is True", "x = (n > 2) is True  # error", "`is` compares objects, .* write `b` or `not b`"),
     statement("is not of two", "if n is not x:  # error\n    x = 1", "`is` compares objects, .* numbers with =="),
     statement("isinstance", "x = isinstance(n, (int, np.integer))  # error", "Ask for its dtype"),

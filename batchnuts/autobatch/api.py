@@ -70,7 +70,7 @@ class _Options:
         if isinstance(self.schedule, str) and self.schedule not in POLICIES:
             raise ValueError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {self.schedule!r}")
         depth = self.max_stack_depth
-        if depth is not None and (not isinstance(depth, (int, np.integer)) or depth < 1):
+        if depth is not None and (isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1):
             raise ValueError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {depth!r}")
 
     def target(self) -> Backend:

@@ -81,6 +81,11 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
         if not isinstance(error, ValueError):
             raise
         raise LaneInputError(f"argument {name!r} is no array: {error}") from None
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise LaneInputError(
+            f"argument {name!r} is a masked array, whose mask would be lost. Give `x.filled(...)`, and `x.mask` as "
+            "another argument."
+        )
     if type(leaf) is int and array.dtype != np.int64:
         raise LaneInputError(f"argument {name!r} is {leaf}, which an int64 cannot hold.")
     if array.dtype.kind not in "biufc":

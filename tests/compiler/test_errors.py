@@ -440,6 +440,7 @@ def add(a, b):
         ((np.zeros(3), np.zeros(3), np.zeros(3)), "add: too many positional arguments"),
         ((np.zeros(3), np.array(1.0)), r"argument 'b' has an array without a lane axis; give shape \[lanes, ...\]"),
         ((np.zeros(3), np.array(["a", "b", "c"])), "argument 'b' holds <U1, expected numbers or booleans"),
+        ((np.zeros(3), np.ma.masked_less(np.ones(3), 2)), "argument 'b' is a masked array, .* `x.mask` as another"),
     ],
 )
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless", "unbatched"])
@@ -453,6 +454,7 @@ def test_arguments_that_do_not_fit(arguments: tuple[Any, ...], message: str, exe
     [
         ({"executor": "turbo"}, "executor must be one of virtual_machine, .*, unbatched, reference; found 'turbo'"),
         ({"backend": "turbo"}, "backend must be one of tensorflow, jax, numpy, or a Backend object; found 'turbo'"),
+        ({"backend": None}, "backend must be one of tensorflow, jax, numpy, or a Backend object; found None"),
         ({"mode": "turbo"}, "mode must be one of xla, graph, eager; found 'turbo'"),
         ({"schedule": "turbo"}, "schedule must be one of auto, earliest, most_active.* found 'turbo'"),
     ],

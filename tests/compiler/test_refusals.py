@@ -151,5 +151,6 @@ def test_random_numbers_that_belong_to_no_lane_are_refused() -> None:
 
 
 def test_a_stack_depth_that_is_no_number() -> None:
-    with pytest.raises(ValueError, match="max_stack_depth must be at least 1, or None to let stacks grow; found '3'"):
-        countdown.run(n, max_stack_depth="3", **NUMPY)
+    for depth in ("3", True):
+        with pytest.raises(ValueError, match=f"must be at least 1, or None to let stacks grow; found {depth!r}"):
+            countdown.run(n, max_stack_depth=depth, **NUMPY)

@@ -162,6 +162,7 @@ def test_group_starts_count_each_block_once() -> None:
         ([[3]], {}, "a schedule consists of labels and Slots; found 3"),
         ([["a"]], {"choose": "random"}, "choose must be one of in_turn, most_active; found 'random'"),
         ([["a", "a"]], {"choose": "most_active"}, "names each block once"),
+        (["ab"], {}, r"found 'ab': write \[\['ab'\]\]"),
     ],
 )
 def test_a_schedule_that_makes_no_sense(groups: Any, options: dict[str, Any], message: str) -> None:

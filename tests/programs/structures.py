@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from batchnuts.autobatch import batch
 from programs.case import Case, floats, ints
@@ -40,6 +42,29 @@ def dataclass_fields(n):
         if pair.left > 5:
             pair = replace(pair, right=0 * n)
     return pair, pair.left - pair.right
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Checks what it is made of, and has a field that is computed."""
+
+    low: Any
+    high: Any
+    width: Any = field(init=False, default=0)
+
+    def __post_init__(self):
+        if np.any(self.low > self.high):
+            raise ValueError("low is above high")
+        object.__setattr__(self, "width", self.high - self.low)
+
+
+@batch
+def checked_fields(interval, n):
+    """A dataclass whose `__post_init__` needs values."""
+    total = interval.width
+    for i in range(n):
+        total += i * interval.low
+    return interval, total
 
 
 @batch
@@ -109,6 +134,7 @@ def sort_three(triple):
 
 
 CASES = (
+    Case(checked_fields, (Ordered(floats(1.0, 0.5, 2.0), floats(1.0, 1.5, 7.0)), ints(0, 3, 4))),
     Case(leapfrog, (Point(floats(1.0, 0.5, 2.0), floats(0.0, 1.0, -1.0)), ints(0, 3, 4))),
     Case(dataclass_fields, (ints(0, 3, 8),)),
     Case(unpacks_results, (ints(17, 5, -7), ints(5, 3, 2))),

@@ -194,6 +194,10 @@ def test_lane_keys_depend_on_seed_and_lane_only() -> None:
     np.testing.assert_array_equal(random.lane_keys(5, 3), keys[:3])
     np.testing.assert_array_equal(random.lane_keys(5, 3, first=5), keys[5:])
     assert not np.array_equal(random.lane_keys(6, 8), keys)
+    with pytest.raises(TypeError, match="float"):
+        random.lane_keys(1.5, 2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="lane_keys of -1 lanes from lane 0 on; expected numbers of at least 0"):
+        random.lane_keys(1, -1)
 
 
 def test_integers_fold_in_by_value() -> None:

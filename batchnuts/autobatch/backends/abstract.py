@@ -104,8 +104,8 @@ def _shown(value: Any) -> str:
             "in a table: write `if` and `else` around what they choose, or use numbers"
         )
     if callable(value) or isinstance(value, LaneFunction):
-        name = getattr(value, "__name__", None)
-        kind = type(value).__name__ if name is None else "class" if isinstance(value, type) else "function"
+        name = getattr(value, "__name__", "").removeprefix("python_")  # which stand for Python's own
+        kind = type(value).__name__ if not name else "class" if isinstance(value, type) else "function"
         named = f"the {kind}{f' {name!r}' if name else ''}"
         return (
             f"{named}. Functions are chosen when the program is compiled. To choose by a "

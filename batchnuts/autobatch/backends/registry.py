@@ -30,6 +30,8 @@ def as_backend(backend: str | Backend, mode: str, style: str) -> Backend:
     """The backend for what `run` accepts: a name, or a Backend object, which already has a mode and style."""
     if isinstance(backend, str):
         return get_backend(backend, mode, style)
+    if not hasattr(backend, "style"):
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {backend!r}")
     if style not in ("auto", backend.style):
         raise ValueError(f"style={style!r}, but the backend {backend.name!r} was made for {backend.style!r}")
     return backend

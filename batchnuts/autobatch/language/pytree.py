@@ -85,7 +85,10 @@ def _build(tree: TreeDef, leaves: Iterator[Any]) -> Any:
         return dict(zip(tree.names, children))
     if issubclass(tree.kind, tuple):
         return tree.kind(*children)
-    return tree.kind(**dict(zip(tree.names, children)))
+    made = object.__new__(tree.kind)  # without __post_init__, which is for values, not for types or arrays of lanes
+    for name, child in zip(tree.names, children):
+        object.__setattr__(made, name, child)
+    return made
 
 
 def unflatten(tree: TreeDef, leaves: Sequence[Any]) -> Any:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -155,9 +156,14 @@ def lane_keys(seed: int, lanes: int, first: int = 0) -> np.ndarray[Any, Any]:
     """Keys for the lanes first, ..., first+lanes-1 of a run: NumPy uint32[lanes, 2], made on the host.
 
     The key of lane i depends on `seed` and i only, so lanes may be added, chunked or run alone.
+
+    Raises TypeError for what is no integer, ValueError for numbers of lanes below 0.
     """
+    seed, lanes, first = map(operator.index, (seed, lanes, first))
+    if lanes < 0 or first < 0:
+        raise ValueError(f"lane_keys of {lanes} lanes from lane {first} on; expected numbers of at least 0")
     numbers = np.arange(first, first + lanes, dtype=np.uint64)
-    low, high = threefry2x32(_key_words(key(int(seed))), _payload(_LANES, numbers))
+    low, high = threefry2x32(_key_words(key(seed)), _payload(_LANES, numbers))
     return np.concatenate([low, high], axis=-1)
 
 

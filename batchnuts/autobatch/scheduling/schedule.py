@@ -76,6 +76,9 @@ class Schedule:
         policy: str = "custom",
         patience: int | Literal["usual"] | None = "usual",
     ) -> None:
+        groups = tuple(groups)
+        if texts := [group for group in groups if isinstance(group, str)]:
+            raise ValueError(f"a group is a sequence of labels and Slots; found {texts[0]!r}: write [[{texts[0]!r}]]")
         slots = tuple(tuple(Slot(s) if isinstance(s, str) else s for s in group) for group in groups)
         object.__setattr__(self, "groups", slots)
         object.__setattr__(self, "choose", choose)
