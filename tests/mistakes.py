@@ -187,6 +187,19 @@ TYPES = (
         "two shapes", "y = np.zeros(2)\nif n > 1:\n    y = np.zeros(3)  # error", r"(?s)'y' is float64\[3\] .* for both"
     ),
     statement("two structures", "if n > 1:\n    x = (n, n)  # error", r"(?s)'x' is tuple\(.*\) here but int64.* one l"),
+    statement(
+        "another structure, and then its use",
+        "y = (n, n)\ny = y[0]  # error\nx = y + 1",
+        r"(?s)'y' is int64.* here but tuple\(int64\[\], int64\[\]\)",
+    ),
+    statement(
+        "another length, and then its use",
+        "y = (n, n)\ny = y + (1,)  # error\nx = y[2]",
+        r"(?s)'y' is tuple\(.*\) here but tuple",
+    ),
+    statement(
+        "another shape, and then its use", "x = ops.stack([x, x])  # error\nx = x[1]", r"(?s)'x' is int64\[2\] here"
+    ),
     statement("a list that grows", "y = []\nfor i in range(n):\n    y = y + [i]  # error", "(?s)'y' is list.* one len"),
     statement("a shape of the lane", "y = np.zeros(n)  # error", "A shape must be known .* of the largest shape"),
     statement("an object", "y = slice(n)  # error", "found slice. Keep several values in a tuple, dict"),

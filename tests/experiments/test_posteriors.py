@@ -354,10 +354,10 @@ def test_without_numpyro_its_absence_is_named(monkeypatch: pytest.MonkeyPatch, l
 @needs_numpyro
 @pytest.mark.slow
 def test_a_model_that_is_not_written_in_numpyro_is_named(load: Any) -> None:
-    Path("mine.yaml").write_text("model: {target: 'mine:density', dimension: 2}")
-    Path("mine.py").write_text("def density(q):\n    return -0.5 * q[0] ** 2 - 0.5 * q[1] ** 2")
-    task = load(CONFIG, "problems.schools={label: mine, config: mine.yaml}").task("numpyro", "schools", 3)
-    with pytest.raises(Unavailable, match=r"mine\.yaml has a model that is not written in NumPyro"):
+    Path("not_numpyro.yaml").write_text("model: {target: 'not_numpyro:density', dimension: 2}")
+    Path("not_numpyro.py").write_text("def density(q):\n    return -0.5 * q[0] ** 2 - 0.5 * q[1] ** 2")
+    task = load(CONFIG, "problems.schools={label: not_numpyro, config: not_numpyro.yaml}").task("numpyro", "schools", 3)
+    with pytest.raises(Unavailable, match=r"not_numpyro\.yaml has a model that is not written in NumPyro"):
         prepare(task)
 
 

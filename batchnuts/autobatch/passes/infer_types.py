@@ -185,6 +185,15 @@ class _Inference:
                     yield {**self.hints, variable: dtype}
 
     def evaluate(self, op: PrimOp) -> tuple[AbstractResult, ...]:
+        try:
+            return self.traced(op)
+        except CompileError as error:
+            for variable in op.vars_in:
+                if variable in self.conflicts:  # so the type that it was traced with is only one of the variable's
+                    raise self.conflicts[variable] from error
+            raise
+
+    def traced(self, op: PrimOp) -> tuple[AbstractResult, ...]:
         arguments = tuple(self.types[v] for v in op.vars_in)
         try:
             results = self.evaluator.evaluate(op.function, arguments)
