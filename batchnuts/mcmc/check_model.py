@@ -47,14 +47,30 @@ def refuse_unbounded(model: Model, log_density: NDArray[Any], position: NDArray[
         raise UnboundedDensityError(model, chain, np.asarray(position)[chain], when)
 
 
+_CALLBACK = "CpuCallback error"
+"""In XLA's words."""
+
+
 def density_failure(model: Model, error: BaseException, when: str) -> ModelError | None:
-    """The error to raise where an assertion or an operation of the density has ended a run; None for another error."""
+    """The error to raise where an assertion or an operation of the density, or a function of Python that it calls, has
+    ended a run; None for another error.
+    """
     text = str(error)
     if is_decomposition(error):
         (said,) = re.findall(f".*(?:{_NO_DECOMPOSITION}).*", text)[:1]
         return ModelError(
             f"Model {model.name!r}: its log-density failed ({when}): {decomposition_help(model)} What TensorFlow said: "
             f"{said.strip()}"
+        )
+    if _CALLBACK in text:
+        places = [
+            f"{file}:{line}" for file, line in re.findall(r'File "(.*?)", line (\d+)', text) if is_users_file(file)
+        ]
+        said = text.strip().splitlines()[-1]
+        return ModelError(
+            f"Model {model.name!r}: a function of Python that its log-density calls by jax.pure_callback failed"
+            f"{f' at {places[-1]}' if places else ''} ({when}): {said}. It ends the run. Where such a place is to be "
+            "outside of the support, and a trajectory that comes there to be rejected, let it give -inf instead."
         )
     found = re.search(r"assertion failed: (.*)|.*: Tensor had .*", text)
     if found is None:

@@ -138,6 +138,11 @@ def evaluate_at(
             raise ModelError(
                 f"Model {model.name!r}: its log-density runs for one chain but not for many{place}: {reason}."
             ) from error
+        if type(cause).__name__ == "JaxRuntimeError":  # compiled, and then failed
+            raise ModelError(
+                f"Model {model.name!r}: its log-density runs for one chain, but XLA failed to run it for "
+                f"{len(position)}: {first_line(cause)}. If memory is short, use fewer chains."
+            ) from error
         raise ModelError(
             f"Model {model.name!r}: its log-density runs for one chain but not for many{place_of(cause, model)}. "
             f"{_advice(execution.backend, cause)}: {type(cause).__name__}: {first_line(cause)}"

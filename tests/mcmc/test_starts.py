@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from array_libraries import needs_jax
 from densities import good, run, solving, starts_of
 
+from batchnuts import sample_chains
 from batchnuts.mcmc.check_model import check_density
 from batchnuts.mcmc.engine import default_engine
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.starts import TRIES
+from batchnuts.mcmc.starts import TRIES, evaluate_at
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
@@ -200,3 +203,44 @@ def test_observations_that_no_start_can_have(y: list[float], x: list[float], sca
     starts = model.check().findings[0]
     assert re.search(words.removesuffix(r"\?").removesuffix(". Leave out"), starts.said)
     assert starts.said.startswith("0 of 64 initial positions have a finite log-density and gradient. Where it is not, ")
+
+
+def calling_python(calls: int) -> Model:
+    """A standard normal variable, whose density is a function of Python that fails after so many calls."""
+    import jax
+    import jax.numpy as jnp
+
+    left = itertools.count(calls, -1)
+
+    def host(x: Any) -> Any:
+        if next(left) <= 0:
+            raise ValueError("the solver did not converge")
+        return np.float32(-0.5 * x * x)
+
+    @jax.custom_jvp
+    def value(x: Any) -> Any:
+        return jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float32), x, vmap_method="sequential")
+
+    value.defjvp(lambda given, tangents: (value(given[0]), -given[0] * tangents[0]))
+    return Model.from_jax(lambda p: value(p["a"]), {"a": 0.0}, name="calling")
+
+
+@needs_jax
+@pytest.mark.parametrize(("calls", "when"), [(3, "the start of chain 0"), (100, "warmup")])
+def test_a_function_of_python_that_fails_is_named_with_its_line(calls: int, when: str) -> None:
+    words = rf"jax.pure_callback failed at .*test_starts.py:\d+ \({when}\): ValueError: the solver did not converge"
+    with pytest.raises(ModelError, match=words):
+        sample_chains(calling_python(calls), chains=8, warmup=20, draws=5, backend="jax")
+
+
+@needs_jax
+def test_an_error_of_xla_is_not_taken_for_one_of_tracing() -> None:
+    from jax.errors import JaxRuntimeError
+
+    class Failing:
+        def run(self, *_: Any, **options: Any) -> Any:
+            raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes.")
+
+    failing: Any = Failing()
+    with pytest.raises(ModelError, match=r"XLA failed to run it for 8: RESOURCE_EXHAUSTED: .* use fewer chains"):
+        evaluate_at(Model.from_function(good, dimension=1), failing, np.zeros((8, 1), "float32"), ExecutionSettings())
