@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -359,9 +360,12 @@ class Model:
         except ModelError:
             raise
         except Exception as error:
+            file = getattr(getattr(self.initializer, "__code__", None), "co_filename", None)
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
             raise ModelError(
-                f"Model {self.name!r}: its initializer, called with a random generator and {chains} chains, failed "
-                f"with {type(error).__name__}: {error}. Expected {_INITIALIZER}."
+                f"Model {self.name!r}: its initializer, called with a random generator and {chains} chains, failed"
+                f"{f' at {file}:{lines[-1]}' if lines else ''} with {type(error).__name__}: {error}. Expected "
+                f"{_INITIALIZER}."
             ) from error
         try:
             positions = self._unconstrain(given) if isinstance(given, Mapping) else self._as_numbers(given)
