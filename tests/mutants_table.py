@@ -25,6 +25,7 @@ import mutants_of_passes  # noqa: F401
 import mutants_of_pfor  # noqa: F401
 import mutants_of_scheduling  # noqa: F401
 import mutants_of_storage  # noqa: F401
+import mutants_of_users_code  # noqa: F401
 import mutants_of_warmup  # noqa: F401
 from mutants import KILLED_BY_TESTS, MUTANTS, Mutant
 
@@ -99,7 +100,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of functions in tests/mutants_of_*.py")
     parser.add_argument(
-        "--area", action="append", help="pfor, scheduling, chunks, storage, warmup; may be given several times"
+        "--area", action="append", help="pfor, scheduling, chunks, storage, warmup, users; may be given several times"
     )
     parser.add_argument("--only", choices=("programs", "tests"), help="those killed by programs, or by tests")
     parser.add_argument("--processes", type=int, default=1)

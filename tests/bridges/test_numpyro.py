@@ -260,7 +260,7 @@ def test_data_that_the_model_computes_are_reported_unless_they_depend_on_paramet
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_what_is_computed_of_an_observed_site_is_computed_again_for_predictions(named: bool) -> None:
+def test_deterministic_sites_of_observed_ones_are_computed_again(named: bool) -> None:
     def model(x: Any, y: Any) -> None:
         b = numpyro.deterministic("b", 2.0 * numpyro.sample("half", dist.Normal(0, 1)))
         with numpyro.plate("row", 3):

@@ -1,0 +1,110 @@
+"""Mutants of what is done with users' helpers, labels and models of other libraries; see `mutants`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mutants import killed_by, replace_everywhere, rewrite
+
+from batchnuts.autobatch.frontend import source
+from batchnuts.autobatch.language import arrays, builtins, operators, pytree
+from batchnuts.autobatch.passes import flatten_structures
+from batchnuts.autobatch.passes.infer_types import _Inference
+from batchnuts.autobatch.runtime import results
+from batchnuts.mcmc import check_model, variables
+from batchnuts.mcmc.layout import Layout
+
+MISTAKE = "compiler/test_errors.py::test_names_the_line_and_the_remedy"
+
+# ---- helpers --------------------------------------------------------------------------------------------------------
+
+
+@killed_by("users helpers", f"{MISTAKE}[a float for few values-numpy]")
+def results_are_cut_to_the_inferred_type(patch: pytest.MonkeyPatch) -> None:
+    """a helper's float is cut to the integer that was inferred"""
+    patch.setattr(results, "_holds", lambda dtype, array: True)
+
+
+@killed_by("users helpers", f"{MISTAKE}[a wider dtype for few values-numpy]")
+def integers_wrap_in_the_inferred_dtype(patch: pytest.MonkeyPatch) -> None:
+    """a helper's integer wraps in the narrower dtype that was inferred"""
+    patch.setattr(results, "_holds", lambda dtype, array: dtype.kind in results._HELD_BY.get(array.dtype.kind, ""))
+
+
+@killed_by("users helpers", f"{MISTAKE}[another length for few values-numpy]")
+def a_longer_structure_is_cut(patch: pytest.MonkeyPatch) -> None:
+    """the third of three results is dropped where two were inferred"""
+    rewrite(patch, flatten_structures._on_leaves, "found != inferred", "len(found) != len(inferred)")
+
+
+@killed_by("users helpers", f"{MISTAKE}[changed in place-numpy]")
+def helpers_may_write_what_they_are_given(patch: pytest.MonkeyPatch) -> None:
+    """a helper that changes its argument changes a variable"""
+    replace_everywhere(patch, arrays.read_only, lambda value: value)
+
+
+@killed_by("users helpers", f"{MISTAKE}[is True-numpy]")
+def values_of_lanes_are_objects(patch: pytest.MonkeyPatch) -> None:
+    """`is` compares the objects that hold values of a lane"""
+    rewrite(patch, operators.identical, "if all(", "if not all(")
+
+
+@killed_by("users helpers", f"{MISTAKE}[isinstance-numpy]")
+def the_class_of_a_value_is_the_librarys(patch: pytest.MonkeyPatch) -> None:
+    """isinstance of a value of a lane answers for the backend's class"""
+    rewrite(patch, builtins.python_isinstance, "is_array(value) and", "False and")
+
+
+@killed_by("users helpers", "compiler/test_errors.py::test_a_file_that_changed_since_its_import_is_noticed")
+def a_file_is_what_was_imported(patch: pytest.MonkeyPatch) -> None:
+    """a function is compiled from the text that its file has by now"""
+    patch.setattr(source, "_is_made_of", lambda filename, code: True)
+
+
+@killed_by("users helpers", f"{MISTAKE}[another structure, and then its use-numpy]")
+def the_use_is_named(patch: pytest.MonkeyPatch) -> None:
+    """the use of a variable is named where an assignment changed its type"""
+    rewrite(patch, _Inference.evaluate, "if variable in self.conflicts:", "if False:")
+
+
+@killed_by("users helpers", "runtime/test_executors.py::test_agrees_with_plain_python")
+def checks_of_a_dataclass_meet_types(patch: pytest.MonkeyPatch) -> None:
+    """a dataclass is made of types, or of all lanes, by its own __post_init__"""
+    rewrite(patch, pytree._build, "made = object.__new__(tree.kind)", "made = tree.kind(children[0], children[1])")
+
+
+# ---- labels and models ----------------------------------------------------------------------------------------------
+
+
+@killed_by("users models", "mcmc/test_model.py::test_labels_can_be_stored")
+def labels_stay_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    """labels of several kinds are kept, which no file holds"""
+    patch.setattr(variables, "_labels", lambda owner, given: list(given))
+
+
+@killed_by("users models", "mcmc/test_quantities.py::test_draws_of_the_prior_have_nothing_that_is_computed_of_data")
+def the_prior_has_the_data(patch: pytest.MonkeyPatch) -> None:
+    """draws of the prior have what is computed of the data"""
+    rewrite(patch, Layout.of_prior, "if k not in self.model.of_data", "")
+
+
+@killed_by("users models", "mcmc/test_starts.py::test_a_function_of_python_that_fails_is_named_with_its_line")
+def callbacks_are_taken_for_tracing(patch: pytest.MonkeyPatch) -> None:
+    """a function of Python that fails is reported as an error of XLA"""
+    patch.setattr(check_model, "_CALLBACK", "no such words")
+
+
+@killed_by(
+    "users models",
+    "bridges/test_numpyro.py::test_deterministic_sites_of_observed_ones_are_computed_again",
+)
+def deterministic_sites_stay(patch: pytest.MonkeyPatch) -> None:
+    """predictions keep what a draw's data gave deterministic sites"""
+    from batchnuts.bridges import numpyro_traces
+
+    def with_deterministic(model: Any, *args: Any, **options: Any) -> Any:
+        return true(model, *args, **{**options, "return_deterministic": True})
+
+    true = numpyro_traces.infer.constrain_fn
+    patch.setattr(numpyro_traces.infer, "constrain_fn", with_deterministic)
