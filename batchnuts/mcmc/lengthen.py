@@ -178,7 +178,8 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
             earlier = before[name].drop_vars(lacking.get(name, ()), errors="ignore")
             parts = [earlier.sel(chain=group["chain"]) if along == "draw" else earlier, group]
             group = _one_after_the_other(parts, along)
-        groups[name] = group.assign_attrs(_with_own(attributes, further[name]))
+        groups[name] = group.copy()
+        groups[name].attrs = _with_own(attributes, further[name])  # none of the shorter run's, such as why it ended
     groups["adaptation"] = _of_all_draws(before["adaptation"], groups, ended.draws)
     return groups
 

@@ -213,9 +213,10 @@ COMPUTING = replace(
 def test_what_some_draws_lack_is_left_out_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, computing: tuple[bool, bool], format: str
 ) -> None:
-    """A function had failed, or a signal had left its results out: longer, a run has them of all draws or of none."""
+    """A function had failed, or a signal had left its results out: longer, a run has them of all draws or of none. Nor
+    does it say why the shorter run had ended."""
     whole, content = drawn(ends=True), Content(divergences=True)
-    parts = (part_of(whole, 0, 30), part_of(whole, 30, DRAWS))
+    parts = (replace(part_of(whole, 0, 30), ended="400 effective draws"), part_of(whole, 30, DRAWS))
     path = tmp_path / f"a.{format}"
     ended = EndedRun(path, 30, saved=None)  # type: ignore[arg-type]
     models = [COMPUTING if computes else MODEL for computes in computing]
