@@ -310,6 +310,12 @@ HELPERS = (
         MANY,
         r"gave int64\[\] where int32\[\] was inferred",
     ),
+    helper(
+        "more digits for few values",
+        "    return np.float64(n / 7) if n > 50 else np.float32(n)\n",
+        MANY,
+        r"gave float64\[\] where float32\[\] was inferred",
+    ),
     helper("beyond int64", "    return 2**70 if n > 50 else n\n", MANY, f"gave {2**70} where int64"),
     helper("None for few values", "    return None if n > 50 else n\n", MANY, r"gave None where int64"),
     helper(
@@ -348,8 +354,8 @@ LENGTHS = (
 )
 
 IN_PLACE = (
-    helper("changed in place", "    n -= 1.0\n    return n\n", VECTORS, "may not change its arguments in place"),
-    helper("sorted in place", "    n.sort()\n    return n\n", VECTORS, "may not change its arguments in place"),
+    helper("changed in place", "    n -= 1.0\n    return n\n", VECTORS, "read-only, since a change in place would"),
+    helper("sorted in place", "    n.sort()\n    return n\n", VECTORS, "read-only, since a change in place would"),
 )
 
 OBJECTS = (
@@ -357,6 +363,7 @@ OBJECTS = (
     statement("is True", "x = (n > 2) is True  # error", "`is` compares objects, .* write `b` or `not b`"),
     statement("is not of two", "if n is not x:  # error\n    x = 1", "`is` compares objects, .* numbers with =="),
     statement("isinstance", "x = isinstance(n, (int, np.integer))  # error", "Ask for its dtype"),
+    statement("isinstance of a union", "x = isinstance(n, int | float)  # error", "Ask for its dtype"),
     statement("type", "x = type(n) == int  # error", "Ask for its dtype"),
 )
 

@@ -247,7 +247,11 @@ def _computed_of_data(
 ) -> frozenset[str]:
     """Deterministic sites that change where the observations are others."""
     names = [site.name for site in found.sites if site.kind == "deterministic"]
-    depends = LIBRARY.dependent(functools.partial(traces.drawn_again, *bound, zeros, names), seed) if names else []
+
+    def drawn_again(seed: Any, *values: Any) -> list[Any]:
+        return traces.drawn_again(*bound, dict(zip(zeros, values, strict=True)), names, seed)
+
+    depends = LIBRARY.dependent(drawn_again, seed, *zeros.values()) if names else []
     return frozenset(name for name, does in zip(names, depends, strict=True) if does)
 
 

@@ -1,4 +1,4 @@
-"""The sites of a NumPyro model, as one trace tells them, and the names of their axes.
+"""The sites of a NumPyro model, found in one trace, and the names of their axes.
 
 Imported by numpyro.py, which first looks whether the library is there.
 """
@@ -40,7 +40,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Found:
-    """What one trace of a model tells."""
+    """What is found in one trace of a model."""
 
     sites: list[Site]
     """In the model's order."""
@@ -129,8 +129,8 @@ def _site(title: str, name: str, site: Mapping[str, Any]) -> Site | None:
 
 
 def _check_observed(here: str, site: Mapping[str, Any]) -> None:
-    """Raise ModelError for observations that are no array of numbers, and where value and distribution blow each other
-    up, as [8, 1] and [8] do to [8, 8].
+    """Raise ModelError for observations that are no array of numbers, and where value and distribution broadcast to a
+    larger shape, as [8, 1] and [8] do to [8, 8].
     """
     given = site["value"]
     if hasattr(given, "to_numpy"):

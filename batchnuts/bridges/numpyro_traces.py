@@ -144,7 +144,7 @@ def natural_scale(
 def _trace_at(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any = None
 ) -> Any:
-    """The trace at a draw's values; with a seed, observed sites are drawn again, and deterministic ones computed of
+    """The trace at a draw's values; with a seed, observed sites are drawn again, and deterministic ones computed from
     these."""
     keyed = _DefaultKey(model)
     latent = infer.constrain_fn(keyed, args, kwargs, _plain(values))
@@ -174,7 +174,7 @@ def predictive(
 def drawn_again(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], names: list[str], seed: Any
 ) -> list[Any]:
-    """Deterministic sites, computed of observed sites that are drawn again."""
+    """Deterministic sites, computed from observed sites that are drawn again."""
     with HANDLERS:
         trace = _trace_at(model, args, kwargs, values, seed)
         return [trace[name]["value"] for name in names]

@@ -63,14 +63,12 @@ def density_failure(model: Model, error: BaseException, when: str) -> ModelError
             f"{said.strip()}"
         )
     if _CALLBACK in text:
-        places = [
-            f"{file}:{line}" for file, line in re.findall(r'File "(.*?)", line (\d+)', text) if is_users_file(file)
-        ]
+        places = [f"{f}:{line}" for f, line in re.findall(r'File "(.*?)", line (\d+)', text) if is_users_file(f)]
         said = text.strip().splitlines()[-1]
         return ModelError(
             f"Model {model.name!r}: a function of Python that its log-density calls by jax.pure_callback failed"
-            f"{f' at {places[-1]}' if places else ''} ({when}): {said}. It ends the run. Where such a place is to be "
-            "outside of the support, and a trajectory that comes there to be rejected, let it give -inf instead."
+            f"{f' at {places[-1]}' if places else ''} ({when}): {said}. It ends the run. Where such a place is to "
+            "be outside of the support, and a trajectory that comes there to be rejected, let the log-density be -inf."
         )
     found = re.search(r"assertion failed: (.*)|.*: Tensor had .*", text)
     if found is None:

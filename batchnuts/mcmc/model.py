@@ -27,7 +27,7 @@ from batchnuts.mcmc.variables import (
     checked_dims,
     checked_labels,
 )
-from batchnuts.settings.schema import nearest
+from batchnuts.settings.schema import nearest, shown
 
 __all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable", "how_to_wrap"]
 
@@ -94,7 +94,7 @@ class Model:
     `predictive`, of values and a seed to data like those observed; `prior`, of a seed to a dict of values. The seed is
     an array of two 32-bit integers, a key for `jax.random`, `batchnuts.autobatch.random`, and TensorFlow's stateless
     functions. `dims` and `coords` name the axes of their results, and label them; results come in the order of `dims`.
-    `of_data`: names of generated quantities that are computed of the data: draws of the prior have none of these.
+    `of_data`: names of generated quantities that are computed from the data: draws of the prior have none of these.
 
     `library`: what `log_density` is written in, "jax" or "tensorflow", where that is known; None: it is found out.
 
@@ -169,6 +169,9 @@ class Model:
         owner = f"Model {self.name!r}"
         object.__setattr__(self, "dims", checked_dims(owner, self.dims))
         object.__setattr__(self, "coords", checked_labels(owner, self.coords))
+        if not isinstance(self.of_data, (frozenset, set, list, tuple)):
+            raise ModelError(f"{owner}: of_data is {shown(self.of_data)}; expected a set of names.")
+        object.__setattr__(self, "of_data", frozenset(self.of_data))
         check_group(owner, {v.name: (v.axis_names, v.shape) for v in self.variables})
         for group in DATA_GROUPS:
             data = checked_data(f"{owner}: {group}", getattr(self, group), self.dims)

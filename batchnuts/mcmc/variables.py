@@ -151,15 +151,17 @@ def check_group(
 def checked_dims(owner: str, dims: Any) -> dict[str, tuple[str, ...]]:
     """Names of axes by the name of an array, of which one may be given as a text.
 
-    owner: begins messages. Raises ModelError for anything else.
+    owner: prefix of error messages. Raises ModelError for anything else.
     """
     if not isinstance(dims, Mapping | None):
         raise ModelError(f"{owner}: dims is {shown(dims)}; expected names of axes by the name of an array, {_DIMS}.")
-    named = {name: (axes,) if isinstance(axes, str) else axes for name, axes in (dims or {}).items()}
-    for name, axes in named.items():
-        if not isinstance(axes, Iterable) or not all(isinstance(axis, str) for axis in axes):
-            raise ModelError(f"{owner}: dims[{name!r}] is {shown(axes)}; expected a name for each axis, {_DIMS}.")
-    return {name: tuple(axes) for name, axes in named.items()}
+    named: dict[str, tuple[str, ...]] = {}
+    for name, given in (dims or {}).items():
+        axes = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else None
+        if axes is None or not all(isinstance(axis, str) for axis in axes):
+            raise ModelError(f"{owner}: dims[{name!r}] is {shown(given)}; expected a name for each axis, {_DIMS}.")
+        named[name] = axes
+    return named
 
 
 _DIMS = 'as in {"theta": ["school"]}'
@@ -169,7 +171,7 @@ def checked_labels(owner: str, coords: Any) -> dict[str, list[Any]]:
     """Labels by the name of an axis, as files can hold them: numbers, times, and texts. What else labels an axis, or is
     of several of these kinds, becomes text.
 
-    owner: begins messages. Raises ModelError for what is no such mapping, and for None and containers as labels.
+    owner: prefix of error messages. Raises ModelError for what is no mapping, and for None and containers as labels.
     """
     if not isinstance(coords, Mapping | None):
         example = '{"school": ["A", "B"]}'
@@ -183,6 +185,9 @@ def _labels(owner: str, given: Any) -> list[Any]:
     scalar = isinstance(given, np.ndarray) and not given.shape
     if scalar or isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise ModelError(f"{owner} is {shown(given)}; expected a list with a label for each element.")
+    if hasattr(given, "__array__") and hasattr(given, "dtype") and getattr(given.dtype, "kind", "O") in "biufMmUS":
+        given = np.asarray(given)  # of xarray or JAX, whose elements would be arrays
+        given = np.char.decode(given) if given.dtype.kind == "S" else given
     labels = list(given)
     for label in labels:
         if label is None or isinstance(label, list | tuple | Mapping | set) or np.ndim(label):
@@ -192,23 +197,21 @@ def _labels(owner: str, given: Any) -> list[Any]:
     if all(isinstance(label, datetime) and label.tzinfo is None for label in labels):
         return labels
     alike = all(isinstance(label, bool | int | float | np.generic) for label in labels)
-    return labels if alike and np.asarray(labels).dtype.kind in "biufM" else list(map(str, labels))
+    return labels if alike and np.asarray(labels).dtype.kind in "biufMm" else list(map(str, labels))
 
 
 def checked_data(owner: str, data: Any, dims: Mapping[str, Sequence[str]]) -> Data:
-    """Data by name, each with the names of its axes: given as (dims, array), or as an array, whose axes are called as
-    `dims` says, else as ArviZ does.
+    """Data by name, each with the names of its axes: given as (dims, array), or as an array, whose axes are named by
+    `dims`, else as ArviZ does.
 
-    owner: begins messages. Raises ModelError for anything else.
+    owner: prefix of error messages. Raises ModelError for anything else.
     """
     if not isinstance(data, Mapping | None):
         raise ModelError(f"{owner} is {shown(data)}; expected arrays by name.")
     found: dict[str, tuple[tuple[str, ...], NDArray[Any]]] = {}
     for name, given in (data or {}).items():
         names, array = given if _has_names(given) else (dims.get(name), given)
-        array = np.asarray(array)
-        if array.dtype.kind not in "biufcUM":
-            raise ModelError(f"{owner}[{name!r}] is {shown(given)}; expected an array of numbers.")
+        array = _array(f"{owner}[{name!r}]", array)
         axes = tuple(f"{name}_dim_{axis}" for axis in range(array.ndim)) if names is None else names
         found[name] = ((axes,) if isinstance(axes, str) else tuple(axes), array)
         if array.ndim != len(found[name][0]):
@@ -216,9 +219,24 @@ def checked_data(owner: str, data: Any, dims: Mapping[str, Sequence[str]]) -> Da
     return found
 
 
+def _array(owner: str, given: Any) -> NDArray[Any]:
+    """Data that a file can hold: numbers, times or texts. Values that a mask hides are NaN."""
+    try:
+        array = np.asarray(given)
+        if isinstance(given, np.ma.MaskedArray):
+            array = np.where(np.ma.getmaskarray(given), np.nan, array)
+        if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat):
+            array = array.astype(str)
+    except (TypeError, ValueError):  # rows of several lengths
+        array = np.array(None)
+    if array.dtype.kind not in "biufcUSMm":
+        raise ModelError(f"{owner} is {shown(given)}; expected an array of numbers or texts.")
+    return array
+
+
 def _has_names(given: Any) -> bool:
     """Whether data are given as (dims, array)."""
-    if not isinstance(given, tuple) or len(given) != 2:
+    if not isinstance(given, tuple | list) or len(given) != 2:
         return False
     return isinstance(given[0], str) or (
         isinstance(given[0], tuple | list) and all(isinstance(axis, str) for axis in given[0])

@@ -279,6 +279,29 @@ def test_deterministic_sites_of_observed_ones_are_computed_again(named: bool) ->
     assert made.of_data == ({"mu"} if named else set())
 
 
+@pytest.mark.parametrize("kind", ["at", "fori_loop", "vmap", "jit"])
+def test_which_deterministic_sites_are_computed_from_data_is_found_by_tracing(kind: str) -> None:
+    """Latent values are JAX's, and only what needs the observations counts."""
+
+    def model(x: Any, y: Any) -> None:
+        theta = numpyro.sample("theta", dist.Normal(jnp.zeros(3), 1))
+        x = jnp.asarray(numpyro.sample("x", dist.Normal(0, 1).expand([3]).to_event(1), obs=x))
+        if kind == "at":
+            own, other = theta.at[0].set(0.0), x.at[0].set(0.0)
+        elif kind == "fori_loop":
+            own = jax.lax.fori_loop(0, 3, lambda i, total: total + theta[i], 0.0)
+            other = jax.lax.fori_loop(0, 3, lambda i, total: total + x[i], 0.0)
+        elif kind == "vmap":
+            own, other = (jax.vmap(lambda i, of=of: 2 * of[i])(jnp.arange(3)) for of in (theta, x))
+        else:
+            own, other = jax.jit(lambda a, b: (2 * a, 2 * b))(theta, x)
+        numpyro.deterministic("own", own)
+        numpyro.deterministic("other", other)
+        numpyro.sample("y", dist.Normal(jnp.sum(theta), 1), obs=y)
+
+    assert Model.from_numpyro(model, np.ones(3), 1.0).of_data == {"other"}
+
+
 def test_no_prior_draws_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     def improper(y: Any) -> None:
         x = numpyro.sample("x", dist.ImproperUniform(dist.constraints.positive, (), ()))

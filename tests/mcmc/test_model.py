@@ -102,6 +102,8 @@ def test_contradictions_are_refused(arguments, message):
         ),
         ([date(2020, 1, 2), date(2021, 1, 2)], ["2020-01-02", "2021-01-02"]),
         ([1, "other"], ["1", "other"]),
+        (xarray.DataArray(["a", "b"]), ["a", "b"]),
+        (np.array([b"a", b"b"]), ["a", "b"]),
         ([1 + 2j, 2**70], ["(1+2j)", str(2**70)]),
     ],
 )
@@ -111,7 +113,9 @@ def test_labels_can_be_stored(labels, kept, tmp_path):
     model = Model(name="m", log_density=lambda q: q, dimension=2, variables=(variable,))
     array = xarray.DataArray([1.0, 2.0], dims="k", coords={"k": model.labels()["k"]}, name="a")
     array.to_netcdf(tmp_path / "a.nc")
-    assert len(xarray.open_dataarray(tmp_path / "a.nc")["k"]) == 2
+    assert list(map(str, xarray.open_dataarray(tmp_path / "a.nc")["k"].values.astype(array["k"].dtype))) == list(
+        map(str, array["k"].values)
+    )
 
 
 @pytest.mark.parametrize("given", [{"y": np.ones(3)}, {"y": ("site", [1.0, 1.0, 1.0])}, {"y": (("site",), np.ones(3))}])
@@ -125,12 +129,33 @@ def test_data_may_be_given_with_the_names_of_their_axes_or_without(given):
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (np.ma.masked_greater([1, 2, 30], 9), [1.0, 2.0, np.nan]),
+        ([["site"], [1.0, 2.0]], [1.0, 2.0]),
+        (np.array(["a", "b"], object), ["a", "b"]),
+    ],
+)
+def test_data_are_stored_as_a_file_can_hold_them(given, found):
+    model = Model.from_function(lambda q: q, dimension=1, observed_data={"y": given})
+    np.testing.assert_array_equal(model.observed_data["y"][1], found)
+
+
+@pytest.mark.parametrize("given", [[[1.0, 2.0], [3.0]], (("site", None), np.ones((1, 1))), {1: 2}])
+def test_data_that_are_no_arrays_are_refused(given):
+    with pytest.raises(ModelError, match=r"observed_data\['y'\] is .*; expected an array of numbers or texts"):
+        Model.from_function(lambda q: q, dimension=1, observed_data={"y": given})
+
+
 def test_bad_variables_are_refused():
     for arguments in ({"name": "chain"}, {"name": "a", "shape": (0,)}, {"name": "a", "shape": (2,), "dims": ("draw",)}):
         with pytest.raises(ModelError):
             Variable(**arguments)
     with pytest.raises(ModelError, match="3 coordinate labels"):
         Variable("a", (2,), ("k",), {"k": [1, 2, 3]})
+    with pytest.raises(ModelError, match="of_data is 'ratio'; expected a set of names"):
+        Model.from_function(lambda q: q, dimension=1, of_data="ratio")
     with pytest.raises(ModelError, match="exactly one"):
         Model.from_function(lambda q: q)
     with pytest.raises(ModelError, match="variables is empty"):

@@ -119,6 +119,21 @@ def lists_of_indices(x, m):
     )
 
 
+SCALE = np.float64(2.0)
+CLASSES_OF = np.arange(3)
+
+
+@batch
+def classes_of_constants(n):
+    """`is`, `isinstance` and `type` of constants and structures are known when the program is compiled."""
+    pair = (n, n + 1)
+    if isinstance(SCALE, float | np.ndarray) and type(SCALE) is np.float64 and isinstance(pair, (tuple, dict)):
+        n = n + 2
+    if n is None or isinstance(n, (tuple, dict)) or not isinstance(CLASSES_OF, np.ndarray):
+        n = n + 50
+    return n + pair[1]
+
+
 @batch
 def chosen_at_compile_time(x, n):
     """Conditions in lambdas, `filter` and `sorted` that do not go by the lane."""
@@ -151,6 +166,7 @@ def linear_algebra(x, i):
 
 
 CASES = (
+    Case(classes_of_constants, (ints(0, 2),)),
     Case(closure, (floats([1, 2, 3], [0, 0.5, 1]), ints(0, 2))),
     Case(declared_primitives, (floats([1, 2], [0, 0.5], [-1, 1]), ints(0, 4, 2))),
     Case(costly_after_uneven_work, (floats(0.5, -1.0, 2.0, 1.0), ints(0, 5, 4, 3))),

@@ -56,6 +56,7 @@ class Ordered:
         if np.any(self.low > self.high):
             raise ValueError("low is above high")
         object.__setattr__(self, "width", self.high - self.low)
+        object.__setattr__(self, "scale", 3)  # no field
 
 
 @batch
@@ -63,7 +64,7 @@ def checked_fields(interval, n):
     """A dataclass whose `__post_init__` needs values."""
     total = interval.width
     for i in range(n):
-        total += i * interval.low
+        total += i * interval.low * interval.scale
     return interval, total
 
 

@@ -62,7 +62,7 @@ def test_killers_are_not_left_out_of_the_default_suite() -> None:
 
 def test_there_are_enough_mutants() -> None:
     areas = [mutant.where.partition(" ")[0] for mutant in KILLED_BY_TESTS]
-    least = {"pfor": 10, "scheduling": 10, "chunks": 10, "storage": 10, "warmup": 5}
+    least = {"pfor": 10, "scheduling": 10, "chunks": 10, "storage": 10, "warmup": 5, "users": 10}
     assert {area: areas.count(area) >= least.get(area, 10) for area in areas} == dict.fromkeys(least, True)
     assert len({mutant.name for mutant in KILLED_BY_TESTS}) == len(KILLED_BY_TESTS)
     assert all(mutant.killed_by for mutant in KILLED_BY_TESTS)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.ir.program import Primitive, TensorType
+from batchnuts.autobatch.language import builtins
 from batchnuts.autobatch.language.functions import LaneFunction
 from batchnuts.autobatch.language.libraries.types import Typed
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
@@ -104,7 +105,9 @@ def _shown(value: Any) -> str:
             "in a table: write `if` and `else` around what they choose, or use numbers"
         )
     if callable(value) or isinstance(value, LaneFunction):
-        name = getattr(value, "__name__", "").removeprefix("python_")  # which stand for Python's own
+        name = getattr(value, "__name__", "")
+        if getattr(value, "__module__", "") == builtins.__name__:  # what stands for one of Python's own
+            name = name.removeprefix("python_")
         kind = type(value).__name__ if not name else "class" if isinstance(value, type) else "function"
         named = f"the {kind}{f' {name!r}' if name else ''}"
         return (

@@ -43,12 +43,16 @@ _WHERE_CALLED: dict[Any, Any] = {
     builtins.int: lane_builtins.python_int,
     builtins.float: lane_builtins.python_float,
     builtins.bool: lane_builtins.truth,
-    builtins.isinstance: lane_builtins.python_isinstance,
-    builtins.type: lane_builtins.python_type,
     builtins.divmod: operators.divmod_,
     builtins.pow: operators.power,
 }
 """Those replaced only where they are called: `dtype=float` stays as it is, and divmod and pow are checked."""
+
+_OF_CLASSES: dict[Any, Any] = {
+    builtins.isinstance: lane_builtins.python_isinstance,
+    builtins.type: lane_builtins.python_type,
+}
+"""Those replaced where their first argument is the lane's."""
 
 _ITERATING: dict[Any, int] = {
     **dict.fromkeys((builtins.list, builtins.tuple, builtins.zip, builtins.enumerate, builtins.reversed), 0),
@@ -120,7 +124,7 @@ _CHECKED: dict[type[ast.AST], tuple[Any, str]] = {
 _FUNCTIONS: dict[str, Any] = {
     **{PREFIX + operator.__name__: function for operator, function in _PLAIN.items()},
     **{PREFIX + operator.__name__: function for operator, (function, _) in _CHECKED.items()},
-    **{PREFIX + builtin.__name__: function for builtin, function in _WHERE_CALLED.items()},
+    **{PREFIX + builtin.__name__: function for builtin, function in (_WHERE_CALLED | _OF_CLASSES).items()},
     PREFIX + "Div": operators.divide,
     PREFIX + "StaticDiv": operators.static_divide,
     **{PREFIX + builtin.__name__: function for builtin, function in _CHOOSING.items()},
@@ -339,6 +343,10 @@ class _OnLanes(ast.NodeTransformer):
         elif isinstance(called, ast.Attribute) and called.attr in _LOOKING_UP and any(map(self.of_the_lane, node.args)):
             holder = copied(called.value)
             node.args = [self.call("looked_up", a, copied(holder), a) for a in node.args[:1]] + node.args[1:]
+        if builtin in _OF_CLASSES and node.args and self.of_the_lane(node.args[0]):
+            self.generic_visit(node)
+            node.func = ast.copy_location(ast.Name(PREFIX + builtin.__name__, ast.Load()), node)
+            return node
         if builtin not in _WHERE_CALLED:
             self.generic_visit(node)
             return node

@@ -99,7 +99,7 @@ _STARTED = time.time()
 
 
 def _is_newer(filename: str) -> bool:
-    """Whether the file was written after this process began, so that Python may have read another text of it."""
+    """Whether the file was written after this module was imported, so that Python may have read another text of it."""
     with suppress(OSError):
         return os.stat(filename).st_mtime > _STARTED
     return False
@@ -123,7 +123,7 @@ def _is_made_of(filename: str, code: CodeType) -> bool:
 
 
 def _text_of(code: CodeType) -> tuple[Any, ...]:
-    """What code does, without its places."""
+    """What code does, without line numbers."""
     constants = [_text_of(c) if isinstance(c, CodeType) else (type(c), repr(c)) for c in code.co_consts]
     return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
 

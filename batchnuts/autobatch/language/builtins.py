@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import functools
 import numbers
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -172,10 +173,23 @@ def python_isinstance(value: Any, classes: Any) -> bool:
     """`isinstance`, of structures and other objects. ValueError for a value of the lane and a class of numbers or
     arrays: whether it is one depends on the backend.
     """
-    asked = classes if isinstance(classes, tuple) else (classes,)
-    if is_array(value) and builtins.any(issubclass(c, _OF_NUMBERS) or isinstance(value, c) for c in asked):
+    if is_array(value) and builtins.any(map(_is_of_arrays, _each(classes))):
         raise ValueError(f"the class of a value of the lane depends on the backend. {_ITS_DTYPE}")
     return isinstance(value, classes)
+
+
+def _is_of_arrays(kind: type) -> bool:
+    of_library = kind.__module__.partition(".")[0] in ("jax", "jaxlib", "tensorflow")
+    return of_library or issubclass(kind, _OF_NUMBERS)
+
+
+def _each(classes: Any) -> Iterator[type]:
+    """The classes of tuples and unions."""
+    if isinstance(classes, tuple | types.UnionType):
+        for part in classes if isinstance(classes, tuple) else classes.__args__:
+            yield from _each(part)
+    else:
+        yield classes
 
 
 def python_type(*arguments: Any) -> Any:

@@ -8,6 +8,7 @@ and `leaf_names` gives each leaf the path under which it appears in the IR (`poi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -85,10 +86,19 @@ def _build(tree: TreeDef, leaves: Iterator[Any]) -> Any:
         return dict(zip(tree.names, children))
     if issubclass(tree.kind, tuple):
         return tree.kind(*children)
-    made = object.__new__(tree.kind)  # without __post_init__, which is for values, not for types or arrays of lanes
-    for name, child in zip(tree.names, children):
-        object.__setattr__(made, name, child)
+    made = object.__new__(tree.kind)
+    fields = dict(zip(tree.names, children))
+    _assign(made, fields)
+    if hasattr(made, "__post_init__"):
+        with contextlib.suppress(Exception):  # it may check values, where here are types, or the arrays of all lanes
+            made.__post_init__()  # for attributes that are no fields
+        _assign(made, fields)
     return made
+
+
+def _assign(made: Any, fields: dict[str, Any]) -> None:
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
 
 
 def unflatten(tree: TreeDef, leaves: Sequence[Any]) -> Any:

@@ -73,9 +73,10 @@ def hint(error: BaseException) -> str:
                 f"batchnuts.autobatch.ops or a function of {library}, branch in the batched function itself, or run "
                 "with backend='numpy'."
             )
-    if "is read-only" in text:
+    if "is read-only" in text or "not writable" in text:
         return (
-            "\nA helper may not change its arguments in place: write `v = v - 1`, not `v -= 1`, or begin with a copy."
+            "\nArrays that a helper is given are read-only, since a change in place would change a variable: write "
+            "`v = v - 1`, not `v -= 1`, or work on `v.copy()`."
         )
     if isinstance(error, TypeError) and re.search("dtype|match type|has type|of type", text):
         return "\nIf dtypes are mixed here, cast with autobatch.ops.cast."

@@ -12,8 +12,7 @@ import numpy as np
 
 from batchnuts.autobatch.errors import Source, unexpected_result
 from batchnuts.autobatch.ir.program import Primitive, TensorType
-from batchnuts.autobatch.language.arrays import library_of, read_only
-from batchnuts.autobatch.language.libraries.numpy import NUMPY
+from batchnuts.autobatch.language.arrays import read_only, tensor_library_of
 
 _NUMBERS = (bool, int, float, complex)
 _HELD_BY = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}
@@ -26,9 +25,11 @@ def in_type(value: Any, type_: TensorType, function: Primitive, source: Source |
 
     Raises TypeConflictError where a user's function gave another shape, or a value that the dtype does not hold.
     """
-    library, dtype = library_of(value), np.dtype(type_.dtype)
-    if library is not NUMPY:
-        return value if library.dtype_of(value) == dtype else library.cast(value, dtype)
+    library, dtype = tensor_library_of(value), np.dtype(type_.dtype)
+    if library is not None and library.dtype_of(value) == dtype:
+        return value
+    if library is not None and (function.of_language or library.trace_of(value) is not None):
+        return library.cast(value, dtype)
     if function.of_language:  # by rules, so its type is right
         return read_only(
             np.asarray(value, dtype)[()]
@@ -36,7 +37,7 @@ def in_type(value: Any, type_: TensorType, function: Primitive, source: Source |
             else np.asarray(value).astype(dtype, copy=False)[()]
         )
     array = _as_array(value)
-    if array.shape != type_.shape or not _holds(dtype, array):
+    if array.shape != type_.shape or not _holds(dtype, array, type(value) in _NUMBERS):
         found = f"{value!r:.60}" if array.dtype.kind not in _HELD_BY else f"{array.dtype}{list(array.shape)}"
         raise unexpected_result(found, type_, source)
     return read_only(array.astype(dtype, copy=False)[()])
@@ -49,9 +50,12 @@ def _as_array(value: Any) -> np.ndarray:
         return np.array(None)
 
 
-def _holds(dtype: np.dtype[Any], array: np.ndarray) -> bool:
+def _holds(dtype: np.dtype[Any], array: np.ndarray, weak: bool) -> bool:
+    """Whether a dtype holds the values; a Python float (weak) may be rounded, and one of NumPy not."""
     if dtype.kind not in _HELD_BY.get(array.dtype.kind, ""):
         return False
-    if array.dtype.kind in "iu" and dtype.kind in "iu" and not np.can_cast(array.dtype, dtype):
-        return bool((array.astype(dtype) == array).all())
-    return True
+    if np.can_cast(array.dtype, dtype) or (weak and dtype.kind in "fc"):
+        return True
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    return bool(((cast == array) | ((cast != cast) & (array != array))).all())

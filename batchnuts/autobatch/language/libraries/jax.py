@@ -19,7 +19,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, partial_eval
 
 from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of
@@ -104,15 +104,18 @@ def _elementwise(function: Function) -> Any:
     return staticmethod(lambda *arrays: function(*_together(*arrays)))
 
 
-def _dependent(function: Function, x: Array) -> list[bool]:
-    """For each result of a function whether it depends on the argument, other than through `stop_gradient`."""
+def _depends(function: Function, x: Array) -> bool:
+    """Whether a function has one result, which depends on its argument other than through `stop_gradient`."""
     jaxpr = jax.make_jaxpr(function)(x).jaxpr
+    if len(jaxpr.outvars) != 1:
+        return False
     reached = set(jaxpr.invars)
     for equation in jaxpr.eqns:
         variables = [v for v in equation.invars if isinstance(v, jax.extend.core.Var)]
         if equation.primitive.name != "stop_gradient" and not reached.isdisjoint(variables):
             reached.update(equation.outvars)
-    return [isinstance(result, jax.extend.core.Var) and result in reached for result in jaxpr.outvars]
+    (result,) = jaxpr.outvars
+    return isinstance(result, jax.extend.core.Var) and result in reached
 
 
 _OUTSIDE = ("as_callers", "untransformed", "without_reverse")
@@ -386,10 +389,12 @@ class JaxLibrary(Formulas):
             found = jax.eval_shape(lambda *given: self.call(function, *given), *tensors)
         return jax.tree.map(lambda leaf: tuple(leaf.shape), found)
 
-    def dependent(self, function: Function, x: Array) -> list[bool]:
-        """For each result of a function whether it depends on the argument."""
+    def dependent(self, function: Function, *tensors: Array) -> list[bool]:
+        """For each result of a function whether its first argument is needed to compute it."""
         with enable_x64():
-            return _dependent(lambda given: self.call(function, given), x)
+            jaxpr = jax.make_jaxpr(lambda *given: self.call(function, *given))(*tensors).jaxpr
+        count = len(jaxpr.outvars)
+        return [partial_eval.dce_jaxpr(jaxpr, [i == k for i in range(count)])[1][0] for k in range(count)]
 
     def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
         """See TensorLibrary. Where the function cannot be traced or gives no array, it runs as it stands."""
@@ -400,7 +405,7 @@ class JaxLibrary(Formulas):
         def both(x: Array) -> tuple[Any, Array | None]:
             if (x.shape, x.dtype) not in sound:
                 try:
-                    depends = _dependent(_as_users(function, x), x) == [True]
+                    depends = _depends(_as_users(function, x), x)
                 except (jax.errors.ConcretizationTypeError, TypeError):  # as it stands, the error is the user's own
                     depends = True
                     value = _as_users(function, x)(x)
