@@ -17,10 +17,8 @@ from batchnuts.bridges import numpyro_traces as traces
 from batchnuts.bridges.tracing import LIBRARY
 from batchnuts.bridges.users import failed, refuse_names
 from batchnuts.mcmc.model import DType
-from batchnuts.mcmc.variables import ModelError
+from batchnuts.mcmc.variables import RESERVED, ModelError
 from batchnuts.settings.schema import nearest, shown
-
-_RESERVED = frozenset({"chain", "draw"})
 
 
 @dataclass(frozen=True)
@@ -176,13 +174,13 @@ class AxisNames:
             axes = list(given.get(name) or _axes_of(site, shape))
             for axis, length in enumerate(shape):
                 of_another = lengths.setdefault(axes[axis], length) != length
-                if name in given and (of_another or axes[axis] in _RESERVED):
+                if name in given and (of_another or axes[axis] in RESERVED):
                     why = f"has {lengths[axes[axis]]} elements elsewhere" if of_another else "is an axis of all draws"
                     raise ModelError(
                         f"Model {title!r}: dims calls an axis of {name!r}, of length {length}, {axes[axis]!r}, which "
                         f"{why}. Choose another name."
                     )
-                if of_another or axes[axis] in _RESERVED:
+                if of_another or axes[axis] in RESERVED:
                     axes[axis] = f"{name}_dim_{axis}"
             self._names[name] = tuple(axes)
 

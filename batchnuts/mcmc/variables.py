@@ -23,7 +23,8 @@ Labels = Mapping[str, Sequence[Any]]
 Data = Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
 """By name: the names of an array's axes, and the array."""
 
-_RESERVED = frozenset({"chain", "draw"})
+RESERVED = frozenset({"chain", "draw"})
+"""Axes of all draws, whose names nothing else may have."""
 
 
 class ModelError(BatchnutsError):
@@ -47,7 +48,7 @@ class Variable:
     support: Support = REAL
 
     def __post_init__(self) -> None:
-        if not self.name or self.name in _RESERVED:
+        if not self.name or self.name in RESERVED:
             raise ModelError(f"A variable cannot be called {self.name!r}; choose a name other than chain and draw.")
         if slashed := [name for name in (self.name, *(self.dims or ())) if "/" in name]:
             raise ModelError(
@@ -58,7 +59,7 @@ class Variable:
         if self.dims is None:
             object.__setattr__(self, "dims", tuple(f"{self.name}_dim_{axis}" for axis in range(len(self.shape))))
         dims = self.axis_names
-        if len(dims) != len(self.shape) or len(set(dims)) != len(dims) or _RESERVED & set(dims):
+        if len(dims) != len(self.shape) or len(set(dims)) != len(dims) or RESERVED & set(dims):
             raise ModelError(
                 f"Variable {self.name!r} of shape {self.shape} has dims {dims}; expected one distinct name per axis, "
                 f"none of them chain or draw."
@@ -131,7 +132,7 @@ def check_group(
     for name, (dims, shape) in arrays.items():
         if slashed := [part for part in (name, *dims) if "/" in part]:
             raise ModelError(f"{owner}: the name {slashed[0]!r} has a slash, which netCDF files exclude; rename it.")
-        if of_draws and (reserved := _RESERVED & {name, *dims}):
+        if of_draws and (reserved := RESERVED & {name, *dims}):
             raise ModelError(
                 f"{owner}: {name!r} is called {min(reserved)!r}, or an axis of it is; that is an axis of all draws. "
                 "Choose another name."
@@ -235,9 +236,9 @@ def _array(owner: str, given: Any) -> NDArray[Any]:
 
 
 def _has_names(given: Any) -> bool:
-    """Whether data are given as (dims, array)."""
+    """Whether data are given as (dims, array); two texts in a list are an array."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         return False
-    return isinstance(given[0], str) or (
-        isinstance(given[0], tuple | list) and all(isinstance(axis, str) for axis in given[0])
-    )
+    names = given[0]
+    one = isinstance(names, str) and isinstance(given, tuple)
+    return one or (isinstance(names, tuple | list) and all(isinstance(axis, str) for axis in names))

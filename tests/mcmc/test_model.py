@@ -135,6 +135,7 @@ def test_data_may_be_given_with_the_names_of_their_axes_or_without(given):
         (np.ma.masked_greater([1, 2, 30], 9), [1.0, 2.0, np.nan]),
         ([["site"], [1.0, 2.0]], [1.0, 2.0]),
         (np.array(["a", "b"], object), ["a", "b"]),
+        (["a", "b"], ["a", "b"]),
     ],
 )
 def test_data_are_stored_as_a_file_can_hold_them(given, found):
