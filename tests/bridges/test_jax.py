@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bridge_models import config_of
 from moments import assert_expectations
 from scipy import special
 
 from batchnuts import Model, positive, real, simplex
-from batchnuts.config import build_model, load_config
+from batchnuts.config import build_model
 from batchnuts.mcmc.engine import default_engine
 from batchnuts.mcmc.model import ModelError
 
@@ -184,18 +185,12 @@ def generated(p):
 """
 
 
-def config_of(folder: Any, monkeypatch: pytest.MonkeyPatch, section: str) -> Any:
-    (folder / "own_jax.py").write_text(MODULE)
-    (folder / "run.yaml").write_text(f"model: {section}\n")
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
-    return load_config("run.yaml").model
-
-
 @pytest.mark.parametrize("example", ["{tau: 1, theta: [0, 0]}", "own_jax:start"])
 def test_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, example: str) -> None:
     more = "supports: {tau: positive}, generated: generated, dims: {theta: [site]}, dtype: float64"
-    model = build_model(config_of(tmp_path, monkeypatch, f"{{jax: own_jax:density, example: {example}, {more}}}"))
+    model = build_model(
+        config_of(tmp_path, monkeypatch, "own_jax", MODULE, f"{{jax: own_jax:density, example: {example}, {more}}}")
+    )
     assert sorted(model.element_names()) == ["tau", "theta[0]", "theta[1]"]
     assert (model.dtype, model.dims_of("theta", (2,))) == ("float64", ("site",))
     ones = {"tau": np.ones(()), "theta": np.ones(2)}
@@ -225,7 +220,7 @@ def test_mistakes_in_a_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, se
     from batchnuts.settings.yaml import ConfigError
 
     with pytest.raises(ConfigError, match=words):
-        build_model(config_of(tmp_path, monkeypatch, section))
+        build_model(config_of(tmp_path, monkeypatch, "own_jax", MODULE, section))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bridge_models import config_of, on_jax
 
 from batchnuts import Model
-from batchnuts.config import build_model, load_config
+from batchnuts.config import build_model
 from batchnuts.mcmc.engine import default_engine
 from batchnuts.mcmc.model import ModelError
 from batchnuts.settings.yaml import ConfigError
@@ -64,11 +65,6 @@ def process() -> Any:
 
 
 MODELS = {"schools": schools, "matrices": matrices, "missing": missing, "process": process}
-
-
-def on_jax(model: Model, function: Any, *inputs: Any) -> Any:
-    library: Any = default_engine(model).library
-    return jax.tree.map(np.asarray, library.compiled(function)(*map(library.tensor, inputs)))
 
 
 def position_of(model: Model) -> np.ndarray:
@@ -320,15 +316,6 @@ made = line(np.ones(2), np.zeros(2))
 """
 
 
-def config_of(folder: Any, monkeypatch: pytest.MonkeyPatch, section: str) -> Any:
-    (folder / "own_pymc.py").write_text(MODULE)
-    (folder / "table.csv").write_text("x,y\n1,2\n3,4.5\n")
-    (folder / "run.yaml").write_text(f"model: {section}\n")
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
-    return load_config("run.yaml").model
-
-
 @pytest.mark.parametrize(
     ("section", "data"),
     [
@@ -338,7 +325,7 @@ def config_of(folder: Any, monkeypatch: pytest.MonkeyPatch, section: str) -> Any
     ],
 )
 def test_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, section: str, data: list[float]) -> None:
-    model = build_model(config_of(tmp_path, monkeypatch, section))
+    model = build_model(config_of(tmp_path, monkeypatch, "own_pymc", MODULE, section))
     np.testing.assert_array_equal(model.observed_data["y"][1], data)
 
 
@@ -355,4 +342,4 @@ def test_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, section: str, da
 )
 def test_mistakes_in_a_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, section: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        build_model(config_of(tmp_path, monkeypatch, section))
+        build_model(config_of(tmp_path, monkeypatch, "own_pymc", MODULE, section))
