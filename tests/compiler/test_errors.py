@@ -282,6 +282,33 @@ def test_a_function_that_needs_values_says_which_library_traces(
     assert "backends" not in str(e.value), "no line of ours"
 
 
+CHECKED_FIRST = """
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class Positive:
+    value: object
+    def __post_init__(self):
+        if not np.all(self.value > 0):
+            raise ValueError(self.value)
+        object.__setattr__(self, "twice", 2 * self.value)
+@batch
+def f(p):
+    return p.twice  # error
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_an_attribute_that_post_init_could_not_set_says_so(backend: str, tmp_path: Path) -> None:
+    if backend == "jax":
+        pytest.importorskip("jax")
+    module = load(tmp_path, CHECKED_FIRST)
+    advice = "Set `twice` before what needs values, or make it a field or a property"
+    with pytest.raises(CompileError, match=advice) as caught:
+        module.f.run(module.Positive(FLOATS[0]), backend=backend, mode="eager")
+    assert caught.value.source is not None
+    assert caught.value.source.line == marked_line(module)
+
+
 @pytest.mark.parametrize(("backend", "call"), [("tensorflow", "jnp.sin(x)"), ("jax", "tf.sin(x)")])
 def test_a_function_of_the_other_library_says_which_backend_runs_it(backend: str, call: str, tmp_path: Path) -> None:
     pytest.importorskip("jax")

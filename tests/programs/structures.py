@@ -46,17 +46,17 @@ def dataclass_fields(n):
 
 @dataclass(frozen=True)
 class Ordered:
-    """Checks what it is made of, and has a field that is computed."""
+    """Checks what it is made of, and has a field that is computed, and an attribute that is none."""
 
     low: Any
     high: Any
     width: Any = field(init=False, default=0)
 
     def __post_init__(self):
+        object.__setattr__(self, "scale", 3)  # no field
         if np.any(self.low > self.high):
             raise ValueError("low is above high")
         object.__setattr__(self, "width", self.high - self.low)
-        object.__setattr__(self, "scale", 3)  # no field
 
 
 @batch

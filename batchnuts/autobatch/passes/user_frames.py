@@ -73,6 +73,12 @@ def hint(error: BaseException) -> str:
                 f"batchnuts.autobatch.ops or a function of {library}, branch in the batched function itself, or run "
                 "with backend='numpy'."
             )
+    if isinstance(error, AttributeError) and hasattr(error.obj, "__post_init__"):
+        return (
+            f"\nIf `__post_init__` of {type(error.obj).__name__} sets `{error.name}`: it stopped before that, since "
+            f"fields have no values while a function is compiled. Set `{error.name}` before what needs values, or make "
+            "it a field or a property."
+        )
     if "is read-only" in text or "not writable" in text:
         return (
             "\nArrays that a helper is given are read-only, since a change in place would change a variable: write "
