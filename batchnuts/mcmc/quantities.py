@@ -23,6 +23,7 @@ from batchnuts.mcmc.engine import LIBRARIES, Engine, default_engine
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.variables import check_group
+from batchnuts.settings.schema import nearest
 from batchnuts.store.folder import keeping
 
 ROWS = 1024
@@ -53,9 +54,7 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any]) -> No
 
     position [dimension]: a start. Raises ModelError for a function that fails, and for a result that does not fit.
     """
-    if not has_quantities(model):
-        return
-    of_draws = _shapes(model, engine, _of_draw(model), position, random.key(0))
+    of_draws = _shapes(model, engine, _of_draw(model), position, random.key(0)) if has_quantities(model) else {}
     for role, found in of_draws.items():
         arrays = {name: (model.dims_of(name, shape), shape) for name, shape in found.items()}
         if role == "generated" and model.reports_variables:  # they are saved together
@@ -66,6 +65,12 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any]) -> No
         raise ModelError(
             f"Model {model.name!r}: its function generated gives {sorted(taken)}, which are its variables; choose "
             "other names."
+        )
+    generated = of_draws.get("generated", {})
+    for name in sorted(model.of_data - generated.keys()):
+        raise ModelError(
+            f"Model {model.name!r}: of_data names {name!r}, which its function generated does not give"
+            f"{nearest(name, generated)}"
         )
     if model.prior is not None:
         found = _shapes(model, engine, _of_prior(model), random.key(0))

@@ -74,7 +74,7 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
             findings.append(_jacobian_of_library(model, engine, model.natural_scale(), positions[certain]))
         findings.append(_batch(model, engine, at, values, gradients))
         findings.append(_gradient(model, engine, at, gradients, rng))
-    if has_quantities(model):
+    if has_quantities(model) or model.of_data:
         findings.append(_quantities(model, engine, positions[0]))
     return ModelCheck(tuple(findings))
 

@@ -166,6 +166,8 @@ def fails(p: Any) -> Any:
         ({"dims": {"both": ("row",)}}, "'both' has 2 elements along 'row', which has 4 labels"),
         ({"generate": fails}, "there is no field 'generate'; did you mean 'generated'"),
         ({"generated": 3}, "generated is 3; expected a function"),
+        ({"of_data": {"ration"}}, r"of_data names 'ration', which .* does not give; did you mean 'ratio'\?"),
+        ({"of_data": {"mu"}, "generated": None}, "of_data names 'mu', which its function generated does not give"),
     ],
 )
 def test_mistakes_are_found_before_a_run(fields: dict[str, Any], said: str) -> None:
