@@ -192,6 +192,13 @@ def test_outputs_that_are_several_tensors_in_one_are_refused(kind: str) -> None:
         pfor(lambda i: (makes[kind](i), X[i]), 4)
 
 
+def test_an_op_without_a_result_is_refused_as_an_output() -> None:
+    with pytest.raises(PforError, match="an output of the body is the op PrintV2, which has no result") as caught:
+        pfor(lambda i: (X[i], tf.print(i)), 4)
+    assert caught.value.source is not None
+    assert "tf.print(i)" in caught.value.source.text
+
+
 def test_default_arguments_are_no_inputs() -> None:
     np.testing.assert_array_equal(pfor(lambda i, x=X: x[i], 4), X)
 

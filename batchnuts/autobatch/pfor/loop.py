@@ -168,6 +168,13 @@ def _stacked(value: Value, output: Tensor, loop: Loop) -> Tensor:
 
 def _tensors(result: Any) -> Any:
     """What the body returned, with tensors in place of IndexedSlices."""
+    for leaf in tf.nest.flatten(result):
+        if isinstance(leaf, tf.Operation):
+            raise PforError(
+                f"an output of the body is the op {leaf.type}, which has no result. Return tensors, or None; with "
+                "pfor(..., sequential=True) such an op runs without being returned",
+                caller(),
+            )
     try:
         return tf.nest.map_structure(dense, result)
     except ValueError as error:
