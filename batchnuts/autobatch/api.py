@@ -311,12 +311,14 @@ class BatchedFunction(LaneFunction):
             )
         return found
 
-    def bound_arguments(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Inputs]:
-        """The arguments of a call by position, one for each parameter, defaults too; and as `inputs.bind` has them."""
-        inputs = self._bind(args, {})
-        bound = self._signature.bind(*args)
-        bound.apply_defaults()
-        return tuple(bound.arguments.values()), inputs
+    def bound_arguments(
+        self, stand_in: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], Inputs]:
+        """The arguments of a call by position, one for each parameter, defaults too; and as `inputs.bind` has what
+        stands in for them."""
+        inputs = self._bind(tuple(map(stand_in, args)), {name: stand_in(value) for name, value in kwargs.items()})
+        given = self._signature.bind(*args, **kwargs).arguments
+        return tuple(given.get(name, value) for name, value in zip(self._signature.parameters, inputs.values)), inputs
 
     def lane_types(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """One lane's type of each argument of a call."""

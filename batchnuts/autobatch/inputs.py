@@ -78,7 +78,7 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
                 f"argument {name!r} has no values yet, since {library.name} is tracing the program that this call is "
                 f"in. Make {inside} outside of that program, and call this within it."
             ) from None
-        if not isinstance(error, ValueError):
+        if not isinstance(error, (ValueError, TypeError)):
             raise
         raise LaneInputError(f"argument {name!r} is no array: {error}") from None
     if isinstance(leaf, np.ma.MaskedArray):

@@ -7,7 +7,8 @@ program raises no errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from batchnuts.autobatch.ir.program import Program, shared_arrays
 from batchnuts.autobatch.language.arrays import tensor_library, tensor_library_of
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.lru_cache import LruCache
+from batchnuts.autobatch.runtime.faults import Fault, number_of
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.autobatch.scheduling.schedule import Schedule
 
@@ -79,6 +81,15 @@ _NO_REVERSE = {
 }
 
 
+_DERIVATIVES = {
+    "forward-mode autodiff": "with max_sweeps there is a reverse-mode derivative, and none in forward mode (jax.jvp, "
+    "jax.jacfwd) except of that: jax.hessian works. Make another one without max_sweeps for forward mode.",
+    "closed-over value": "a batched function has a reverse-mode derivative with respect to its arguments only, and it "
+    "reads a variable of the scope around it that is differentiated. Make that an argument of the batched function.",
+}
+"""What JAX's own messages mean here, by a part of each."""
+
+
 def _positive(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1; found {value!r}")
@@ -108,24 +119,29 @@ class InsideFunction:
         self._backend = backend
         self._prepare = prepare
         self._library = tensor_library(backend.name)
-        self._machines: LruCache[tuple[VirtualMachine, Callable[..., tuple[Array, ...]]]] = LruCache(KEPT)
-        self._last: VirtualMachine | None = None
-        self._call = self._library.untransformed(self._as_traced)
+        self._programs: LruCache[Callable[..., tuple[Array, ...]]] = LruCache(KEPT)
+        self._faults: dict[int, Fault] = {}
+        # not `_call`: `tf.function` copies the attributes of what it is given over its own, which has such a method
+        self._untransformed = self._library.untransformed(self._as_traced)
 
-    def __call__(self, *lanes: Any) -> Any:
+    def __call__(self, *lanes: Any, **named: Any) -> Any:
         """The result for all lanes, or (result, faults); arguments as of `BatchedFunction.run`."""
-        return self._call(*lanes)
+        try:
+            return self._untransformed(*lanes, **named)
+        except Exception as error:
+            meant = [meaning for part, meaning in _DERIVATIVES.items() if self.max_sweeps and part in str(error)]
+            if not meant:
+                raise
+            raise TypeError(f"{self.function.__name__}: {meant[0]}") from error  # type: ignore[attr-defined]
 
-    def _as_traced(self, *lanes: Any) -> Any:
-        _, inputs = self.function.bound_arguments(tuple(map_leaves(self._stand_in, argument) for argument in lanes))
-        given = lanes + inputs.values[len(lanes) :]
+    def _as_traced(self, *lanes: Any, **named: Any) -> Any:
+        given, inputs = self.function.bound_arguments(partial(map_leaves, self._stand_in), lanes, named)
         leaves = [
             leaf
             for argument, value in zip(given, inputs.values)
             for leaf in flatten(map_leaves(self._on_lanes, argument, value))[0]
         ]
-        machine, run = self._machine(inputs.types, inputs.lanes)
-        *results, faults = run(*leaves)
+        *results, faults = self._program(inputs.types, inputs.lanes)(*leaves)
         result_type = self.function.compiled(inputs.types, self._backend).result_type
         result = unflatten(flatten(result_type)[1], [self._library.as_callers(r) for r in results])
         if not self.check:
@@ -135,17 +151,38 @@ class InsideFunction:
                 f"{self.function.__name__}: inside of a traced program no lane's error can be raised. Make it with "  # type: ignore[attr-defined]
                 "check=False, which gives (result, faults), and look at the faults outside."
             )
-        machine.raise_faults(np.asarray(faults), can_grow=False)
+        self.raise_faults(faults)
         return result
 
     def raise_faults(self, faults: Any) -> None:
-        """Raise the error of the first lane whose entry in the faults [lanes] of the last call is not 0."""
-        if self._last is not None:
-            self._last.raise_faults(np.asarray(faults), can_grow=False)
+        """Raise the error of the first lane whose entry in the faults of a call is not 0.
 
-    def _machine(self, types: tuple[Any, ...], lanes: int) -> tuple[VirtualMachine, Callable[..., tuple[Array, ...]]]:
+        faults: int32 [lanes], or with more axes, from `jax.vmap`: lanes are then counted along all of them. A fault
+            has the same number whatever the types of the arguments, and in each process.
+
+        Raises TypeError inside of a trace, and ValueError for a fault that no call traced in this process can have.
+        """
+        if self._library.trace_of(faults) is not None:
+            raise TypeError(
+                "raise_faults was called inside of a traced program, where faults have no values. Return them with the "
+                "results, and call it outside."
+            )
+        numbers = np.asarray(faults).reshape(-1)
+        if not numbers.any():
+            return
+        number = int(numbers[np.flatnonzero(numbers)[0]])
+        if number not in self._faults:
+            raise ValueError(
+                f"{self.function.__name__}: no fault of this function has the number {number}, as far as it was traced "  # type: ignore[attr-defined]
+                "in this process. Trace a call of this object first, by jax.eval_shape or .get_concrete_function for "
+                "example, with arguments of the same types."
+            )
+        raise self._faults[number].error(numbers != 0, self.max_stack_depth, can_grow=False)
+
+    def _program(self, types: tuple[Any, ...], lanes: int) -> Callable[..., tuple[Array, ...]]:
+        """Of the leaves of all lanes to the results' leaves and the faults."""
         key = (hashable(types), lanes)
-        found = self._machines.get(key)
+        found = self._programs.get(key)
         if found is None:
             program = self._prepare(self.function.compiled(types, self._backend).lowered)
             if shared := shared_arrays(program):
@@ -157,25 +194,37 @@ class InsideFunction:
 
             def run(*leaves: Array) -> tuple[Array, ...]:
                 state = machine.run_inside(dict(zip(machine.program.vars_in, leaves)), self.max_sweeps)
-                return (*machine.results(state), state["fault"])
+                return (*machine.results(state), self._numbered(machine.code.faults, state["fault"]))
 
-            compiled = self._backend.compile(run)
+            found = self._backend.compile(run)
             if self.max_sweeps is None:
-                compiled = self._library.without_reverse(compiled, _NO_REVERSE[self._backend.name])
-            found = self._machines.put(key, (machine, compiled))
-        self._last = found[0]
+                found = self._library.without_reverse(found, _NO_REVERSE[self._backend.name])
+            self._programs.put(key, found)
         return found
+
+    def _numbered(self, known: Sequence[Fault], faults: Array) -> Array:
+        """Faults [lanes], which a machine numbers from 1 on in its own order, by numbers that other machines share."""
+        numbers = {number_of(fault): fault for fault in known}
+        self._faults.update(numbers)
+        table = np.array([0, *map(number_of, known)], "int32")
+        return self._library.gather(self._library.tensor(table), faults, 0)
 
     def _stand_in(self, leaf: Any) -> Any:
         """An array of the same shape and dtype, in place of one whose values are not known."""
         if tensor_library_of(leaf) is None:
             return leaf
         shape = self._library.static_shape(leaf)
-        if shape is None or None in shape:
-            raise LaneInputError(
-                f"an argument has the shape {shape}; the number of lanes and all extents must be known."
+        extents = [n for n in shape or () if isinstance(n, int)]  # not None, and no symbol of `jax.export`
+        if shape is None or len(extents) < len(shape):
+            of_one = (
+                " jax.vmap of a call for one lane can be exported for any number."
+                if self._backend.name == "jax"
+                else ""
             )
-        return np.broadcast_to(np.zeros((), self._library.dtype_of(leaf)), tuple(n for n in shape if n is not None))
+            raise LaneInputError(
+                f"an argument has the shape {shape}; the number of lanes and all extents must be known.{of_one}"
+            )
+        return np.broadcast_to(np.zeros((), self._library.dtype_of(leaf)), extents)
 
     def _on_lanes(self, leaf: Any, stood_in: np.ndarray) -> Array:
         """An argument's leaf as [lanes, ...]."""

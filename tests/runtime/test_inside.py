@@ -134,6 +134,35 @@ def test_what_a_lane_does_not_use_has_no_derivative() -> None:
     slope = jax.jit(jax.grad(lambda x: bounded(x, n)[0].sum()))(x)
     expected = [2.0 - 1.0, 1 / 2 - 1 / 9, 1.0 + 0.5 - 1 / 4, 1.0]
     np.testing.assert_allclose(slope, expected, rtol=1e-6)
+    curvature = jax.jit(jax.hessian(lambda x: bounded(x, n)[0].sum()))(x)
+    np.testing.assert_allclose(curvature, np.diag([2.0, 2 / 27 - 1 / 4, 1 / 4 - 5 / 4, -2.0]), rtol=1e-5)
+
+
+@batch
+def squared_residuals(x: Any, n: Any) -> Any:
+    """All derivatives of first order are zero at its minimum, the steps' among them."""
+    if n == 0:
+        return 0.0 * x
+    residual = ops.exp(x) - 1.0
+    return residual * residual + squared_residuals(x, n - 1)
+
+
+def test_higher_derivatives_where_the_first_is_zero() -> None:
+    bounded = autobatch.jax(squared_residuals, max_stack_depth=8, max_sweeps=40, check=False)
+    x, n = np.zeros(3, "float32"), np.array([1, 2, 3])
+
+    def total(x: Any) -> Any:
+        return bounded(x, n)[0].sum()
+
+    slope = jax.grad(total)
+    np.testing.assert_array_equal(slope(x), 0.0)
+    for second in (jax.jacfwd(slope), jax.jacrev(slope)):
+        np.testing.assert_allclose(jax.jit(second)(x), np.diag(2.0 * n), rtol=1e-6)
+
+    def along(t: Any) -> Any:
+        return total(t * np.ones(3, "float32"))
+
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(jax.jacfwd(jax.grad(along))))(0.0), 6.0 * n.sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +255,46 @@ def test_inside_of_a_trace_errors_cannot_be_raised() -> None:
         jax.jit(autobatch.jax(fibonacci, max_stack_depth=16))(N)
 
 
+@batch
+def positive_quotient(a: Any, b: Any) -> Any:
+    quotient = a // b
+    assert quotient >= 0, "the quotient must not be negative"
+    return quotient
+
+
+def test_a_fault_is_named_whatever_was_traced_after_it() -> None:
+    """For integers the program also checks for a division by zero; for floats it does not."""
+    function = autobatch.jax(positive_quotient, max_stack_depth=1, check=False)
+    a, b = np.array([1, 2], "int32"), np.array([1, 0], "int32")
+    _, faults = jax.jit(function)(a, b)
+    _, negative = jax.jit(function)(a * np.float32(1), np.array([1.0, -1.0], "float32"))
+    for object_ in (function, autobatch.jax(positive_quotient, max_stack_depth=1, check=False)):
+        if object_ is not function:
+            object_.raise_faults(np.zeros(2, "int32"))
+            with pytest.raises(ValueError, match=r"positive_quotient: no fault .* Trace a call of this object first"):
+                object_.raise_faults(faults)
+            jax.eval_shape(object_, a, b)
+        with pytest.raises(LaneAssertionError, match=r"lane 1: integer division by zero"):
+            object_.raise_faults(faults)
+        with pytest.raises(LaneAssertionError, match=r"lane 1: .*the quotient must not be negative"):
+            object_.raise_faults(negative)
+
+
+def test_faults_of_vmap_and_of_a_trace() -> None:
+    function = autobatch.jax(positive_only, max_stack_depth=1, check=False)
+    x = np.array([1.0, -1.0, 2.0], "float32")
+    _, faults = jax.vmap(lambda x: function(x[None]))(x)
+    assert faults.shape == (3, 1)
+    for shaped in (faults, faults[1, 0]):
+        with pytest.raises(LaneAssertionError, match=r"lane \d: .*x must be positive"):
+            function.raise_faults(shaped)
+    with pytest.raises(TypeError, match="raise_faults was called inside of a traced program"):
+        jax.jit(lambda x: function.raise_faults(function(x)[1]))(x)
+    in_tensorflow = autobatch.tensorflow(positive_only, max_stack_depth=1, check=False)
+    with pytest.raises(TypeError, match="raise_faults was called inside of a traced program"):
+        tf.function(lambda x: in_tensorflow.raise_faults(in_tensorflow(x)[1]), autograph=False)(x)
+
+
 def test_a_batched_function_itself_is_refused_inside_of_a_trace() -> None:
     traces = (("jax", lambda: jax.jit(fibonacci)(N)), ("tensorflow", lambda: tf.function(fibonacci)(N)))
     for name, trace in traces:
@@ -240,6 +309,7 @@ def test_numbers_defaults_and_single_lanes() -> None:
     x = np.array([1.0, 2.0], "float32")
     np.testing.assert_allclose(function(x), with_defaults.run(x, backend="numpy"), rtol=1e-6)
     np.testing.assert_allclose(function(jnp.asarray(x), 3), with_defaults.run(x, 3, backend="numpy"), rtol=1e-6)
+    np.testing.assert_allclose(function(shift=2, x=x), x * 2 + 2, rtol=1e-6)
     of_power = autobatch.jax(power, max_stack_depth=8)
     np.testing.assert_array_equal(of_power(jnp.array([2.0]), np.array([1, 2, 3])), [2.0, 4.0, 8.0])
 
@@ -255,9 +325,12 @@ def test_64_bits_are_the_callers_choice() -> None:
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_in_a_tensorflow_function(jit_compile: bool) -> None:
     function = autobatch.tensorflow(fibonacci, max_stack_depth=16, check=False)
-    result, faults = tf.function(lambda n: function(n + 0), jit_compile=jit_compile)(tf.constant(N))
-    np.testing.assert_array_equal(result, FIB)
-    np.testing.assert_array_equal(faults, 0)
+    for given in (lambda n: function(n + 0), function):
+        traced = tf.function(given, jit_compile=jit_compile)
+        result, faults = traced(tf.constant(N))
+        assert traced.experimental_get_tracing_count() == 1
+        np.testing.assert_array_equal(result, FIB)
+        np.testing.assert_array_equal(faults, 0)
 
 
 def test_mistakes_are_named() -> None:
@@ -273,3 +346,30 @@ def test_mistakes_are_named() -> None:
     traced = tf.function(function, input_signature=[tf.TensorSpec([None], tf.int32)])
     with pytest.raises(LaneInputError, match="the number of lanes and all extents must be known"):
         traced.get_concrete_function()
+    (lanes,) = export.symbolic_shape("lanes")
+    with pytest.raises(LaneInputError, match=r"the shape \(lanes,\); .* jax.vmap of a call for one lane"):
+        export.export(jax.jit(inside))(jax.ShapeDtypeStruct((lanes,), jnp.int32))
+    with pytest.raises(LaneInputError, match=r"missing a required argument: 'n'"):
+        inside()
+    keys = jax.random.split(jax.random.key(0), 3)
+    with pytest.raises(LaneInputError, match=r"argument 'n' is no array: JAX array with PRNGKey dtype .*key_data"):
+        inside(keys)
+    with pytest.raises(TypeError, match=r"found an array of JAX keys, .* Give jax.random.key_data\(keys\)"):
+        jax.jit(inside)(keys)
+
+
+def test_derivatives_that_there_are_not_with_a_bound_are_named() -> None:
+    bounded = autobatch.jax(power, max_stack_depth=8, max_sweeps=40, check=False)
+    x, n = np.array([1.5], "float32"), np.array([2])
+    with pytest.raises(TypeError, match=r"power: with max_sweeps there is .* none in forward mode"):
+        jax.jvp(lambda x: bounded(x, n)[0], (x,), (x,))
+
+    def of_the_scope(a: Any) -> Any:
+        @batch
+        def scaled(x: Any) -> Any:
+            return x * a
+
+        return autobatch.jax(scaled, max_stack_depth=1, max_sweeps=5, check=False)(x)[0].sum()
+
+    with pytest.raises(TypeError, match=r"reads a variable of the scope .* Make that an argument"):
+        jax.grad(of_the_scope)(2.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import linecache
 import traceback
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +79,13 @@ class Fault:
                     f"lane {lane} recursed too deep in {self.subject!r}: calls may nest {depth} deep{count}. "
                     + ("Give a larger max_stack_depth." if is_given else _at_most(depth))
                 )
+
+
+def number_of(fault: Fault) -> int:
+    """An int32 above 0 for this fault, the same in all programs and processes (its checksum: different faults of a
+    function have different numbers but for a chance of 1 to 2e9)."""
+    place = (fault.source.line, fault.source.column) if fault.source else ()
+    return zlib.crc32(repr((fault.kind.name, fault.subject, place)).encode()) % (2**31 - 1) + 1
 
 
 def _at_most(depth: int) -> str:

@@ -317,13 +317,10 @@ class VirtualMachine:
         Raises StackOverflowError naming function, variable, lane and limit, LaneAssertionError for an assertion that
         does not hold, or BatchnutsError for a write outside its buffer.
         """
-        self.raise_faults(self.backend.to_numpy(state["fault"]), depth_is_given)
-
-    def raise_faults(self, faults: np.ndarray, depth_is_given: bool = True, can_grow: bool = True) -> None:
-        """The same for the faults [lanes] of a state; can_grow: whether stacks grow where the user gives no depth."""
+        faults = self.backend.to_numpy(state["fault"])
         if faults.any():
             first = self.code.faults[int(faults[np.flatnonzero(faults)[0]]) - 1]
-            raise first.error(faults > 0, self.stack_depth, depth_is_given, can_grow)
+            raise first.error(faults > 0, self.stack_depth, depth_is_given)
 
 
 def execute(

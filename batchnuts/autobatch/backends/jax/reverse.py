@@ -7,7 +7,8 @@ of N sweeps it keeps the states after every sqrt(N)-th, and while it goes back t
 differentiation", 1992). So a derivative makes each sweep three times, backward included, and keeps 2 sqrt(N) states.
 
 Zero times a derivative need not be zero: what is computed on inactive lanes, in the branch that a lane does not take,
-or of values that are not used, would make the derivative NaN where it is infinite. `guarded` leaves it out.
+or of values that are not used, would make the derivative NaN where it is infinite. `guarded` leaves it out. Derivatives
+of higher order are right all the same where one of first order is zero: at a mode, for example.
 """
 
 from __future__ import annotations
@@ -102,20 +103,79 @@ def guarded(program: Program) -> Program:
 def _guarded(primitive: Primitive) -> Primitive:
     axes = 1 if primitive.batched else 0
 
-    def over(array: Array, lanes: Array) -> Array:
-        return jnp.reshape(lanes, lanes.shape + (1,) * (array.ndim - axes))
+    def pull(cotangents: Arrays, floats: Arrays, others: Arrays, places: Places) -> Arrays:
+        """What comes back to the inputs that are floats: the transposed Jacobian there, times the cotangents."""
+
+        def float_outputs(*floats: Array) -> Arrays:
+            return tuple(filter(_is_float, primitive.call(*_joined(floats, others, places))))
+
+        return tuple(jax.vjp(float_outputs, *floats)[1](cotangents))
+
+    def at(lanes: Array, arrays: Arrays) -> Arrays:
+        """The arrays on these lanes, and zero on the others."""
+        return tuple(jnp.where(jnp.reshape(lanes, lanes.shape + (1,) * (a.ndim - axes)), a, 0) for a in arrays)
+
+    def used(cotangents: Arrays) -> Array:
+        """The lanes on which a derivative comes to the primitive."""
+        some = (jnp.any(c != 0, axis=tuple(range(axes, c.ndim))) for c in cotangents)
+        return functools.reduce(jnp.logical_or, some)
+
+    def finite(arrays: Arrays) -> Array:
+        """The lanes on which all of these are finite."""
+        every = (jnp.all(jnp.isfinite(r), axis=tuple(range(axes, r.ndim))) for r in arrays)
+        return functools.reduce(jnp.logical_and, every)
+
+    @functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+    def pull_where_used(cotangents: Arrays, floats: Arrays, others: Arrays, places: Places) -> Arrays:
+        return at(used(cotangents), pull(cotangents, floats, others, places))
+
+    def pushed(places: Places, primals: Any, tangents: Any) -> Any:
+        """The derivative of that, for higher orders: linear in the tangents, so that it has a reverse mode.
+
+        A cotangent may be zero and change. So where it is zero the derivative is left out only if it would be NaN,
+        which it is where the primitive's own derivatives are infinite.
+        """
+        cotangents, floats, others = primals
+        of_cotangents, of_floats, _ = tangents
+
+        def bent(cotangents: Arrays, of_floats: Arrays) -> Arrays:
+            return tuple(jax.jvp(lambda *x: pull(cotangents, x, others, places), floats, of_floats)[1])
+
+        lanes, ones = used(cotangents), tuple(map(jnp.ones_like, cotangents))
+        straight_on = lanes | finite(pull(ones, floats, others, places))
+        bent_on = lanes | finite(bent(ones, tuple(map(jnp.ones_like, floats))))
+        straight = at(straight_on, pull(at(straight_on, of_cotangents), floats, others, places))
+        tangent = tuple(map(jnp.add, straight, at(bent_on, bent(cotangents, at(bent_on, of_floats)))))
+        return pull_where_used(*primals, places), tangent
+
+    pull_where_used.defjvp(pushed)
 
     def forward(*values: Array) -> Any:
-        return jax.vjp(primitive.call, *values)
+        return primitive.call(*values), values
 
-    def backward(pull_back: Any, cotangents: Any) -> tuple[Any, ...]:
-        floats = [c for c in cotangents if jnp.issubdtype(c.dtype, jnp.inexact)]
-        used = functools.reduce(jnp.logical_or, (jnp.any(c != 0, axis=tuple(range(axes, c.ndim))) for c in floats))
-        return tuple(
-            jnp.where(over(c, used), c, 0) if jnp.issubdtype(c.dtype, jnp.inexact) else None
-            for c in pull_back(cotangents)
-        )
+    def backward(values: Arrays, cotangents: Any) -> tuple[Any, ...]:
+        places = tuple(map(_is_float, values))
+        floats = tuple(filter(_is_float, values))
+        others = tuple(v for v in values if not _is_float(v))
+        found = pull_where_used(tuple(filter(_is_float, cotangents)), floats, others, places)
+        return _joined(found, (None,) * len(others), places)
 
     call = jax.custom_vjp(primitive.call)
     call.defvjp(forward, backward)
     return replace(primitive, call=call)
+
+
+Arrays = tuple[Any, ...]
+
+Places = tuple[bool, ...]
+"""Of each input of a primitive, whether it is a float."""
+
+
+def _is_float(array: Array) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact))
+
+
+def _joined(floats: Arrays, others: Arrays, places: Places) -> Arrays:
+    """Both in the order of the inputs."""
+    one, other = iter(floats), iter(others)
+    return tuple(next(one if place else other) for place in places)
