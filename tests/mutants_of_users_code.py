@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from mutants import killed_by, replace_everywhere, rewrite
 
+from batchnuts.autobatch import inside
+from batchnuts.autobatch.backends.jax import reverse
 from batchnuts.autobatch.frontend import source
 from batchnuts.autobatch.language import arrays, builtins, operators, pytree
 from batchnuts.autobatch.passes import flatten_structures
@@ -74,6 +76,21 @@ def the_use_is_named(patch: pytest.MonkeyPatch) -> None:
 def checks_of_a_dataclass_meet_types(patch: pytest.MonkeyPatch) -> None:
     """a dataclass is made of types, or of all lanes, by its own __post_init__"""
     rewrite(patch, pytree._build, "made = object.__new__(tree.kind)", "made = tree.kind(children[0], children[1])")
+
+
+# ---- inside of users' programs --------------------------------------------------------------------------------------
+
+
+@killed_by("users inside", "runtime/test_inside.py::test_higher_derivatives_where_the_first_is_zero")
+def a_cotangent_of_zero_stays_zero(patch: pytest.MonkeyPatch) -> None:
+    """a derivative of second order is zero where that of first order is"""
+    rewrite(patch, reverse._guarded, "straight_on = lanes | ", "straight_on = lanes & ")
+
+
+@killed_by("users inside", "runtime/test_inside.py::test_a_fault_is_named_whatever_was_traced_after_it")
+def faults_have_one_number(patch: pytest.MonkeyPatch) -> None:
+    """a fault is named by the list of the program that was traced last"""
+    patch.setattr(inside, "number_of", lambda fault: 1)
 
 
 # ---- labels and models ----------------------------------------------------------------------------------------------
