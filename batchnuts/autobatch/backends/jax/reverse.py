@@ -107,7 +107,8 @@ def _guarded(primitive: Primitive) -> Primitive:
         """What comes back to the inputs that are floats: the transposed Jacobian there, times the cotangents."""
 
         def float_outputs(*floats: Array) -> Arrays:
-            return tuple(filter(_is_float, primitive.call(*_joined(floats, others, places))))
+            found = map(jnp.asarray, primitive.call(*_joined(floats, others, places)))  # of Python's numbers, too
+            return tuple(filter(_is_float, found))
 
         return tuple(jax.vjp(float_outputs, *floats)[1](cotangents))
 
