@@ -125,7 +125,7 @@ class InsideFunction:
         self._untransformed = self._library.untransformed(self._as_traced)
 
     def __call__(self, *lanes: Any, **named: Any) -> Any:
-        """The result for all lanes, or (result, faults); arguments as of `BatchedFunction.run`."""
+        """The result for all lanes, or (result, faults); arguments by position or name, as of the batched function."""
         try:
             return self._untransformed(*lanes, **named)
         except Exception as error:
