@@ -55,7 +55,7 @@ def read_columns(path: str, columns: Mapping[str, Column] | None, dtype: str = "
         raise DataError(f"{path}: the ending {file.suffix!r} is not known; expected one of {', '.join(_READERS)}.")
     if not file.is_file():
         raise DataError(f"{path}: there is no such file (looked for {file.absolute()}).")
-    table = reader(file)
+    table = reader(file, None if columns is None else {column.name for column in columns.values()})
     wanted = {str(name): Column(str(name)) for name in table} if columns is None else dict(columns)
     arrays: dict[str, NDArray[Any]] = {}
     labels: dict[str, list[str]] = {}
@@ -72,36 +72,38 @@ def read_columns(path: str, columns: Mapping[str, Column] | None, dtype: str = "
     return Columns(arrays, labels)
 
 
-# From a file to columns, each an array of NumPy's: numbers, or objects (text, None where missing)
+# From a file to columns, each an array of NumPy's: numbers, or objects (text, None where missing). `wanted` names those
+# that will be used; None: all
 
 
-def _read_csv(file: Path) -> dict[str, NDArray[Any]]:
+def _read_csv(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
     import pandas
 
     options: Any = {"keep_default_na": False, "na_values": _MISSING, "skipinitialspace": True, "encoding": "utf-8-sig"}
     table = _read(file, lambda: pandas.read_csv(file, **options))
     header = _read(file, lambda: pandas.read_csv(file, header=None, nrows=1, dtype=str, **options))
     names = [str(name) for name in header.iloc[0]]  # pandas numbers those that come again
-    if twice := next((name for name in names if names.count(name) > 1 and name != "nan"), None):
-        raise DataError(f"{file}: {names.count(twice)} columns are called {twice!r}; give each a name of its own.")
+    asked = [name for name in names if (name != "nan" if wanted is None else name in wanted)]
+    if twice := next((name for name in asked if asked.count(name) > 1), None):
+        raise DataError(f"{file}: {asked.count(twice)} columns are called {twice!r}; give each a name of its own.")
     return _of_pandas(table)
 
 
-def _read_parquet(file: Path) -> dict[str, NDArray[Any]]:
+def _read_parquet(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
     import pandas
 
     _require_pyarrow(file)
     return _of_pandas(_read(file, lambda: pandas.read_parquet(file)))
 
 
-def _read_arrow(file: Path) -> dict[str, NDArray[Any]]:
+def _read_arrow(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
     import pandas
 
     _require_pyarrow(file)
     return _of_pandas(_read(file, lambda: pandas.read_feather(file)))
 
 
-def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
+def _read_npz(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
     def load() -> dict[str, NDArray[Any]]:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as loaded:  # no file may run code
             return {name: loaded[name] for name in loaded.files}
@@ -110,7 +112,7 @@ def _read_npz(file: Path) -> dict[str, NDArray[Any]]:
     return found
 
 
-_READERS: dict[str, Callable[[Path], dict[str, NDArray[Any]]]] = {
+_READERS: dict[str, Callable[[Path, set[str] | None], dict[str, NDArray[Any]]]] = {
     ".csv": _read_csv,
     ".parquet": _read_parquet,
     ".feather": _read_arrow,

@@ -8,7 +8,7 @@ import pytest
 from mutants import killed_by, replace_everywhere, rewrite
 
 from batchnuts.autobatch import inside
-from batchnuts.autobatch.backends.jax import reverse
+from batchnuts.autobatch.backends.jax import uses
 from batchnuts.autobatch.frontend import source
 from batchnuts.autobatch.language import arrays, builtins, operators, pytree
 from batchnuts.autobatch.passes import flatten_structures
@@ -81,10 +81,28 @@ def checks_of_a_dataclass_meet_types(patch: pytest.MonkeyPatch) -> None:
 # ---- inside of users' programs --------------------------------------------------------------------------------------
 
 
-@killed_by("users inside", "runtime/test_inside.py::test_higher_derivatives_where_the_first_is_zero")
-def a_cotangent_of_zero_stays_zero(patch: pytest.MonkeyPatch) -> None:
-    """a derivative of second order is zero where that of first order is"""
-    rewrite(patch, reverse._guarded, "straight_on = lanes | ", "straight_on = lanes & ")
+@killed_by("users inside", "runtime/test_inside.py::test_derivatives_of_higher_order[zero slopes]")
+def a_cotangent_of_zero_is_no_use(patch: pytest.MonkeyPatch) -> None:
+    """what is used is told by its cotangent, which is zero at a mode"""
+    rewrite(patch, uses._only_if_used, "(use > 0 for use in of_uses)", "(jnp.abs(c) > 0 for c in of_results)")
+
+
+@killed_by("users inside", "runtime/test_inside.py::test_derivatives_of_higher_order[unused]")
+def all_is_used(patch: pytest.MonkeyPatch) -> None:
+    """what comes to a value that nothing reads is passed on"""
+    rewrite(patch, uses._only_if_used, "use > 0 for", "use > -1 for")
+
+
+@killed_by("users inside", "runtime/test_inside.py::test_derivatives_of_higher_order[unused]")
+def arguments_where_not_used(patch: pytest.MonkeyPatch) -> None:
+    """the derivative of a derivative takes arguments that were not used"""
+    rewrite(patch, uses._only_if_used, "where_used(v, lax.stop_gradient(v))", "v")
+
+
+@killed_by("users inside", "runtime/test_inside.py::test_derivatives_of_higher_order[converted arms]")
+def both_arms_are_used(patch: pytest.MonkeyPatch) -> None:
+    """a select has both arms used"""
+    rewrite(patch, uses._ops, "if function is SELECT:", "if False:")
 
 
 @killed_by("users inside", "runtime/test_inside.py::test_a_fault_is_named_whatever_was_traced_after_it")

@@ -78,11 +78,17 @@ def test_columns_are_renamed_and_made_what_is_asked(folder: Path) -> None:
         ("y,x\n", None, "there are column names but no rows"),
         ("", None, "cannot be read as .csv: No columns"),
         ("y,x, y\n1,2,3\n", None, "2 columns are called 'y'; give each a name of its own"),
+        ("y,x, y\n1,2,3\n", {"n": Column("y")}, "2 columns are called 'y'"),
     ],
 )
 def test_faults_name_column_and_row(folder: Path, content: str, columns: Any, said: str) -> None:
     with pytest.raises(DataError, match=rf"table.csv: .*{said}"):
         read_columns(written("table.csv", content), columns)
+
+
+def test_two_columns_of_one_name_may_be_left_out(folder: Path) -> None:
+    found = read_columns(written("table.csv", "y,x, y\n1,2,3\n"), {"n": Column("x")})
+    np.testing.assert_array_equal(found.arrays["n"], [2.0])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Array, Backend
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.errors import CompileError, LaneInputError
-from batchnuts.autobatch.ir.program import Program, shared_arrays
+from batchnuts.autobatch.ir.program import shared_arrays
 from batchnuts.autobatch.language.arrays import tensor_library, tensor_library_of
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.lru_cache import LruCache
@@ -56,10 +56,10 @@ def jax(
     if max_sweeps is None:
         return InsideFunction(function, get_backend("jax", "xla"), max_stack_depth, check, schedule)
     get_backend("jax", "xla")  # where JAX is not installed, this says so
-    from batchnuts.autobatch.backends.jax.reverse import BoundedJaxBackend, guarded
+    from batchnuts.autobatch.backends.jax.reverse import BoundedJaxBackend
 
     backend = BoundedJaxBackend(_positive("max_sweeps", max_sweeps))
-    return InsideFunction(function, backend, max_stack_depth, check, schedule, max_sweeps, guarded)
+    return InsideFunction(function, backend, max_stack_depth, check, schedule, max_sweeps)
 
 
 def tensorflow(
@@ -107,7 +107,6 @@ class InsideFunction:
         check: bool,
         schedule: str | Schedule,
         max_sweeps: int | None = None,
-        prepare: Callable[[Program], Program] = lambda program: program,
     ) -> None:
         if not isinstance(function, BatchedFunction):
             raise TypeError(f"{function!r} is no batched function; decorate it with @autobatch.batch")
@@ -117,7 +116,6 @@ class InsideFunction:
         self.check = check
         self.schedule = schedule
         self._backend = backend
-        self._prepare = prepare
         self._library = tensor_library(backend.name)
         self._programs: LruCache[Callable[..., tuple[Array, ...]]] = LruCache(KEPT)
         self._faults: dict[int, Fault] = {}
@@ -184,12 +182,17 @@ class InsideFunction:
         key = (hashable(types), lanes)
         found = self._programs.get(key)
         if found is None:
-            program = self._prepare(self.function.compiled(types, self._backend).lowered)
+            program = self.function.compiled(types, self._backend).lowered
             if shared := shared_arrays(program):
                 raise CompileError(
                     f"the program reads the shared array {shared[0].name!r}, whose value would be compiled into yours "
                     "and never change there. Make it an argument of the function."
                 )
+            results = len(program.vars_out)
+            if self.max_sweeps is not None:
+                from batchnuts.autobatch.backends.jax import uses
+
+                program = uses.with_uses(program)
             machine = VirtualMachine(program, self._backend, lanes, self.max_stack_depth, self.schedule)
 
             def run(*leaves: Array) -> tuple[Array, ...]:
@@ -199,6 +202,8 @@ class InsideFunction:
             found = self._backend.compile(run)
             if self.max_sweeps is None:
                 found = self._library.without_reverse(found, _NO_REVERSE[self._backend.name])
+            else:
+                found = uses.differentiated(found, results)
             self._programs.put(key, found)
         return found
 

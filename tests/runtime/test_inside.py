@@ -127,17 +127,6 @@ def infinite_elsewhere(x: Any, n: Any) -> Any:
     return y + 1.0 / x
 
 
-def test_what_a_lane_does_not_use_has_no_derivative() -> None:
-    """On inactive lanes, in branches that are not taken, of values that nothing reads."""
-    bounded = autobatch.jax(infinite_elsewhere, max_stack_depth=4, max_sweeps=20, check=False)
-    x, n = np.array([1.0, 3.0, 2.0, 1.25], "float32"), np.array([1, 1, -1, 0])
-    slope = jax.jit(jax.grad(lambda x: bounded(x, n)[0].sum()))(x)
-    expected = [2.0 - 1.0, 1 / 2 - 1 / 9, 1.0 + 0.5 - 1 / 4, 1.0]
-    np.testing.assert_allclose(slope, expected, rtol=1e-6)
-    curvature = jax.jit(jax.hessian(lambda x: bounded(x, n)[0].sum()))(x)
-    np.testing.assert_allclose(curvature, np.diag([2.0, 2 / 27 - 1 / 4, 1 / 4 - 5 / 4, -2.0]), rtol=1e-5)
-
-
 @batch
 def squared_residuals(x: Any, n: Any) -> Any:
     """All derivatives of first order are zero at its minimum, the steps' among them."""
@@ -147,22 +136,137 @@ def squared_residuals(x: Any, n: Any) -> Any:
     return residual * residual + squared_residuals(x, n - 1)
 
 
-def test_higher_derivatives_where_the_first_is_zero() -> None:
-    bounded = autobatch.jax(squared_residuals, max_stack_depth=8, max_sweeps=40, check=False)
-    x, n = np.zeros(3, "float32"), np.array([1, 2, 3])
+@batch
+def arms_with_more_after_the_root(x: Any, n: Any) -> Any:
+    if n > 0:
+        y = ops.sqrt(x - 1.0)
+        z = y * x
+    else:
+        z = x * x
+    return z
+
+
+@batch
+def converted_arms(x: Any, n: Any) -> Any:
+    y = ops.sqrt(x - 1.0) * x
+    z = x * x
+    if n > 0:
+        z = y
+    return z * z
+
+
+@batch
+def residual_of_a_power(x: Any, p: Any) -> Any:
+    """Of negative x and p, which is data: the derivative with respect to p is NaN, and that of x zero at the mode."""
+    r = x**p - 2.25
+    return r * r
+
+
+@batch
+def rows(x: Any, n: Any) -> Any:
+    """A root that is written into a buffer, and read on the lanes at which it is smooth."""
+    buffer = np.zeros(3, "float32")
+    for i in range(3):
+        buffer[i] = x * i
+    other = buffer
+    other[0] = ops.sqrt(x - 1.0)
+    if n > 0:
+        buffer = other
+    return buffer[0] * buffer[0] * buffer[2] + buffer[1] ** 3
+
+
+def without_buffers(x: Any, n: Any) -> Any:
+    """The same: rows of NumPy's arrays hold no traced values."""
+    root = ops.sqrt(x - 1.0) if n > 0 else 0.0 * x
+    return root * root * 2.0 * x + x**3
+
+
+@batch
+def roots_of_vector(x: Any, n: Any) -> Any:
+    """Of lanes that are vectors, at the minimum: with a root of zero among them it is NaN there, as in plain JAX."""
+    r = ops.sqrt(x) - n
+    return ops.sum(r * r)
+
+
+OF_HIGHER_ORDER: dict[str, tuple[Any, Any, Any]] = {
+    "unused": (infinite_elsewhere, [1.0, 3.0, 2.0, 1.25], [1, 1, -1, 0]),
+    "zero slopes": (squared_residuals, [0.0, 0.0, 0.0], [1, 2, 3]),
+    "arms": (arms_with_more_after_the_root, [1.0, 2.0], [0, 1]),
+    "converted arms": (converted_arms, [1.0, 2.0], [0, 1]),
+    "data": (residual_of_a_power, [-1.5, 2.0, 1.5], np.array([2.0, 3.0, 2.0], "float32")),
+    "rows": (rows, [1.0, 2.0], [0, 1]),
+    "vectors": (roots_of_vector, [[0.0, 1.0, 4.0], [2.0, 1.0, 1.0]], [[0.0, 1.0, 2.0], [1.0, 1.0, 3.0]]),
+}
+
+
+@pytest.mark.parametrize("name", OF_HIGHER_ORDER)
+def test_derivatives_of_higher_order(name: str) -> None:
+    """They are those of the plain program of each lane, whatever is infinite on other lanes, in other branches, or of
+    values that nothing reads. Reverse over reverse is NaN where such values have had further ones computed of them."""
+    function, x, n = OF_HIGHER_ORDER[name]
+    lanes, data = jnp.asarray(x, "float32"), np.asarray(n)
+    bounded = autobatch.jax(function, max_stack_depth=8, max_sweeps=40, check=False)
+
+    def orders(f: Any, x: Any, along: Any) -> Any:
+        def third(t: Any) -> Any:
+            return f(x + t * along)
+
+        slope = jax.grad(f)
+        return slope(x), jax.jacfwd(slope)(x), jax.jacrev(slope)(x), jax.jacfwd(jax.jacfwd(jax.grad(third)))(0.0)
+
+    def of_lane(i: int) -> Any:
+        plain = without_buffers if name == "rows" else function.function
+        return orders(lambda x: plain(x, data[i]), lanes[i], jnp.ones_like(lanes[i]))
+
+    def blocks(second: Any) -> Any:
+        """What lanes have of themselves, [lanes, ..., ...], the derivatives of others being zero."""
+        own = np.moveaxis(np.asarray(second), lanes.ndim, 1)
+        others = own[~np.eye(len(lanes), dtype=bool)]
+        assert name == "vectors" or not others.any()  # zero times NaN there
+        return own[np.diag_indices(len(lanes))]
+
+    ours = jax.jit(lambda x: orders(lambda x: bounded(x, data)[0].sum(), x, jnp.ones_like(x)))(lanes)
+    expected = [of_lane(i) for i in range(len(lanes))]
+    np.testing.assert_allclose(ours[0], [each[0] for each in expected], rtol=1e-5)
+    np.testing.assert_allclose(blocks(ours[1]), [each[1] for each in expected], rtol=1e-5)
+    if name in ("unused", "zero slopes", "data", "vectors"):
+        np.testing.assert_allclose(blocks(ours[2]), [each[2] for each in expected], rtol=1e-5)
+    np.testing.assert_allclose(ours[3], sum(each[3] for each in expected), rtol=1e-4)
+
+
+@batch
+def pair(x: Any) -> Any:
+    root = ops.sqrt(x)
+    return root, x * x
+
+
+def test_results_that_the_caller_does_not_use_have_no_derivative() -> None:
+    bounded = autobatch.jax(pair, max_stack_depth=1, max_sweeps=5, check=False)
+    x = np.array([0.0, 1.0], "float32")
+    slope = jax.grad(lambda x: bounded(x)[0][1].sum())
+    for found in (slope(x), jax.jit(slope)(x), jax.vmap(slope)(x[None])[0]):
+        np.testing.assert_array_equal(found, [0.0, 2.0])
+
+
+@batch
+def harmonic(x: Any, n: Any) -> Any:
+    """Of float32 and int32; a division of integers is float64."""
+    s = 0.0
+    for i in range(3):
+        s = s + x / (i + 1) + n * x * x
+    return s
+
+
+def test_derivatives_of_64_bits_inside_of_32() -> None:
+    bounded = autobatch.jax(harmonic, max_stack_depth=1, max_sweeps=30, check=False)
+    x, n = jnp.array([1.5, 2.5]), np.array([1, 2], "int32")
+    assert not jax.config.jax_enable_x64
 
     def total(x: Any) -> Any:
         return bounded(x, n)[0].sum()
 
-    slope = jax.grad(total)
-    np.testing.assert_array_equal(slope(x), 0.0)
-    for second in (jax.jacfwd(slope), jax.jacrev(slope)):
-        np.testing.assert_allclose(jax.jit(second)(x), np.diag(2.0 * n), rtol=1e-6)
-
-    def along(t: Any) -> Any:
-        return total(t * np.ones(3, "float32"))
-
-    np.testing.assert_allclose(jax.jit(jax.jacfwd(jax.jacfwd(jax.grad(along))))(0.0), 6.0 * n.sum(), rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(jax.grad(total))(x), 11 / 6 + 6 * n * x, rtol=1e-6)
+    np.testing.assert_allclose(jax.hessian(total)(x), np.diag(6.0 * n), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
