@@ -309,6 +309,13 @@ def test_an_attribute_that_post_init_could_not_set_says_so(backend: str, tmp_pat
     assert caught.value.source.line == marked_line(module)
 
 
+def test_an_attribute_that_post_init_does_not_set_has_no_such_advice(tmp_path: Path) -> None:
+    module = load(tmp_path, CHECKED_FIRST.replace("p.twice", "p.valeu"))
+    with pytest.raises(CompileError, match="no attribute 'valeu'") as caught:
+        module.f.run(module.Positive(FLOATS[0]), backend="numpy")
+    assert "__post_init__" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("backend", "call"), [("tensorflow", "jnp.sin(x)"), ("jax", "tf.sin(x)")])
 def test_a_function_of_the_other_library_says_which_backend_runs_it(backend: str, call: str, tmp_path: Path) -> None:
     pytest.importorskip("jax")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
+from from_source import load
 from jax import export
 from programs import CASES, Case, ackermann, fibonacci, with_defaults
 
@@ -382,6 +385,22 @@ def test_a_fault_is_named_whatever_was_traced_after_it() -> None:
             object_.raise_faults(faults)
         with pytest.raises(LaneAssertionError, match=r"lane 1: .*the quotient must not be negative"):
             object_.raise_faults(negative)
+
+
+def test_faults_of_the_same_lines_in_two_files_are_two(tmp_path: Path) -> None:
+    text = "@batch\ndef check(x):\n    assert x > 0, 'positive'\n    return x\n"
+    modules = load(tmp_path, text), load(tmp_path, text)
+    one, other = (module.check for module in modules)
+
+    @batch
+    def both(x: Any, y: Any) -> Any:
+        return one(x) + other(y)
+
+    function = autobatch.jax(both, max_stack_depth=2, check=False)
+    good, bad = np.array([1.0], "float32"), np.array([-1.0], "float32")
+    for x, y, module in ((bad, good, modules[0]), (good, bad, modules[1])):
+        with pytest.raises(LaneAssertionError, match=re.escape(f"{module.__file__}:7")):
+            function.raise_faults(function(x, y)[1])
 
 
 def test_faults_of_vmap_and_of_a_trace() -> None:

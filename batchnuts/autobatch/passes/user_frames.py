@@ -48,6 +48,12 @@ def _went_through(error: BaseException, package: str) -> bool:
     return any("site-packages" in parts and package in parts for parts in files)
 
 
+def _post_init_names(kind: type, attribute: str) -> bool:
+    """Whether the `__post_init__` of a class, or of a base, mentions an attribute, which it may set then."""
+    codes = (getattr(vars(base).get("__post_init__"), "__code__", None) for base in kind.__mro__)
+    return any(attribute in (*code.co_names, *code.co_consts) for code in codes if code is not None)
+
+
 def message_of(error: BaseException) -> str:
     """An exception's text; of JAX's, which go on with lines of its own and ours, the first line."""
     return str(error).partition("\n")[0] if type(error).__module__.partition(".")[0] == "jax" else str(error)
@@ -73,7 +79,7 @@ def hint(error: BaseException) -> str:
                 f"batchnuts.autobatch.ops or a function of {library}, branch in the batched function itself, or run "
                 "with backend='numpy'."
             )
-    if isinstance(error, AttributeError) and hasattr(error.obj, "__post_init__"):
+    if isinstance(error, AttributeError) and _post_init_names(type(error.obj), error.name):
         return (
             f"\nIf `__post_init__` of {type(error.obj).__name__} sets `{error.name}`: it stopped before that, since "
             f"fields have no values while a function is compiled. Set `{error.name}` before what needs values, or make "

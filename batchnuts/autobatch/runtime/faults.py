@@ -10,6 +10,7 @@ import linecache
 import traceback
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -82,9 +83,10 @@ class Fault:
 
 
 def number_of(fault: Fault) -> int:
-    """An int32 above 0 for this fault, the same in all programs and processes (its checksum: different faults of a
-    function have different numbers but for a chance of 1 to 2e9)."""
-    place = (fault.source.line, fault.source.column) if fault.source else ()
+    """An int32 above 0 for this fault, the same in all programs and processes: a checksum of its kind, its subject, and
+    its place, wherever the file lies."""
+    source = fault.source
+    place = (Path(source.filename).name, source.line, source.column, source.text) if source else ()
     return zlib.crc32(repr((fault.kind.name, fault.subject, place)).encode()) % (2**31 - 1) + 1
 
 
