@@ -93,6 +93,12 @@ class Parts:
                 )
             )
         free = [part for part in found if not part.pinned]
+        for part in free:
+            if type(part.distribution).__name__ in ("Deterministic", "VectorDeterministic"):
+                raise ModelError(
+                    f"Model {title!r}: its part {part.name!r} is {type(part.distribution).__name__}, a point, which "
+                    "cannot be sampled. Compute it within the parts that need it."
+                )
         if not free:
             raise ModelError(
                 f"Model {title!r}: all of its parts ({', '.join(names)}) are pinned; nothing is left to sample."
@@ -288,7 +294,13 @@ def _as_drawn(title: str, name: str, given: Any, drawn: Any) -> Any:
             f"Model {title!r}: the data for its part {name!r} have {array[place]} at {list(place)}; expected finite "
             "numbers. Leave such observations out."
         )
-    converted = array.astype(dtype.as_numpy_dtype)
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype.as_numpy_dtype)
+    if dtype.is_floating and not np.isfinite(converted).all():
+        raise ModelError(
+            f"Model {title!r}: the data for its part {name!r} have {array[~np.isfinite(converted)].flat[0]}, which "
+            f"does not fit into {dtype.name}; rescale them."
+        )
     if dtype.is_integer and not (converted == array).all():
         raise ModelError(
             f"Model {title!r}: the data for its part {name!r} have numbers that are no {dtype.name}; expected integers."

@@ -65,6 +65,7 @@ def from_numpyro(
     _refuse_others(model)
     _check_arguments(title, model, args, kwargs)
     _check_data(title, args, kwargs, dtype)
+    _check_numbers(title, {f"the variable {key!r}": value for key, value in _around(model).items()}, dtype)
     bound: traces.Bound = (model, args, kwargs)
     found = found_sites(title, bound, dtype)
     names = AxisNames(title, found, checked_dims(f"Model {title!r}", dims))
@@ -191,20 +192,23 @@ def _is_key(value: Any) -> bool:
 
 
 def _check_data(title: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], dtype: DType) -> None:
-    """Raise ModelError for masked arrays, whose masks JAX does not know, and for numbers that JAX without 64 bits would
-    silently wrap or turn into infinity.
-    """
-    for path, leaf in jax.tree_util.tree_flatten_with_path((args, dict(kwargs)))[0]:
+    """Raise ModelError for arguments that are masked arrays, whose masks JAX does not know, and as `_check_numbers`."""
+    flat = jax.tree_util.tree_flatten_with_path((args, dict(kwargs)))[0]
+    for path, leaf in flat:
         if isinstance(leaf, np.ma.MaskedArray):
             raise ModelError(
                 f"Model {title!r}: the argument {_place(path)} is a masked array, whose mask NumPyro does not know. "
                 "Give `y.filled(0.0)` and `~y.mask`, and leave missing observations out by numpyro.handlers.mask, or "
                 "impute them by `obs_mask`."
             )
-        if dtype == "float64":
-            continue
+    _check_numbers(title, {f"the argument {_place(path)}": leaf for path, leaf in flat}, dtype)
+
+
+def _check_numbers(title: str, data: Mapping[str, Any], dtype: DType) -> None:
+    """Raise ModelError for numbers that JAX without 64 bits would silently wrap or turn into infinity."""
+    for what, leaf in data.items():
         kind = getattr(getattr(leaf, "dtype", None), "kind", "")
-        if not isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or kind not in "iuf":
+        if dtype == "float64" or not isinstance(leaf, (np.ndarray, np.generic, jax.Array)) or kind not in "iuf":
             continue
         array = np.asarray(leaf)
         if array.dtype.itemsize < 8 and array.dtype != np.uint32:
@@ -214,9 +218,18 @@ def _check_data(title: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], dt
         changed = (narrow != array) if kind != "f" else np.isinf(narrow) & np.isfinite(array)
         if changed.any():
             raise ModelError(
-                f"Model {title!r}: the argument {_place(path)} ({array.dtype}) has {array[changed].flat[0]}, which "
+                f"Model {title!r}: {what} ({array.dtype}) has {array[changed].flat[0]}, which "
                 f"does not fit into {narrow.dtype}; rescale it, or set dtype='float64'."
             )
+
+
+def _around(model: Any) -> dict[str, Any]:
+    """The variables outside of itself that a model's function names, of a closure or a module."""
+    function = inspect.unwrap(model) if callable(model) else model
+    if not inspect.isfunction(function):
+        return {}
+    found = inspect.getclosurevars(function)
+    return {**found.globals, **found.nonlocals}
 
 
 def _place(path: tuple[Any, ...]) -> str:

@@ -58,6 +58,8 @@ with _users_settings(), PYMC.importing():
     from pytensor.graph.traversal import ancestors, graph_inputs
     from pytensor.tensor.random.type import RandomType
 
+    from batchnuts.bridges.pymc_ops import missing_function, with_ours
+
 JITTER = 1.0
 """Chains start within this distance of PyMC's initial point, in each unconstrained number, as its own do."""
 
@@ -265,7 +267,7 @@ def _as_function(inputs: list[Any], outputs: list[Any], dtype: DType) -> Callabl
 
     def make(_: Any) -> Callable[..., Any]:
         with _without_warnings():
-            function: Callable[..., Any] = get_jaxified_graph(inputs=inputs, outputs=outputs)
+            function: Callable[..., Any] = get_jaxified_graph(inputs=inputs, outputs=with_ours(outputs))
         return function
 
     function: Callable[..., Any] = LIBRARY.call(make, LIBRARY.tensor(np.zeros((), dtype)))
@@ -285,7 +287,7 @@ def _translated(
         if "RandomType" in str(error):
             remedy = " It depends on random numbers (pm.Minibatch, say): NUTS needs a density that stays the same."
         raise ModelError(
-            f"Model {title!r}: PyTensor cannot translate its {what} to JAX: {text_of(error)}"
+            f"Model {title!r}: PyTensor cannot translate its {what} to JAX: {_reason(error)}"
             f"{place_in_users_code(error)}.{remedy}"
         ) from error
     return Translated(function, tuple(value.name for value in inputs), names)
@@ -304,9 +306,15 @@ def _drawn(
         graphs = clone_replace(outputs, replace=dict(zip(generators, fresh, strict=True)))
         function = _as_function([*inputs, *fresh], graphs, dtype)
     except Exception as error:
-        say(f"Model {title!r}: there will be no {what}, since {text_of(error)}")
+        say(f"Model {title!r}: there will be no {what}, since {_reason(error)}")
         return None
     return Translated(function, tuple(value.name for value in inputs), names, len(fresh))
+
+
+def _reason(error: Exception) -> str:
+    if name := missing_function(error):
+        return f"PyTensor has {name} from TensorFlow Probability for JAX, which does not go with JAX {jax.__version__}"
+    return text_of(error)
 
 
 def _replaced(model: Any) -> list[Any]:

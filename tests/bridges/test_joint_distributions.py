@@ -319,7 +319,18 @@ class NoBijector(tfd.Normal):
         (coroutine, {"x": Y[:3]}, r"shape \(3,\); the part has shape \(4,\)"),
         (coroutine, {"x": ["a", "b", "c", "d"]}, "no array of numbers"),
         (coroutine, {"x": np.array([1, 2, np.nan, 4])}, r"nan at \[2\]"),
+        (coroutine, {"x": np.array([1, 2, 1e39, 4])}, r"have 1e\+39, which does not fit into float32"),
         (coroutine, {"mu": 0.0, "sigma": 1.0, "x": Y}, "nothing is left to sample"),
+        (
+            lambda: tfd.JointDistributionNamed({"a": tfd.Deterministic(1.0), "m": lambda a: tfd.Normal(a, 1.0)}),
+            {},
+            "part 'a' is Deterministic, a point, which cannot be sampled",
+        ),
+        (
+            lambda: tfd.JointDistributionNamed({"a": tfd.Normal(0.0, 1.0), "y": lambda a: tfd.Normal(float(a), 1.0)}),
+            {"y": 1.0},
+            "a draw from the joint distribution, .* failed with TypeError: .* at .*test_joint_distributions.py",
+        ),
         (nested, {"inner": 1.0}, "expected a structure like"),
         (
             lambda: tfd.JointDistributionSequential([tfd.Poisson(2.0, name="n"), tfd.Normal(0.0, 1.0)]),

@@ -364,6 +364,14 @@ def of_shape(y: Any, rows: int = 12) -> None:
         numpyro.sample("y", dist.Normal(x, 1), obs=y)
 
 
+LARGE_COUNTS = np.array([3_000_000_000, 3_000_000_001])
+
+
+def of_large_counts() -> None:
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(x, 0.1), obs=jnp.asarray(LARGE_COUNTS) / 3e9)
+
+
 def pair() -> None:
     numpyro.sample("a", dist.Normal(jnp.zeros(2), 1))
     numpyro.sample("b", dist.Normal(jnp.zeros(3), 1))
@@ -393,6 +401,7 @@ def slope(x: Any, y: Any) -> None:
         (schools, (ERRORS,), {"y": EFFECTS, "coord": {}}, "did you mean 'coords'"),
         (of_shape, (np.full(12, 1e39),), {}, "the argument 0 .* has 1e[+]39, which does not fit into float32"),
         (of_shape, (np.full(12, 2**40),), {}, "has 1099511627776, which does not fit into int32"),
+        (of_large_counts, (), {}, "the variable 'LARGE_COUNTS' .int64. has 3000000000, which does not fit"),
         (of_shape, (Y,), {"dims": {"z": ["a"]}}, "dims has 'z', which is no site of it"),
         (of_shape, (Y,), {"dims": {"x": ["a"]}}, r"dims names 1 axes of 'x', which has shape \(\)"),
         (of_shape, (Y,), {"init_strategy": 3}, "init_strategy is 3; expected one of numpyro.infer.init_to_"),

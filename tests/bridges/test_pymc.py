@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 from bridge_models import config_of, on_jax
 
 from batchnuts import Model
@@ -17,8 +20,12 @@ from batchnuts.settings.yaml import ConfigError
 
 pm = pytest.importorskip("pymc", reason="the extra pymc is not installed")
 import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
 import pytensor  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
+
+import batchnuts.bridges.pymc  # noqa: E402, F401  (first, which keeps JAX's settings)
+from batchnuts.bridges.pymc_ops import erfcx  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS:UserWarning")
 
@@ -64,11 +71,55 @@ def process() -> Any:
     return model
 
 
-MODELS = {"schools": schools, "matrices": matrices, "missing": missing, "process": process}
+def truncated() -> Any:
+    """Normal distribution functions, of which PyTensor takes a part from TensorFlow Probability."""
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        pm.TruncatedNormal("length", 1, scale, lower=0.5)
+        pm.TruncatedNormal("y", 0, scale, lower=0.1, observed=np.ones(3), total_size=30)
+        pm.OrderedProbit("rating", eta=pm.Normal("eta"), cutpoints=[-1.0, 1.0], observed=[0, 1, 2])
+        pm.ExGaussian("time", 1, scale, nu=2, observed=[0.5, 3.0])
+    return model
+
+
+MODELS = {"schools": schools, "matrices": matrices, "missing": missing, "process": process, "truncated": truncated}
 
 
 def position_of(model: Model) -> np.ndarray:
     return model.initial_positions(np.random.default_rng(1), 1)[0]
+
+
+GRADIENTS_OF_A_PROCESS = """
+import jax, numpy as np, pymc as pm
+from batchnuts import Model
+from batchnuts.mcmc.engine import default_engine
+x = np.linspace(0, 1, 12)[:, None]
+with pm.Model() as made:
+    latent = pm.gp.Marginal(cov_func=pm.gp.cov.Matern52(1, ls=pm.InverseGamma("scale", 3, 1)))
+    latent.marginal_likelihood("y", X=x, y=np.sin(6 * x[:, 0]), sigma=pm.HalfNormal("noise", 0.5))
+model = Model.from_pymc(made)
+gradient = default_engine(model).library.compiled(jax.vmap(jax.grad(model.flat_log_density)))
+expected = made.compile_dlogp()
+names = [v.name for v in made.value_vars]
+for point in np.array([[0.022, -1.626], [-0.234, -1.342], [-1.094, -0.848], [-1.637, -1.445]]):
+    slope, alone = expected(dict(zip(names, point))), np.asarray(gradient(point[None]))[0]
+    np.testing.assert_allclose(alone, slope, rtol=1e-6)
+"""
+
+
+@pytest.mark.slow
+def test_gradients_of_a_process_are_those_of_its_density() -> None:
+    """At XLA's own level of optimization, which tests do not have. Squared distances of points to themselves, zero but
+    for rounding, are clipped: XLA found other ones clipped in one loop than in another."""
+    users = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GRADIENTS_OF_A_PROCESS],
+        env=users,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("name", ["schools", *(pytest.param(n, marks=pytest.mark.slow) for n in list(MODELS)[1:])])
@@ -99,6 +150,19 @@ def test_density_gradient_and_values_are_pymcs(name: str) -> None:
     assert set(values) == {v.name for v in reported}
     for variable, one in zip(reported, theirs, strict=True):
         np.testing.assert_allclose(values[variable.name], one, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-11)])
+def test_scaled_complementary_error_function(dtype: str, tolerance: float) -> None:
+    """And its derivative, 2 x erfcx(x) - 2 / sqrt(pi), on both sides of where its series begins."""
+    x = np.concatenate([np.linspace(-4, 12, 200), [30.0, 1e4]]).astype(dtype)
+    with jax.enable_x64(dtype == "float64"):
+        value, slope = (np.asarray(f(jnp.asarray(x))) for f in (erfcx, jax.vmap(jax.grad(erfcx))))
+    assert value.dtype == slope.dtype == dtype
+    exact = scipy.special.erfcx(x.astype("float64"))
+    np.testing.assert_allclose(value, exact, rtol=tolerance)
+    np.testing.assert_allclose(slope[:-1], (2 * x * exact - 2 / np.sqrt(np.pi))[:-1], rtol=tolerance)
+    np.testing.assert_allclose(slope[-1], -1 / (np.sqrt(np.pi) * 1e8), rtol=1e-5)
 
 
 class HalfOfLog(pm.logprob.transforms.LogTransform):

@@ -79,7 +79,7 @@ def hint(error: BaseException) -> str:
                 f"batchnuts.autobatch.ops or a function of {library}, branch in the batched function itself, or run "
                 "with backend='numpy'."
             )
-    if isinstance(error, AttributeError) and _post_init_names(type(error.obj), error.name):
+    if isinstance(error, AttributeError) and _post_init_names(type(error.obj), error.name or ""):
         return (
             f"\nIf `__post_init__` of {type(error.obj).__name__} sets `{error.name}`: it stopped before that, since "
             f"fields have no values while a function is compiled. Set `{error.name}` before what needs values, or make "
