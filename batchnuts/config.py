@@ -78,6 +78,11 @@ class OutputSettings(Settings):
         min_length=1,
         description="names of the variables and generated quantities that are saved; null: all of them",
     )
+    groups: list[Literal["log_likelihood", "posterior_predictive", "prior"]] | None = Field(
+        None,
+        description="which of the groups that are computed of observations are saved: they may be much larger than the "
+        "draws, and take longer; null: all for which the model has functions; []: none",
+    )
     thin: int = Field(1, ge=1, le=MOST_TRANSITIONS, description="save each thin-th draw of a chain, from the first on")
     dtype: Literal["float32", "float64"] | None = Field(
         None, description="of the saved variables, but for integers and statistics; null: that of the model"
@@ -168,6 +173,7 @@ class OutputSettings(Settings):
             self.unconstrained,
             self.draws,
             self.divergences,
+            None if self.groups is None else tuple(self.groups),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from batchnuts.mcmc.quantities import generated_shapes
 from batchnuts.settings.schema import SettingsError, nearest, shown
 
 KEY = "output.variables"
+
+GROUPS = {"log_likelihood": "log_likelihood", "posterior_predictive": "predictive", "prior": "prior"}
+"""Groups that may be left out, and the functions of a model that give them; `prior_predictive` takes two of these."""
 
 AXES_OF_DIVERGENCES = frozenset({"divergence", "point"})
 """Of the group of the ends of trajectories that diverged (output.py)."""
@@ -35,6 +38,17 @@ class Content:
     """Whether draws are kept at all; else a summary of them (summarizing.py)."""
     divergences: bool = False
     """Whether the ends of trajectories that diverged are saved too, those of draws that are not saved included."""
+    groups: tuple[str, ...] | None = None
+    """Of GROUPS, those that are computed and saved; None: all that the model has functions for."""
+
+    def computed(self, model: Model) -> Model:
+        """The model with those of its functions alone whose groups are saved."""
+        left_out: dict[str, Any] = {
+            function: None
+            for group, function in GROUPS.items()
+            if self.groups is not None and group not in self.groups and getattr(model, function) is not None
+        }
+        return replace(model, **left_out) if left_out else model
 
     def has(self, name: str) -> bool:
         """Whether a variable is saved."""

@@ -77,6 +77,7 @@ class Size:
     def of(cls, model: Model, content: Content | None = None) -> Size:
         """That of a model, if it is saved so (default: all of it)."""
         saved = content or Content()
+        model = saved.computed(model)
         variables, observed = model.variables, model.observed_data
         observations = sum(int(np.size(array)) for _, array in observed.values())
         lengths = {name: len(labels) for name, labels in model.labels().items()}

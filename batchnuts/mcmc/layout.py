@@ -36,7 +36,7 @@ class Layout:
     def __init__(
         self, model: Model, content: Content, execution: ExecutionSettings, seed: int, between: Between | None = None
     ) -> None:
-        self.model = model
+        self.model = model = content.computed(model)
         self.content = content
         self._order = {name: place for place, name in enumerate(model.dims)}
         self._quantities = Quantities(model, execution, seed, between) if has_quantities(model) else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from batchnuts.mcmc.chains_for import chains_for
 from batchnuts.mcmc.check_points import check_points_of
 from batchnuts.mcmc.checkpoint.keeper import Keeper
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun, require_same, require_same_density
-from batchnuts.mcmc.content import Content, check_content
+from batchnuts.mcmc.content import GROUPS, Content, check_content
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.engine import choose_engine, likely_backend
 from batchnuts.mcmc.execution.program_cache import borrow, give_back
@@ -41,7 +41,7 @@ from batchnuts.mcmc.starts import check_at_starts
 from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.warmup.phase import CHECK, InWarmup, warm_up
-from batchnuts.settings.schema import SettingsError
+from batchnuts.settings.schema import SettingsError, nearest, shown
 from batchnuts.stopping import StopSignals, say
 from batchnuts.store.folder import keeping
 
@@ -56,6 +56,7 @@ def sample_chains(
     unconstrained: bool = False,
     divergences: bool = False,
     keep_draws: bool = True,
+    groups: Sequence[str] | None = None,
     **settings: Any,
 ) -> Any:
     """Sample a model with NUTS and give the draws as an ArviZ object, the same that the command line saves.
@@ -67,6 +68,8 @@ def sample_chains(
     divergences: whether to add the group `divergences`, where trajectories that diverged began and ended.
     keep_draws: False keeps only what is known of them, in memory that does not grow with draws: the group `summary` in
         place of `posterior` (docs/summaries.md). `batchnuts.check` judges the result.
+    groups: of `log_likelihood`, `posterior_predictive` and `prior`, those that are computed; None: all for which the
+        model has functions. They may be much larger than the draws, and take longer.
 
     Ctrl-C ends the run and gives the draws made so far, marked as interrupted, with a line on stderr; in a program's
     main thread SIGTERM and SIGHUP do too, unless the program handles them. KeyboardInterrupt is raised if there are no
@@ -85,7 +88,15 @@ def sample_chains(
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise SettingsError(f"progress: found {progress!r}; expected true, false, None, or a function of a Progress.")
     sampler, execution = split_settings(settings)
-    content = Content(unconstrained=unconstrained, draws=keep_draws, divergences=divergences)
+    if unknown := [group for group in groups or () if group not in GROUPS]:
+        expected = f"expected some of {', '.join(GROUPS)}"
+        raise SettingsError(f"groups: found {shown(unknown[0])}{nearest(unknown[0], GROUPS) or f'; {expected}'}.")
+    content = Content(
+        unconstrained=unconstrained,
+        draws=keep_draws,
+        divergences=divergences,
+        groups=None if groups is None else tuple(groups),
+    )
     if not keep_draws and (unconstrained or divergences):
         named = "unconstrained" if unconstrained else "divergences"
         raise SettingsError(f"keep_draws: found False with {named}=True, which takes the draws; expected one of them.")
@@ -165,7 +176,7 @@ def run_chains(
         position = positions_to_check(model, sampler, proposals)
         engine, execution = choose_engine(model, execution, position[0])
         first = check_at_starts(model, engine, proposals, position)
-        check_quantities(model, engine, first)
+        check_quantities(content.computed(model), engine, first)
         check_content(model, engine, content)
         checks = check_points_of(model, engine, sampler, execution)
         run = Run(

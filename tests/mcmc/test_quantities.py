@@ -16,13 +16,18 @@ import batchnuts
 from batchnuts import Model, positive, real
 from batchnuts.autobatch import ops, random
 from batchnuts.mcmc import quantities
+from batchnuts.mcmc.content import GROUPS, Content
+from batchnuts.mcmc.forecast import Size
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.output import to_arviz, to_datasets
+from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 from batchnuts.sample import _unless_stopped
+from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals
 
 Y = np.array([0.5, -1.0, 2.0, 0.0], "float32")
+OF_FUNCTIONS = ("log_likelihood", "posterior_predictive", "prior", "prior_predictive")
 SETTINGS: dict[str, Any] = {"chains": 6, "warmup": 50, "draws": 20, "seed": 3}
 
 
@@ -77,6 +82,45 @@ def test_each_group_has_what_one_draw_alone_gives(backend: str) -> None:
     assert drawn["prior_predictive"]["y"].shape == (1, quantities.PRIOR_DRAWS, 4)
     assert (drawn["prior"]["tau"].values > 0).all()
     assert batchnuts.check(drawn).diagnostics.names == ("mu", "tau", "both[0]", "both[1]", "ratio")
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ((), set()),
+        (("log_likelihood",), {"log_likelihood"}),
+        (("prior",), {"prior"}),
+        (("prior", "posterior_predictive"), {"prior", "prior_predictive", "posterior_predictive"}),
+        (None, set(OF_FUNCTIONS)),
+    ],
+)
+def test_groups_may_be_left_out(groups: tuple[str, ...] | None, expected: set[str]) -> None:
+    """Their functions are not called then, and their memory is not forecast."""
+    asked: list[str] = []
+
+    def noted(name: str, function: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            asked.append(name)
+            return function(*arguments)
+
+        return called
+
+    functions = {name: noted(name, getattr(model(), name)) for name in ("log_likelihood", "predictive", "prior")}
+    given, content = model(**functions), Content(groups=groups)
+    sampler, execution = split_settings(SETTINGS)
+    found = to_datasets(run_chains(given, sampler, execution, content=content), given, content=content)
+    assert set(found) & set(OF_FUNCTIONS) == expected
+    assert "ratio" in found["posterior"]
+    assert set(asked) == {GROUPS[group] for group in expected & set(GROUPS)}
+    assert Size.of(given, content).of_data == 4 * len(expected & {"log_likelihood", "posterior_predictive"})
+
+
+def test_groups_of_a_program() -> None:
+    drawn = batchnuts.sample_chains(model(), groups=["log_likelihood"], **SETTINGS)
+    assert "log_likelihood" in drawn
+    assert "prior" not in drawn
+    with pytest.raises(SettingsError, match="groups: found 'log_likelihod'; did you mean 'log_likelihood'"):
+        batchnuts.sample_chains(model(), groups=["log_likelihod"], **SETTINGS)
 
 
 def test_parts_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
