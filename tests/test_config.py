@@ -171,7 +171,7 @@ BAD = [
     ),
     ("output: {thin: 0}\n", (), "output.thin: found 0 (an integer); expected an integer at least 1"),
     ("output: {variables: []}\n", (), "output.variables: found [] (a list); expected null or a list"),
-    ("output: {groups: [loo]}\n", (), "output.groups.0: found 'loo' (a text); expected null or a list (each item log_lik"),
+    ("output: {groups: [loo]}\n", (), "output.groups.0: found 'loo' (a text); expected null or a list (each"),
     ("output: {dtype: float16}\n", (), "output.dtype: found 'float16' (a text); expected null or float32"),
     ("", ("sampler.chians=3",), "command line, sampler.chians=3: sampler.chians: unknown key; did you mean 'chains'?"),
     ("", ("sampler.chains",), "expected key.path=value"),
