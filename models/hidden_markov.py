@@ -4,9 +4,13 @@ Tutorial on Hidden Markov Models and Selected Applications in Speech Recognition
     s_1 ~ uniform    s_t ~ Categorical(A[s_{t-1}])    y_t ~ N(mean[s_t], sigma[s_t]^2)
     A[k] ~ Dirichlet(1 + 4 [k = l])    mean ascending, each N(0, 3^2)    sigma ~ lognormal(0, 0.5)
 
-The means are ordered, or the states could change places. The forward algorithm is a product of matrices M_t[k, l] =
-A[k, l] p(y_t | l), in logarithms: alpha_T = alpha_1 M_2 ... M_T. It is multiplied in pairs, log2(T) times on whole
-arrays, instead of T times on vectors. The data are synthetic, from a seed.
+The means are ordered, or the states could change places. The forward algorithm,
+
+    alpha_t[l] = sum_k alpha_{t-1}[k] A[k, l] p(y_t | l),
+
+is scaled at each time to a sum of one (section V.A), and the evidence is the sum of the logarithms of the scales: one
+logarithm for each time, where logsumexp takes an exponential for each pair of states. The densities p(y_t | l) are
+divided by the largest at that time. The data are synthetic, from a seed.
 """
 
 from __future__ import annotations
@@ -55,11 +59,18 @@ def build_hidden_markov(options: HiddenMarkovOptions) -> Model:
 
     def log_density(p: dict[str, Any]) -> Any:
         emission = normal(y[:, None], p["mean"][None, :], p["sigma"][None, :])  # [length, states]
-        log_moves = ops.log(p["moves"])
-        products = log_moves[None] + emission[1:, None, :]  # [length - 1, states, states]
-        total = product_of(products, length - 1)
-        evidence = ops.logsumexp(emission[0][:, None] + total) - math.log(k)
-        prior = ops.sum((alpha - 1) * log_moves) + dirichlet
+        largest = ops.max(emission, axis=1)
+        weights = ops.exp(emission - largest[:, None])
+
+        def advance(carry: Any, weight: Any) -> Any:
+            forward, evidence = carry
+            forward = ops.sum(forward[:, None] * p["moves"], axis=0) * weight
+            scale = ops.sum(forward)
+            return (forward / scale, evidence + ops.log(scale)), None
+
+        (forward, evidence), _ = ops.scan(advance, (weights[0], ops.sum(largest) - math.log(k)), weights[1:])
+        evidence = evidence + ops.log(ops.sum(forward))
+        prior = ops.sum((alpha - 1) * ops.log(p["moves"])) + dirichlet
         prior = prior + ops.sum(normal(p["mean"], 0.0, 3.0)) + math.lgamma(k + 1)  # of all orders one
         return prior + ops.sum(lognormal(p["sigma"], 0.0, 0.5)) + evidence
 
@@ -79,16 +90,3 @@ def build_hidden_markov(options: HiddenMarkovOptions) -> Model:
             "true_mean": (("state",), means),
         },
     )
-
-
-def product_of(matrices: Any, count: int) -> Any:
-    """The product [k, k] of matrices [count, k, k] in order, all in logarithms: of pairs, then of pairs of these."""
-    while count > 1:
-        half = count // 2
-        pairs = matrices[: 2 * half]
-        left, right = pairs[0::2], pairs[1::2]
-        products = ops.logsumexp(left[:, :, :, None] + right[:, None, :, :], axis=2)
-        if count % 2:
-            products = ops.concatenate([products, matrices[2 * half :]])
-        matrices, count = products, half + count % 2
-    return matrices[0]

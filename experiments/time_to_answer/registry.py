@@ -83,6 +83,8 @@ class Registered:
     """A module of `scripts`, which a process runs; empty: our own command line."""
     compiles_for_draws: bool = False
     """Another number of draws is another program to compile."""
+    compiles_for_goal: bool = False
+    """It chooses the number of chains by the goal, and another number is another program to compile."""
     suffix: str = ".npz"
     """Of the file of draws."""
     models: tuple[str, ...] | None = None
@@ -95,7 +97,7 @@ class Registered:
 
 
 REGISTRY: Mapping[str, Registered] = {
-    "batchnuts": Registered(BatchnutsOptions, "batchnuts", (), suffix=".nc"),
+    "batchnuts": Registered(BatchnutsOptions, "batchnuts", (), compiles_for_goal=True, suffix=".nc"),
     "numpyro": Registered(NumpyroOptions, "NumPyro", ("numpyro",), "numpyro_script", compiles_for_draws=True),
     "blackjax": Registered(
         BlackjaxOptions, "BlackJAX", ("blackjax", "numpyro"), "blackjax_script", compiles_for_draws=True

@@ -50,25 +50,27 @@ class Cost:
 class Caches:
     """A folder of what a sampler compiled for a posterior, which says what it is warm for."""
 
-    def __init__(self, folder: Path, *, for_draws: bool) -> None:
-        """for_draws: it is warm only for numbers of draws that were run."""
+    def __init__(self, folder: Path, *, for_draws: bool, for_goal: bool = False) -> None:
+        """for_draws, for_goal: it is warm only for numbers of draws, or goals, that were run."""
         self.folder = folder
         self.for_draws = for_draws
+        self.for_goal = for_goal
 
     def empty(self) -> None:
         """As before the first start."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _mark(self, draws: int) -> Path:
-        return self.folder / (f"ran-{draws}" if self.for_draws else "ran")
+    def _mark(self, draws: int, goal: int) -> Path:
+        of_draws, of_goal = f"-{draws}" if self.for_draws else "", f"-to-{goal}" if self.for_goal else ""
+        return self.folder / f"ran{of_draws}{of_goal}"
 
-    def warm(self, draws: int) -> bool:
-        """A run with as many draws finds all that it needs."""
-        return self._mark(draws).exists()
+    def warm(self, draws: int, goal: int) -> bool:
+        """A run with as many draws to that goal finds all that it needs."""
+        return self._mark(draws, goal).exists()
 
-    def ran(self, draws: int) -> None:
+    def ran(self, draws: int, goal: int) -> None:
         """There was one."""
-        self._mark(draws).touch()
+        self._mark(draws, goal).touch()
 
     def forget_fits(self) -> None:
         """httpstan keeps draws too, and would give those of the last run with the same seed."""
@@ -108,11 +110,11 @@ class Runs:
         command = self.command(draws, seed, output)
         self.caches.folder.mkdir(parents=True, exist_ok=True)
         self.caches.forget_fits()
-        was_warm, load = self.caches.warm(draws), os.getloadavg()[0]
+        was_warm, load = self.caches.warm(draws, self.task.goal), os.getloadavg()[0]
         seconds = run_timed(
             command, users_environment(self.caches.folder), self.task.limit, self.scratch / "printed.txt"
         )
-        self.caches.ran(draws)
+        self.caches.ran(draws, self.task.goal)
         judged = judge(output, [variable.name for variable in self.model.variables])
         tried = Tried(draws, seconds, judged.ess, judged.rhat, judged.reached(self.task.goal))
         self.made.append(Made(tried, seed, was_warm, judged, self.cost(output), load))
@@ -225,7 +227,7 @@ def prepare(task: Task) -> ReadyAnswer:
     registered = REGISTRY[task.sampler]
     model = build_model(config.model)
     check_available(task, name_of(config))
-    caches = Caches(Path(task.caches), for_draws=registered.compiles_for_draws)
+    caches = Caches(Path(task.caches), for_draws=registered.compiles_for_draws, for_goal=registered.compiles_for_goal)
     scratch = Path(task.caches).parent / f"{Path(task.caches).name}-files"
     scratch.mkdir(parents=True, exist_ok=True)
     runs = Runs(task, config, model, caches, scratch)

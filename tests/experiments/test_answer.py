@@ -219,16 +219,18 @@ def test_commands_have_the_environment_of_users(tmp_path: Path, monkeypatch: pyt
 
 
 def test_caches_know_what_they_are_warm_for(tmp_path: Path) -> None:
-    every, by_draws = (Caches(tmp_path / name, for_draws=name == "b") for name in "ab")
-    for caches in (every, by_draws):
+    every = Caches(tmp_path / "a", for_draws=False)
+    by_draws = Caches(tmp_path / "b", for_draws=True)
+    by_goal = Caches(tmp_path / "c", for_draws=False, for_goal=True)
+    for caches in (every, by_draws, by_goal):
         caches.folder.mkdir()
-        assert not caches.warm(100)
-        caches.ran(100)
-        assert caches.warm(100)
-    assert every.warm(200)
-    assert not by_draws.warm(200)
+        assert not caches.warm(100, 400)
+        caches.ran(100, 400)
+        assert caches.warm(100, 400)
+    assert [caches.warm(200, 400) for caches in (every, by_draws, by_goal)] == [True, False, True]
+    assert [caches.warm(100, 4000) for caches in (every, by_draws, by_goal)] == [True, True, False]
     by_draws.empty()
-    assert not by_draws.warm(100)
+    assert not by_draws.warm(100, 400)
     kept = every.folder / "httpstan" / "models" / "one" / "fits"
     kept.mkdir(parents=True)
     every.forget_fits()
