@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 from numpy.typing import NDArray
@@ -93,11 +94,15 @@ class WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
 
 
 class _Unobserved(numpyro.primitives.Messenger):  # type: ignore[misc]
-    """Draws observed sites, in place of their data."""
+    """Draws observed sites, in place of their data: as many numbers, also where one distribution is that of all."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Of NumPyro's interface."""
         if msg["type"] == "sample" and msg["is_observed"] and not is_factor(msg["fn"]):
+            data, distribution = jnp.shape(msg["value"]), msg["fn"]
+            batch = data[: len(data) - distribution.event_dim]
+            if batch != distribution.batch_shape:
+                msg["fn"] = distribution.expand(jnp.broadcast_shapes(batch, distribution.batch_shape))
             msg["is_observed"] = False
             msg["value"] = None
 

@@ -52,10 +52,15 @@ def failed(title: str, what: str, error: BaseException, remedy: str = "") -> Mod
     """The error where a user's function fails: `what` says when; a remedy that is known stands in place of JAX's."""
     advice = ""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if not remedy and kinds & {"ConcretizationTypeError", "TracerArrayConversionError"}:
+    if not remedy and "ConcretizationTypeError" in kinds:
         advice = (
             ". JAX traces it: write branches on values with jax.numpy.where or jax.lax.cond, and use jax.numpy "
             "for what depends on them, in place of numpy"
+        )
+    if not remedy and kinds & {"TracerArrayConversionError", "TracerIntegerConversionError"}:
+        advice = (
+            ". JAX traces it: use jax.numpy for what depends on values, in place of numpy, and index "
+            "jax.numpy.asarray(data)[i] by them, not an array of NumPy or a list"
         )
     said = text_of(error).rstrip(".")
     return ModelError(f"Model {title!r}: {what} failed with {said}{place_in_users_code(error)}{advice}.{remedy}")

@@ -308,6 +308,33 @@ def test_no_prior_draws_where_there_is_none(capsys: pytest.CaptureFixture[str]) 
     assert "there will be no draws of the prior, since that of 'x' is improper" in capsys.readouterr().err
 
 
+def test_predictions_have_the_shape_of_the_data() -> None:
+    """Also where one distribution, without a plate, is that of all observations: each is drawn for itself."""
+
+    def model() -> None:
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        numpyro.sample("of one", dist.Normal(mean, 1.0), obs=np.zeros((2, 3)))
+        of_rows = dist.Normal(jnp.zeros((2, 1)) + mean, 1.0)
+        numpyro.sample("of rows", of_rows, obs=np.zeros((2, 3)))
+        numpyro.sample("of vectors", dist.MultivariateNormal(mean * jnp.ones(2), jnp.eye(2)), obs=np.zeros((5, 2)))
+        with numpyro.handlers.mask(mask=np.array([True, False])):
+            numpyro.sample("masked", dist.Normal(mean, 1.0), obs=np.zeros(2))
+
+    made = Model.from_numpyro(model)
+    predictive = made.predictive
+    assert predictive is not None
+    keys = np.arange(4000, dtype="uint32").reshape(2000, 2)
+    drawn = on_jax(made, jax.vmap(lambda key: predictive({"unconstrained(mean)": jnp.zeros((), "float32")}, key)), keys)
+    assert {name: array.shape[1:] for name, array in drawn.items()} == {
+        name: np.shape(array) for name, (_, array) in made.observed_data.items()
+    }
+    for name, array in drawn.items():
+        flat = np.asarray(array).reshape(2000, -1)
+        apart = np.corrcoef(flat.T) - np.eye(flat.shape[1])
+        assert np.abs(apart).max() < 5 / np.sqrt(2000), name
+        assert np.abs(flat.mean(0)).max() < 5 / np.sqrt(2000), name
+
+
 @pytest.mark.slow
 def test_sampled_moments_of_a_conjugate_model() -> None:
     """rate ~ Gamma(2, 1), counts ~ Poisson(rate): Gamma(2 + counts, 2)."""
@@ -356,6 +383,11 @@ def branching(y: Any) -> None:
 def raising(y: Any) -> None:
     numpyro.sample("x", dist.Normal(0, 1))
     raise ValueError(f"no such thing as {len(y)}")
+
+
+def indexing(y: Any) -> None:
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(x, 1), obs=y[jnp.argsort(x * jnp.ones(3))])
 
 
 def of_shape(y: Any, rows: int = 12) -> None:
@@ -412,6 +444,7 @@ def slope(x: Any, y: Any) -> None:
         (of_shape, (Series(Y),), {}, "'y' has observations in a Series of pandas; give .to_numpy"),
         (slope, (Series(Y), Y), {}, "The argument 0 is a Series of pandas: give .to_numpy"),
         (branching, (Series(Y),), {}, "in place of numpy.$"),
+        (indexing, (Y,), {}, r"index jax.numpy.asarray\(data\)\[i\] by them, not an array of NumPy or a list"),
         (raising, (list(Y),), {}, r"no such thing as 12 at .*:\d+\.$"),
         (slope, (list(Y), Y), {}, r"test_numpyro.py:\d+. The argument 0 is a list: give numpy.array"),
         (of_shape, (np.array(["a"] * 12),), {}, "no array of numbers, but an array of dtype <U1: "),
