@@ -235,4 +235,5 @@ class InsideFunction:
         """An argument's leaf as [lanes, ...]."""
         if tensor_library_of(leaf) is None:
             return np.array(stood_in)
+        leaf = self._library.from_caller(leaf)
         return leaf if tuple(leaf.shape) == stood_in.shape else self._library.full_like(stood_in, leaf)

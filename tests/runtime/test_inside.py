@@ -268,8 +268,12 @@ def test_derivatives_of_64_bits_inside_of_32() -> None:
     def total(x: Any) -> Any:
         return bounded(x, n)[0].sum()
 
-    np.testing.assert_allclose(jax.jit(jax.grad(total))(x), 11 / 6 + 6 * n * x, rtol=1e-6)
-    np.testing.assert_allclose(jax.hessian(total)(x), np.diag(6.0 * n), rtol=1e-6)
+    for at in (x, np.array([1.5, 2.5])):  # JAX takes NumPy's float64 for float32
+        np.testing.assert_allclose(jax.jit(jax.grad(total))(at), 11 / 6 + 6 * n * x, rtol=1e-6)
+        np.testing.assert_allclose(jax.hessian(total)(at), np.diag(6.0 * n), rtol=1e-6)
+    unbounded = autobatch.jax(harmonic, max_stack_depth=1, check=False)
+    slope = jax.jacfwd(lambda x: unbounded(x, n)[0])(np.array([1.5, 2.5]))
+    np.testing.assert_allclose(np.diag(slope), 11 / 6 + 6 * n * x, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def _depends(function: Function, x: Array) -> bool:
     return isinstance(result, jax.extend.core.Var) and result in reached
 
 
-_OUTSIDE = ("as_callers", "untransformed", "without_reverse")
+_OUTSIDE = ("as_callers", "from_caller", "untransformed", "without_reverse")
 """Functions of the library that are not run with 64 bits on."""
 
 
@@ -356,6 +356,11 @@ class JaxLibrary(Formulas):
         return _as_users(function, *tensors)(*tensors)
 
     untransformed = staticmethod(lambda function: function)
+
+    def from_caller(self, x: Array) -> Array:
+        """See TensorLibrary; called outside of `enable_x64`. Where derivatives are taken at NumPy's float64, the tracer
+        says float32 and holds NumPy's array."""
+        return jnp.array(x, copy=True) if isinstance(x, jax.core.Tracer) else x
 
     def as_callers(self, x: Array) -> Array:
         """See TensorLibrary; called outside of `enable_x64`."""

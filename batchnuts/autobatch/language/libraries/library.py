@@ -197,6 +197,9 @@ class TensorLibrary(Library, Protocol):
     def untransformed(self, function: Function) -> Function:
         """A function of ours that the library traces as it stands, where it rewrites the code of users' functions."""
 
+    def from_caller(self, x: Array) -> Array:
+        """An argument with the dtype that it says it has."""
+
     def as_callers(self, x: Array) -> Array:
         """A program's result in the widest dtype that the caller computes with: JAX may have those of 32 bits only."""
 

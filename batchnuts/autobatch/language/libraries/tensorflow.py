@@ -241,7 +241,7 @@ class TensorFlowLibrary(Formulas):
         return function(*tensors)
 
     untransformed = staticmethod(tf.autograph.experimental.do_not_convert)
-    as_callers = staticmethod(lambda x: x)
+    as_callers = from_caller = staticmethod(lambda x: x)
 
     def without_reverse(self, function: Function, message: str) -> Function:
         """See TensorLibrary."""
