@@ -12,8 +12,9 @@ are, and zero elsewhere:
     y = select c, a, b  y.use = select c, a.use, b.use
     result = y          passes 1 to y.use, if the caller differentiates that result
 
-Where nothing comes to y.use, the derivative of f is left out by selecting, arguments and results both, as all selects
-are: of any order, forward over reverse or reverse over reverse.
+Where nothing comes to y.use, the derivative of f is left out by selects around its arguments and its results, so that
+forward mode over it leaves out the same. Reverse over reverse differentiates the forward pass, too, in which no use is
+known: it is NaN where more is computed of an unused value whose derivative is infinite.
 """
 
 from __future__ import annotations
