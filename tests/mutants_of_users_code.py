@@ -83,7 +83,7 @@ def checks_of_a_dataclass_meet_types(patch: pytest.MonkeyPatch) -> None:
 
 @killed_by("users inside", "runtime/test_inside.py::test_derivatives_of_higher_order[zero slopes]")
 def a_cotangent_of_zero_is_no_use(patch: pytest.MonkeyPatch) -> None:
-    """what is used is told by its cotangent, which is zero at a mode"""
+    """a value is taken for unused where its cotangent is zero, as it is at a mode"""
     rewrite(patch, uses._only_if_used, "(use > 0 for use in of_uses)", "(jnp.abs(c) > 0 for c in of_results)")
 
 

@@ -7,6 +7,8 @@ abstract values, in which nothing is computed.
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -224,12 +226,20 @@ def _check_numbers(title: str, data: Mapping[str, Any], dtype: DType) -> None:
 
 
 def _around(model: Any) -> dict[str, Any]:
-    """The variables outside of itself that a model's function names, of a closure or a module."""
+    """The variables outside of itself that a model's function reads, of a closure or a module.
+
+    Not by `inspect.getclosurevars`, which takes attributes for variables of the module, and fails on closures whose
+    variables have no value yet.
+    """
     function = inspect.unwrap(model) if callable(model) else model
     if not inspect.isfunction(function):
         return {}
-    found = inspect.getclosurevars(function)
-    return {**found.globals, **found.nonlocals}
+    read = {i.argval for i in dis.get_instructions(function) if i.opname == "LOAD_GLOBAL"}
+    found = {name: value for name, value in function.__globals__.items() if name in read}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            found[name] = cell.cell_contents
+    return found
 
 
 def _place(path: tuple[Any, ...]) -> str:

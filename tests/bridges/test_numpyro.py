@@ -335,6 +335,22 @@ def test_predictions_have_the_shape_of_the_data() -> None:
         assert np.abs(flat.mean(0)).max() < 5 / np.sqrt(2000), name
 
 
+def test_attributes_are_no_variables_around_a_model() -> None:
+    """And a variable of the closure may have no value yet."""
+
+    class Data:
+        LARGE_COUNTS = Y
+
+    def model() -> None:
+        x = numpyro.sample("x", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(x + later, 1), obs=Data.LARGE_COUNTS)
+
+    with pytest.raises(ModelError, match="later"):  # of the model itself
+        Model.from_numpyro(model)
+    later = 0.0
+    assert Model.from_numpyro(model).name == "model"
+
+
 @pytest.mark.slow
 def test_sampled_moments_of_a_conjugate_model() -> None:
     """rate ~ Gamma(2, 1), counts ~ Poisson(rate): Gamma(2 + counts, 2)."""

@@ -1,8 +1,8 @@
 """Programs whose reverse-mode derivative is that of the operations which led to each lane's result, and of no other.
 
 A machine computes more than these: on inactive lanes, in both arms of a converted branch, and what a lane turns out not
-to need. No cotangent comes to those operations, but where their derivative is infinite, zero times infinity is NaN. By
-its value a cotangent does not tell: it is zero at a mode, too, and of second order its derivative is not.
+to need. No cotangent comes to those operations, but where their derivative is infinite, zero times infinity is NaN.
+That a cotangent is zero does not show it: it is zero at a mode, too, where its own derivative is not.
 
 So each float variable `x` has a companion `x.use`, which goes wherever x goes: through copies, selects, stacks and
 returns. Its value is 0. Its cotangent is positive where the lane's result was computed from x, whatever the derivatives
