@@ -399,11 +399,31 @@ def test_numbers_of_pictures_against_their_definitions() -> None:
     walk = np.cumsum(rng.normal(size=(4, 400)), axis=1)
     assert bfmi(walk) < 0.3 < 1.8 < bfmi(values) < 2.2
     assert math.isnan(bfmi(values[:, :5]))
+    for length, most, expected in ((7, 3, [0, 3, 6]), (3, 5, [0, 1, 2]), (1, 5, [0]), (0, 5, [])):
+        assert summaries.thinned(length, most).tolist() == expected
+    depths, counts = summaries.counts_of(np.array([[3, 0, 3], [5, 3, 0]], np.int32))
+    assert (depths.tolist(), counts.tolist()) == ([0, 3, 5], [2, 3, 1])
     marked = np.zeros(2000, bool)
     marked[:30] = True
     columns = rng.normal(size=(2000, 3))
     columns[marked, 1] += 3
     assert summaries.most_different(columns, marked)[0] == 1
+
+
+def test_histograms_of_long_runs_take_some_draws(monkeypatch: Any) -> None:
+    """Changes of energy are between neighbours of one chain, all of them where these are few."""
+    energy = np.random.default_rng(0).normal(5, 2, (30, 70)).cumsum(axis=1)
+    centred, changes = summaries.energies(energy)
+    np.testing.assert_allclose(centred, (energy - energy.mean()).ravel())
+    np.testing.assert_array_equal(changes, np.diff(energy, axis=1).ravel())
+    monkeypatch.setattr(summaries, "HISTOGRAM_VALUES", 100)
+    some, few = summaries.energies(energy)
+    assert len(some) == len(few) == 100
+    assert set(some) <= set(centred)
+    assert set(few) <= set(changes)
+    _, density = summaries.histogram(np.r_[np.zeros(99), np.ones(99), 2.0], (-0.5, 1.5))
+    np.testing.assert_allclose(density[density > 0], 10, rtol=0.02)  # two bins of 40 from -0.5 to 1.5
+    assert [len(part) for part in summaries.energies(energy[:, :1])] == [30, 0]
 
 
 def many_chains(chains: int, draws: int, size: int) -> tuple[Draws, Model]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
 from batchnuts.mcmc.convergence import convergence_of
-from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, chain_parts, columns_of
+from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, columns_of, parts_of
 from batchnuts.mcmc.nested_rhat import limit_of, nested_of
 from batchnuts.mcmc.rank_normal import BLOCK, NormalScores
 from batchnuts.mcmc.reductions import NESTED, STATISTICS, STUCK, SUMMARY, WORKING_BYTES, Reduced, reduce_draws
@@ -213,7 +213,7 @@ def rounding_of(log_density: NDArray[Any] | DrawBlock) -> float:
     """
     info = np.finfo(log_density.dtype)
     counts = np.zeros(info.maxexp - info.minexp + 2, np.int64)  # of exponents
-    for _, values in chain_parts(as_block(log_density)):
+    for _, _, _, values in parts_of(as_block(log_density)):
         finite = values[np.isfinite(values)]
         exponents = np.where(finite == 0, info.minexp, np.frexp(finite)[1]) - info.minexp
         counts += np.bincount(np.maximum(exponents, 0), minlength=len(counts))
@@ -389,4 +389,4 @@ def _within(parts: Sequence[tuple[slice, Sights]], first: int, last: int) -> Ite
 
 def _count(flags: NDArray[Any] | DrawBlock | None) -> int:
     """How many are true."""
-    return 0 if flags is None else sum(int(np.count_nonzero(part)) for _, part in chain_parts(as_block(flags)))
+    return 0 if flags is None else sum(int(np.count_nonzero(part)) for *_, part in parts_of(as_block(flags)))

@@ -1,13 +1,14 @@
 """Draws that may be on a disk: read some coefficients, or some chains, at a time.
 
 A *block* holds draws [chains, draws, coefficients]: a NumPy array, or a variable of a group that xarray has opened
-lazily, from netCDF or Zarr. Files hold all coefficients of a variable together, so reading one of them costs as much as
-reading all: who needs whole coefficients takes as many at once as memory allows (`columns_of`), and who needs sums, or
-some draws of all, goes over chains (`chain_parts`).
+lazily, from netCDF or Zarr. Files hold many coefficients of a variable together, so reading one of them costs as much
+as reading these: who needs whole coefficients takes as many at once as memory allows (`columns_of`), and who needs
+sums, or some draws of all, goes over parts of a few megabytes (`parts_of`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import xarray
 
 READ_AT_ONCE = 2**22
-"""Values that are read from a file together; or all draws of the chains that it holds together, if these are more."""
+"""Values that are read from a file together; or what it holds together, if that is more."""
 
 
 class DrawBlock(Protocol):
@@ -73,11 +74,21 @@ class VariableBlock:
         return values[:, :, wanted[0] : wanted[-1] + 1] if together and len(wanted) else values[:, :, wanted]
 
     @property
-    def chains_of_chunk(self) -> int:
-        """Chains that a file holds together; 1 where it does not say."""
+    def held_together(self) -> tuple[int, int, int]:
+        """Chains, draws and coefficients that a file holds together; one draw of all coefficients where it does not
+        say."""
         encoding = self.variable.encoding
-        chunks = encoding.get("chunks") or encoding.get("chunksizes") or (1,)
-        return int(chunks[0])
+        chains, draws, *rest = encoding.get("chunks") or encoding.get("chunksizes") or (1, 1)
+        shape = self.variable.shape[2:]
+        each = int(np.prod(shape[1:], dtype=np.int64))
+        return int(chains), int(draws), int(rest[0]) * each if rest else max(1, int(np.prod(shape, dtype=np.int64)))
+
+    def column_parts(self, columns: slice) -> list[slice]:
+        """These coefficients, by what a file holds together."""
+        start, stop, _ = columns.indices(len(self.kept))
+        which = self.kept[start:stop] // self.held_together[2]
+        edges = [0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), len(which)]
+        return [slice(start + low, start + high) for low, high in itertools.pairwise(edges)]
 
 
 def as_block(array: NDArray[Any] | DrawBlock) -> DrawBlock:
@@ -85,26 +96,36 @@ def as_block(array: NDArray[Any] | DrawBlock) -> DrawBlock:
     return array[:, :, None] if isinstance(array, np.ndarray) and array.ndim == 2 else array
 
 
-def chain_parts(block: DrawBlock, columns: slice = slice(None)) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """All draws of some chains after others, as (chains, [chains, draws, columns]), few enough for memory."""
+def parts_of(block: DrawBlock, columns: slice = slice(None)) -> Iterator[tuple[slice, slice, slice, NDArray[Any]]]:
+    """These coefficients in parts that are few enough for memory, as (chains, draws, columns, values of these)."""
     chains, draws, count = block.shape
-    count = len(range(*columns.indices(count)))
-    chunk = block.chains_of_chunk if isinstance(block, VariableBlock) else 1
-    at_once = BLOCK if isinstance(block, np.ndarray) else READ_AT_ONCE
-    step = chunk * max(1, at_once // max(1, chunk * draws * count))
-    for start in range(0, chains, step):
-        part = slice(start, min(start + step, chains))
-        yield part, block[part, :, columns]
+    if isinstance(block, VariableBlock):
+        (of_chains, of_draws, _), at_once = block.held_together, READ_AT_ONCE
+        column_parts = block.column_parts(columns)
+    else:
+        of_chains, of_draws, at_once = 1, 1, BLOCK
+        start, stop, _ = columns.indices(count)
+        column_parts = [slice(start, stop)]
+    for some in column_parts:
+        width = max(1, some.stop - some.start)
+        # as many draws of as few chains as the file holds together; where that is all of them, of more chains
+        long = min(of_draws * max(1, at_once // (of_chains * of_draws * width)), draws)
+        wide = of_chains * max(1, at_once // max(1, of_chains * long * width)) if long == draws else of_chains
+        for first in range(0, chains, wide):
+            for begin in range(0, draws, max(1, long)):
+                part = slice(first, min(first + wide, chains)), slice(begin, min(begin + long, draws))
+                yield *part, some, block[*part, some]
 
 
 def rows_of(block: DrawBlock, numbers: NDArray[np.integer[Any]]) -> NDArray[Any]:
     """Some draws [draws, coefficients] by ascending numbers, counted through all chains one after another."""
-    draws = block.shape[1]
-    found = []
-    for part, values in chain_parts(block):
-        low, high = np.searchsorted(numbers, (part.start * draws, part.stop * draws))
-        found.append(values.reshape(-1, block.shape[2])[numbers[low:high] - part.start * draws])
-    return np.concatenate(found)
+    of_chain, at = np.divmod(numbers, max(1, block.shape[1]))
+    found = np.empty((len(numbers), block.shape[2]), block.dtype)
+    for chains, draws, columns, values in parts_of(block):
+        low, high = np.searchsorted(of_chain, (chains.start, chains.stop))
+        wanted = low + np.flatnonzero((draws.start <= at[low:high]) & (at[low:high] < draws.stop))
+        found[wanted, columns] = values[of_chain[wanted] - chains.start, at[wanted] - draws.start]
+    return found
 
 
 def columns_of(blocks: Sequence[DrawBlock], columns: slice) -> NDArray[Any]:
@@ -125,17 +146,17 @@ def columns_of(blocks: Sequence[DrawBlock], columns: slice) -> NDArray[Any]:
     found = np.empty((columns.stop - columns.start, chains, draws), dtype)
     at = 0
     for block, part in parts:
-        width = part.stop - part.start
-        for some, values in chain_parts(block, part):
-            found[at : at + width, some] = values.transpose(2, 0, 1)
-        at += width
+        for some_chains, some_draws, some, values in parts_of(block, part):
+            first = at + some.start - part.start
+            found[first : first + values.shape[2], some_chains, some_draws] = values.transpose(2, 0, 1)
+        at += part.stop - part.start
     return found
 
 
 def some_columns(blocks: Sequence[DrawBlock], indices: Sequence[int]) -> list[NDArray[Any]]:
     """The draws [chains, draws] of coefficients by number over all blocks, in the order asked for.
 
-    Each block is read once, and those not that have none of them.
+    Of a file's block no more is read than what it holds together with one of them, and that once.
     """
     found: dict[int, NDArray[Any]] = {}
     start = 0
@@ -143,10 +164,22 @@ def some_columns(blocks: Sequence[DrawBlock], indices: Sequence[int]) -> list[ND
         width = block.shape[2]
         inside = sorted({index - start for index in indices if start <= index < start + width})
         if inside:
-            own = [np.empty(block.shape[:2], block.dtype) for _ in inside]
-            for part, values in chain_parts(block, slice(inside[0], inside[-1] + 1)):
-                for column, place in zip(own, inside, strict=True):
-                    column[part] = values[:, :, place - inside[0]]
-            found |= {start + place: column for place, column in zip(inside, own, strict=True)}
+            own = {place: np.empty(block.shape[:2], block.dtype) for place in inside}
+            for near in _together(block, inside):
+                for some_chains, some_draws, part, values in parts_of(block, slice(near[0], near[-1] + 1)):
+                    for place in near:
+                        if part.start <= place < part.stop:
+                            own[place][some_chains, some_draws] = values[:, :, place - part.start]
+            found |= {start + place: column for place, column in own.items()}
         start += width
     return [found[index] for index in indices]
+
+
+def _together(block: DrawBlock, places: Sequence[int]) -> Iterator[list[int]]:
+    """Coefficients by ascending number, those that a file holds together in one list."""
+    if not isinstance(block, VariableBlock):
+        yield list(places)
+        return
+    width = block.held_together[2]
+    for _, near in itertools.groupby(places, key=lambda place: block.kept[place] // width):
+        yield list(near)

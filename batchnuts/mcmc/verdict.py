@@ -18,7 +18,7 @@ from batchnuts.mcmc.diagnostics import (
     diagnose,
     some_numbers,
 )
-from batchnuts.mcmc.draw_blocks import VariableBlock, chain_parts
+from batchnuts.mcmc.draw_blocks import VariableBlock, parts_of
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
@@ -135,9 +135,9 @@ def _vary(block: VariableBlock) -> NDArray[np.bool_]:
     """[coefficients]: which are finite in all draws, and not the same in all."""
     first = block[:1, :1, :]
     finite, varies = np.ones(block.shape[2], bool), np.zeros(block.shape[2], bool)
-    for _, values in chain_parts(block):
-        finite &= np.isfinite(values).all(axis=(0, 1))
-        varies |= (values != first).any(axis=(0, 1))
+    for _, _, columns, values in parts_of(block):
+        finite[columns] &= np.isfinite(values).all(axis=(0, 1))
+        varies[columns] |= (values != first[:, :, columns]).any(axis=(0, 1))
     return finite & varies
 
 

@@ -153,17 +153,15 @@ def _stairs(axes: Any, values: NDArray[Any], series: int, label: str | None, spa
     axes.stairs(density, edges, color=_SERIES[series], linewidth=1.0, label=label)
 
 
-def energy_plot(energy: Floats, caption: str) -> Picture:
-    """Energies [chain, draw] less their mean, and their changes from draw to draw."""
+def energy_plot(energies: Floats, changes: Floats, caption: str) -> Picture:
+    """Energies of some draws less their mean, and changes from draw to draw."""
 
     def onto(axes: Any) -> None:
-        centred = energy - energy.mean()
-        span = max(
-            float(np.quantile(np.abs(centred), 0.999)), 1e-9
-        )  # a few far states would leave one bar of all others
-        _stairs(axes, centred, 0, "energy", (-span, span))
-        if energy.shape[1] > 1:
-            _stairs(axes, np.diff(energy, axis=1), 1, "change", (-span, span))
+        span = float(np.quantile(np.abs(energies), 0.999))  # a few far states would leave one bar of all others
+        span = max(span, 1e-9)
+        _stairs(axes, energies, 0, "energy", (-span, span))
+        if len(changes):
+            _stairs(axes, changes, 1, "change", (-span, span))
 
     return draw("energy", caption, onto, "energy less its mean", "density")
 
@@ -180,13 +178,12 @@ def acceptance_plot(rate: NDArray[Any], target: float | None, caption: str) -> P
     return draw("acceptance", caption, onto, "acceptance rate", "density")
 
 
-def depth_plot(depth: NDArray[Any], caption: str) -> Picture:
+def depth_plot(depths: NDArray[np.int64], counts: NDArray[np.int64], caption: str) -> Picture:
     """How many trees had which depth."""
 
     def onto(axes: Any) -> None:
-        values, counts = np.unique(depth.astype(np.int64), return_counts=True)
-        axes.bar(values, counts / depth.size, color=_SERIES[0], width=0.8)
-        axes.set_xticks(values[:: -(-len(values) // 8)])
+        axes.bar(depths, counts / counts.sum(), color=_SERIES[0], width=0.8)
+        axes.set_xticks(depths[:: -(-len(depths) // 8)])
 
     return draw("depth", caption, onto, "tree depth (doublings)", "share of draws")
 

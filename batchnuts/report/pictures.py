@@ -12,7 +12,7 @@ from batchnuts.mcmc.draw_blocks import rows_of, some_columns
 from batchnuts.mcmc.metric_estimates import of_all_chains
 from batchnuts.report import figures, summaries
 from batchnuts.report.figures import Picture
-from batchnuts.report.run_file import BFMI_LIMIT, FinishedRun, bfmi
+from batchnuts.report.run_file import BFMI_LIMIT, FinishedRun
 
 
 def worst(run: FinishedRun, most: int = summaries.WORST) -> list[int]:
@@ -62,23 +62,22 @@ def of_parameters(run: FinishedRun, drawn: Mapping[int, NDArray[Any]]) -> list[t
 
 def of_energy(run: FinishedRun) -> list[Picture]:
     """Energy, acceptance and tree depth."""
-    energy = run.statistic("energy").astype(np.float64)
-    found = bfmi(energy)
+    found = run.bfmi
     if np.isnan(found):
         said = "Too few draws of each chain for BFMI."
     else:
         wide = "narrower than energies: tails are hardly visited" if found < BFMI_LIMIT else "about as wide as energies"
         said = f"BFMI {found:.2f}: changes from draw to draw are {wide} (limit {BFMI_LIMIT})."
-    depth, steps = run.statistic("tree_depth"), run.statistic("n_steps")
+    depths, steps = summaries.counts_of(run.statistic("tree_depth")), run.statistic("n_steps")
     target = run.groups["adaptation"].attrs.get("target_acceptance") if "adaptation" in run.groups else None
     rate = run.statistic("acceptance_rate")
     return [
-        figures.energy_plot(energy, f"Energy. {said}"),
+        figures.energy_plot(*summaries.energies(run.statistic("energy")), f"Energy. {said}"),
         figures.acceptance_plot(
             rate, None if target is None else float(target), f"Acceptance: mean {float(np.mean(rate)):.3f}."
         ),
         figures.depth_plot(
-            depth,
+            *depths,
             f"Trees: {float(np.mean(steps)):.3g} leapfrogs a draw on average, {int(steps.max())} at most.",
         ),
     ]

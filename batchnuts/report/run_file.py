@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.diagnostics import Diagnostics, DiagnosticsError
 from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.kept_diagnostics import kept_diagnostics
+from batchnuts.mcmc.rank_normal import BLOCK
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
 from batchnuts.mcmc.summary_group import diagnosed
@@ -62,6 +64,11 @@ class FinishedRun:
     def chains(self) -> NDArray[np.int64]:
         """[chain]: their numbers."""
         return np.asarray(self.groups["posterior"]["chain"].values, np.int64)
+
+    @cached_property
+    def bfmi(self) -> float:
+        """`bfmi` of its energies."""
+        return bfmi(self.statistic("energy"))
 
     def statistic(self, name: str) -> NDArray[Any]:
         """[chain, draw] of one of STATISTICS."""
@@ -195,9 +202,17 @@ def bfmi(energy: NDArray[Any]) -> float:
     energy [chain, draw]. E[(E_n - E_(n-1))^2] / Var(E), Betancourt 2016, equation for E-BFMI. Chains are pooled since
     the variance within one short chain says little.
     """
-    values = energy.astype(np.float64)
-    variance = float(values.var()) if values.shape[1] >= 10 else 0.0
-    return float((np.diff(values, axis=1) ** 2).mean() / variance) if variance > 0 else float("nan")
+    chains, draws = energy.shape
+    if draws < 10:
+        return float("nan")
+    mean, spread, changes = float(energy.mean(dtype=np.float64)), 0.0, 0.0
+    step = max(1, BLOCK // draws)
+    for start in range(0, chains, step):
+        values = energy[start : start + step].astype(np.float64) - mean
+        spread += float(np.einsum("cd,cd->", values, values))
+        steps = np.diff(values, axis=1)
+        changes += float(np.einsum("cd,cd->", steps, steps))
+    return (changes / (chains * (draws - 1))) / (spread / (chains * draws)) if spread > 0 else float("nan")
 
 
 def next_steps(run: FinishedRun) -> list[str]:
@@ -218,7 +233,7 @@ def next_steps(run: FinishedRun) -> list[str]:
         )
     if run.check is not None and run.check.divergences and "divergences" not in run.groups:
         steps.append("output.divergences=true also saves where each trajectory that diverged began and where it did.")
-    if run.check is not None and bfmi(run.statistic("energy")) < BFMI_LIMIT:
+    if run.check is not None and run.bfmi < BFMI_LIMIT:
         steps.append(
             f"Energies change slowly from draw to draw (BFMI below {BFMI_LIMIT}), so the tails are hardly visited: "
             "reparametrize what has heavy tails or scales of its own (non-centred parameters)."

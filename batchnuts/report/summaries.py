@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.draw_blocks import DrawBlock, chain_parts
+from batchnuts.mcmc.draw_blocks import DrawBlock, parts_of
+from batchnuts.mcmc.rank_normal import BLOCK
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +52,9 @@ INTERVALS = 60
 SAMPLE = 20_000
 """Draws by which parameters are compared with divergences."""
 
+HISTOGRAM_VALUES = 2_000_000
+"""Of a histogram: more change no bar by a pixel."""
+
 
 @dataclass(frozen=True, eq=False)
 class Curves:
@@ -64,7 +68,8 @@ class Curves:
 
 def thinned(length: int, most: int) -> NDArray[np.int64]:
     """At most `most` indices of `length`, evenly spaced, the first and the last among them."""
-    return np.unique(np.linspace(0, max(length - 1, 0), min(length, most)).round().astype(np.int64))
+    count = min(length, most)
+    return np.arange(count) * (length - 1) // max(count - 1, 1)
 
 
 def single_chains(values: NDArray[Any]) -> list[int]:
@@ -91,7 +96,8 @@ def rank_curves(values: NDArray[Any], numbers: NDArray[np.int64]) -> Curves:
     chains, draws = values.shape
     bins = int(np.clip(draws // DRAWS_PER_BIN, 2, RANK_BINS))
     first = -(-np.arange(1, bins) * values.size // bins)  # the ranks that begin bins
-    edges = np.sort(values, axis=None)[np.minimum(first, values.size - 1)]
+    first_values = np.minimum(first, values.size - 1)
+    edges = np.partition(values, first_values, axis=None)[first_values]
     less, equal = np.empty((2, chains, len(edges)), np.int64)
     for row, own in enumerate(np.sort(values, axis=1)):
         less[row] = np.searchsorted(own, edges, "left")
@@ -122,8 +128,9 @@ def _lines(shown: Floats, values: NDArray[Any], numbers: NDArray[np.int64]) -> t
 
 
 def histogram(values: NDArray[Any], span: tuple[float, float] | None = None) -> tuple[Floats, Floats]:
-    """Edges [bins + 1] and density [bins] of all finite values; `span` is the range, by default theirs."""
-    flat = values.astype(np.float64).ravel()
+    """Edges [bins + 1] and density [bins] of finite values; `span` is the range, by default theirs."""
+    flat = values.reshape(-1)
+    flat = flat[thinned(flat.size, HISTOGRAM_VALUES)].astype(np.float64)
     flat = flat[np.isfinite(flat)]
     if not flat.size:
         return np.array([0.0, 1.0]), np.zeros(1)
@@ -132,6 +139,30 @@ def histogram(values: NDArray[Any], span: tuple[float, float] | None = None) -> 
         low, high = low - 0.5 * max(abs(low), 1.0), high + 0.5 * max(abs(high), 1.0)
     density, edges = np.histogram(flat, HISTOGRAM_BINS, (low, high), density=True)
     return edges, density
+
+
+def energies(values: NDArray[Any]) -> tuple[Floats, Floats]:
+    """Of energies [chain, draw], as many as a histogram takes: the energies less their mean, and changes from draw to
+    draw."""
+    chains, draws = values.shape
+    some = values.reshape(-1)[thinned(values.size, HISTOGRAM_VALUES)].astype(np.float64)
+    if draws < 2:
+        return some - values.mean(dtype=np.float64), np.empty(0)
+    chain, draw = np.divmod(thinned(chains * (draws - 1), HISTOGRAM_VALUES), draws - 1)
+    changes = values[chain, draw + 1].astype(np.float64) - values[chain, draw]
+    return some - values.mean(dtype=np.float64), changes
+
+
+def counts_of(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers that there are among small non-negative integers, and how often each is there."""
+    flat = values.reshape(-1)
+    counts = np.zeros(1, np.int64)
+    for start in range(0, flat.size, BLOCK):
+        part = np.bincount(flat[start : start + BLOCK].astype(np.int64), minlength=len(counts))
+        part[: len(counts)] += counts
+        counts = part
+    there = np.flatnonzero(counts)
+    return there, counts[there]
 
 
 def most_different(columns: NDArray[Any], marked: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -150,12 +181,19 @@ def furthest(blocks: Sequence[DrawBlock], rows: NDArray[np.bool_]) -> NDArray[np
 
     blocks [chain, draw, coefficients] each, rows [chain]. In robust standard deviations of the chains' means.
     """
-    of_chains = [[part.mean(axis=1, dtype=np.float64) for _, part in chain_parts(block)] for block in blocks]
-    means = np.concatenate([np.concatenate(parts) for parts in of_chains], axis=1)
+    means = np.concatenate([_means_of_chains(block) for block in blocks], axis=1)
     low, middle, high = np.quantile(means, (0.25, 0.5, 0.75), axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         distance = np.nan_to_num(np.abs(means[rows] - middle).max(axis=0) / (high - low))
     return np.argsort(-distance, kind="stable")
+
+
+def _means_of_chains(block: DrawBlock) -> Floats:
+    """[chains, coefficients]."""
+    sums = np.zeros((block.shape[0], block.shape[2]))
+    for chains, _, columns, values in parts_of(block):
+        sums[chains, columns] += values.sum(axis=1, dtype=np.float64)
+    return sums / block.shape[1]
 
 
 @dataclass(frozen=True, eq=False)

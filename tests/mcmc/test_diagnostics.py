@@ -11,6 +11,7 @@ from batchnuts.mcmc import chain_moments, diagnostics, draw_blocks, rank_normal
 from batchnuts.mcmc.diagnostics import DiagnosticsError, diagnose
 from batchnuts.mcmc.verdict import diagnose_groups
 from batchnuts.report import summary_table
+from batchnuts.report.summaries import furthest
 
 
 def names(count):
@@ -129,6 +130,38 @@ def test_draws_on_a_disk_are_diagnosed_without_being_in_memory(tmp_path):
     for name, values in inside.columns.items():
         np.testing.assert_array_equal(outside.columns[name], values)
     assert not any(array.variable._in_memory for array in opened[0].data_vars.values())
+
+
+def test_a_file_is_read_in_parts_that_it_holds_together(tmp_path, monkeypatch):
+    """Each value once, and not all draws of many chains because a chunk spans these chains."""
+    import xarray
+
+    x = np.random.default_rng(0).normal(size=(20, 30, 7, 2))
+    group = xarray.Dataset({"x": (("chain", "draw", "k", "j"), x)})
+    chunks = {"x": {"chunksizes": (8, 10, 3, 2)}}
+    group.to_netcdf(tmp_path / "a.nc", engine="h5netcdf", encoding=chunks)
+    kept = np.array([0, 1, 2, 4, 5, 6, 7, 12, 13])
+    flat = x.reshape(20, 30, 14)[:, :, kept]
+    with xarray.open_dataset(tmp_path / "a.nc", engine="h5netcdf") as opened:
+        block = draw_blocks.VariableBlock(opened["x"].variable, kept)
+        for at_once, parts in ((100, 3 * 3 * 3), (30 * 8 * 5, 3 + 2 + 2), (10**6, 3)):
+            monkeypatch.setattr(draw_blocks, "READ_AT_ONCE", at_once)
+            found, sizes = np.zeros(flat.shape), []
+            for *part, values in draw_blocks.parts_of(block):
+                assert values.size <= max(at_once, 8 * 10 * 6)
+                found[tuple(part)] += values
+                sizes.append(values.size)
+            np.testing.assert_array_equal(found, flat)
+            assert len(sizes) == parts
+            rows = np.array([0, 29, 30, 31, 250, 599])
+            np.testing.assert_array_equal(draw_blocks.rows_of(block, rows), flat.reshape(-1, 9)[rows])
+            some = draw_blocks.some_columns([flat[:, :, :2], block], [10, 1, 2, 8])
+            for column, index in zip(some, [8, 1, 0, 6], strict=True):
+                np.testing.assert_array_equal(column, flat[:, :, index])
+            both = draw_blocks.columns_of([flat[:, :, :2], block], slice(1, 8))
+            np.testing.assert_array_equal(both, np.moveaxis(flat[:, :, [1, 0, 1, 2, 3, 4, 5]], 2, 0))
+            order = furthest([block], np.arange(20) == 3)
+            np.testing.assert_array_equal(order, furthest([flat], np.arange(20) == 3))
 
 
 def test_verdict_yes():
