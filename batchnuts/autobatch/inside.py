@@ -189,6 +189,10 @@ class InsideFunction:
                     "and never change there. Make it an argument of the function."
                 )
             results = len(program.vars_out)
+            if self._backend.name == "jax":
+                from batchnuts.autobatch.backends.jax.indices import with_narrow_indices
+
+                program = with_narrow_indices(program)
             if self.max_sweeps is not None:
                 from batchnuts.autobatch.backends.jax import uses
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -13,7 +14,8 @@ from inside_programs import power
 from programs import CASES, Case
 
 from batchnuts import autobatch
-from batchnuts.autobatch import SweepLimitError, batch, ops
+from batchnuts.autobatch import SweepLimitError, batch, ops, primitive
+from batchnuts.autobatch.language import operators
 from batchnuts.autobatch.language.pytree import flatten, unflatten
 
 
@@ -187,6 +189,16 @@ def pair(x: Any) -> Any:
     return root, x * x
 
 
+@pytest.mark.parametrize("n", [0, 1, 2, 3.0])
+def test_powers_have_all_derivatives_at_zero(n: float) -> None:
+    """JAX takes x ** 2 for a power of floats where the exponent is an array, whose third derivative is NaN."""
+    for order in range(5):
+        derivative: Any = lambda x: operators.power(x, n)  # noqa: E731
+        for _ in range(order):
+            derivative = jax.grad(derivative)
+        assert derivative(0.0) == (math.factorial(order) if order == n else 0)
+
+
 def test_results_that_the_caller_does_not_use_have_no_derivative() -> None:
     bounded = autobatch.jax(pair, max_stack_depth=1, max_sweeps=5, check=False)
     x = np.array([0.0, 1.0], "float32")
@@ -218,6 +230,41 @@ def test_derivatives_of_64_bits_inside_of_32() -> None:
     unbounded = autobatch.jax(harmonic, max_stack_depth=1, check=False)
     slope = jax.jacfwd(lambda x: unbounded(x, n)[0])(np.array([1.5, 2.5]))
     np.testing.assert_allclose(np.diag(slope), 11 / 6 + 6 * n * x, rtol=1e-6)
+
+
+@primitive
+def indexed(v: Any, i: Any) -> Any:
+    """By each of JAX's ways to index, also within its control flow."""
+
+    def step(total: Any, _: Any) -> tuple[Any, None]:
+        return total + jnp.take(v, i, mode="clip") * v.at[i].mul(2.0, mode="clip")[i], None
+
+    in_scan, _ = jax.lax.scan(step, jnp.zeros((), v.dtype), length=1)
+    first = jax.lax.dynamic_update_slice(jax.lax.dynamic_slice(v, (i,), (1,)), v[:1], (i - i,))[0]
+    return in_scan + v[i] * first + jnp.take(v, i + 7, mode="fill", fill_value=0.0)
+
+
+@batch
+def by_indices(v: Any, i: Any) -> Any:
+    total = v[i]
+    for k in range(3):
+        total = total + v[k] * indexed(v, k)
+    return total
+
+
+@pytest.mark.parametrize("max_sweeps", [None, 40])
+def test_derivatives_of_arrays_that_variables_index(max_sweeps: int | None) -> None:
+    """JAX traces by its setting of 64 bits, which is off here, when it lowers some that are indexed by 64."""
+    v, i = jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), np.array([0, 2], "int32")
+    inside = autobatch.jax(by_indices, max_stack_depth=4, max_sweeps=max_sweeps, check=False)
+
+    def plain(v: Any, i: Any) -> Any:
+        return v[i] + sum(v[k] * (2 * v[k] ** 2 + v[k] * v[0]) for k in range(3))
+
+    derivative = jax.grad if max_sweeps else jax.jacfwd
+    np.testing.assert_allclose(inside(v, i)[0], jax.vmap(plain)(v, i), rtol=1e-6)
+    found = jax.jit(derivative(lambda v: inside(v, i)[0].sum()))(v)
+    np.testing.assert_allclose(found, jax.vmap(jax.grad(plain))(v, i), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

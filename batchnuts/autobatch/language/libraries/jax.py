@@ -118,6 +118,9 @@ def _depends(function: Function, x: Array) -> bool:
     return isinstance(result, jax.extend.core.Var) and result in reached
 
 
+_SMALL_INTEGERS = range(-8, 9)
+"""Exponents that a few products are as accurate for as a logarithm."""
+
 _OUTSIDE = ("as_callers", "from_caller", "untransformed", "without_reverse")
 """Functions of the library that are not run with 64 bits on."""
 
@@ -248,7 +251,12 @@ class JaxLibrary(Formulas):
         return jnp.remainder(x, y)
 
     def power(self, x: Array, y: Array) -> Array:
-        """See TensorLibrary. Of integers by repeated squares, since XLA reads an integer exponent modulo 64."""
+        """See TensorLibrary. Of integers by repeated squares, since XLA reads an integer exponent modulo 64.
+
+        JAX's derivative of order n + 1 of `x ** n` at 0 is NaN, unless it is told that n is an integer.
+        """
+        if x.dtype.kind not in "iu" and isinstance(y, np.ndarray) and not y.ndim and y in _SMALL_INTEGERS:
+            return lax.integer_pow(jnp.asarray(x), int(y))
         x, y = _together(x, y)
         if x.dtype.kind not in "iu":
             return lax.pow(x, y)

@@ -1,0 +1,122 @@
+"""Indices of 32 bits for programs inside a user's own.
+
+A program computes with integers of 64 bits, whatever the user's `jax_enable_x64` says. JAX lowers a scatter by indices
+that are clipped, such as the derivative of a gather by them, with a function that it traces by the setting in force
+then, the user's; with 64 bits off it fails (JAX 0.8 to 0.12). So what reads or writes at a place gets that place in 32
+bits.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from batchnuts.autobatch.backends.backend import Array
+from batchnuts.autobatch.ir.program import COPY, Block, PrimOp, Program
+from batchnuts.autobatch.passes.if_convert import SELECT
+
+_Jaxpr, _Closed = jax.extend.core.Jaxpr, jax.extend.core.ClosedJaxpr
+
+_INDICES = {
+    "gather": slice(1, 2),
+    "scatter": slice(1, 2),
+    "dynamic_slice": slice(1, None),
+    "dynamic_update_slice": slice(2, None),
+}
+"""Which arguments of a primitive of JAX are indices; `scatter` is `scatter-add` and the like, too."""
+
+
+def with_narrow_indices(program: Program) -> Program:
+    """The same program in whose primitives JAX indexes by 32 bits."""
+    blocks = tuple(map(_block, program.graph.blocks))
+    return program.replace(graph=replace(program.graph, blocks=blocks))
+
+
+def _block(block: Block) -> Block:
+    def narrow(op: Any) -> Any:
+        if not isinstance(op, PrimOp) or op.function in (COPY, SELECT):
+            return op
+        return replace(op, function=replace(op.function, call=_narrowed(op.function.call)))
+
+    return replace(block, ops=tuple(map(narrow, block.ops)))
+
+
+def _narrowed(function: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """A function that is called while JAX traces, with 64 bits on."""
+
+    def call(*values: Any) -> tuple[Any, ...]:
+        found: list[Any] = []
+
+        def arrays(given: list[Array]) -> list[Array]:
+            each = iter(given)
+            found[:] = function(*(next(each) if _is_traced(v) else v for v in values))
+            return [value for value in found if _is_traced(value)]
+
+        traced = [value for value in values if _is_traced(value)]
+        closed = jax.make_jaxpr(arrays)(traced)
+        jaxpr = _with_narrow_indices(closed.jaxpr)
+        if jaxpr is closed.jaxpr:
+            return function(*values)
+        results = iter(jax.extend.core.jaxpr_as_fun(_Closed(jaxpr, closed.consts))(*traced))
+        return tuple(next(results) if _is_traced(value) else value for value in found)
+
+    return call
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)
+
+
+def _with_narrow_indices(jaxpr: Any) -> Any:
+    """The same with indices of 32 bits, also in the bodies of control flow; `jaxpr` itself where it has no others."""
+    equations = [changed for equation in jaxpr.eqns for changed in _equations(equation)]
+    same = len(equations) == len(jaxpr.eqns) and all(map(operator.is_, equations, jaxpr.eqns))
+    return jaxpr if same else jaxpr.replace(eqns=equations)
+
+
+def _equations(equation: Any) -> Iterator[Any]:
+    """The equation, after those that narrow its indices."""
+    params = {name: _parameter(value) for name, value in equation.params.items()}
+    if not all(map(operator.is_, params.values(), equation.params.values())):
+        equation = equation.replace(params=params)
+    invars = list(equation.invars)
+    indices = _INDICES.get(equation.primitive.name.partition("-")[0], slice(0))
+    for place in range(*indices.indices(len(invars))):
+        index = invars[place]
+        if index.aval.dtype.itemsize < 8:
+            continue
+        # a function of its own each time, or JAX gives the same trace, and so the same variables, again
+        of_one = jax.make_jaxpr(lambda i: _int32(i))(jax.ShapeDtypeStruct(index.aval.shape, index.aval.dtype)).jaxpr
+        given = of_one.invars[0]
+        for step in of_one.eqns:
+            yield step.replace(invars=[index if v is given else v for v in step.invars])
+        (invars[place],) = of_one.outvars
+    same = all(map(operator.is_, invars, equation.invars))
+    yield equation if same else equation.replace(invars=invars)
+
+
+def _parameter(value: Any) -> Any:
+    """A parameter of a primitive: traces in it have narrow indices too."""
+    if isinstance(value, _Closed):
+        inner = _with_narrow_indices(value.jaxpr)
+        return value if inner is value.jaxpr else _Closed(inner, value.consts)
+    if isinstance(value, _Jaxpr):
+        return _with_narrow_indices(value)
+    if isinstance(value, tuple) and any(isinstance(part, _Closed | _Jaxpr) for part in value):
+        parts = tuple(map(_parameter, value))
+        return value if all(map(operator.is_, parts, value)) else parts
+    return value
+
+
+def _int32(index: Array) -> Array:
+    """What is beyond 32 bits is outside of every array, and stays there."""
+    low, high = (index.dtype.type(end) for end in (max(-(2**31), np.iinfo(index.dtype).min), 2**31 - 1))
+    return lax.convert_element_type(lax.clamp(low, index, high), jnp.int32)
