@@ -26,7 +26,7 @@ def dry_run(config: RunConfig) -> int:
         sys.stdout.write(config.to_yaml())
         sys.stdout.flush()
     if own:
-        found = model.check(config.sampler.seed)
+        found = config.output.content.computed(model).check(config.sampler.seed)
         fits = found.ok
         say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
     say(f"forecast of this run:\n{forecast_of(config, model)}")

@@ -86,7 +86,8 @@ def _read_csv(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
     asked = [name for name in names if (name != "nan" if wanted is None else name in wanted)]
     if twice := next((name for name in asked if asked.count(name) > 1), None):
         raise DataError(f"{file}: {asked.count(twice)} columns are called {twice!r}; give each a name of its own.")
-    return _of_pandas(table)
+    renamed = [column for column, name in zip(table, names) if names.count(name) > 1 and str(column) != name]
+    return _of_pandas(table.drop(columns=renamed))
 
 
 def _read_parquet(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:

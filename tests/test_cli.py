@@ -374,13 +374,17 @@ def test_dry_run_prints_a_config_and_runs_nothing(cli):
 
 def test_dry_run_checks_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("mine_to_check.py").write_text("def density(p):\n    return -p['tau'] - p['x'] ** 2\n")
+    functions = "def density(p):\n    return -p['tau'] - p['x'] ** 2\n\n\ndef fails(p):\n    1 / 0\n"
+    Path("mine_to_check.py").write_text(functions)
     Path("mine.yaml").write_text("model: {target: 'mine_to_check:density', variables: {tau: positive, x: [], y: []}}\n")
     assert sample.main(["--config", "mine.yaml", "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert YAML(typ="safe").load(out)["model"]["variables"] == {"tau": {"support": "positive"}, "x": {}, "y": {}}
     assert "ok  Jacobian of tau: " in err
     assert not Path("mine.nc").exists()
+    left_out = ["model.log_likelihood=fails", "output.groups=[]"]
+    assert sample.main(["--config", "mine.yaml", "--dry-run", *left_out]) == 0
+    assert sample.main(["--config", "mine.yaml", "--dry-run", *left_out[:1]]) == 1
 
 
 def run_process(*arguments, cwd):

@@ -79,6 +79,7 @@ def test_columns_are_renamed_and_made_what_is_asked(folder: Path) -> None:
         ("", None, "cannot be read as .csv: No columns"),
         ("y,x, y\n1,2,3\n", None, "2 columns are called 'y'; give each a name of its own"),
         ("y,x, y\n1,2,3\n", {"n": Column("y")}, "2 columns are called 'y'"),
+        ("y,x,y\n1,2,3\n", {"n": Column("y.1")}, "no column 'y.1'"),
     ],
 )
 def test_faults_name_column_and_row(folder: Path, content: str, columns: Any, said: str) -> None:

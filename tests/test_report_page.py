@@ -424,6 +424,7 @@ def test_histograms_of_long_runs_take_some_draws(monkeypatch: Any) -> None:
     _, density = summaries.histogram(np.r_[np.zeros(99), np.ones(99), 2.0], (-0.5, 1.5))
     np.testing.assert_allclose(density[density > 0], 10, rtol=0.02)  # two bins of 40 from -0.5 to 1.5
     assert [len(part) for part in summaries.energies(energy[:, :1])] == [30, 0]
+    assert not summaries.histogram(np.array([3.0]), (-0.5, 1.5))[1].any()  # none within the range
 
 
 def many_chains(chains: int, draws: int, size: int) -> tuple[Draws, Model]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,6 +69,24 @@ class Content:
         if self.dtype is None or array.dtype.kind != "f":
             return array
         return array.astype(self.dtype, copy=False)
+
+
+def chosen_groups(groups: Any) -> tuple[str, ...] | None:
+    """The argument `groups` of `sample_chains`, checked.
+
+    Raises SettingsError for what is neither None nor an iterable of names of GROUPS.
+    """
+    if groups is None:
+        return None
+    expected = f"expected None or a list of some of {', '.join(map(repr, GROUPS))}"
+    if isinstance(groups, str | bytes | Mapping) or not isinstance(groups, Iterable):
+        raise SettingsError(f"groups: found {shown(groups)}; {expected}.")
+    chosen = tuple(groups)
+    for group in chosen:
+        if not isinstance(group, str) or group not in GROUPS:
+            hint = nearest(group, GROUPS) if isinstance(group, str) and group != "prior_predictive" else ""
+            raise SettingsError(f"groups: found {shown(group)} in it{hint or f'; {expected}.'}")
+    return chosen
 
 
 def check_content(model: Model, engine: Engine, content: Content) -> None:

@@ -78,8 +78,10 @@ class VariableBlock:
         """Chains, draws and coefficients that a file holds together; one draw of all coefficients where it does not
         say."""
         encoding = self.variable.encoding
-        chains, draws, *rest = encoding.get("chunks") or encoding.get("chunksizes") or (1, 1)
-        shape = self.variable.shape[2:]
+        chunks: Sequence[int] = encoding.get("chunks") or encoding.get("chunksizes") or ()
+        if len(chunks) != self.variable.ndim:  # those of the files of which this variable was put together
+            chunks = (1, 1)
+        (chains, draws, *rest), shape = chunks, self.variable.shape[2:]
         each = int(np.prod(shape[1:], dtype=np.int64))
         return int(chains), int(draws), int(rest[0]) * each if rest else max(1, int(np.prod(shape, dtype=np.int64)))
 

@@ -290,9 +290,9 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
         named = {next(iter(model.observed_data)): result}
     else:
         alone = "" if role in ("prior", "generated") else "; an array alone is for models with one observed variable"
+        given = "an array" if tensor_library_of(result) is not None else f"a {type(result).__name__}"
         raise ModelError(
-            f"Model {model.name!r}: its function {role} gives a {type(result).__name__}; expected a dict of names and "
-            f"arrays{alone}."
+            f"Model {model.name!r}: its function {role} gives {given}; expected a dict of names and arrays{alone}."
         )
     several = [
         name

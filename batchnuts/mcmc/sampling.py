@@ -24,7 +24,7 @@ from batchnuts.mcmc.chains_for import chains_for
 from batchnuts.mcmc.check_points import check_points_of
 from batchnuts.mcmc.checkpoint.keeper import Keeper
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun, require_same, require_same_density
-from batchnuts.mcmc.content import GROUPS, Content, check_content
+from batchnuts.mcmc.content import Content, check_content, chosen_groups
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.engine import choose_engine, likely_backend
 from batchnuts.mcmc.execution.program_cache import borrow, give_back
@@ -41,7 +41,7 @@ from batchnuts.mcmc.starts import check_at_starts
 from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.warmup.phase import CHECK, InWarmup, warm_up
-from batchnuts.settings.schema import SettingsError, nearest, shown
+from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
 from batchnuts.store.folder import keeping
 
@@ -88,14 +88,11 @@ def sample_chains(
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise SettingsError(f"progress: found {progress!r}; expected true, false, None, or a function of a Progress.")
     sampler, execution = split_settings(settings)
-    if unknown := [group for group in groups or () if group not in GROUPS]:
-        expected = f"expected some of {', '.join(GROUPS)}"
-        raise SettingsError(f"groups: found {shown(unknown[0])}{nearest(unknown[0], GROUPS) or f'; {expected}'}.")
     content = Content(
         unconstrained=unconstrained,
         draws=keep_draws,
         divergences=divergences,
-        groups=None if groups is None else tuple(groups),
+        groups=chosen_groups(groups),
     )
     if not keep_draws and (unconstrained or divergences):
         named = "unconstrained" if unconstrained else "divergences"

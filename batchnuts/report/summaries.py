@@ -137,8 +137,8 @@ def histogram(values: NDArray[Any], span: tuple[float, float] | None = None) -> 
     low, high = span or (float(flat.min()), float(flat.max()))
     if high - low <= 1e-9 * max(abs(low), abs(high)):  # all alike: a bin has no width otherwise
         low, high = low - 0.5 * max(abs(low), 1.0), high + 0.5 * max(abs(high), 1.0)
-    density, edges = np.histogram(flat, HISTOGRAM_BINS, (low, high), density=True)
-    return edges, density
+    counts, edges = np.histogram(flat, HISTOGRAM_BINS, (low, high))
+    return edges, counts / (max(1, counts.sum()) * np.diff(edges))
 
 
 def energies(values: NDArray[Any]) -> tuple[Floats, Floats]:

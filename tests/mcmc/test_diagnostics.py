@@ -132,6 +132,20 @@ def test_draws_on_a_disk_are_diagnosed_without_being_in_memory(tmp_path):
     assert not any(array.variable._in_memory for array in opened[0].data_vars.values())
 
 
+def test_variables_put_together_of_files_are_diagnosed(tmp_path):
+    """They keep what is known of the first file's variable, the shape of its chunks among it."""
+    import xarray
+
+    x = np.random.default_rng(0).normal(size=(4, 50))
+    chains = []
+    for chain in range(4):
+        variable = xarray.Dataset({"x": ("draw", x[chain])})
+        variable.to_netcdf(tmp_path / f"{chain}.nc", engine="h5netcdf", encoding={"x": {"chunksizes": (20,)}})
+        chains.append(xarray.load_dataset(tmp_path / f"{chain}.nc", engine="h5netcdf"))
+    found = diagnose_groups(xarray.concat(chains, "chain"), xarray.Dataset())
+    np.testing.assert_array_equal(found.rhat, diagnose(x[:, :, None], ["x"]).rhat)
+
+
 def test_a_file_is_read_in_parts_that_it_holds_together(tmp_path, monkeypatch):
     """Each value once, and not all draws of many chains because a chunk spans these chains."""
     import xarray

@@ -116,11 +116,27 @@ def test_groups_may_be_left_out(groups: tuple[str, ...] | None, expected: set[st
 
 
 def test_groups_of_a_program() -> None:
-    drawn = batchnuts.sample_chains(model(), groups=["log_likelihood"], **SETTINGS)
+    drawn = batchnuts.sample_chains(model(), groups=iter(["log_likelihood"]), **SETTINGS)
     assert "log_likelihood" in drawn
     assert "prior" not in drawn
-    with pytest.raises(SettingsError, match="groups: found 'log_likelihod'; did you mean 'log_likelihood'"):
-        batchnuts.sample_chains(model(), groups=["log_likelihod"], **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        (["log_likelihod"], r"found 'log_likelihod' in it; did you mean 'log_likelihood'\?$"),
+        (["prior_predictive"], r"found 'prior_predictive' in it; expected None or a list of some of 'log_likelihood',"),
+        ("prior", r"found 'prior'; expected None or a list"),
+        ("", r"found ''; expected None or a list"),
+        ({"prior": False}, r"found {'prior': False}; expected None or a list"),
+        (5, r"found 5; expected None or a list"),
+        ([None], r"found None in it; expected"),
+        ([["prior"]], r"found \['prior'\] in it; expected"),
+    ],
+)
+def test_groups_that_are_no_names_of_groups(groups: Any, said: str) -> None:
+    with pytest.raises(SettingsError, match=f"^groups: {said}"):
+        batchnuts.sample_chains(model(), groups=groups, **SETTINGS)
 
 
 def test_parts_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +203,7 @@ def fails(p: Any) -> Any:
             {"generated": fails},
             r"its function generated, given one draw, failed with RuntimeError: no such thing at .*:\d",
         ),
-        ({"generated": lambda p: p["mu"]}, "its function generated gives a .*; expected a dict of names and arrays"),
+        ({"generated": lambda p: p["mu"]}, "its function generated gives an array; expected a dict of names"),
         ({"generated": lambda p: {"mu": p["mu"]}}, r"its function generated gives \['mu'\], which are its variables"),
         (
             {"generated": lambda p: {"both_dim_0": p["mu"], "both": ops.stack([p["mu"], p["tau"]])}},
@@ -200,7 +216,7 @@ def fails(p: Any) -> Any:
         ({"log_likelihood": lambda p: p["sigma"]}, "its function log_likelihood, given one draw, failed with KeyError"),
         (
             {"observed_data": {}},
-            "log_likelihood gives a .* an array alone is for models with one observed",
+            "log_likelihood gives an array; .* an array alone is for models with one observed",
         ),
         (
             {"prior": lambda seed: {"mu": random.normal(seed)}},
