@@ -7,6 +7,7 @@ from pathlib import Path
 from batchnuts.config import RunConfig
 from batchnuts.mcmc.checkpoint.keeper import NAME, delete
 from batchnuts.mcmc.saving import OutputError, check_path
+from batchnuts.mcmc.storage.place import is_store
 from batchnuts.mcmc.storage.url_place import check_url
 from batchnuts.mcmc.url import Target, Url, folder_of, target_of
 
@@ -45,7 +46,7 @@ def checked_path(config: RunConfig, path: str | Target, *, force: bool) -> Targe
     if isinstance(target, Url):
         output = check_url(target, force=force)
     else:
-        output = check_path(str(path), force=force, folder=folder)
+        output = check_path(str(path), force=force, is_store=is_store if folder else None)
     if config.output.report:
         from batchnuts.report.figures import require_matplotlib
         from batchnuts.report.page import page_path

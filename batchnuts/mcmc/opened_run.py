@@ -8,7 +8,7 @@ from typing import Any
 
 from batchnuts.mcmc.output import to_arviz
 from batchnuts.mcmc.saving import OutputError, reason_of
-from batchnuts.mcmc.stored_run import is_zarr, open_zarr
+from batchnuts.mcmc.stored_run import is_zarr, open_zarr, without_draws
 from batchnuts.mcmc.url import Target, Url, target_of
 
 
@@ -20,7 +20,10 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     """
     target = target_of(path)
     if is_zarr(target):
-        return _read(target, "Zarr", lambda: to_arviz(open_zarr(target)))
+        groups = _read(target, "Zarr", lambda: open_zarr(target))
+        if none := without_draws(target, groups):
+            raise OutputError(none)
+        return _read(target, "Zarr", lambda: to_arviz(groups))
     if isinstance(target, Url):
         raise OutputError(f"There is no Zarr store at {target}. Check the URL, and that the run has begun to draw.")
     if target.is_dir():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -39,13 +39,18 @@ class NotSaved(OutputError):
 
 
 def check_path(
-    path: str | os.PathLike[str], *, force: bool = False, key: str = "output.path", folder: bool = False
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    key: str = "output.path",
+    is_store: Callable[[Path], bool] | None = None,
 ) -> Path:
     """Refuse an output path before any time is spent on sampling; gives back the absolute path.
 
     Raises OutputError where the folder is missing or cannot be written, where the path is a folder, a device or
-    write-protected, and, unless `force`, where the file exists. key: what the user sets for another path. folder:
-    whether it is to be a Zarr store, which takes the place of another one, or of a file, with `force` only.
+    write-protected, and, unless `force`, where the file exists. key: what the user sets for another path.
+    is_store: given where a Zarr store is to be made: whether a folder is one, so that with `force` it is replaced, as a
+    file is.
     """
     if _names_a_folder(path):
         raise OutputError(f"Cannot write {path}: it names a folder. Set {key} to a file's name.")
@@ -57,8 +62,8 @@ def check_path(
             if parent.exists():
                 raise OutputError(f"Cannot write {target}: {parent} is no folder. Set another {key}.")
             raise OutputError(f"Cannot write {target}: the folder {parent} does not exist. Make it, or set {key}.")
-        if folder and target.is_dir():
-            if not (target / "zarr.json").exists() and any(target.iterdir()):
+        if is_store is not None and target.is_dir():
+            if not is_store(target) and any(target.iterdir()):
                 raise OutputError(f"Cannot write {target}: it is a folder, and no Zarr store. Set another {key}.")
             if not force:
                 raise OutputError(

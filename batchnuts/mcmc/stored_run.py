@@ -58,6 +58,16 @@ def open_zarr(path: str | os.PathLike[str] | Url) -> dict[str, xarray.Dataset]:
     return {name: child.to_dataset(inherit=False) for name, child in tree.children.items()}
 
 
+def without_draws(target: Target, groups: Mapping[str, Any]) -> str | None:
+    """What to say of a store of ours that has neither draws nor a summary yet; None of others."""
+    if {"posterior", "summary"} & set(groups) or not is_run(target):
+        return None
+    return (
+        f"There are no draws in {target} yet. The first come with a block, which is a twentieth of the run or 32 MB: "
+        f"try again later. If the run does not go on: python -m batchnuts.sample --resume {target}"
+    )
+
+
 def is_run(target: Target) -> bool:
     """Whether there is the file, or the Zarr store, of a run of ours."""
     return bool(_attributes_of_run(target))

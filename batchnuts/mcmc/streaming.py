@@ -32,7 +32,7 @@ from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.logged import PART
-from batchnuts.mcmc.storage.place import STATE
+from batchnuts.mcmc.storage.place import STATE, failed_to_write
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage, rows_of_block
 from batchnuts.mcmc.storage.url_place import place_of
@@ -101,7 +101,10 @@ class ZarrRun:
         transitions -= self.earlier
         folder = self.place.state
         rows = saved_rows(folder) or rows_of_block(like, chains, transitions, self.content.thin)
-        self.sink = self._sink(chains, transitions, rows)
+        try:
+            self.sink = self._sink(chains, transitions, rows)
+        except OSError as error:
+            raise failed_to_write(self.place, error) from error
         remember = self.sampler.until is not None  # check points look at all draws
         self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember=remember, room=room)
         return Following(self.storage, self.earlier) if self.earlier else self.storage

@@ -17,7 +17,7 @@ from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.kept_diagnostics import kept_diagnostics
 from batchnuts.mcmc.rank_normal import BLOCK
 from batchnuts.mcmc.saving import OutputError, reason_of
-from batchnuts.mcmc.stored_run import is_zarr, open_zarr
+from batchnuts.mcmc.stored_run import is_zarr, open_zarr, without_draws
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.url import Target, Url, target_of
 from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
@@ -103,6 +103,8 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
             f"{file} cannot be read as {kind} ({reason_of(error)}); {expected}. If it is such a "
             "file, it is truncated or damaged: copy it again, or run again."
         ) from error
+    if none := without_draws(file, groups):
+        raise NotARun(none)
     _require_ours(file, groups, expected)
     try:
         return run_of(file, groups)

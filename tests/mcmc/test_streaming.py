@@ -53,7 +53,7 @@ from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.saving import OutputError, check_path, save
 from batchnuts.mcmc.settings import split_settings
 from batchnuts.mcmc.storage import row_blocks, streamed
-from batchnuts.mcmc.storage.place import METADATA, LocalPlace
+from batchnuts.mcmc.storage.place import METADATA, LocalPlace, is_store
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles, chunk_shape
@@ -61,7 +61,7 @@ from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.until import Until
-from batchnuts.report.run_file import read_run
+from batchnuts.report.run_file import NotARun, read_run
 from batchnuts.settings.schema import SettingsError
 
 
@@ -274,6 +274,31 @@ def test_a_full_disk_ends_the_run_and_what_was_written_can_be_read(
     assert groups["posterior"].attrs["interrupted"] == 1
 
 
+def test_a_store_that_was_just_begun_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first files found no place, or the process was killed among them: only the run itself takes the folder."""
+    draws, path, put = drawn(), tmp_path / "a.zarr", LocalPlace.put
+
+    def full(self: LocalPlace, key: str, data: Any) -> None:
+        if "observed_data" in key:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        put(self, key, data)
+
+    monkeypatch.setattr(LocalPlace, "put", full)
+    with pytest.raises(OutputError, match=r"a\.zarr: No space left on device; no draw is in it"):
+        stream(path, draws)
+    monkeypatch.setattr(LocalPlace, "put", put)
+    assert not (path / METADATA).exists()
+    with pytest.raises(OutputError, match="exists and is not overwritten"):
+        check_path(path, is_store=is_store)
+    assert check_path(path, is_store=is_store, force=True) == path
+    run, storage = stream(path, draws, resumed=True)
+    for read, error in ((open_run, OutputError), (read_run, NotARun)):
+        with pytest.raises(error, match=r"^There are no draws in .*a\.zarr yet\. .*--resume .*a\.zarr$"):
+            read(path)
+    run_to_end(storage, draws)
+    assert_same_groups(run.finish(draws), to_datasets(draws, MODEL))
+
+
 def test_a_full_disk_is_named_where_blocks_wait_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, arrays: Any, *, durable: bool) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -404,15 +429,15 @@ def test_what_cannot_be_written_is_refused_before(tmp_path: Path, monkeypatch: p
     path = tmp_path / "a.zarr"
     finished(path, drawn())
     with pytest.raises(OutputError, match="exists and is not overwritten"):
-        check_path(path, folder=True)
+        check_path(path, is_store=is_store)
     with pytest.raises(OutputError, match="it is a folder"):
         check_path(path, force=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine").touch()
     with pytest.raises(OutputError, match="no Zarr store"):
-        check_path(tmp_path / "other", folder=True, force=True)
+        check_path(tmp_path / "other", is_store=is_store, force=True)
     draws = drawn()
-    assert check_path(path, folder=True, force=True) == path
+    assert check_path(path, is_store=is_store, force=True) == path
     with pytest.raises(OutputError, match="was created meanwhile"):
         stream(path, draws)
     run, _ = stream(path, draws, replace=True)

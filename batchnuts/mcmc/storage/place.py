@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from batchnuts.mcmc.saving import OutputError, synchronize
+from batchnuts.mcmc.saving import OutputError, reason_of, synchronize
 from batchnuts.mcmc.url import Target
 
 METADATA = "zarr.json"
@@ -181,6 +181,7 @@ class LocalPlace(Place):
     def make(self) -> None:
         """See Place."""
         self.path.mkdir()
+        self.state.mkdir()
 
     def is_own(self) -> bool:
         """See Place: its state is in it."""
@@ -192,7 +193,7 @@ class LocalPlace(Place):
         if not os.path.lexists(path):
             return
         if path.is_dir() and not path.is_symlink():
-            if not (path / METADATA).exists() and any(path.iterdir()):
+            if not is_store(path) and any(path.iterdir()):
                 raise OutputError(
                     f"{path} is a folder, and no Zarr store: it is not replaced. Set another output.path."
                 )
@@ -207,6 +208,11 @@ class LocalPlace(Place):
     def discard(self) -> None:
         """See Place."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def is_store(folder: Path) -> bool:
+    """Whether a folder is a Zarr store, or one that a run of ours had just begun when it ended."""
+    return (folder / METADATA).exists() or (folder / STATE).exists()
 
 
 def temporary_name(name: str) -> str:
@@ -230,3 +236,11 @@ def sizes_there(place: Place, group: str) -> tuple[int, int]:
         for dim, size in zip(array["dimension_names"], array["shape"], strict=True)
     }
     return sizes.get("chain", 0), sizes.get("draw", 0)
+
+
+def failed_to_write(place: Place, error: OSError, length: int = 0) -> OutputError:
+    """What to say of it. length: draws of each chain that are there, should it not be reached any longer."""
+    with suppress(OSError):
+        _, length = sizes_there(place, "posterior")
+    saved = f"{length} draws of each chain are in it, and can be read" if length else "no draw is in it"
+    return OutputError(f"Cannot write {place}: {reason_of(error)}; {saved}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.draws import statistics
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import ModelError
-from batchnuts.mcmc.saving import OutputError, reason_of
+from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.storage import streamed
 from batchnuts.mcmc.storage.divergent import DIVERGENCES, divergences_of_block, put_divergences
-from batchnuts.mcmc.storage.place import STATE, Place, sizes_there
+from batchnuts.mcmc.storage.place import STATE, Place, failed_to_write, sizes_there
 from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.zarr_files import ZarrFiles
 
@@ -170,11 +169,7 @@ class ZarrSink:
 
     def failed(self, error: OSError) -> OutputError:
         """What to say of it."""
-        _, length = self.visible
-        with suppress(OSError):  # it may not be reached any longer
-            _, length = sizes_there(self.place, "posterior")
-        saved = f"{length} draws of each chain are in it, and can be read" if length else "no draw is in it"
-        return OutputError(f"Cannot write {self.place}: {reason_of(error)}; {saved}.")
+        return failed_to_write(self.place, error, self.visible[1])
 
 
 def _fields(block: RowBlock) -> dict[str, NDArray[Any]]:
