@@ -70,5 +70,6 @@ def forecast_of(config: RunConfig, model: Model) -> Forecast:
         Size.of(model, config.output.content),
         content=config.output.content,
         streamed=config.output.format == "zarr",
+        checkpoints=config.output.checkpoint_seconds is not None,
         backend=likely_backend(model, config.execution),
     )

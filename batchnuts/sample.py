@@ -178,9 +178,10 @@ def _further_draws(parser: argparse.ArgumentParser, arguments: argparse.Namespac
             return 0
         case [re.Match() as found] if not arguments.dry_run:
             return int(found[1])
+    given = " ".join(["--dry-run"] * arguments.dry_run + arguments.overrides)
     parser.error(
-        "--resume goes on with the run's own config: expected neither --dry-run nor overrides, or sampler.draws=+N to "
-        "make a run longer that has ended"
+        f"--resume goes on with the run's own config: found {given}; expected nothing else, or sampler.draws=+N with a "
+        "whole number N from 1 to 999999999, which makes a run longer that has ended"
     )
 
 
@@ -398,7 +399,8 @@ def _run(
             if not quiet and ending.lines is None:
                 print(f"Report: {page}", flush=True)
     except KeyboardInterrupt:
-        ending.say(f"the summary was {stop.name}; the draws are in {target}.")
+        lacking = getattr(next(iter(groups.values())), "attrs", {}).get("left_out")
+        ending.say(f"the summary was {stop.name}; the draws are in {target}.{f' {lacking}' if lacking else ''}")
         return stop.exit_code
     except OSError as error:  # its reader is gone: a closed pipe or terminal
         from batchnuts.progress.json_lines import give_up

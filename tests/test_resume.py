@@ -208,8 +208,8 @@ def test_a_signal_saves_draws_and_a_checkpoint(folder: Path) -> None:
 MISTAKES = {
     "nothing there": (["--resume", "none.nc"], 1, "There is no checkpoint of .*none.nc"),
     "it has ended": (["--resume", "whole.nc"], 1, r"the run has ended; .* add sampler\.draws=\+1000"),
-    "with a setting": (["--resume", "whole.nc", "sampler.chains=3"], 2, "goes on with the run's own config"),
-    "fewer draws": (["--resume", "whole.nc", "sampler.draws=+0"], 2, r"or sampler\.draws=\+N to make a run longer"),
+    "with a setting": (["--resume", "whole.nc", "sampler.chains=3"], 2, "found sampler.chains=3; expected nothing"),
+    "fewer draws": (["--resume", "whole.nc", "sampler.draws=+0"], 2, r"found sampler\.draws=\+0; expected nothing"),
     "a longer one that is not there": (["--resume", "none.nc", "sampler.draws=+5"], 1, r"there is no file .*none\.nc"),
     "a longer one of something else": (["--resume", "run.yaml", "sampler.draws=+5"], 1, "is no file of an earlier run"),
     "a longer one of a folder": (["--resume", ".", "sampler.draws=+5"], 1, "is a folder, and no Zarr store of a run"),

@@ -128,6 +128,8 @@ class Forecast:
     """On the disk."""
     file_at_least: int
     """Of it, variables and statistics: what is certain."""
+    checkpoint: int
+    """On the disk beside it, until the run ends: the records of draws that are in memory."""
 
     @property
     def least(self) -> int:
@@ -152,11 +154,12 @@ class Forecast:
 
     def __str__(self) -> str:
         stage, most = max(self.stages.items(), key=lambda item: item[1])
+        checkpoint = f", and {short_bytes(self.checkpoint)} of checkpoints until it ends" if self.checkpoint else ""
         values = f", values computed from them {short_bytes(self.values)}" if self.values else ""
         return (
             f"memory: about {short_bytes(self.peak)} (libraries and compiled programs {short_bytes(self.libraries)}, "
             f"draws {short_bytes(self.records)}{values}, at most at a time: {stage} {short_bytes(most)})\n"
-            f"disk: about {short_bytes(self.file)}"
+            f"disk: about {short_bytes(self.file)}{checkpoint}"
         )
 
 
@@ -167,12 +170,13 @@ def forecast(
     *,
     content: Content | None = None,
     streamed: bool = False,
+    checkpoints: bool = False,
     backend: str = "jax",
 ) -> Forecast:
     """The forecast of a run with its summary. Where the number of chains is chosen, that of the smallest one.
 
-    content: what is saved. streamed: whether draws go to a Zarr store while chains run. backend: the one that will run
-    it.
+    content: what is saved. streamed: whether draws go to a Zarr store while chains run. checkpoints: whether some are
+    written. backend: the one that will run it.
     """
     content = content or Content()
     streamed = streamed or not content.draws
@@ -210,6 +214,7 @@ def forecast(
         diagnostics=diagnostics,
         file=OVERHEAD + summary + saved * (on_disk * np.dtype(dtype).itemsize + statistics),
         file_at_least=OVERHEAD + summary + saved * (size.values * np.dtype(dtype).itemsize + statistics),
+        checkpoint=records if checkpoints and not streamed else 0,
     )
 
 

@@ -41,6 +41,8 @@ class Layout:
         self._order = {name: place for place, name in enumerate(model.dims)}
         self._quantities = Quantities(model, execution, seed, between) if has_quantities(model) else None
         """None after one of the model's functions has failed, or nobody waits for them, too."""
+        self.left_out: str | None = None
+        """Why there is nothing of what is computed from draws, or only of some."""
 
     def of_draws(
         self,
@@ -154,7 +156,8 @@ class Layout:
             return compute()
         except (ModelError, MemoryError, LeftOutError) as error:
             lacking = "There is not enough memory for what is computed from draws."
-            say(f"{error or lacking} The draws are kept without it.")
+            self.left_out = str(error or lacking)
+            say(f"{self.left_out} The draws are kept without it.")
             self._quantities = None
             return None
 

@@ -56,7 +56,8 @@ def to_datasets(
     chains that had not begun are left out, and the further draws of faster chains are in `unfinished`, padded with NaN,
     with the count of each chain. `divergences` is there if the draws have the ends of their trajectories. `config` is
     kept in the attributes as JSON (default: the run's settings). `content`: what is saved (default: all variables).
-    Where a function of the model fails, its group is left out, with a line on stderr. `between`: see Quantities.
+    Where a function of the model fails, its group is left out, with a line on stderr and the attribute `left_out`.
+    `between`: see Quantities.
     """
     content = content or Content()
     layout = Layout(model, content, draws.execution, draws.settings.seed, between)
@@ -80,6 +81,8 @@ def to_datasets(
         groups["unfinished"] = unfinished(entries, draws, numbers, layout, attributes)
     if draws.last_position is not None:
         groups["divergences"] = divergences(*_diverged(draws), layout, attributes)
+    if layout.left_out is not None:
+        groups = {name: group.assign_attrs(left_out=layout.left_out) for name, group in groups.items()}
     return groups
 
 

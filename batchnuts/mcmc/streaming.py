@@ -250,9 +250,11 @@ class ZarrRun:
         if further:
             done = group_of({"draws_done": (("chain",), draws.first + draws.done[draws.chains])}, {}, {}, {})
             files.put("unfinished", done)
+        if layout.left_out is not None:
+            attributes |= {"left_out": layout.left_out}
         for name, dataset in groups.items():
             if name not in DATA_GROUPS:
-                files.put(name, dataset)
+                files.put(name, dataset.assign_attrs(attributes))
         own = {"sample_stats": statistics_attributes(draws)}
         for name in ("", *files.arrays, *(name for name in groups if name in DATA_GROUPS)):
             files.set_attributes(name, {**attributes, **own.get(name, {})})

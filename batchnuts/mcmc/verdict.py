@@ -166,8 +166,8 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
     if found.converged is False and (found.persists or not found.agrees):
         what = f"R-hat above {found.limit:.4g}" if not found.agrees else "differences between them last"
         advice.append(
-            f"The chains do not agree ({what}): double warmup and draws. If that changes little, chains are stuck in "
-            "different places: reparametrize the model."
+            f"The chains do not agree ({what}): double draws, and warmup where its length is fixed. If that changes "
+            "little, chains are stuck in different places: reparametrize the model."
         )
     if lowest < ESS_LIMIT:
         wanted = f"the minimum {found.size_in_words} is {ESS_LIMIT}"

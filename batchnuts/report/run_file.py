@@ -226,6 +226,8 @@ def next_steps(run: FinishedRun) -> list[str]:
             "The run was interrupted before every chain had a draw; those that there are, are in the group "
             "'unfinished', which is biased towards fast chains. Run again, for longer."
         )
+    if reason := attributes.get("left_out"):
+        steps.append(f"Some groups are not there: {reason} To have them, run again.")
     if attributes.get("warmup_agreed") == 0:
         steps.append("Warmup had not settled when it ended: raise sampler.warmup.maximum, or reparametrize the model.")
     if outliers := attributes.get("outlier_chains"):

@@ -76,6 +76,10 @@ def test_parts_on_known_sizes() -> None:
     assert of(Size(10, "float64", values=12, transformed=4)).values == samples * 4 * 8
     assert of(FIFTY, divergences=True).records - found.records == samples * 50 * 4
     assert of(FIFTY, metric="dense").metric == 8 * 8 * 50**2
+    assert (found.checkpoint, "checkpoints" in str(found)) == (0, False)
+    checked = forecast(sampler(), EXECUTION, FIFTY, checkpoints=True)
+    assert (checked.checkpoint, "of checkpoints until it ends" in str(checked)) == (found.records, True)
+    assert forecast(sampler(), EXECUTION, FIFTY, streamed=True, checkpoints=True).checkpoint == 0
     assert forecast(sampler(), EXECUTION, FIFTY, backend="tensorflow").libraries > found.libraries
 
 

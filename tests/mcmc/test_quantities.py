@@ -249,6 +249,7 @@ def test_draws_are_kept_where_a_function_fails_later(
     assert calls
     assert drawn["posterior"]["mu"].shape == (6, 20)
     assert "a function failed. The draws are kept without it." in capsys.readouterr().err
+    assert drawn["posterior"].attrs["left_out"] == "Model 'm': a function failed."
 
 
 def test_a_signal_while_they_are_computed_leaves_them_out_and_keeps_the_draws(

@@ -61,7 +61,7 @@ from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.mcmc.streaming import STATE, ZarrRun, require_zarr
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.until import Until
-from batchnuts.report.run_file import NotARun, read_run
+from batchnuts.report.run_file import NotARun, next_steps, read_run
 from batchnuts.settings.schema import SettingsError
 
 
@@ -456,14 +456,20 @@ def test_what_fails_for_some_draws_is_taken_out(tmp_path: Path, monkeypatch: pyt
 
     def computed(self: Layout, position: np.ndarray, chains: np.ndarray, draws: np.ndarray) -> dict[str, Entries]:
         dims = (*SAMPLES, "row")
-        return {"log_likelihood": {"y": (dims, position[:, :, :4], {})}} if len(draws) and draws[0] < 16 else {}
+        if len(draws) and draws[0] < 16:
+            return {"log_likelihood": {"y": (dims, position[:, :, :4], {})}}
+        self.left_out = "A function failed."
+        return {}
 
     monkeypatch.setattr(Layout, "_computed", computed)
     draws, path = drawn(), tmp_path / "a.zarr"
     groups = finished(path, draws)
     monkeypatch.undo()
+    assert {group.attrs.pop("left_out") for group in groups.values()} == {"A function failed."}
     assert_same_groups(groups, to_datasets(draws, MODEL))
     assert not (path / "log_likelihood").exists()
+    steps = next_steps(read_run(path))
+    assert "Some groups are not there: A function failed. To have them, run again." in steps
 
 
 def test_chunks_are_divided_so_that_a_coefficient_can_be_read_alone() -> None:

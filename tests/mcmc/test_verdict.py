@@ -69,7 +69,7 @@ few = make_draws(MODEL, SamplerSettings(chains=2, draws=20))
 @pytest.mark.parametrize(
     ("draws", "advice"),
     [
-        (replace(GOOD, position=shifted), "The chains do not agree (R-hat above 1.01): double warmup and draws."),
+        (replace(GOOD, position=shifted), "The chains do not agree (R-hat above 1.01): double draws, and warmup"),
         (few, "There are few effective draws: raise draws until the minimum bulk ESS is 400"),
         (with_stats(diverging=np.ones((8, 300), bool)), "Some trajectories diverged: raise target_acceptance"),
         (make_draws(MODEL, SamplerSettings(chains=1, draws=50)), "Convergence cannot be judged: run at least 2 chains"),

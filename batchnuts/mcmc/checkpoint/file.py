@@ -28,7 +28,10 @@ FORMAT = 3
 
 KIND = "batchnuts checkpoint"
 
-NO_CHECKPOINT = "expected a checkpoint of batchnuts"
+NO_CHECKPOINT = (
+    "expected a checkpoint of batchnuts. Draws that the run has saved can be read; to begin again, give --force to a "
+    "new run"
+)
 
 
 class CheckpointError(BatchnutsError):
