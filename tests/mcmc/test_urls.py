@@ -37,7 +37,7 @@ from batchnuts.mcmc.opened_run import open_run
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.saving import OutputError, check_path
 from batchnuts.mcmc.storage import streamed, url_place
-from batchnuts.mcmc.storage.place import METADATA, STATE, LocalPlace, Place
+from batchnuts.mcmc.storage.place import METADATA, STATE, LocalPlace, Place, is_store
 from batchnuts.mcmc.storage.place_store import PlaceStore
 from batchnuts.mcmc.storage.url_place import UrlError, UrlPlace, check_url, place_of
 from batchnuts.mcmc.stored_run import open_zarr
@@ -80,7 +80,7 @@ def test_a_store_holds_what_one_in_a_folder_holds(url: Url, here: Path, done: li
 
 def test_urls_of_files_are_paths(tmp_path: Path) -> None:
     assert target_of(f"file://{tmp_path}/a.zarr") == tmp_path / "a.zarr"
-    assert check_path(f"file://{tmp_path}/a.zarr", folder=True) == tmp_path / "a.zarr"
+    assert check_path(f"file://{tmp_path}/a.zarr", is_store=is_store) == tmp_path / "a.zarr"
     assert target_of("s3://runs/a.zarr") == Url("s3://runs/a.zarr")
     assert target_of(Path("a.zarr")) == Path("a.zarr")
 
