@@ -258,7 +258,7 @@ def _run(
     from batchnuts.mcmc.forecast import available_memory
     from batchnuts.mcmc.freed_memory import give_back_freed
     from batchnuts.mcmc.output import to_datasets
-    from batchnuts.mcmc.saving import check_space, short_bytes
+    from batchnuts.mcmc.saving import check_space, root_attributes, short_bytes
     from batchnuts.mcmc.streaming import ZarrRun
     from batchnuts.mcmc.summarizing import SummaryRun
     from batchnuts.output_path import path_of_new_run
@@ -399,7 +399,7 @@ def _run(
             if not quiet and ending.lines is None:
                 print(f"Report: {page}", flush=True)
     except KeyboardInterrupt:
-        lacking = getattr(next(iter(groups.values())), "attrs", {}).get("left_out")
+        lacking = root_attributes(groups).get("left_out")
         ending.say(f"the summary was {stop.name}; the draws are in {target}.{f' {lacking}' if lacking else ''}")
         return stop.exit_code
     except OSError as error:  # its reader is gone: a closed pipe or terminal

@@ -351,6 +351,7 @@ def test_a_reader_that_goes_away_ends_no_run(cli, monkeypatch, stream):
 
 
 def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
+    from batchnuts.mcmc import output
     from batchnuts.report import table
 
     def pressed(*_):
@@ -361,6 +362,15 @@ def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
     assert code == 130
     assert "the summary was interrupted; the draws are in " in err
     assert Path("out.nc").exists()
+    to_datasets = output.to_datasets
+
+    def without(*arguments, **options):
+        groups = to_datasets(*arguments, **options)
+        return {name: group.assign_attrs(left_out="It is left out.") for name, group in groups.items()}
+
+    monkeypatch.setattr(output, "to_datasets", without)
+    _, _, err = cli("--force")
+    assert "out.nc. It is left out." in err
 
 
 def test_dry_run_prints_a_config_and_runs_nothing(cli):
