@@ -164,7 +164,7 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
     before = read_groups(str(ended.path), tuple({**further, **dict.fromkeys(_COMPUTED)}), "--resume")
     if before["sample_stats"].sizes["draw"] != ended.draws:
         raise CheckpointError(f"{ended.path} has changed while it was made longer; the further draws are given up.")
-    attributes = further["posterior"].attrs
+    attributes = further["posterior"].attrs = _attributes(before, further)
     log_density = [groups["sample_stats"]["lp"].values for groups in (before, further)]
     attributes["log_density_rounding"] = rounding_of(np.concatenate(log_density, axis=1))
     lacking = _lacking(before, further)
@@ -182,6 +182,12 @@ def joined(ended: EndedRun, further: Mapping[str, xarray.Dataset]) -> dict[str, 
         groups[name].attrs = _with_own(attributes, further[name])  # none of the shorter run's, such as why it ended
     groups["adaptation"] = _of_all_draws(before["adaptation"], groups, ended.draws)
     return groups
+
+
+def _attributes(before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
+    """Those of the further draws; and why groups of the earlier ones are not there, which the longer run lacks, too."""
+    left_out = {name: reason for name, reason in before["posterior"].attrs.items() if name == "left_out"}
+    return {**left_out, **further["posterior"].attrs}
 
 
 def _lacking(before: Mapping[str, xarray.Dataset], further: Mapping[str, xarray.Dataset]) -> dict[str, list[str]]:
@@ -319,7 +325,7 @@ def _append(
 
     lacking: see `_lacking`.
     """
-    attributes = dict(further["posterior"].attrs)
+    attributes = _attributes(before, further)
     lengths = {}
     for name, variables in lacking.items():
         if there := [variable for variable in variables if variable in files.arrays.get(name, {})]:

@@ -20,7 +20,9 @@ from url_files import content_of, small_blocks_from, url_of
 
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.content import Content
+from batchnuts.mcmc.layout import Layout
 from batchnuts.mcmc.lengthen import EndedRun, joined, replace_store
+from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.saving import OutputError, save
 from batchnuts.mcmc.storage.place import METADATA
@@ -213,8 +215,15 @@ COMPUTING = replace(
 def test_what_some_draws_lack_is_left_out_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, computing: tuple[bool, bool], format: str
 ) -> None:
-    """A function had failed, or a signal had left its results out: longer, a run has them of all draws or of none. Nor
-    does it say why the shorter run had ended."""
+    """A function had failed, or a signal had left its results out: longer, a run has them of all draws or of none, and
+    says why. It does not say why the shorter run had ended."""
+    of_model = Layout.__init__
+
+    def as_if_failed(self: Layout, model: Model, *arguments: Any) -> None:
+        of_model(self, model, *arguments)
+        self.left_out = None if model is COMPUTING else "A function failed."
+
+    monkeypatch.setattr(Layout, "__init__", as_if_failed)
     whole, content = drawn(ends=True), Content(divergences=True)
     parts = (replace(part_of(whole, 0, 30), ended="400 effective draws"), part_of(whole, 30, DRAWS))
     path = tmp_path / f"a.{format}"
