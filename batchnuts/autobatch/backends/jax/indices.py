@@ -1,9 +1,8 @@
 """Indices of 32 bits for programs inside a user's own.
 
-A program computes with integers of 64 bits, whatever the user's `jax_enable_x64` says. JAX lowers a scatter by indices
-that are clipped, such as the derivative of a gather by them, with a function that it traces by the setting in force
-then, the user's; with 64 bits off it fails (JAX 0.8 to 0.12). So what reads or writes at a place gets that place in 32
-bits.
+A program computes with integers of 64 bits, whatever the user's `jax_enable_x64` says. To lower a scatter by clipped
+indices, such as the derivative of a gather by them, JAX traces a function under the user's setting; where that is off
+and the indices have 64 bits, it fails (seen with JAX 0.10.2). So what is indexed gets indices of 32 bits.
 """
 
 from __future__ import annotations

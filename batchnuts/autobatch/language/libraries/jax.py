@@ -253,7 +253,7 @@ class JaxLibrary(Formulas):
     def power(self, x: Array, y: Array) -> Array:
         """See TensorLibrary. Of integers by repeated squares, since XLA reads an integer exponent modulo 64.
 
-        JAX's derivative of order n + 1 of `x ** n` at 0 is NaN, unless it is told that n is an integer.
+        JAX's derivative of order n + 1 of `x ** n` at 0 is NaN, but for an n that is a constant integer to it.
         """
         if x.dtype.kind not in "iu" and isinstance(y, np.ndarray) and not y.ndim and y in _SMALL_INTEGERS:
             return lax.integer_pow(jnp.asarray(x), int(y))
