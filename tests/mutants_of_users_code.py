@@ -60,7 +60,7 @@ def the_class_of_a_value_is_the_librarys(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(builtins, "_is_of_arrays", lambda kind: False)
 
 
-@killed_by("users helpers", "compiler/test_errors.py::test_a_file_that_changed_since_its_import_is_noticed")
+@killed_by("users helpers", "compiler/test_source.py::test_a_file_that_changed_since_its_import_is_noticed")
 def a_file_is_what_was_imported(patch: pytest.MonkeyPatch) -> None:
     """a function is compiled from the text that its file has by now"""
     patch.setattr(source, "_is_made_of", lambda filename, code: True)
