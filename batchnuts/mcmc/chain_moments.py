@@ -108,6 +108,19 @@ def effective_size(values: Array) -> Array:
     return sizes.result()
 
 
+def _length_of_transforms(least: int) -> int:
+    """The lowest product of twos, threes and fives that is no lower: transforms of such lengths are fast."""
+    found = 1 << (least - 1).bit_length()
+    fives = 1
+    while fives < found:
+        threes = fives
+        while threes < found:
+            found = min(found, threes << (-(-least // threes) - 1).bit_length())
+            threes *= 3
+        fives *= 5
+    return found
+
+
 class EffectiveSize:
     """The effective sample size of means, of chains that are given in blocks.
 
@@ -117,19 +130,15 @@ class EffectiveSize:
     """
 
     def __init__(self, count: int, draws: int) -> None:
-        from scipy.fft import next_fast_len
-
         self.count, self.draws = count, draws
-        self.length: int = next_fast_len(2 * draws, real=True)
+        self.length = _length_of_transforms(2 * draws)
         self.power = np.zeros((count, self.length // 2 + 1))
         self.means: list[Array] = []
         self.low, self.high = np.full(count, np.inf), np.full(count, -np.inf)
 
     def add(self, centred: Array, mean: Array) -> None:
         """Chains [coefficients, chains, draws] less their means [coefficients, chains]."""
-        from scipy.fft import rfft
-
-        parts = rfft(centred, n=self.length, axis=2).view(np.float64)  # real and imaginary ones in turn
+        parts = np.fft.rfft(centred, n=self.length, axis=2).view(np.float64)  # real and imaginary ones in turn
         self.power += np.einsum("kcf,kcf->kf", parts, parts).reshape(self.count, -1, 2).sum(axis=2)
         self.means.append(mean)
 
@@ -145,14 +154,12 @@ class EffectiveSize:
 
     def result(self) -> Array:
         """[coefficients]."""
-        from scipy.fft import irfft
-
         count, draws = self.count, self.draws
         means = np.concatenate(self.means, axis=1)
         chains = means.shape[1]
         size = chains * draws
         # the mean over chains of the autocovariance at each lag, each sum divided by the number of draws
-        covariance = irfft(self.power / chains, n=self.length, axis=1)[:, :draws] / draws
+        covariance = np.fft.irfft(self.power / chains, n=self.length, axis=1)[:, :draws] / draws
         within = covariance[:, 0] * draws / (draws - 1.0)
         total = covariance[:, 0].copy()  # equation 3: (N - 1)/N W
         if chains > 1:

@@ -19,10 +19,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy.special import chdtri
-
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.forecast import Size, memory_problem
+from batchnuts.mcmc.quantile_functions import chi_squared_exceeded
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.stopping_rule import WORDS, StoppingRule
 from batchnuts.mcmc.superchains import count_superchains
@@ -141,7 +140,7 @@ def draws_together(until: Until, groups: int, columns: int) -> float:
     needed = [float(getattr(until, name)) / EFFICIENCY for name in until.conditions if name in WORDS]
     if until.rhat is not None:
         freedom = 2 * groups - 1
-        largest = float(chdtri(freedom, 0.5 / columns)) / freedom if columns > 1 else 1.0
+        largest = chi_squared_exceeded(0.5 / columns, freedom) / freedom if columns > 1 else 1.0
         needed.append(groups * 2 * (largest / EFFICIENCY - 1) / (until.rhat**2 - 1))
     return max(needed)
 

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.quantile_functions import normal
+
 BLOCK = 2**17
 """Values that are looked at together: with their copies they stay in a processor's cache."""
 
@@ -36,15 +38,12 @@ class NormalScores:
         self.size = size
         self.table: Array | None = None
         if size <= TABLE:
-            lower = self._below_the_middle(np.arange(size + 1))
+            lower = np.concatenate([[np.nan], self._below_the_middle(np.arange(1, size + 1))])  # there is no rank 0
             self.table = np.concatenate([lower, [0.0], -lower[::-1]])  # symmetric about the middle rank
 
     def _below_the_middle(self, ranks: NDArray[Any]) -> Array:
         """z = Phi^-1((r - 3/8) / (S + 1/4)), equation 14 of Vehtari, Gelman, Simpson, Carpenter, Buerkner 2021."""
-        from scipy.special import ndtri
-
-        scores: Array = ndtri((ranks / 2 - _OFFSET) / (self.size - 2 * _OFFSET + 1))
-        return scores
+        return normal((ranks / 2 - _OFFSET) / (self.size - 2 * _OFFSET + 1))
 
     def of(self, ranks: Ranks) -> Array:
         """float64, of the same shape."""

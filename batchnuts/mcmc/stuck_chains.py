@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_moments import Array, ChainMoments
+from batchnuts.mcmc.quantile_functions import normal_exceeded
 from batchnuts.mcmc.rank_normal import BLOCK
 from batchnuts.mcmc.reductions import STUCK, Reduced, in_order, reduce_draws
 from batchnuts.mcmc.warmup.outliers import far_and_stay
@@ -161,9 +162,7 @@ def stuck_of(parts: Iterable[Sights], chains: int, count: int) -> Stuck:
             still &= part.still.all(axis=0)
         start += size
     if chains >= FEWEST_CHAINS and start:
-        from scipy.special import ndtri
-
-        limit = -ndtri(BY_CHANCE / (2 * chains * count))
+        limit = normal_exceeded(BY_CHANCE / (2 * chains * count))
         found = (largest > limit) | away | still
         apart = found if found.sum() <= MOST_APART * chains else apart
     return Stuck(apart, persistence, furthest)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import fdtri
 
+from batchnuts.mcmc.quantile_functions import f_exceeded
 from batchnuts.mcmc.warmup.moments import BATCHES, Centre, Float, Moments
 
 STEP, METRIC, DRIFT, MEMORY = 0.15, 0.1, 0.1, 0.02
@@ -134,7 +134,7 @@ def memory(moments: Moments, superchain: NDArray[np.int64], standard_errors: flo
 def _largest_by_chance(chains: int, columns: int) -> float:
     """The ratio of the variance between means of chains to their squared error, which the largest of so many columns
     exceeds with probability FALSE_ALARM: of normal means it has an F distribution."""
-    return float(fdtri(chains - 1, chains * (BATCHES - 1), 1.0 - FALSE_ALARM / columns))
+    return f_exceeded(FALSE_ALARM / columns, chains - 1, chains * (BATCHES - 1))
 
 
 def _largest(values: Float, scale: Float) -> float:
