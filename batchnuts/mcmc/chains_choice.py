@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.quantile_functions import chi_squared_exceeded
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
+from batchnuts.mcmc.starts import Checked
 from batchnuts.mcmc.stopping_rule import WORDS, StoppingRule
 from batchnuts.mcmc.superchains import count_superchains
 from batchnuts.mcmc.until import Until
@@ -65,6 +66,8 @@ class ChainsChoice:
     reason: str
     """In words, for the summary and the file."""
     table: tuple[Candidate, ...]
+    checked: Checked | None = field(default=None, compare=False)
+    """Where the model was checked for it."""
 
 
 def with_chains(sampler: SamplerSettings, chains: int) -> SamplerSettings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from batchnuts.autobatch.machine import processors
 from batchnuts.mcmc.chains_choice import ChainsChoice, choose_chains, possible_chains, with_chains
 from batchnuts.mcmc.engine import choose_engine
@@ -45,7 +47,8 @@ def chains_for(
             f"{execution.mode}; expected a number of chains, or executor virtual_machine in mode xla, whose speed "
             "depends on the number."
         )
-    first = check_at_starts(model, engine, proposals, position)
+    checked = check_at_starts(model, engine, proposals, position)
+    first = checked.position
     try:
         times = gradient_times(model, engine, first, execution)
     except Exception:
@@ -53,4 +56,4 @@ def chains_for(
         evaluate_at(model, make_evaluate(density), position, execution)  # raises what is wrong with the model, in words
         raise
     seconds = {chains: times.of_all_chains(chains, model.dimension, execution, cores) for chains in numbers}
-    return choose_chains(sampler, seconds, cores, model.dimension)
+    return replace(choose_chains(sampler, seconds, cores, model.dimension), checked=checked)

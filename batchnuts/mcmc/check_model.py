@@ -132,12 +132,12 @@ def _refuse_container(here: str, value: Any) -> None:
         )
 
 
-def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engine) -> NDArray[Any]:
+def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engine) -> tuple[NDArray[Any], Any, Any]:
     """Evaluate the one-chain density once, with its gradient; raise ModelError for a density that cannot be sampled.
 
     positions: where a chain may start, each [dimension]. The first one is tried, and another one only where a matrix
     could not be inverted or decomposed: some operations give NaN then, and others raise an error. Returns the one at
-    which the density could be evaluated.
+    which the density could be evaluated, its value there [] and gradient [dimension].
     """
     library = engine.library
     density = library.differentiated(model.flat_log_density)
@@ -186,7 +186,7 @@ def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engin
         raise ModelError(f"{here}, has a gradient of shape {tuple(gradient.shape)}; expected ({model.dimension},).")
     if model.batched_value_and_gradient is not None:
         _check_twin(model, start, library)
-    return start
+    return start, value, gradient
 
 
 def is_decomposition(error: BaseException) -> bool:

@@ -37,7 +37,7 @@ from batchnuts.mcmc.quantities import check_quantities
 from batchnuts.mcmc.run import ProgressCallback, Run
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
 from batchnuts.mcmc.spent import Spent
-from batchnuts.mcmc.starts import check_at_starts
+from batchnuts.mcmc.starts import Checked, check_at_starts
 from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.warmup.phase import CHECK, InWarmup, warm_up
@@ -172,7 +172,10 @@ def run_chains(
         proposals = begin.proposals or make_proposals(model, sampler, execution, begin.tuning)
         position = positions_to_check(model, sampler, proposals)
         engine, execution = choose_engine(model, execution, position[0])
-        first = check_at_starts(model, engine, proposals, position)
+        checked = begin.checked
+        if checked is None or not checked.is_of(position[0]):
+            checked = check_at_starts(model, engine, proposals, position)
+        first = checked.position
         check_quantities(content.computed(model), engine, first)
         check_content(model, engine, content)
         checks = check_points_of(model, engine, sampler, execution)
@@ -183,7 +186,7 @@ def run_chains(
             execution,
             progress or (lambda _: None),
             stop or StopSignals(),
-            borrow(model, engine, sampler, execution, first),
+            borrow(model, engine, sampler, execution, first, checked),
             random.lane_keys(sampler.seed, sampler.chain_count),
             divergences=content.divergences,
             spent=begin.spent,
@@ -228,18 +231,20 @@ class Beginning:
     spent: Spent
     proposals: Proposals | None = None
     """None: as the settings say."""
+    checked: Checked | None = None
+    """Where the model was checked already."""
 
 
 def _begin(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, content: Content) -> Beginning:
     """Of a new run."""
     tuning, began = read_tuning(model, sampler), time.perf_counter()
-    chains, reason = sampler.chains, ""
+    chains, reason, checked = sampler.chains, "", None
     if chains == "auto":
         choice = chains_for(model, sampler, execution, divergences=content.divergences)
-        chains, reason = choice.chains, choice.reason
+        chains, reason, checked = choice.chains, choice.reason, choice.checked
     spent = Spent()
     spent.seconds["compile"] += time.perf_counter() - began
-    return Beginning(chains, reason, tuning, spent)
+    return Beginning(chains, reason, tuning, spent, checked=checked)
 
 
 def _go_on(model: Model, saved: SavedRun) -> Beginning:

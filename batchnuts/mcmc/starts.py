@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -22,6 +23,7 @@ from batchnuts.mcmc.check_model import (
     refuse_unbounded,
 )
 from batchnuts.mcmc.engine import Engine, default_engine
+from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
 from batchnuts.mcmc.in_parts import in_parts, width_for
 from batchnuts.mcmc.initialization import Proposals
 from batchnuts.mcmc.lost_observations import lost_observations
@@ -38,13 +40,40 @@ Starts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Positions [chains, dimension], their log-densities [chains] and gradients [chains, dimension]."""
 
 
-def check_at_starts(model: Model, engine: Engine, proposals: Proposals, position: NDArray[Any]) -> NDArray[Any]:
-    """Check the model; returns a position [dimension] where the density can be evaluated.
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A model that was checked, and where."""
+
+    tried: NDArray[Any]
+    """[dimension]: the first position that was tried."""
+    position: NDArray[Any]
+    """[dimension]: where the density could be evaluated."""
+    log_density: NDArray[Any]
+    """[], there."""
+    gradient: NDArray[Any]
+    """[dimension]."""
+    reached: Fingerprint
+    """What the density found around it, before it was called."""
+
+    def is_of(self, position: NDArray[Any]) -> bool:
+        """Whether a check that begins at this position [dimension] would find the same."""
+        return np.array_equal(self.tried, position)
+
+
+def check_at_starts(model: Model, engine: Engine, proposals: Proposals, position: NDArray[Any]) -> Checked:
+    """Check the model: where its density can be evaluated, and what it is there.
 
     position [chains, dimension]: those that are tried first. Raises ModelError for a model that cannot be sampled.
     """
     one_by_one = (row for rows in chain([position], draw_again(proposals)) for row in rows)
-    return check_density(model, islice(one_by_one, TRIES), engine)
+    reached = reached_by(model)
+    found, log_density, gradient = check_density(model, islice(one_by_one, TRIES), engine)
+    return Checked(position[0], found, np.asarray(log_density), np.asarray(gradient), reached)
+
+
+def reached_by(model: Model) -> Fingerprint:
+    """What the density of a model, and its twin, find around them now."""
+    return fingerprint(model.log_density, model.batched_value_and_gradient)
 
 
 def find_starts(

@@ -37,27 +37,32 @@ class Identity:
     """What a program depends on beside its text, its arguments' types and the files of this package.
 
     now: says it as it is when called, as far as code for so many lanes depends on it; None: not known for certain.
-    key_of: makes a key of texts and of all else that compiled code depends on; None: not known either.
+    key_of: makes a key of texts and of all else that compiled code depends on; None: not known either. by_lanes:
+    whether it is another for another number of lanes.
     """
 
-    def __init__(self, now: Callable[[int], str | None], key_of: Callable[..., str | None]) -> None:
+    def __init__(
+        self, now: Callable[[int], str | None], key_of: Callable[..., str | None], *, by_lanes: bool = True
+    ) -> None:
         self._now = now
         self._key_of = key_of
+        self._by_lanes = by_lanes
         self._besides: tuple[str, ...] = ()
         self._first: dict[int, str | None] = {}
-        """By the number of lanes, as it was when it was first asked for."""
+        """By the number of lanes, where that matters, as it was when it was first asked for."""
 
     def with_text(self, *besides: str) -> Identity:
         """That of a program which depends on these texts besides."""
-        made = Identity(self._now, self._key_of)
+        made = Identity(self._now, self._key_of, by_lanes=self._by_lanes)
         made._besides, made._first = (*self._besides, *besides), self._first
         return made
 
     def key(self, *more: str, lanes: int) -> str | None:
         """Of it and more, to find something on disk by; None where it might not say all."""
-        if lanes not in self._first:
-            self._first[lanes] = self._now(lanes)
-        first = self._first[lanes]
+        place = lanes if self._by_lanes else 0
+        if place not in self._first:
+            self._first[place] = self._now(lanes)
+        first = self._first[place]
         return None if first is None else self._key_of(first, *self._besides, *more)
 
     def is_unchanged(self) -> bool:

@@ -25,14 +25,14 @@ from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import Identity
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.density_identity import density_identity
-from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
+from batchnuts.mcmc.execution.fingerprint import Fingerprint
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.metric import Metric, make_metric
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
-from batchnuts.mcmc.starts import make_evaluate
+from batchnuts.mcmc.starts import Checked, make_evaluate, reached_by
 from batchnuts.mcmc.step_size import make_first_step_size
 from batchnuts.store.folder import current
 from batchnuts.store.identity import digest_of
@@ -97,17 +97,22 @@ def keep_programs(models: int) -> None:
 
 
 def borrow(
-    model: Model, engine: Engine, sampler: SamplerSettings, execution: ExecutionSettings, position: np.ndarray
+    model: Model,
+    engine: Engine,
+    sampler: SamplerSettings,
+    execution: ExecutionSettings,
+    position: np.ndarray,
+    checked: Checked | None = None,
 ) -> Programs:
     """The programs for such settings, exclusively until they are returned.
 
-    position [dimension]: where the first chain begins, for new ones.
+    position [dimension]: where the first chain begins, for new ones. checked: what a check found there, just before.
     """
     key = _shape(sampler, execution)
     with _lock:
         _last.pop((id(model), key), None)
         programs: Programs | None = _kept_with(model).pop(key, None)
-    reached = _reached(model)
+    reached = reached_by(model) if checked is None else checked.reached
     if (
         programs is not None
         and all(reached.get(place) == digest for place, digest in programs.reached.items())
@@ -115,8 +120,8 @@ def borrow(
     ):
         programs.know(_identity(model, engine, key, execution, position))
         return programs
-    found = _evaluated(model, engine, position)
-    after = _reached(model)
+    found = _evaluated(model, engine, position, checked)
+    after = reached_by(model)
     settled = {place: digest for place, digest in reached.items() if after.get(place) == digest}
     density = value_and_gradient(model, engine, xla=execution.mode == "xla")
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
@@ -139,7 +144,8 @@ def _identity(
         density = density_identity(model, engine, position, [lanes])
         return None if density is None else digest_of(density, others)
 
-    return Identity(now, engine.library.key_by_identity)
+    by_lanes = model.batched_value_and_gradient is not None
+    return Identity(now, engine.library.key_by_identity, by_lanes=by_lanes)
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:
@@ -178,15 +184,16 @@ def _shape(sampler: SamplerSettings, execution: ExecutionSettings) -> Shape:
     return (*values.items(), *execution.model_dump(exclude=set(ANY_VALUE)).items())
 
 
-def _reached(model: Model) -> Fingerprint:
-    return fingerprint(model.log_density, model.batched_value_and_gradient)
+def _evaluated(model: Model, engine: Engine, position: np.ndarray, checked: Checked | None = None) -> list[np.ndarray]:
+    """Log-density and gradient at one position [dimension], of the density and of its twin, if it has one.
 
-
-def _evaluated(model: Model, engine: Engine, position: np.ndarray) -> list[np.ndarray]:
-    """Log-density and gradient at one position [dimension], of the density and of its twin, if it has one."""
+    checked: what a check found of the density there.
+    """
     library = engine.library
-    at = library.tensor(position)
-    found = [*library.differentiated(model.flat_log_density)(at)]
+    if checked is None:
+        found = [*library.differentiated(model.flat_log_density)(library.tensor(position))]
+    else:
+        found = [checked.log_density, checked.gradient]
     if model.batched_value_and_gradient is not None:
         found += library.compiled(model.batched_value_and_gradient)(library.tensor(position[None]))
     return [np.asarray(array) for array in found]
