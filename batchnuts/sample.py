@@ -34,11 +34,10 @@ many small ones to all cores and waits for them busily, while our threads have t
 packaged Gaussian process. OpenBLAS reads it when it is loaded, with NumPy."""
 
 if TYPE_CHECKING:
-    import xarray
-
     from batchnuts.config import RunConfig
     from batchnuts.mcmc.checkpoint.saved_run import SavedRun
     from batchnuts.mcmc.lengthen import EndedRun
+    from batchnuts.mcmc.saving import AnyGroup
     from batchnuts.mcmc.url import Target
     from batchnuts.progress.views import View
 
@@ -257,7 +256,8 @@ def _run(
     from batchnuts.mcmc.draws import Progress
     from batchnuts.mcmc.forecast import available_memory
     from batchnuts.mcmc.freed_memory import give_back_freed
-    from batchnuts.mcmc.output import to_datasets
+    from batchnuts.mcmc.groups import datasets_of
+    from batchnuts.mcmc.output import to_groups
     from batchnuts.mcmc.saving import check_space, root_attributes, short_bytes
     from batchnuts.mcmc.streaming import ZarrRun
     from batchnuts.mcmc.summarizing import SummaryRun
@@ -335,7 +335,7 @@ def _run(
         ending.say(f"{stop.name}; nothing was drawn yet and no file was written.{how_to_go_on}")
         return stop.exit_code
     started = time.monotonic()
-    groups: Mapping[str, xarray.Dataset]
+    groups: Mapping[str, AnyGroup]
     with ExitStack() as shown:
         advance = shown.enter_context(phase(view, "saving"))
         if stream is not None:
@@ -349,13 +349,11 @@ def _run(
                 ending.say(f"{stop.name}; what was written before is in {target}, which is marked as interrupted.")
                 return stop.exit_code
         else:
-            groups = to_datasets(
-                draws, model, config.resolved(), content=content, between=_unless_stopped(stop, advance)
-            )
+            groups = to_groups(draws, model, config.resolved(), content=content, between=_unless_stopped(stop, advance))
             if ended is not None:
                 from batchnuts.mcmc.lengthen import joined
 
-                groups = joined(ended, groups)
+                groups = joined(ended, datasets_of(groups))
         if config.output.format == "zarr":
             ending.content["path"] = str(target)
         else:
@@ -384,7 +382,7 @@ def _run(
             from batchnuts.report.run_file import verdict_at_end
 
             with phase(view, "diagnostics"):
-                verdict, found = verdict_at_end(target, groups, len(draws.chains), draws.complete)
+                verdict, found = verdict_at_end(target, datasets_of(groups), len(draws.chains), draws.complete)
             ending.content |= {key: value for key, value in verdict.items() if key != "file"}
         else:
             from batchnuts.report import print_report
@@ -394,7 +392,7 @@ def _run(
         if found is not None and config.output.draws and config.output.format == "zarr":
             keep_for_reports(found, target)
         if config.output.report:
-            page = write_report(groups, target, found, force=force)
+            page = write_report(datasets_of(groups), target, found, force=force)
             ending.content["report"] = str(page)
             if not quiet and ending.lines is None:
                 print(f"Report: {page}", flush=True)
@@ -453,7 +451,7 @@ def _unless_stopped(stop: StopSignals, advance: Callable[[float], None]) -> Call
     return between
 
 
-def _save(groups: Mapping[str, xarray.Dataset], target: Path, force: bool, before_asking: Callable[[], None]) -> Path:
+def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool, before_asking: Callable[[], None]) -> Path:
     """Save the draws, and give the file's path; if no folder can be written and stdin is a terminal, ask for another
     path."""
     from batchnuts.mcmc.saving import NotSaved, save

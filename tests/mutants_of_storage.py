@@ -126,7 +126,7 @@ def numbered_from_zero_again(patch: pytest.MonkeyPatch) -> None:
 @killed_by("storage output", f"{OUTPUT}::test_chains_that_had_not_begun_take_no_draw_from_the_others")
 def draws_of_other_chains(patch: pytest.MonkeyPatch) -> None:
     """further draws are those of the first chains, not of those that had begun"""
-    rewrite(patch, output.to_datasets, "array[chains, complete:last]", "array[: len(chains), complete:last]")
+    rewrite(patch, output.to_groups, "array[chains, complete:last]", "array[: len(chains), complete:last]")
 
 
 # ---- the file -------------------------------------------------------------------------------------------------------

@@ -362,13 +362,13 @@ def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
     assert code == 130
     assert "the summary was interrupted; the draws are in " in err
     assert Path("out.nc").exists()
-    to_datasets = output.to_datasets
+    to_groups = output.to_groups
 
     def without(*arguments, **options):
-        groups = to_datasets(*arguments, **options)
-        return {name: group.assign_attrs(left_out="It is left out.") for name, group in groups.items()}
+        groups = to_groups(*arguments, **options)
+        return {name: group.with_attrs(left_out="It is left out.") for name, group in groups.items()}
 
-    monkeypatch.setattr(output, "to_datasets", without)
+    monkeypatch.setattr(output, "to_groups", without)
     _, _, err = cli("--force")
     assert "out.nc. It is left out." in err
 

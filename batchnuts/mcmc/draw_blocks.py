@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.groups import Values
 from batchnuts.mcmc.rank_normal import BLOCK
-
-if TYPE_CHECKING:
-    import xarray
 
 READ_AT_ONCE = 2**22
 """Values that are read from a file together; or what it holds together, if that is more."""
@@ -43,12 +41,12 @@ class DrawBlock(Protocol):
 
 
 class VariableBlock:
-    """A variable of dimensions (chain, draw, ...) as a block: the elements after these are its coefficients.
+    """An array of axes (chain, draw, ...) as a block: the elements after these are its coefficients.
 
     kept: which of them, by number; None: all. Nothing is read before it is asked for, and nothing is kept.
     """
 
-    def __init__(self, variable: xarray.Variable, kept: NDArray[np.intp] | None = None) -> None:
+    def __init__(self, variable: Values, kept: NDArray[np.intp] | None = None) -> None:
         self.variable = variable
         self.kept = np.arange(int(np.prod(variable.shape[2:], dtype=np.int64))) if kept is None else kept
         self.shape: tuple[int, ...] = (*variable.shape[:2], len(self.kept))
@@ -63,11 +61,11 @@ class VariableBlock:
             # whole rows of the first axis after draws, which is as little as can be cut out without a copy
             each = int(np.prod(rest[1:], dtype=np.int64))
             rows = slice(first // each, -(-last // each))
-            values = np.asarray(self.variable[chains, draws, rows].values)
+            values = np.asarray(self.variable[chains, draws, rows])
             values = values.reshape(*values.shape[:2], -1)
             wanted = wanted - rows.start * each
         else:
-            values = np.asarray(self.variable[chains, draws].values)[:, :, None]
+            values = np.asarray(self.variable[chains, draws])[:, :, None]
         if not isinstance(columns, slice):
             return values[:, :, int(wanted[0])]
         together = len(wanted) == last - first
@@ -77,7 +75,7 @@ class VariableBlock:
     def held_together(self) -> tuple[int, int, int]:
         """Chains, draws and coefficients that a file holds together; one draw of all coefficients where it does not
         say."""
-        encoding = self.variable.encoding
+        encoding = getattr(self.variable, "encoding", {})
         chunks: Sequence[int] = encoding.get("chunks") or encoding.get("chunksizes") or ()
         if len(chunks) != self.variable.ndim:  # those of the files of which this variable was put together
             chunks = (1, 1)

@@ -27,6 +27,7 @@ from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.groups import Group, datasets_of
 from batchnuts.mcmc.history import History
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import DATA_GROUPS, Data, Model
@@ -50,7 +51,19 @@ def to_datasets(
     content: Content | None = None,
     between: Between | None = None,
 ) -> dict[str, xarray.Dataset]:
-    """Lay out a run whose draws are in memory as xarray Datasets, by group name.
+    """The groups of `to_groups` as xarray Datasets."""
+    return datasets_of(to_groups(draws, model, config, content=content, between=between))
+
+
+def to_groups(
+    draws: Draws,
+    model: Model,
+    config: Mapping[str, Any] | None = None,
+    *,
+    content: Content | None = None,
+    between: Between | None = None,
+) -> dict[str, Group]:
+    """Lay out a run whose draws are in memory, by group name.
 
     `posterior` and `sample_stats` hold the rectangle of draws that every chain completed. If the run was interrupted,
     chains that had not begun are left out, and the further draws of faster chains are in `unfinished`, padded with NaN,
@@ -82,14 +95,14 @@ def to_datasets(
     if draws.last_position is not None:
         groups["divergences"] = divergences(*_diverged(draws), layout, attributes)
     if layout.left_out is not None:
-        groups = {name: group.assign_attrs(left_out=layout.left_out) for name, group in groups.items()}
+        groups = {name: group.with_attrs(left_out=layout.left_out) for name, group in groups.items()}
     return groups
 
 
 # ---- groups: each from what is in memory of it -----------------------------------------------------------------------
 
 
-def sample_group(name: str, entries: Entries, draws: Draws, layout: Layout, attributes: Attributes) -> xarray.Dataset:
+def sample_group(name: str, entries: Entries, draws: Draws, layout: Layout, attributes: Attributes) -> Group:
     """A group of draws that every chain has."""
     numbers = draws.first + np.arange(draws.complete)
     samples = {"chain": draws.chains, "draw": numbers[layout.content.kept(numbers)]}
@@ -102,7 +115,7 @@ def statistics_attributes(draws: Draws) -> Attributes:
     return {"useful_gradients": draws.useful_gradients, "utilization": float(draws.utilization)}
 
 
-def other_groups(draws: Draws, model: Model, layout: Layout, attributes: Attributes) -> dict[str, xarray.Dataset]:
+def other_groups(draws: Draws, model: Model, layout: Layout, attributes: Attributes) -> dict[str, Group]:
     """Data, the prior where there are draws, and what the run had done at which time."""
     labels = model.labels()
     groups = {name: data_group(data, labels, attributes) for name in DATA_GROUPS if (data := getattr(model, name))}
@@ -115,30 +128,24 @@ def other_groups(draws: Draws, model: Model, layout: Layout, attributes: Attribu
     return groups
 
 
-def progress(history: History, attributes: Attributes) -> xarray.Dataset:
+def progress(history: History, attributes: Attributes) -> Group:
     """The rows of a run's history, along the dimension `report`."""
     return group_of({name: (("report",), column) for name, column in history.columns.items()}, {}, {}, attributes)
 
 
-def adaptation(draws: Draws, model: Model, means: ChainMeans, attributes: Attributes) -> xarray.Dataset:
+def adaptation(draws: Draws, model: Model, means: ChainMeans, attributes: Attributes) -> Group:
     """The metric, the step sizes and where chains ended: what a later run may take over. means: of all draws."""
-    import xarray
-
     entries, own = tuning_of(draws, model, means)
     own |= {
         "made_with": json.dumps(made_with(draws.execution.backend)),
         "model_described": json.dumps(described(model)),
     }
-    return xarray.Dataset(
-        entries,
-        coords={"chain": draws.chains, "coefficient": model.free_names()},
-        attrs={**attributes, **own},
-    )
+    return Group.of(entries, {"chain": draws.chains, "coefficient": model.free_names()}, {**attributes, **own})
 
 
 def unfinished(
     entries: Entries, draws: Draws, numbers: NDArray[np.int64], layout: Layout, attributes: Attributes
-) -> xarray.Dataset:
+) -> Group:
     """Draws `complete` to `max(done)`, by their `numbers`: it goes on where the posterior stops."""
     every: Mapping[str, Any] = {**entries, "draws_done": (("chain",), draws.first + draws.done[draws.chains])}
     samples = {"chain": draws.chains, "draw": numbers[layout.content.kept(numbers)]}
@@ -147,7 +154,7 @@ def unfinished(
 
 def divergences(
     chain: NDArray[np.int64], draw: NDArray[np.int64], points: NDArray[Any], layout: Layout, attributes: Attributes
-) -> xarray.Dataset:
+) -> Group:
     """Of each draw whose trajectory diverged: the variables' values where it began, and where it diverged.
 
     chain, draw [n]: their numbers, in this order. points [n, 2, dimension]. Dimensions are (divergence, point, ...),
@@ -172,16 +179,14 @@ def group_of(
     samples: Mapping[str, Any],
     labels: Mapping[str, list[Any]],
     attributes: Attributes,
-) -> xarray.Dataset:
+) -> Group:
     """A group of arrays, with the coordinates `samples`, and the labels of the other axes that it has."""
-    import xarray
-
     used = {dim for dims, *_ in entries.values() for dim in dims}
     coords = {dim: names for dim, names in labels.items() if dim in used}
-    return xarray.Dataset(dict(entries), coords={**coords, **samples}, attrs=attributes)
+    return Group.of(entries, {**coords, **samples}, attributes)
 
 
-def data_group(data: Data, labels: Mapping[str, list[Any]], attributes: Attributes) -> xarray.Dataset:
+def data_group(data: Data, labels: Mapping[str, list[Any]], attributes: Attributes) -> Group:
     """A group of arrays without draws."""
     return group_of(
         {name: (tuple(dims), np.asarray(array)) for name, (dims, array) in data.items()}, {}, labels, attributes

@@ -12,13 +12,17 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from batchnuts.autobatch import BatchnutsError
+from batchnuts.mcmc.groups import Group
+from batchnuts.mcmc.netcdf import plain, write_group
 from batchnuts.mcmc.url import as_path
 
 if TYPE_CHECKING:
     import xarray
+
+AnyGroup: TypeAlias = "Group | xarray.Dataset"
 
 OVERHEAD = 100_000
 """Bytes of a file besides its arrays, about."""
@@ -131,7 +135,7 @@ def short_bytes(count: float) -> str:
     return f"{count:.3g} {unit}"
 
 
-def save(datasets: Mapping[str, xarray.Dataset], path: str | os.PathLike[str], *, force: bool = False) -> Path:
+def save(groups: Mapping[str, AnyGroup], path: str | os.PathLike[str], *, force: bool = False) -> Path:
     """Write the groups to one netCDF file and give back its absolute path.
 
     The file appears whole or not at all. Raises OutputError where it cannot be written, with the cause; the draws are
@@ -142,14 +146,14 @@ def save(datasets: Mapping[str, xarray.Dataset], path: str | os.PathLike[str], *
         raise NotSaved(f"Cannot write {path}: it names a folder. The draws of this run are not saved.")
     target = Path(path).expanduser().resolve()
     try:
-        placed = _save(datasets, target, force)
+        placed = _save(groups, target, force)
     except OSError as error:
         reason = reason_of(error)
         for folder in other_folders():
             if folder == target.parent:
                 continue
             try:
-                kept = _save(datasets, folder / target.name, force=False)
+                kept = _save(groups, folder / target.name, force=False)
             except OSError:
                 continue
             raise OutputError(f"Cannot write {target}: {reason}. The draws are kept in {kept}; move them.") from error
@@ -171,13 +175,13 @@ def reason_of(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _save(datasets: Mapping[str, xarray.Dataset], target: Path, force: bool) -> Path:
+def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool) -> Path:
     """Raises OSError. Gives the path at which the file is, which may be another than the target."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".tmp")
     temporary = Path(name)
     try:
         with open(handle, "w+b", buffering=0) as raw:
-            _write(datasets, raw)
+            _write(groups, raw)
             mask = os.umask(0)
             os.umask(mask)
             os.fchmod(raw.fileno(), 0o666 & ~mask)  # those of an ordinary new file
@@ -193,23 +197,26 @@ def _save(datasets: Mapping[str, xarray.Dataset], target: Path, force: bool) -> 
         temporary.unlink(missing_ok=True)
 
 
-def root_attributes(datasets: Mapping[str, xarray.Dataset]) -> dict[str, Any]:
+def root_attributes(groups: Mapping[str, AnyGroup]) -> dict[str, Any]:
     """The attributes of the file: those of the draws, or of what is there in place of them."""
-    return dict(next(datasets[name] for name in ("posterior", "summary", "adaptation") if name in datasets).attrs)
+    return dict(next(groups[name] for name in ("posterior", "summary", "adaptation") if name in groups).attrs)
 
 
-def _write(datasets: Mapping[str, xarray.Dataset], raw: IO[bytes]) -> None:
+def _write(groups: Mapping[str, AnyGroup], raw: IO[bytes]) -> None:
     import h5netcdf
-    import xarray
-    from xarray.backends import H5NetCDFStore
 
     disk = _Disk(raw)
     try:
         with h5netcdf.File(disk, "w") as file:
-            groups: dict[str | None, xarray.Dataset] = {None: xarray.Dataset(attrs=root_attributes(datasets))}
-            groups.update(datasets)
-            for group, dataset in groups.items():
-                dataset.dump_to_store(H5NetCDFStore(file, group=group, mode="a"))
+            write_group(file, None, Group.of({}, {}, root_attributes(groups)))
+            for name, group in groups.items():
+                if isinstance(group, Group) and plain(group):
+                    write_group(file, name, group)
+                else:
+                    from xarray.backends import H5NetCDFStore
+
+                    dataset = group.dataset() if isinstance(group, Group) else group
+                    dataset.dump_to_store(H5NetCDFStore(file, group=name, mode="a"))
     finally:
         if disk.failure is not None:
             raise disk.failure

@@ -122,7 +122,7 @@ class ZarrRun:
             chains,
             self.layout,
             self._coordinates,
-            {name: data_group(arrays, labels, {}) for name, arrays in data.items() if arrays},
+            {name: data_group(arrays, labels, {}).dataset() for name, arrays in data.items() if arrays},
             max_tree_depth=self.sampler.max_tree_depth,
             rows=rows,
             transitions=transitions,
@@ -131,7 +131,7 @@ class ZarrRun:
         )
 
     def _coordinates(self, entries: Entries, chains: NDArray[np.int64], draws: NDArray[np.int64]) -> xarray.Dataset:
-        group = group_of(entries, {}, self.model.labels(), {})
+        group = group_of(entries, {}, self.model.labels(), {}).dataset()
         return group.drop_vars(list(entries)).assign_coords(chain=chains, draw=draws)
 
     def _claim(self) -> None:
@@ -249,12 +249,12 @@ class ZarrRun:
             groups["divergences"] = divergences(chain, draw + self.earlier, points, layout, attributes)
         if further:
             done = group_of({"draws_done": (("chain",), draws.first + draws.done[draws.chains])}, {}, {}, {})
-            files.put("unfinished", done)
+            files.put("unfinished", done.dataset())
         if layout.left_out is not None:
             attributes |= {"left_out": layout.left_out}
-        for name, dataset in groups.items():
+        for name, group in groups.items():
             if name not in DATA_GROUPS:
-                files.put(name, dataset.assign_attrs(attributes))
+                files.put(name, group.with_attrs(**attributes).dataset())
         own = {"sample_stats": statistics_attributes(draws)}
         for name in ("", *files.arrays, *(name for name in groups if name in DATA_GROUPS)):
             files.set_attributes(name, {**attributes, **own.get(name, {})})

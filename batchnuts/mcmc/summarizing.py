@@ -20,6 +20,7 @@ from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import read_arrays, write_arrays
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Draws, statistics
+from batchnuts.mcmc.groups import datasets_of
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.output import adaptation, attributes_of, other_groups, statistics_attributes
@@ -246,7 +247,7 @@ class SummaryRun:
         log_density = np.zeros((1, 1)) if totals is None else totals.log_density[:, None]
         attributes = attributes_of(draws, self.model, self.config, log_density)
         layout = Layout(self.model, self.content, draws.execution, draws.settings.seed)
-        groups = other_groups(draws, self.model, layout, attributes)
+        groups = datasets_of(other_groups(draws, self.model, layout, attributes))
         if running is not None and totals is not None and of is not None:
             groups["summary"] = summary_group(
                 running,
@@ -257,7 +258,7 @@ class SummaryRun:
                 {**attributes, **statistics_attributes(draws)},
                 of.may_be_constant,
             )
-        groups["adaptation"] = adaptation(draws, self.model, storage.means, attributes)
+        groups["adaptation"] = adaptation(draws, self.model, storage.means, attributes).dataset()
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
         return groups

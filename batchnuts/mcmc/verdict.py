@@ -19,6 +19,7 @@ from batchnuts.mcmc.diagnostics import (
     some_numbers,
 )
 from batchnuts.mcmc.draw_blocks import VariableBlock, parts_of
+from batchnuts.mcmc.groups import Group
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
@@ -83,47 +84,50 @@ def check(result: Any) -> Check:
     return judge(found, bool(posterior.attrs.get("interrupted", 0)))
 
 
-def diagnose_groups(posterior: xarray.Dataset, stats: xarray.Dataset | None) -> Diagnostics:
+def diagnose_groups(posterior: Group | xarray.Dataset, stats: Group | xarray.Dataset | None) -> Diagnostics:
     """Diagnose the variables of a group of draws, but for elements that never vary: zeros of triangular matrices.
 
     The attribute `superchains` of the group says how many superchains its chains form, by their numbers.
     Of generated quantities those are left out that are constant, and those that are not finite everywhere.
     """
+    posterior = _as_group(posterior)
+    found = {} if stats is None else _as_group(stats).arrays
     flags: dict[str, Any] = {}
     for name in ("diverging", "reached_max_treedepth"):
-        if stats is not None and name in stats:
-            flags[name] = VariableBlock(stats[name].transpose("chain", "draw").variable)
-    numbers = posterior["chain"].values if "chain" in posterior.coords else np.arange(posterior.sizes["chain"])
+        if name in found:
+            flags[name] = VariableBlock(found[name].ordered("chain", "draw"))
+    numbers = posterior.labels("chain")
     flags["numbers"] = numbers
     if (count := int(posterior.attrs.get("superchains", 0))) > 1:
         flags["superchain"] = superchain_of(int(numbers.max()) + 1, count)[numbers]
-    if stats is not None and "lp" in stats:
-        flags["log_density"] = VariableBlock(stats["lp"].transpose("chain", "draw").variable)
+    if "lp" in found:
+        flags["log_density"] = VariableBlock(found["lp"].ordered("chain", "draw"))
     blocks, names = coefficients(posterior)
     return diagnose(blocks, names, **flags)
 
 
 def coefficients(
-    posterior: xarray.Dataset, judged: Collection[str] | None = None
+    posterior: Group | xarray.Dataset, judged: Collection[str] | None = None
 ) -> tuple[list[VariableBlock], list[str]]:
     """Blocks [chain, draw, coefficients] of a group of draws, one of each variable, and the names of all coefficients.
 
     Without those that `diagnose_groups` leaves out. Of a group that was opened lazily no draws stay in memory; those of
     generated quantities are read once, but not where `judged` has the names of all that were diagnosed.
     """
+    posterior = _as_group(posterior)
     known = None if judged is None else frozenset(judged)
     blocks, names = [], []
-    for variable, array in posterior.data_vars.items():
+    for variable, array in posterior.arrays.items():
         rest = [d for d in array.dims if d not in ("chain", "draw")]
-        ordered = array.transpose("chain", "draw", *rest)
-        block = VariableBlock(ordered.variable)
-        found = labelled_elements(str(variable), [posterior[d].values for d in rest])
+        ordered = array.ordered("chain", "draw", *rest)
+        block = VariableBlock(ordered)
+        found = labelled_elements(variable, [posterior.labels(d) for d in rest])
         varies = elements_that_vary(array.attrs.get("support", ""), ordered.shape[2:]).reshape(-1)
         if array.attrs.get("generated"):
             varies = _vary(block) if known is None else np.array([name in known for name in found], bool)
         if not varies.all():
             block, found = (
-                VariableBlock(ordered.variable, np.flatnonzero(varies)),
+                VariableBlock(ordered, np.flatnonzero(varies)),
                 list(itertools.compress(found, varies)),
             )
         blocks.append(block)
@@ -193,6 +197,10 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
         divergences=found.divergences,
         advice=tuple(advice),
     )
+
+
+def _as_group(group: Group | xarray.Dataset) -> Group:
+    return group if isinstance(group, Group) else Group.of_dataset(group)
 
 
 def _group(result: Any, name: str) -> xarray.Dataset | None:

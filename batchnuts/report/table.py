@@ -11,6 +11,8 @@ import numpy as np
 
 from batchnuts.mcmc.diagnostics import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError, some_numbers
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.groups import datasets_of
+from batchnuts.mcmc.saving import AnyGroup
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.url import Target
 from batchnuts.mcmc.verdict import diagnose_groups
@@ -19,7 +21,6 @@ from batchnuts.progress.views import View, phase
 from batchnuts.progress.words import short
 
 if TYPE_CHECKING:
-    import xarray
     from rich.table import Table
 
     from batchnuts.config import RunConfig
@@ -32,7 +33,7 @@ _NO_VIEW: View = nullcontext()
 
 def print_report(
     draws: Draws,
-    groups: Mapping[str, xarray.Dataset],
+    groups: Mapping[str, AnyGroup],
     config: RunConfig,
     target: Target,
     saving: float,
@@ -51,7 +52,7 @@ def print_report(
         started = time.monotonic()
         with phase(view, "diagnostics"):
             if "summary" in groups:
-                found = diagnosed(groups["summary"])
+                found = diagnosed(datasets_of(groups)["summary"])
             else:
                 found = diagnose_groups(groups["posterior"], groups["sample_stats"])
         timings["diagnostics"] = time.monotonic() - started

@@ -1,0 +1,106 @@
+"""Groups of arrays with named axes: what xarray calls a Dataset, for runs that can do without xarray.
+
+xarray imports pandas, and both take as long as the draws of a short run (docs/decisions/0059-short-starts.md). So the
+command line writes a netCDF file (netcdf.py) and judges its draws from these; what is returned to users, and all else,
+is a Dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import xarray
+
+Values: TypeAlias = "NDArray[Any] | xarray.Variable"
+"""An array, or what is read from a file when it is used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """An array with a name for each axis."""
+
+    dims: tuple[str, ...]
+    values: Values
+    attrs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, dims: str | Iterable[str], values: Any, attrs: Mapping[str, Any] | None = None) -> Named:
+        """As xarray takes them: one axis may be given by its name alone, and an array as a list."""
+        return cls((dims,) if isinstance(dims, str) else tuple(dims), np.asarray(values), dict(attrs or {}))
+
+    def ordered(self, *dims: str) -> Values:
+        """The array with its axes in this order."""
+        if dims == self.dims:
+            return self.values
+        if isinstance(self.values, np.ndarray):
+            return self.values.transpose([self.dims.index(dim) for dim in dims])
+        return self.values.transpose(*dims)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Arrays by name, labels of axes (and other arrays along them) by name, and attributes."""
+
+    arrays: Mapping[str, Named]
+    coords: Mapping[str, Named]
+    attrs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, tuple[Any, ...]], coords: Mapping[str, Any], attrs: Mapping[str, Any]) -> Group:
+        """Of what xarray.Dataset takes: of arrays (dims, values) or (dims, values, attributes); of labels a list, or
+        (dims, values)."""
+        named = {
+            name: Named.of(*given) if isinstance(given, tuple) else Named.of(name, given)
+            for name, given in coords.items()
+        }
+        return cls({name: Named.of(*given) for name, given in arrays.items()}, named, dict(attrs))
+
+    @classmethod
+    def of_dataset(cls, dataset: xarray.Dataset) -> Group:
+        """Of a Dataset, whose arrays are read when they are used if it was opened lazily."""
+
+        def named(variables: Mapping[Any, xarray.DataArray]) -> dict[str, Named]:
+            return {
+                str(name): Named(tuple(map(str, array.dims)), array.variable, array.attrs)
+                for name, array in variables.items()
+            }
+
+        return cls(named(dataset.data_vars), named(dataset.coords), dataset.attrs)
+
+    def dataset(self) -> xarray.Dataset:
+        """As a Dataset, which shares the arrays."""
+        import xarray
+
+        arrays, coords = (
+            {name: (array.dims, array.values, array.attrs) for name, array in named.items()}
+            for named in (self.arrays, self.coords)
+        )
+        return xarray.Dataset(arrays, coords=coords, attrs=self.attrs)
+
+    def with_attrs(self, **attrs: Any) -> Group:
+        """With these attributes too."""
+        return replace(self, attrs={**self.attrs, **attrs})
+
+    def length(self, dim: str) -> int:
+        """Of an axis. Raises KeyError for one that no array has."""
+        for array in (*self.arrays.values(), *self.coords.values()):
+            if dim in array.dims:
+                return int(array.values.shape[array.dims.index(dim)])
+        raise KeyError(dim)
+
+    def labels(self, dim: str) -> NDArray[Any]:
+        """Of an axis [its length]; numbers from 0 where it has none."""
+        if dim in self.coords:
+            return np.asarray(self.coords[dim].values)
+        return np.arange(self.length(dim))
+
+
+def datasets_of(groups: Mapping[str, Group | xarray.Dataset]) -> dict[str, xarray.Dataset]:
+    """All groups as Datasets."""
+    return {name: group.dataset() if isinstance(group, Group) else group for name, group in groups.items()}

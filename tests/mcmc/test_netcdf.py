@@ -1,0 +1,106 @@
+"""Files that are written without xarray: those that its own writer makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import xarray
+
+from batchnuts.mcmc.groups import Group, datasets_of
+from batchnuts.mcmc.netcdf import plain
+from batchnuts.mcmc.saving import AnyGroup, save
+
+ATTRIBUTES = {"text": "caf\u00e9", "empty": "", "number": 3, "share": 0.5, "flag": np.int64(1), "list": [1, 2]}
+
+GROUPS: dict[str, Group] = {
+    "posterior": Group.of(
+        {
+            "mu": (("chain", "draw"), np.arange(6.0).reshape(2, 3), {"support": "real()"}),
+            "theta": (("chain", "draw", "school"), np.full((2, 3, 2), np.nan, "float32"), {}),
+            "count": (("chain", "draw"), np.arange(6, dtype="int64").reshape(2, 3)),
+            "small": (("chain", "draw"), np.arange(6, dtype="uint8").reshape(2, 3)),
+            "diverging": (("chain", "draw"), np.eye(2, 3) > 0),
+        },
+        {"school": ["A", "caf\u00e9"], "chain": np.array([0, 5]), "draw": np.arange(3)},
+        ATTRIBUTES,
+    ),
+    "none": Group.of({"mu": (("chain", "draw"), np.zeros((2, 0)))}, {"chain": [0, 1], "draw": np.arange(0)}, {}),
+    "scalars": Group.of({"alone": ((), np.array(2.5)), "word": ((), np.array("one"))}, {}, {}),
+    "words": Group.of({"variables": (("variable",), ["mu [] real", "theta [8] real"])}, {"share": [0.1, 0.9]}, {}),
+    "strides": Group.of({"turned": (("a", "b"), np.arange(6.0).reshape(2, 3).T)}, {}, {}),
+    "divergences": Group.of(
+        {"mu": (("divergence", "point"), np.ones((3, 2))), "alone": (("point",), np.ones(2))},
+        {
+            "point": ["start", "end"],
+            "chain": ("divergence", np.array([0, 1, 1])),
+            "draw": ("divergence", np.array([4, 0, 9])),
+        },
+        {},
+    ),
+}
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """All that a file has, by name."""
+    found: dict[str, Any] = {}
+    with h5py.File(path) as file:
+
+        def visit(name: str, thing: Any) -> None:
+            attributes = {
+                key: (type(value), np.asarray(value).dtype, np.asarray(value).tolist())
+                for key, value in thing.attrs.items()
+                if key not in ("DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimid", "_Netcdf4Coordinates")
+            }
+            if isinstance(thing, h5py.Dataset):
+                dims = [[scale.name for scale in dim.values()] for dim in thing.dims]
+                found[name] = (
+                    thing.dtype,
+                    thing.shape,
+                    thing.maxshape,
+                    np.asarray(thing[()]).tolist(),
+                    dims,
+                    attributes,
+                )
+            else:
+                found[name] = attributes
+
+        visit("/", file)
+        file.visititems(visit)
+    return found
+
+
+def by_xarray(groups: Mapping[str, AnyGroup], path: Path) -> Path:
+    return save({"posterior": xarray.Dataset(attrs=ATTRIBUTES), **datasets_of(groups)}, path)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_file_is_that_of_xarray(name: str, tmp_path: Path) -> None:
+    assert plain(GROUPS[name])
+    groups = {"posterior": GROUPS["posterior"], name: GROUPS[name]}
+    ours, theirs = save(groups, tmp_path / "ours.nc"), by_xarray(groups, tmp_path / "theirs.nc")
+    found, expected = contents(ours), contents(theirs)
+    assert str(found) == str(expected)  # NaN is like NaN
+    one, other = (xarray.load_dataset(path, group=name, engine="h5netcdf") for path in (ours, theirs))
+    xarray.testing.assert_identical(one, other)
+    types = [{v: array.dtype for v, array in opened.variables.items()} for opened in (one, other)]
+    assert list(types[0].items()) == list(types[1].items())
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[datetime(2026, 1, 1), datetime(2026, 1, 2)], [True, False], np.array([1, 2], "m8[s]").astype("m8[ns]")],
+    ids=["times", "truth values", "durations"],
+)
+def test_what_is_rare_is_left_to_xarray(labels: Any, tmp_path: Path) -> None:
+    group = Group.of({"x": (("when",), np.arange(2.0))}, {"when": labels}, {})
+    assert not plain(group)
+    one, other = save({"posterior": group}, tmp_path / "a.nc"), by_xarray({"posterior": group}, tmp_path / "b.nc")
+    found, expected = (xarray.load_dataset(path, group="posterior", engine="h5netcdf") for path in (one, other))
+    xarray.testing.assert_identical(found, expected)
+    assert found["when"].dtype.kind in "Mmb"
