@@ -48,9 +48,8 @@ def chains_for(
             "depends on the number."
         )
     checked = check_at_starts(model, engine, proposals, position)
-    first = checked.position
     try:
-        times = gradient_times(model, engine, first, execution)
+        times = gradient_times(model, engine, checked, execution)
     except Exception:
         density = value_and_gradient(model, engine)
         evaluate_at(model, make_evaluate(density), position, execution)  # raises what is wrong with the model, in words

@@ -7,7 +7,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType
@@ -132,15 +132,21 @@ def _refuse_container(here: str, value: Any) -> None:
         )
 
 
-def check_density(model: Model, positions: Iterable[NDArray[Any]], engine: Engine) -> tuple[NDArray[Any], Any, Any]:
+def check_density(
+    model: Model,
+    positions: Iterable[NDArray[Any]],
+    engine: Engine,
+    known: Callable[[str], None] | None = None,
+) -> tuple[NDArray[Any], Any, Any]:
     """Evaluate the one-chain density once, with its gradient; raise ModelError for a density that cannot be sampled.
 
     positions: where a chain may start, each [dimension]. The first one is tried, and another one only where a matrix
     could not be inverted or decomposed: some operations give NaN then, and others raise an error. Returns the one at
-    which the density could be evaluated, its value there [] and gradient [dimension].
+    which the density could be evaluated, its value there [] and gradient [dimension]. known: see
+    `TensorLibrary.differentiated`.
     """
     library = engine.library
-    density = library.differentiated(model.flat_log_density)
+    density = library.differentiated(model.flat_log_density, known)
     here = f"Model {model.name!r}: its log-density, given one chain's position"
     tried = 0
     for start in positions:

@@ -54,6 +54,8 @@ class Checked:
     """[dimension]."""
     reached: Fingerprint
     """What the density found around it, before it was called."""
+    identity: str | None = None
+    """Of the density with its gradient (`TensorLibrary.identity_of`), where the check found it out."""
 
     def is_of(self, position: NDArray[Any]) -> bool:
         """Whether a check that begins at this position [dimension] would find the same."""
@@ -67,8 +69,10 @@ def check_at_starts(model: Model, engine: Engine, proposals: Proposals, position
     """
     one_by_one = (row for rows in chain([position], draw_again(proposals)) for row in rows)
     reached = reached_by(model)
-    found, log_density, gradient = check_density(model, islice(one_by_one, TRIES), engine)
-    return Checked(position[0], found, np.asarray(log_density), np.asarray(gradient), reached)
+    known: list[str] = []
+    found, log_density, gradient = check_density(model, islice(one_by_one, TRIES), engine, known.append)
+    values = np.asarray(log_density), np.asarray(gradient)
+    return Checked(position[0], found, *values, reached, known[-1] if known else None)
 
 
 def reached_by(model: Model) -> Fingerprint:

@@ -16,11 +16,13 @@ from batchnuts.mcmc.chains_choice import choose_chains, draws_together, possible
 from batchnuts.mcmc.convergence import convergence
 from batchnuts.mcmc.engine import choose_engine
 from batchnuts.mcmc.execution import gradient_times
+from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.gradient_times import GradientTimes, time_gradients
 from batchnuts.mcmc.forecast import Size
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
+from batchnuts.mcmc.starts import check_at_starts
 from batchnuts.mcmc.until import Until
 from batchnuts.mcmc.warmup.windows import likely_transitions
 from batchnuts.settings.schema import SettingsError
@@ -173,9 +175,14 @@ def test_times_are_kept_for_what_the_density_computes(tmp_path: Path, monkeypatc
     def times(scale: float, cache: str | None = str(tmp_path), twin: Any = None) -> GradientTimes:
         density = Model.from_function(lambda x: -scale * (x**2).sum(), dimension=2)
         model = replace(density, batched_value_and_gradient=twin)
-        engine, execution = choose_engine(model, EXECUTION, np.zeros(2, "float32"))
+        at = np.zeros((1, 2), "float32")
+        engine, execution = choose_engine(model, EXECUTION, at[0])
         with keeping(cache):
-            return gradient_times.gradient_times(model, engine, np.zeros(2, "float32"), execution)
+            checked = check_at_starts(model, engine, lambda attempt: at, at)
+            assert (checked.identity is not None) == (cache is not None)  # it is that which is found without a check
+            alone = density_identity(model, engine, at[0], [1])
+            assert density_identity(model, engine, at[0], [1], checked.identity) == alone
+            return gradient_times.gradient_times(model, engine, checked, execution)
 
     first = times(0.5)
     assert times(0.5) == first

@@ -6,10 +6,12 @@ import arviz
 import numpy as np
 import pytest
 import xarray
+from scipy import fft, special
 from scipy.signal import lfilter
 
-from batchnuts.mcmc.chain_moments import effective_size
+from batchnuts.mcmc.chain_moments import _length_of_transforms, effective_size
 from batchnuts.mcmc.convergence import STATISTICS, convergence
+from batchnuts.mcmc.quantile_functions import FEW, chi_squared_exceeded, f_exceeded, normal, normal_exceeded
 
 
 def chains(shape: tuple[int, int], seed: int) -> np.ndarray:
@@ -84,3 +86,25 @@ def test_the_effective_size_of_an_autoregression() -> None:
         values = lfilter([1], [1, -rho], noise, axis=2)
         share = effective_size(values) / 8000
         assert abs(share.mean() / ((1 - rho) / (1 + rho)) - 1) < 0.08
+
+
+def test_quantiles_are_those_of_scipy() -> None:
+    for count in (1, 1000, FEW + 1):  # of so many, SciPy's own
+        p = (np.arange(count) + 0.5) / count
+        np.testing.assert_allclose(normal(p), special.ndtri(p), rtol=1e-13, atol=1e-15)
+    assert normal(np.full((2, 3), 0.5)).shape == (2, 3)
+    for p in (1e-12, 0.05, 0.5, 0.9):
+        assert normal_exceeded(p) == pytest.approx(-special.ndtri(p), rel=1e-12)
+        for first, second in ((1, 6), (3, 12), (63, 192), (1, 10_000), (16_383, 49_152)):
+            # of 1 - p SciPy has no more digits
+            assert f_exceeded(p, first, second) == pytest.approx(special.fdtri(first, second, 1 - p), rel=1e-4)
+            tail = special.betainc(second / 2, first / 2, second / (second + first * f_exceeded(p, first, second)))
+            assert tail == pytest.approx(p, rel=1e-9)
+    for freedom in (7, 31, 1023):
+        for p in (5e-6, 0.01, 0.25):
+            assert chi_squared_exceeded(p, freedom) == pytest.approx(special.chdtri(freedom, p), rel=0.03)
+
+
+def test_transforms_have_lengths_that_are_fast() -> None:
+    lengths = [_length_of_transforms(least) for least in range(1, 3000)]
+    assert lengths == [fft.next_fast_len(least, real=True) for least in range(1, 3000)]

@@ -144,7 +144,7 @@ import sys
 from batchnuts.sample import main
 arguments = ["--config", "eight_schools.yaml", "--quiet", *sys.argv[1:]]
 code = main([*arguments, "sampler.chains=2", "sampler.warmup=0", "sampler.draws=1", "execution.mode=eager"])
-print(code, *[name for name in ("jax", "tensorflow") if name in sys.modules])
+print(code, *[name for name in ("jax", "tensorflow", "scipy", "xarray", "pandas") if name in sys.modules])
 """
 
 
@@ -152,13 +152,14 @@ print(code, *[name for name in ("jax", "tensorflow") if name in sys.modules])
     ("arguments", "loaded"),
     [
         (["execution.backend=auto"], ["jax"]),
-        (["execution.executor=unbatched"], ["jax"]),
-        pytest.param(["execution.backend=tensorflow"], ["tensorflow"], marks=pytest.mark.slow),
+        (["execution.executor=unbatched"], ["jax", "scipy"]),  # for normal numbers, one by one
+        pytest.param(["execution.backend=tensorflow"], ["tensorflow", "scipy", "pandas"], marks=pytest.mark.slow),
         (["--dry-run"], []),
     ],
     ids=["auto", "unbatched", "tensorflow", "dry-run"],
 )
 def test_a_run_imports_the_library_that_runs_it_alone(tmp_path: Path, arguments: list[str], loaded: list[str]) -> None:
+    """None of the others, and nothing else that takes long."""
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run(
         [sys.executable, "-c", RUN, *arguments],

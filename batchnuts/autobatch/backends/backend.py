@@ -37,14 +37,21 @@ class Identity:
     """What a program depends on beside its text, its arguments' types and the files of this package.
 
     now: says it as it is when called, as far as code for so many lanes depends on it; None: not known for certain.
+    first: the same for the first call, where less has to be found out; None: `now`.
     key_of: makes a key of texts and of all else that compiled code depends on; None: not known either. by_lanes:
     whether it is another for another number of lanes.
     """
 
     def __init__(
-        self, now: Callable[[int], str | None], key_of: Callable[..., str | None], *, by_lanes: bool = True
+        self,
+        now: Callable[[int], str | None],
+        key_of: Callable[..., str | None],
+        first: Callable[[int], str | None] | None = None,
+        *,
+        by_lanes: bool = True,
     ) -> None:
         self._now = now
+        self._at_first = first or now
         self._key_of = key_of
         self._by_lanes = by_lanes
         self._besides: tuple[str, ...] = ()
@@ -53,7 +60,7 @@ class Identity:
 
     def with_text(self, *besides: str) -> Identity:
         """That of a program which depends on these texts besides."""
-        made = Identity(self._now, self._key_of, by_lanes=self._by_lanes)
+        made = Identity(self._now, self._key_of, self._at_first, by_lanes=self._by_lanes)
         made._besides, made._first = (*self._besides, *besides), self._first
         return made
 
@@ -61,7 +68,7 @@ class Identity:
         """Of it and more, to find something on disk by; None where it might not say all."""
         place = lanes if self._by_lanes else 0
         if place not in self._first:
-            self._first[place] = self._now(lanes)
+            self._first[place] = self._at_first(lanes)
         first = self._first[place]
         return None if first is None else self._key_of(first, *self._besides, *more)
 

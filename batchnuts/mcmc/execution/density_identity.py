@@ -14,15 +14,21 @@ from batchnuts.store.identity import digest_of
 
 
 def density_identity(
-    model: Model, engine: Engine, position: NDArray[np.floating], lanes: Collection[int]
+    model: Model,
+    engine: Engine,
+    position: NDArray[np.floating],
+    lanes: Collection[int],
+    alone: str | None = None,
 ) -> str | None:
     """Of the density with its gradient, and of its hand-batched twin for each number of lanes: it may do another thing
     for another number. As hexadecimal digits; None where something is not known for certain.
 
-    position [dimension]: one where the density is finite.
+    position [dimension]: one where the density is finite. alone: of the density with its gradient, if that is known.
     """
     library, twin = engine.library, model.batched_value_and_gradient
-    found = [library.identity_of(functools.partial(library.value_and_gradient, model.flat_log_density), position)]
+    if alone is None:
+        alone = library.identity_of(functools.partial(library.value_and_gradient, model.flat_log_density), position)
+    found = [alone]
     if twin is not None:
         batched = functools.partial(library.call, twin)
         found += [library.identity_of(batched, np.broadcast_to(position, (n, *position.shape))) for n in lanes]

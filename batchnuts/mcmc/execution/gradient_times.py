@@ -30,6 +30,7 @@ from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.starts import Checked
 from batchnuts.store.folder import current
 from batchnuts.store.identity import digest_of, surroundings
 
@@ -84,10 +85,10 @@ class GradientTimes:
         return math.ceil(chunking.chunks / chunking.shards) * sweep
 
 
-def gradient_times(model: Model, engine: Engine, position: NDArray[Any], execution: ExecutionSettings) -> GradientTimes:
-    """Those of a model's density, measured as `time_gradients` does at a position [dimension], or kept from before."""
-    entries = current()
-    key = None if entries is None else _key(model, engine, position, execution)
+def gradient_times(model: Model, engine: Engine, checked: Checked, execution: ExecutionSettings) -> GradientTimes:
+    """Those of a model's density, measured as `time_gradients` does where it was checked, or kept from before."""
+    entries, position = current(), checked.position
+    key = None if entries is None else _key(model, engine, checked, execution)
     if entries is not None and key is not None and (kept := entries.get(key)) is not None:
         found = json.loads(kept)
         return GradientTimes(tuple(found["widths"]), tuple(found["seconds"]), found["costly"])
@@ -97,9 +98,9 @@ def gradient_times(model: Model, engine: Engine, position: NDArray[Any], executi
     return times
 
 
-def _key(model: Model, engine: Engine, position: NDArray[Any], execution: ExecutionSettings) -> str | None:
+def _key(model: Model, engine: Engine, checked: Checked, execution: ExecutionSettings) -> str | None:
     """What the times depend on; None where the density cannot be known."""
-    density = density_identity(model, engine, position, WIDTHS)
+    density = density_identity(model, engine, checked.position, WIDTHS, checked.identity)
     if density is None:
         return None
     packages = [f"{name} {version(name)}" for name in ("batchnuts", "jax", "jaxlib")]

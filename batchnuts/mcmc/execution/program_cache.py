@@ -118,7 +118,7 @@ def borrow(
         and all(reached.get(place) == digest for place, digest in programs.reached.items())
         and _are_same(_evaluated(model, engine, programs.position), programs.found)
     ):
-        programs.know(_identity(model, engine, key, execution, position))
+        programs.know(_identity(model, engine, key, execution, position, checked))
         return programs
     found = _evaluated(model, engine, position, checked)
     after = reached_by(model)
@@ -127,12 +127,17 @@ def borrow(
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
     programs = Programs(density, metric, evaluate, first_step_size, position.copy(), found, settled)
-    programs.know(_identity(model, engine, key, execution, position))
+    programs.know(_identity(model, engine, key, execution, position, checked))
     return programs
 
 
 def _identity(
-    model: Model, engine: Engine, settings: Shape, execution: ExecutionSettings, position: np.ndarray
+    model: Model,
+    engine: Engine,
+    settings: Shape,
+    execution: ExecutionSettings,
+    position: np.ndarray,
+    checked: Checked | None,
 ) -> Identity | None:
     """What the programs depend on beside the files of this package: the density as it is, and the settings."""
     on_machine = execution.executor == "virtual_machine" and execution.backend == "jax" and execution.mode == "xla"
@@ -140,12 +145,15 @@ def _identity(
         return None
     others = repr([(name, value) for name, value in settings if name != "cache"])
 
-    def now(lanes: int) -> str | None:
-        density = density_identity(model, engine, position, [lanes])
+    def now(lanes: int, alone: str | None = None) -> str | None:
+        density = density_identity(model, engine, position, [lanes], alone)
         return None if density is None else digest_of(density, others)
 
+    def first(lanes: int) -> str | None:
+        return now(lanes, None if checked is None else checked.identity)
+
     by_lanes = model.batched_value_and_gradient is not None
-    return Identity(now, engine.library.key_by_identity, by_lanes=by_lanes)
+    return Identity(now, engine.library.key_by_identity, first, by_lanes=by_lanes)
 
 
 def give_back(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, programs: Programs) -> None:

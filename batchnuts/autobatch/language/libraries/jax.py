@@ -389,9 +389,10 @@ class JaxLibrary(Formulas):
             return value, None
         return value, pull_back(lax.full_like(value, 1))[0]
 
-    def compiled(self, function: Function) -> Function:
-        """See TensorLibrary: each operation by itself would be compiled too, which takes longer."""
-        jitted = Jitted(lambda *tensors: _as_users(function, *tensors)(*tensors))
+    def compiled(self, function: Function, known: Callable[[str], None] | None = None) -> Function:
+        """See TensorLibrary: each operation by itself would be compiled too, which takes longer. known: see
+        `differentiated`."""
+        jitted = Jitted(lambda *tensors: _as_users(function, *tensors)(*tensors), known)
 
         def call(*tensors: Array) -> Any:
             try:
@@ -414,9 +415,11 @@ class JaxLibrary(Formulas):
         count = len(jaxpr.outvars)
         return [partial_eval.dce_jaxpr(jaxpr, [i == k for i in range(count)])[1][0] for k in range(count)]
 
-    def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
+    def differentiated(
+        self, function: Function, known: Callable[[str], None] | None = None
+    ) -> Callable[[Array], tuple[Any, Array | None]]:
         """See TensorLibrary. Where the function cannot be traced or gives no array, it runs as it stands."""
-        jitted = self.compiled(functools.partial(self.value_and_gradient, function))
+        jitted = self.compiled(functools.partial(self.value_and_gradient, function), known)
         sound: set[Any] = set()
         """Shapes and dtypes for which the value is a scalar that depends on x."""
 
@@ -443,7 +446,7 @@ class JaxLibrary(Formulas):
 
     def identity_of(self, function: Function, *arrays: Array) -> str | None:
         """See TensorLibrary: of its trace."""
-        return identity_of(function, *arrays)
+        return identity_of(lambda *given: _as_users(function, *given)(*given), *arrays)
 
     def key_by_identity(self, *identity: str) -> str | None:
         """See TensorLibrary."""

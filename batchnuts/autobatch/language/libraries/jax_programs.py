@@ -181,10 +181,12 @@ def _process() -> tuple[str | bytes, ...]:
 class Jitted:
     """`jax.jit` of a function of arrays, whose programs are kept where a run keeps programs.
 
-    Inside a traced program, and for arguments that are no arrays, it is `jax.jit` itself.
+    Inside a traced program, and for arguments that are no arrays, it is `jax.jit` itself. known: called with the
+    identity of what is traced (jax_identity.py).
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], known: Callable[[str], None] | None = None) -> None:
+        self._known = known
         self._jitted = jax.jit(function)
         self._all_arguments = jax.jit(function, keep_unused=True)
         self._programs: dict[Any, Any] = {}
@@ -213,6 +215,8 @@ class Jitted:
         traced = self._all_arguments.trace(*arguments)
         second_key = None
         if (identity := identity_of_jaxpr(traced.jaxpr, traced.out_info)) is not None:
+            if self._known is not None:
+                self._known(identity)
             second_key = key_by_identity("function", identity, repr(jax.tree.structure(arguments)))
         if second_key is not None and (content := found(second_key, kept)) is not None:
             program = load(content, (arguments, {}), traced.out_info)

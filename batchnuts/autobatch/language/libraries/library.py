@@ -216,8 +216,13 @@ class TensorLibrary(Library, Protocol):
     def result_shapes(self, function: Function, *tensors: Array) -> Any:
         """The shapes of a user's function's arrays, in the structure (of dicts) of its result; it is traced only."""
 
-    def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
-        """`value_and_gradient` of a function in the same way; for arrays whose values are known."""
+    def differentiated(
+        self, function: Function, known: Callable[[str], None] | None = None
+    ) -> Callable[[Array], tuple[Any, Array | None]]:
+        """`value_and_gradient` of a function in the same way; for arrays whose values are known.
+
+        known: called with the `identity_of` of both, where a call finds it out by the way.
+        """
 
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
         """The value of a function of one float array, and its gradient, which has the shape of x.

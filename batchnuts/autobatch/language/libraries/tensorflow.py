@@ -262,7 +262,9 @@ class TensorFlowLibrary(Formulas):
         traced = tf.function(function, autograph=False).get_concrete_function(*tensors)
         return tf.nest.map_structure(lambda leaf: tuple(leaf.shape), traced.structured_outputs)
 
-    def differentiated(self, function: Function) -> Callable[[Array], tuple[Any, Array | None]]:
+    def differentiated(
+        self, function: Function, known: Callable[[str], None] | None = None
+    ) -> Callable[[Array], tuple[Any, Array | None]]:
         """See TensorLibrary: eagerly."""
         return functools.partial(self.value_and_gradient, function)
 
