@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
@@ -52,13 +53,30 @@ def quiet_imports() -> Iterator[None]:
         return
     os.environ[LEVEL] = "3"
     try:
-        with _filtered_stderr():
+        with ExitStack() as filtered, _at_import_of("tensorflow", lambda: filtered.enter_context(_filtered_stderr())):
             yield
     finally:
         if "tensorflow" not in sys.modules:
             os.environ.pop(LEVEL, None)
             if before is not None:
                 os.environ[LEVEL] = before
+
+
+@contextmanager
+def _at_import_of(package: str, act: Callable[[], None]) -> Iterator[None]:
+    """Within, `act` is called before a package is imported: a filter takes a process, which few runs need."""
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+            if name == package:
+                act()
+
+    sys.meta_path.insert(0, Finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(Finder)
 
 
 @contextmanager
