@@ -157,8 +157,9 @@ class NumpyBackend:
         def over_rows(*values: Any) -> tuple[np.ndarray, ...]:
             count = len(values[0])
             results = tuple(np.empty((count, *t.shape), t.dtype) for t in outputs)
+            given = [read_only(v) for v in values]  # and so are their rows
             for row in range(count):
-                for result, value in zip(results, function(*(read_only(v[row]) for v in values))):
+                for result, value in zip(results, function(*(v[row] for v in given))):
                     result[row] = _checked(value, result.shape[1:], result.dtype)
             return results
 

@@ -107,11 +107,16 @@ def _promoted(library: TensorLibrary, x: Any, y: Any, real: bool = False) -> tup
 
 _Binary = Callable[[Any, Any], Any]
 
+_NUMPYS = (np.ndarray, np.generic)
+"""Types of NumPy's arrays."""
+
 
 def _arithmetic(name: str, symbol: str, python: _Binary, function: str, real: bool = False) -> _Binary:
     """Python's operator as it is; on tensors the library's `function` of the promoted operands."""
 
     def on_lanes(x: Any, y: Any) -> Any:
+        if isinstance(x, _NUMPYS) and isinstance(y, _NUMPYS) and (real or "b" not in (x.dtype.kind, y.dtype.kind)):
+            return python(x, y)  # what most operations are on NumPy, where each lane makes all of them
         x, y = _as_arrays(x, y)
         library = _library_of_operands(x, y)
         if library is None:
@@ -181,6 +186,8 @@ def _as_one_sign(library: TensorLibrary, x: Any, y: Any) -> tuple[Any, Any]:
 
 def _comparison(name: str, python: _Binary, ordered: bool) -> _Binary:
     def on_lanes(x: Any, y: Any) -> Any:
+        if isinstance(x, _NUMPYS) and isinstance(y, _NUMPYS):
+            return python(x, y)
         x, y = _as_arrays(x, y)
         library = _library_of_operands(x, y)
         if library is None:

@@ -6,6 +6,7 @@ another type there than it gave for stand-in values.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.language.arrays import read_only, tensor_library_of
 
 _NUMBERS = (bool, int, float, complex)
+_NUMPYS = (np.ndarray, np.generic)
+_dtype = functools.cache(np.dtype)
 _HELD_BY = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}
 """By the kind of a dtype, the kinds of those whose arrays can have its values."""
 
@@ -25,7 +28,10 @@ def in_type(value: Any, type_: TensorType, function: Primitive, source: Source |
 
     Raises TypeConflictError where a user's function gave another shape, or a value that the dtype does not hold.
     """
-    library, dtype = tensor_library_of(value), np.dtype(type_.dtype)
+    dtype = _dtype(type_.dtype)
+    if function.of_language and isinstance(value, _NUMPYS) and value.dtype is dtype:
+        return read_only(value)  # as nearly always on NumPy, where each lane has it
+    library = tensor_library_of(value)
     if library is not None and library.dtype_of(value) == dtype:
         return value
     if library is not None and (function.of_language or library.trace_of(value) is not None):
