@@ -376,7 +376,7 @@ def test_interrupted_summary_says_where_the_draws_are(cli, monkeypatch):
 def test_dry_run_prints_a_config_and_runs_nothing(cli):
     code, out, err = cli("--dry-run", "sampler.draws=9")
     assert code == 0
-    assert "memory: about 575 MB (libraries" in err
+    assert "memory: about 525 MB (libraries" in err
     assert "disk: about 1" in err
     assert YAML(typ="safe").load(out)["sampler"]["draws"] == 9
     assert os.listdir() == ["small.yaml"]

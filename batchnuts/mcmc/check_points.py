@@ -45,6 +45,10 @@ def check_points_of(
     return CheckPoints(rule, parameters, sampler.draws)
 
 
+AT_ONCE = 2**22
+"""Numbers of positions whose parameters are computed together."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """How sampling ended."""
@@ -80,10 +84,8 @@ class CheckPoints:
         self.parameters = parameters
         self.max_draws = max_draws
         self.left = list(rule.check_points(max_draws))
-        self.values: NDArray[Any] = np.empty((rule.chains, 0, len(parameters.names)))
-        """[chains, draws, coefficients], of the draws looked at so far, and room for more."""
-        self.known = 0
-        """Draws that are in it."""
+        self.values: NDArray[Any] = np.empty((0, rule.chains, len(parameters.names)))
+        """[draws, chains, coefficients], of the draws looked at so far: in this order memory grows without a copy."""
         self.last = START
         self.ended: Ended | None = None
         self.seconds = 0.0
@@ -152,22 +154,23 @@ class CheckPoints:
     def _ask(self, position: NDArray[Any], gradients: int) -> None:
         """At the next check point, with the positions [chains, draws, dimension] up to it."""
         point = self.left.pop(0)
-        new = position[:, self.known :]
-        rows = self.parameters.values(new.reshape(-1, position.shape[2])).reshape(*new.shape[:2], -1)
-        if point > self.values.shape[1]:
-            grown = np.empty((len(rows), min(2 * point, self.max_draws), rows.shape[2]))
-            grown[:, : self.known] = self.values[:, : self.known]
-            self.values = grown
-        self.values[:, self.known : point], self.known = rows, point
+        known, at_once = len(self.values), max(1, AT_ONCE // position[:, :1].size)
+        self.values.resize((point, *self.values.shape[1:]), refcheck=False)
+        for start in range(known, point, at_once):
+            some = position[:, start : min(start + at_once, point)]
+            rows = self.parameters.values(some.reshape(-1, position.shape[2]))
+            self.values[start : start + some.shape[1]] = rows.reshape(*some.shape[:2], -1).transpose(1, 0, 2)
         if point == self.max_draws:  # what is missing in the end is said of all draws
             self.last = replace(self.last, not_before=0.0)
-        self.last = self.rule.decide(self.values[:, :point], gradients, self.last)
+        self.last = self.rule.decide(self.values.transpose(1, 0, 2), gradients, self.last)
         if self.rule.until.gradients is None:  # which would be asked at each
             self.left = [one for one in self.left if one >= self.last.not_before or one == self.max_draws]
         if self.last.reason is not None:
             self.ended = Ended(point, self.last.reason + (self._but() if self.last.missing else ""))
         elif point == self.max_draws:
             self.ended = Ended(point, f"all {point} draws of each chain were made (sampler.draws){self._but()}")
+        if self.ended is not None:
+            self.values = self.values[:0].copy()  # the rest of the run needs the memory
 
     def _but(self) -> str:
         """What was missing when it was looked at last, if anything."""

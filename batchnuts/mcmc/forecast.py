@@ -37,8 +37,8 @@ from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, sett
 LIBRARIES = {"jax": 430_000_000, "tensorflow": 1_040_000_000, "numpy": 150_000_000}
 """Bytes of a process that has imported the library of a backend and compiled a run of a small model."""
 
-LIBRARIES_OF_OUTPUT = 105_000_000
-"""Of xarray and h5netcdf with pandas, SciPy's transforms, and rich."""
+LIBRARIES_OF_FILE, LIBRARIES_OF_STORE = 55_000_000, 105_000_000
+"""Of h5netcdf and rich, and of what a Zarr store or a summary takes: xarray with pandas, zarr, rich."""
 
 VECTORS, VECTORS_OF_FRAME = {"nuts": 27, "walnuts": 34}, 5
 """Vectors of the position's size that a chain has in the machine, besides those of each frame of its stack."""
@@ -204,7 +204,7 @@ def forecast(
         sampling += summary_bytes(chains, draws, coefficients, np.dtype(dtype).itemsize)
         summary = 8 * (coefficients * (len(PROBABILITIES) + 10 + 2 * chains) + min(coefficients, COVARIANCES) ** 2)
     return Forecast(
-        libraries=LIBRARIES[backend] + LIBRARIES_OF_OUTPUT,
+        libraries=LIBRARIES[backend] + (LIBRARIES_OF_STORE if streamed or not content.draws else LIBRARIES_OF_FILE),
         records=records if kept else 0,
         values=0 if streamed else values,
         sampling=_machine_bytes(sampler, execution, size, one, window) + max(checks + sampling, window * chains * one),
