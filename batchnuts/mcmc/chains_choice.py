@@ -82,11 +82,13 @@ def possible_chains(
     cores: int,
     *,
     starts: int = 1,
-    divergences: bool = False,
+    content: Content | None = None,
+    streamed: bool = False,
 ) -> tuple[int, ...]:
     """The numbers that are chosen from: powers of two that the other settings and the machine's memory allow.
 
-    cores: each has a chain at least. starts: how many `init.values` gives. Raises SettingsError if there is none.
+    cores: each has a chain at least. starts: how many `init.values` gives. content, streamed: what is saved of draws,
+    and whether while they are made. Raises SettingsError if there is none.
     """
     first = math.ceil(math.log2(max(sampler.fewest_chains, cores)))
     last = max(first, int(math.log2(MOST)))
@@ -95,7 +97,7 @@ def possible_chains(
         settings = with_chains(sampler, chains)
         if starts > count_superchains(settings):
             continue
-        problem = memory_problem(settings, execution, size, content=Content(divergences=divergences))
+        problem = memory_problem(settings, execution, size, content=content, streamed=streamed)
         if problem is None:
             numbers.append(chains)
         elif not numbers:

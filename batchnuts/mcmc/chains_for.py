@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from batchnuts.autobatch.machine import processors
 from batchnuts.mcmc.chains_choice import ChainsChoice, choose_chains, possible_chains, with_chains
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.engine import choose_engine
 from batchnuts.mcmc.execution.chunk_plan import is_compiled
 from batchnuts.mcmc.execution.gradient_times import gradient_times
@@ -20,22 +21,28 @@ from batchnuts.settings.schema import SettingsError
 
 
 def chains_for(
-    model: Model, sampler: SamplerSettings, execution: ExecutionSettings, *, divergences: bool = False
+    model: Model,
+    sampler: SamplerSettings,
+    execution: ExecutionSettings,
+    *,
+    content: Content | None = None,
+    streamed: bool = False,
 ) -> ChainsChoice:
     """Choose the number of chains of a run, by times that are measured, or were before for the same density.
 
-    The model is checked first. divergences: whether the run records the ends of trajectories. Raises ModelError for a
-    model that cannot be sampled, SettingsError where no number fits the other settings, or the machine is not one
-    compiled program, of which there is nothing to time.
+    The model is checked first. content, streamed: see `possible_chains`. Raises ModelError for a model that cannot be
+    sampled, SettingsError where no number fits the other settings, or the machine is not one compiled program, of which
+    there is nothing to time.
     """
     cores = execution.shards or processors()
     numbers = possible_chains(
         sampler,
         execution,
-        Size.of(model),
+        Size.of(model, content),
         cores,
         starts=count_starts(model, sampler.init),
-        divergences=divergences,
+        content=content,
+        streamed=streamed,
     )
     tried = with_chains(sampler, numbers[0])
     proposals = make_proposals(model, tried, execution, read_tuning(model, tried))

@@ -166,7 +166,7 @@ def run_chains(
         raise SettingsError(f"{too_large}.")
     saved = keeper.saved if keeper is not None else ended
     with keeping(execution.cache):
-        begin = _begin(model, sampler, execution, content) if saved is None else _go_on(model, saved)
+        begin = _begin(model, sampler, execution, content, streamed) if saved is None else _go_on(model, saved)
         sampler = with_chains(sampler, begin.chains)
         execution = execution if saved is None else execution.model_copy(update={"backend": saved.backend})
         proposals = begin.proposals or make_proposals(model, sampler, execution, begin.tuning)
@@ -235,12 +235,14 @@ class Beginning:
     """Where the model was checked already."""
 
 
-def _begin(model: Model, sampler: SamplerSettings, execution: ExecutionSettings, content: Content) -> Beginning:
+def _begin(
+    model: Model, sampler: SamplerSettings, execution: ExecutionSettings, content: Content, streamed: bool
+) -> Beginning:
     """Of a new run."""
     tuning, began = read_tuning(model, sampler), time.perf_counter()
     chains, reason, checked = sampler.chains, "", None
     if chains == "auto":
-        choice = chains_for(model, sampler, execution, divergences=content.divergences)
+        choice = chains_for(model, sampler, execution, content=content, streamed=streamed)
         chains, reason, checked = choice.chains, choice.reason, choice.checked
     spent = Spent()
     spent.seconds["compile"] += time.perf_counter() - began

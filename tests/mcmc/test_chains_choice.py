@@ -13,6 +13,7 @@ import pytest
 from batchnuts import Model, sample_chains
 from batchnuts.mcmc import chains_for
 from batchnuts.mcmc.chains_choice import choose_chains, draws_together, possible_chains
+from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.convergence import convergence
 from batchnuts.mcmc.engine import choose_engine
 from batchnuts.mcmc.execution import gradient_times
@@ -136,6 +137,9 @@ def test_numbers_fit_the_other_settings() -> None:
     assert len(possible_chains(asked, EXECUTION, of(1000), 2)) < len(possible_chains(asked, EXECUTION, TEN, 2)), (
         "memory"
     )
+    data = replace(TEN, of_data=100)  # which a stream does not keep in memory
+    whole, stream = (possible_chains(asked, EXECUTION, data, 2, streamed=streamed) for streamed in (False, True))
+    assert len(whole) < len(stream)
     with pytest.raises(SettingsError, match="found 50 starts, which no number of chains up to 4096 has"):
         possible_chains(asked, EXECUTION, TEN, 2, starts=50)
     with pytest.raises(SettingsError, match=r"chains x sampler.draws: 8 x 10{8} draws"):
@@ -219,6 +223,10 @@ def test_the_number_for_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = {"position": np.zeros((20, 2)).tolist()}
     given = asked.model_copy(update={"init": asked.init.model_copy(update={"values": starts})})
     assert chains_for.chains_for(model, given, EXECUTION).chains == 32
+    observed = replace(model, log_likelihood=lambda x: x, observed_data={"y": (("n",), np.zeros(1_000_000))})
+    with pytest.raises(SettingsError, match="take about"):  # the least number takes too much memory
+        chains_for.chains_for(observed, asked, EXECUTION)
+    assert chains_for.chains_for(observed, asked, EXECUTION, content=Content(groups=())).chains == chosen(CHEAP, asked)
 
 
 def test_what_is_wrong_with_a_density_is_said_as_without_auto() -> None:
