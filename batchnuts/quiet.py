@@ -67,9 +67,12 @@ def _at_import_of(package: str, act: Callable[[], None]) -> Iterator[None]:
     """Within, `act` is called before a package is imported: a filter takes a process, which few runs need."""
 
     class Finder:
-        @staticmethod
-        def find_spec(name: str, path: Any = None, target: Any = None) -> None:
-            if name == package:
+        acted = False
+
+        @classmethod
+        def find_spec(cls, name: str, path: Any = None, target: Any = None) -> None:
+            if name == package and not cls.acted:
+                cls.acted = True
                 act()
 
     sys.meta_path.insert(0, Finder)

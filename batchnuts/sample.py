@@ -55,7 +55,6 @@ def program() -> None:
             sys.stderr.flush()
         if stop.first is not None:
             os._exit(code)  # without waiting for unneeded compilation that is still running
-    gc.freeze()  # a last collection would go through all of the libraries' objects, for a tenth of a short run
     sys.exit(code)
 
 
@@ -268,6 +267,10 @@ def _run(
     view = _view(ending, quiet)
     with phase(view, "start"):
         import_first(config)
+        if "tensorflow" not in sys.modules:  # whose objects, out of the collector's sight, would hold the user's
+            # The last collection of the process goes through the user's objects, which may be open files, but not
+            # through those of libraries, which takes a tenth of a short run.
+            gc.freeze()
         model = build_model(config.model)
         config = decided(config, model)
         if target is None:

@@ -439,7 +439,7 @@ def test_openblas_gets_one_thread_unless_the_user_says_otherwise(monkeypatch):
     code = "import sys, batchnuts.sample; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     monkeypatch.setattr(sample, "main", lambda stop: 0)
-    monkeypatch.setattr(sample, "gc", SimpleNamespace(set_threshold=lambda *sizes: None, freeze=lambda: None))
+    monkeypatch.setattr(sample, "gc", SimpleNamespace(set_threshold=lambda *sizes: None))
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")
     for expected in ("4", "1"):
         with pytest.raises(SystemExit):

@@ -38,7 +38,8 @@ LIBRARIES = {"jax": 430_000_000, "tensorflow": 1_040_000_000, "numpy": 150_000_0
 """Bytes of a process that has imported the library of a backend and compiled a run of a small model."""
 
 LIBRARIES_OF_FILE, LIBRARIES_OF_STORE = 55_000_000, 105_000_000
-"""Of h5netcdf and rich, and of what a Zarr store or a summary takes: xarray with pandas, zarr, rich."""
+"""Of h5netcdf and rich, with which the command line writes a netCDF file and its summary, and of what a Zarr store or a
+summary of draws takes: xarray with pandas, zarr, rich. A report and results in Python take the latter, too."""
 
 VECTORS, VECTORS_OF_FRAME = {"nuts": 27, "walnuts": 34}, 5
 """Vectors of the position's size that a chain has in the machine, besides those of each frame of its stack."""

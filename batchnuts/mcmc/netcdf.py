@@ -21,9 +21,19 @@ _KINDS = "iufU"
 
 
 def plain(group: Group) -> bool:
-    """Whether `write_group` can write it."""
+    """Whether `write_group` can write it. Of names and lengths that contradict each other xarray says what is wrong."""
+    if group.arrays.keys() & group.coords.keys() or not _agree(group):
+        return False
     arrays = all(_is_plain(array, f"{_KINDS}b") for array in group.arrays.values())
     return arrays and all(_is_plain(array, _KINDS) for array in group.coords.values())
+
+
+def _agree(group: Group) -> bool:
+    """Whether each axis has one length."""
+    lengths: dict[str, int] = {}
+    every = (*group.arrays.values(), *group.coords.values())
+    sizes = (size for array in every for size in zip(array.dims, array.values.shape, strict=True))
+    return all(lengths.setdefault(dim, length) == length for dim, length in sizes)
 
 
 def _is_plain(array: Named, kinds: str) -> bool:
@@ -41,19 +51,22 @@ def write_group(file: h5netcdf.File, name: str | None, group: Group) -> None:
         for dim, length in zip(array.dims, array.values.shape, strict=True):
             if dim not in place.dimensions:
                 place.dimensions[dim] = length
-    for variable, array in every.items():
-        _write(place, variable, array, _along(group, variable, array))
+    for variable, array in group.arrays.items():
+        _write(place, variable, array, _along(group, array))
+    for variable, array in group.coords.items():
+        _write(place, variable, array, [])
+    named = {other for array in group.arrays.values() for other in _along(group, array)}
+    if alone := [name for name, coord in sorted(group.coords.items()) if coord.dims != (name,) and name not in named]:
+        place.attrs["coordinates"] = " ".join(alone)
 
 
-def _along(group: Group, name: str, array: Named) -> str:
+def _along(group: Group, array: Named) -> list[str]:
     """The names of the coordinates of an array that do not label an axis, which is how readers find them."""
-    if name in group.coords:
-        return ""
-    others = (other for other, coord in group.coords.items() if coord.dims != (other,))
-    return " ".join(other for other in others if set(group.coords[other].dims) <= set(array.dims))
+    others = sorted(other for other, coord in group.coords.items() if coord.dims != (other,))
+    return [other for other in others if set(group.coords[other].dims) <= set(array.dims)]
 
 
-def _write(place: Any, name: str, array: Named, along: str) -> None:
+def _write(place: Any, name: str, array: Named, along: list[str]) -> None:
     values: NDArray[Any] = np.asarray(array.values)
     attributes, fill = dict(array.attrs), None
     dtype: Any = values.dtype
@@ -70,5 +83,5 @@ def _write(place: Any, name: str, array: Named, along: str) -> None:
     for attribute, value in attributes.items():
         variable.attrs[attribute] = value
     if along:
-        variable.attrs["coordinates"] = along
+        variable.attrs["coordinates"] = " ".join(along)
     variable[...] = values

@@ -20,6 +20,7 @@ from batchnuts.mcmc.diagnostics import (
 )
 from batchnuts.mcmc.draw_blocks import VariableBlock, parts_of
 from batchnuts.mcmc.groups import Group
+from batchnuts.mcmc.netcdf import plain
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
@@ -200,7 +201,10 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
 
 
 def _as_group(group: Group | xarray.Dataset) -> Group:
-    return group if isinstance(group, Group) else Group.of_dataset(group)
+    """Names are those of the file: labels that xarray writes, times say, are as it has them."""
+    if isinstance(group, Group):
+        return group if plain(group) else Group.of_dataset(group.dataset())
+    return Group.of_dataset(group)
 
 
 def _group(result: Any, name: str) -> xarray.Dataset | None:

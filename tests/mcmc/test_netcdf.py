@@ -15,6 +15,7 @@ import xarray
 from batchnuts.mcmc.groups import Group, datasets_of
 from batchnuts.mcmc.netcdf import plain
 from batchnuts.mcmc.saving import AnyGroup, save
+from batchnuts.mcmc.verdict import diagnose_groups
 
 ATTRIBUTES = {"text": "caf\u00e9", "empty": "", "number": 3, "share": 0.5, "flag": np.int64(1), "list": [1, 2]}
 
@@ -43,6 +44,12 @@ GROUPS: dict[str, Group] = {
         },
         {},
     ),
+    "labels that no array has": Group.of(
+        {"alone": (("point",), np.ones(2))},
+        {"z": ("divergence", np.arange(3)), "b": ("divergence", np.arange(3)), "a": ("point", np.arange(2))},
+        {},
+    ),
+    "two beside an array": Group.of({"x": (("i",), np.ones(2))}, {"k": ("i", [1, 2]), "j": ("i", [3, 4])}, {}),
 }
 
 
@@ -90,6 +97,28 @@ def test_a_file_is_that_of_xarray(name: str, tmp_path: Path) -> None:
     xarray.testing.assert_identical(one, other)
     types = [{v: array.dtype for v, array in opened.variables.items()} for opened in (one, other)]
     assert list(types[0].items()) == list(types[1].items())
+
+
+def test_names_of_elements_are_those_of_the_file(tmp_path: Path) -> None:
+    days = [datetime(2026, 1, 1), datetime(2026, 1, 2)]
+    draws = np.random.default_rng(0).normal(size=(2, 8, 2))
+    group = Group.of({"x": (("chain", "draw", "day"), draws)}, {"day": days, "chain": [0, 1], "draw": np.arange(8)}, {})
+    path = save({"posterior": group}, tmp_path / "a.nc")
+    stored = xarray.load_dataset(path, group="posterior", engine="h5netcdf")
+    names = [diagnose_groups(one, None).names for one in (group, stored)]
+    assert names[0] == tuple(f"x[{day}]" for day in group.dataset()["day"].values)
+    assert [str(np.datetime64(name[2:-1], "D")) for name in names[1]] == ["2026-01-01", "2026-01-02"]
+
+
+def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    for coords, message in (
+        ({"year": ["a", "b", "c"]}, "conflicting sizes"),
+        ({"v": [1.0, 2.0]}, "both data_vars and"),
+    ):
+        group = Group.of({"v": (("year",), [1.0, 2.0])}, coords, {})
+        with pytest.raises(ValueError, match=message):
+            save({"posterior": group}, tmp_path / "a.nc")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

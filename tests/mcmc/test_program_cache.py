@@ -27,6 +27,7 @@ from batchnuts.mcmc.execution import fingerprint, program_cache
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.starts import check_at_starts
 
 NUMPY: dict[str, Any] = {
     "chains": 2, "warmup": 3, "draws": 4, "step_size": 0.5, "backend": "numpy", "max_tree_depth": 2
@@ -329,6 +330,25 @@ def test_what_the_density_changes_itself_is_no_change() -> None:
     program_cache.give_back(model, *settings, kept)
     weights.scale = 1.0
     assert program_cache.borrow(model, default_engine(model), *settings, np.zeros(2)) is not kept
+
+
+def test_what_a_density_makes_when_it_is_checked_is_compared() -> None:
+    """Its first call makes the part that the user changes between runs."""
+    made: dict[str, float] = {}
+
+    def part(q: Any) -> Any:
+        return made.setdefault("scale", 0.0) * tf.nn.relu(q[0] - 50.0)
+
+    model, settings, at = with_a_hidden_part(part), split_settings(NUMPY), np.zeros((1, 2))
+    engine = default_engine(model)
+    made.clear()  # the engine was found by a call
+    kept: list[Any] = []
+    for changes in ({}, {}, {"scale": 1.0}):
+        made.update(changes)
+        checked = check_at_starts(model, engine, lambda attempt: at, at)
+        kept.append(program_cache.borrow(model, engine, *settings, at[0], checked))
+        program_cache.give_back(model, *settings, kept[-1])
+    assert [programs is kept[0] for programs in kept] == [True, True, False]
 
 
 def test_large_arrays_are_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:

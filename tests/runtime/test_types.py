@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from batchnuts.autobatch import batch, ops, primitive
 from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends import abstract
 from batchnuts.autobatch.backends.registry import get_backend
-from batchnuts.autobatch.ir.program import Primitive
+from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.language import operators
 from batchnuts.autobatch.language.arrays import dtype_of, static_shape
 from batchnuts.autobatch.language.libraries.types import NotTyped, Typed
 from batchnuts.autobatch.passes.infer_types import AbstractResult
 from batchnuts.autobatch.pipeline import compile_function
+from batchnuts.autobatch.runtime.results import in_type
 from batchnuts.mcmc.nuts import NutsOptions, make_nuts
 
 Results = tuple[AbstractResult, ...]
@@ -144,3 +146,12 @@ REFUSED = {
 def test_what_is_not_known_is_refused(name: str) -> None:
     with pytest.raises((NotTyped, TypeError, AttributeError)):
         REFUSED[name](Typed("float64", (4,), frozenset([0])))
+
+
+def test_results_without_axes_are_scalars() -> None:
+    """As most of NumPy's own functions give them: a user's function may look one up in a dict."""
+    rules: Any = SimpleNamespace(of_language=True)
+    for value in (np.array(2), np.int64(2)):
+        assert {2: "found"}[in_type(value, TensorType("int64"), rules, None)] == "found"
+    array = in_type(np.arange(3), TensorType("int64", (3,)), rules, None)
+    assert not array.flags.writeable

@@ -16,7 +16,7 @@ from batchnuts.autobatch.ir.program import Primitive, TensorType
 from batchnuts.autobatch.language.arrays import read_only, tensor_library_of
 
 _NUMBERS = (bool, int, float, complex)
-_NUMPYS = (np.ndarray, np.generic)
+_NUMPYS = frozenset({np.ndarray, *(np.dtype(code).type for code in np.typecodes["All"])})
 _dtype = functools.cache(np.dtype)
 _HELD_BY = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}
 """By the kind of a dtype, the kinds of those whose arrays can have its values."""
@@ -29,8 +29,8 @@ def in_type(value: Any, type_: TensorType, function: Primitive, source: Source |
     Raises TypeConflictError where a user's function gave another shape, or a value that the dtype does not hold.
     """
     dtype = _dtype(type_.dtype)
-    if function.of_language and isinstance(value, _NUMPYS) and value.dtype is dtype:
-        return read_only(value)  # as nearly always on NumPy, where each lane has it
+    if function.of_language and type(value) in _NUMPYS and value.dtype is dtype:
+        return read_only(value[()])  # as nearly always on NumPy, where each lane has it
     library = tensor_library_of(value)
     if library is not None and library.dtype_of(value) == dtype:
         return value
