@@ -172,12 +172,13 @@ class Model:
         if not isinstance(self.of_data, (frozenset, set, list, tuple)):
             raise ModelError(f"{owner}: of_data is {shown(self.of_data)}; expected a set of names.")
         object.__setattr__(self, "of_data", frozenset(self.of_data))
-        check_group(owner, {v.name: (v.axis_names, v.shape) for v in self.variables})
+        labels = self.labels()
+        check_group(owner, {v.name: (v.axis_names, v.shape) for v in self.variables}, labels)
         for group in DATA_GROUPS:
             data = checked_data(f"{owner}: {group}", getattr(self, group), self.dims)
             object.__setattr__(self, group, data)
             arrays = {key: (dims, np.shape(array)) for key, (dims, array) in data.items()}
-            check_group(f"{owner}: {group}", arrays, of_draws=False)
+            check_group(f"{owner}: {group}", arrays, labels, of_draws=False)
         if not self.reports_variables and self.generated is None:
             raise ModelError(f"Model {self.name!r}: its variables are not reported, so it needs `generated`.")
 

@@ -59,7 +59,7 @@ def check_quantities(model: Model, engine: Engine, position: NDArray[Any]) -> No
         arrays = {name: (model.dims_of(name, shape), shape) for name, shape in found.items()}
         if role == "generated" and model.reports_variables:  # they are saved together
             arrays |= {variable.name: (variable.axis_names, variable.shape) for variable in model.variables}
-        check_group(f"Model {model.name!r}: its function {role}", arrays)
+        check_group(f"Model {model.name!r}: its function {role}", arrays, model.labels())
     variables = {variable.name for variable in model.variables if model.reports_variables}
     if taken := of_draws.get("generated", {}).keys() & variables:
         raise ModelError(

@@ -120,13 +120,17 @@ class Variable:
 
 
 def check_group(
-    owner: str, arrays: Mapping[str, tuple[Sequence[str], Sequence[int]]], *, of_draws: bool = True
+    owner: str,
+    arrays: Mapping[str, tuple[Sequence[str], Sequence[int]]],
+    labels: Labels,
+    *,
+    of_draws: bool = True,
 ) -> None:
     """Raise ModelError where arrays cannot be saved in one group of a file.
 
     owner: begins the message. arrays: by name, the axes in one chain, and their lengths. xarray takes an array that has
-    the name of an axis for its labels, has one length for each axis, and netCDF files exclude slashes. of_draws:
-    whether there is such an array for each draw; data may be labels.
+    the name of an axis for its labels, has one length for each axis, and netCDF files exclude slashes. labels: of all
+    axes that have any. of_draws: whether there is such an array for each draw; data may be labels.
     """
     lengths: dict[str, tuple[str, int]] = {}
     for name, (dims, shape) in arrays.items():
@@ -141,6 +145,13 @@ def check_group(
             first, known = lengths.setdefault(dim, (name, length))
             if known != length:
                 raise ModelError(f"{owner}: axis {dim!r} has length {known} in {first!r} and {length} in {name!r}.")
+            if dim in labels and len(labels[dim]) != length:
+                raise ModelError(
+                    f"{owner}: axis {dim!r} has length {length} in {name!r}, and {len(labels[dim])} labels in coords; "
+                    "give a label for each element, or name the axis otherwise (dims)."
+                )
+    if twice := next((name for name in arrays if name in lengths and name in labels), None):
+        raise ModelError(f"{owner}: {twice!r} is an array, and coords has labels of that axis; leave one of them out.")
     named = [name for name, (dims, _) in arrays.items() if of_draws or tuple(dims) != (name,)]
     if clash := next((name for name in named if name in lengths), None):
         raise ModelError(

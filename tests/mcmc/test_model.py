@@ -79,6 +79,14 @@ def test_initial_positions_default_and_own():
         ),
         ({"dimension": 2, "variables": (Variable("a", (2,), ("a",)),)}, "'a' is the name of an array and of an axis"),
         (
+            {"dimension": 2, "observed_data": {"y": ("day", np.ones(2))}, "coords": {"day": ["a", "b", "c"]}},
+            "axis 'day' has length 2 in 'y', and 3 labels in coords; give a label for each element",
+        ),
+        (
+            {"dimension": 2, "observed_data": {"day": ("day", np.ones(2))}, "coords": {"day": ["a", "b"]}},
+            "'day' is an array, and coords has labels of that axis; leave one of them out",
+        ),
+        (
             {"dimension": 3, "variables": (Variable("a", (2,), ("i",)), Variable("i"))},
             "'i' is the name of an array and of an axis, of 'a'; .* Rename one of them",
         ),
