@@ -124,6 +124,7 @@ def borrow(
     after = reached_by(model)
     if checked is not None and after != reached:
         # the check was perhaps its first call, which makes what later ones use
+        checked = None
         reached, found, after = after, _evaluated(model, engine, position), reached_by(model)
     settled = {place: digest for place, digest in reached.items() if after.get(place) == digest}
     density = value_and_gradient(model, engine, xla=execution.mode == "xla")
