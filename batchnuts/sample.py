@@ -36,8 +36,8 @@ packaged Gaussian process. OpenBLAS reads it when it is loaded, with NumPy."""
 if TYPE_CHECKING:
     from batchnuts.config import RunConfig
     from batchnuts.mcmc.checkpoint.saved_run import SavedRun
+    from batchnuts.mcmc.groups import AnyGroup
     from batchnuts.mcmc.lengthen import EndedRun
-    from batchnuts.mcmc.saving import AnyGroup
     from batchnuts.mcmc.url import Target
     from batchnuts.progress.views import View
 

@@ -458,3 +458,29 @@ def test_a_run_can_end_with_a_page_about_it(cli, tmp_path):
     assert (code, out) == (1, "")
     assert "out.html exists and is not overwritten. Give --force" in err
     assert cli("output.report=true", "--quiet", "--force")[:2] == (0, f"{tmp_path.resolve() / 'out.nc'}\n")
+
+
+LEAVES_FILES_OPEN = """\
+class Log:
+    def __init__(self, name):
+        self.me = self
+        self.file = open(name, "w")
+        self.file.write("written")
+
+LOG, PLAIN = Log("log.txt"), open("plain.txt", "w")
+PLAIN.write("written")
+
+def density(q):
+    return -0.5 * ((q - 3.0) ** 2).sum()
+"""
+
+
+def test_files_that_a_users_module_leaves_open_are_written(tmp_path):
+    """The interpreter's last collection finds them, as it does in any program."""
+    (tmp_path / "leaving.py").write_text(LEAVES_FILES_OPEN)
+    (tmp_path / "c.yaml").write_text("model: {target: 'leaving:density', dimension: 2}\n")
+    sizes = ["sampler.chains=4", "sampler.warmup=4", "sampler.draws=2", "sampler.max_tree_depth=2"]
+    options = ["--config", "c.yaml", "--quiet", "execution.backend=jax", *sizes]
+    done = run_process("-m", "batchnuts.sample", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"{name}.txt").read_text() for name in ("log", "plain")] == ["written"] * 2

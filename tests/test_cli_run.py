@@ -422,40 +422,6 @@ def test_a_users_own_model(models: Path, run_here: Callable[..., str], name: str
         assert posterior["theta"].dims == ("chain", "draw", "theta_dim_0")
 
 
-LEAVES_FILES_OPEN = """\
-class Log:
-    def __init__(self, name):
-        self.me = self
-        self.file = open(name, "w")
-        self.file.write("written")
-
-LOG, PLAIN = Log("log.txt"), open("plain.txt", "w")
-PLAIN.write("written")
-
-def density(q):
-    return -0.5 * ((q - 3.0) ** 2).sum()
-"""
-
-
-def test_files_that_a_users_module_leaves_open_are_written(tmp_path: Path) -> None:
-    """The interpreter's last collection finds them, as it does in any program."""
-    (tmp_path / "leaving.py").write_text(LEAVES_FILES_OPEN)
-    (tmp_path / "c.yaml").write_text("model: {target: 'leaving:density', dimension: 2}\n")
-    sizes = ["sampler.chains=4", "sampler.warmup=4", "sampler.draws=2", "sampler.max_tree_depth=2"]
-    command = [
-        sys.executable,
-        "-m",
-        "batchnuts.sample",
-        "--config",
-        "c.yaml",
-        "--quiet",
-        "execution.backend=jax",
-        *sizes,
-    ]
-    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=240, check=True)
-    assert [(tmp_path / f"{name}.txt").read_text() for name in ("log", "plain")] == ["written"] * 2
-
-
 @pytest.mark.parametrize(
     ("target", "words"),
     [

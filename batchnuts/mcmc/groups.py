@@ -101,6 +101,9 @@ class Group:
         return np.arange(self.length(dim))
 
 
-def datasets_of(groups: Mapping[str, Group | xarray.Dataset]) -> dict[str, xarray.Dataset]:
+AnyGroup: TypeAlias = "Group | xarray.Dataset"
+
+
+def datasets_of(groups: Mapping[str, AnyGroup]) -> dict[str, xarray.Dataset]:
     """All groups as Datasets."""
     return {name: group.dataset() if isinstance(group, Group) else group for name, group in groups.items()}

@@ -12,17 +12,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, Any
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.mcmc.groups import Group
+from batchnuts.mcmc.groups import AnyGroup, Group
 from batchnuts.mcmc.netcdf import plain, write_group
 from batchnuts.mcmc.url import as_path
-
-if TYPE_CHECKING:
-    import xarray
-
-AnyGroup: TypeAlias = "Group | xarray.Dataset"
 
 OVERHEAD = 100_000
 """Bytes of a file besides its arrays, about."""

@@ -19,7 +19,7 @@ from batchnuts.mcmc.diagnostics import (
     some_numbers,
 )
 from batchnuts.mcmc.draw_blocks import VariableBlock, parts_of
-from batchnuts.mcmc.groups import Group
+from batchnuts.mcmc.groups import AnyGroup, Group
 from batchnuts.mcmc.netcdf import plain
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.superchains import superchain_of
@@ -85,7 +85,7 @@ def check(result: Any) -> Check:
     return judge(found, bool(posterior.attrs.get("interrupted", 0)))
 
 
-def diagnose_groups(posterior: Group | xarray.Dataset, stats: Group | xarray.Dataset | None) -> Diagnostics:
+def diagnose_groups(posterior: AnyGroup, stats: AnyGroup | None) -> Diagnostics:
     """Diagnose the variables of a group of draws, but for elements that never vary: zeros of triangular matrices.
 
     The attribute `superchains` of the group says how many superchains its chains form, by their numbers.
@@ -107,9 +107,7 @@ def diagnose_groups(posterior: Group | xarray.Dataset, stats: Group | xarray.Dat
     return diagnose(blocks, names, **flags)
 
 
-def coefficients(
-    posterior: Group | xarray.Dataset, judged: Collection[str] | None = None
-) -> tuple[list[VariableBlock], list[str]]:
+def coefficients(posterior: AnyGroup, judged: Collection[str] | None = None) -> tuple[list[VariableBlock], list[str]]:
     """Blocks [chain, draw, coefficients] of a group of draws, one of each variable, and the names of all coefficients.
 
     Without those that `diagnose_groups` leaves out. Of a group that was opened lazily no draws stay in memory; those of
@@ -200,7 +198,7 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
     )
 
 
-def _as_group(group: Group | xarray.Dataset) -> Group:
+def _as_group(group: AnyGroup) -> Group:
     """Names are those of the file: labels that xarray writes, times say, are as it has them."""
     if isinstance(group, Group):
         return group if plain(group) else Group.of_dataset(group.dataset())

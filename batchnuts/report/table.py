@@ -11,8 +11,7 @@ import numpy as np
 
 from batchnuts.mcmc.diagnostics import COLUMNS, RUNNING_COLUMNS, Diagnostics, DiagnosticsError, some_numbers
 from batchnuts.mcmc.draws import Draws
-from batchnuts.mcmc.groups import datasets_of
-from batchnuts.mcmc.saving import AnyGroup
+from batchnuts.mcmc.groups import AnyGroup, datasets_of
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.url import Target
 from batchnuts.mcmc.verdict import diagnose_groups

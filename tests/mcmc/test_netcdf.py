@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import xarray
 
-from batchnuts.mcmc.groups import Group, datasets_of
+from batchnuts.mcmc.groups import AnyGroup, Group, datasets_of
 from batchnuts.mcmc.netcdf import plain
-from batchnuts.mcmc.saving import AnyGroup, save
+from batchnuts.mcmc.saving import save
 from batchnuts.mcmc.verdict import diagnose_groups
 
 ATTRIBUTES = {"text": "caf\u00e9", "empty": "", "number": 3, "share": 0.5, "flag": np.int64(1), "list": [1, 2]}

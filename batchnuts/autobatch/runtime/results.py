@@ -17,6 +17,8 @@ from batchnuts.autobatch.language.arrays import read_only, tensor_library_of
 
 _NUMBERS = (bool, int, float, complex)
 _NUMPYS = frozenset({np.ndarray, *(np.dtype(code).type for code in np.typecodes["All"])})
+"""NumPy's own types of arrays and numbers, and none derived from them."""
+
 _dtype = functools.cache(np.dtype)
 _HELD_BY = {"b": "biufc", "i": "iufc", "u": "iufc", "f": "fc", "c": "c"}
 """By the kind of a dtype, the kinds of those whose arrays can have its values."""
