@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kept_tensorflow import forget_files, programs_kept
 
 import batchnuts
 from batchnuts.autobatch import api, ops
 from batchnuts.autobatch.backends.jax.machine import _Program
+from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.model import Model
@@ -44,18 +47,24 @@ def kept_in(folder: Path) -> Entries:
 
 
 @pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """One entry for each machine that is traced, where programs are found by the files of the package."""
     monkeypatch.setattr(batchnuts, "BEGAN", time.time())
-    seen: list[int] = []
-    whole = _Program._trace
+    seen: list[str] = []
+    by_jax, by_tensorflow = _Program._trace, PackedFunction._function_of
 
     def counted(program: _Program) -> None:
-        seen.append(len(program.types))
-        whole(program)
+        seen.append("jax")
+        by_jax(program)
+
+    def counted_too(program: PackedFunction, *arguments: Any) -> Any:
+        seen.append("tensorflow")
+        return by_tensorflow(program, *arguments)
 
     monkeypatch.setattr(_Program, "_trace", counted)
-    return seen
+    monkeypatch.setattr(PackedFunction, "_function_of", counted_too)
+    with programs_kept():
+        yield seen
 
 
 @pytest.fixture
@@ -72,19 +81,21 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+@pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.slow)])
 def test_a_second_start_compiles_and_traces_no_machine_and_draws_the_same(
-    tmp_path: Path, traces: list[int], compiled: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, traces: list[str], compiled: list[str], monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     monkeypatch.setenv("BATCHNUTS_CACHE", str(tmp_path / "never"))
-    alone = run(None)
+    alone = run(None, backend=backend)
     assert list(tmp_path.iterdir()) == []
-    first, tally = run(tmp_path), kept_in(tmp_path).tally
+    first, tally = run(tmp_path, backend=backend), kept_in(tmp_path).tally
     written = tally.written
     assert written >= 4, "the density alone, the density of all chains, the first step size, the machine"
     assert tally.missing == written
-    assert len(traces) == 2 * 3, "the density of all chains, the first step size, the chains"
+    assert traces == [backend] * 2 * 3, "the density of all chains, the first step size, the chains"
     assert len(compiled) == 2 * 3
-    second = run(tmp_path)
+    forget_files()
+    second = run(tmp_path, backend=backend)
     assert len(traces) == len(compiled) == 2 * 3
     assert (tally.missing, tally.written, tally.dropped) == (written, written, 0)
     assert tally.found >= written
@@ -106,20 +117,31 @@ def drawn(folder: Path, scale: Any, **settings: Any) -> np.ndarray:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("scale", "settings", "traced"),
+    ("backend", "scale", "settings", "traced"),
     [
-        (3.0, {}, 3),
-        (np.array([1.0, 2.0, 3.0], "float32"), {}, 3),
-        (2.0, {"divergence_threshold": 10.0}, 3),
-        (2.0, {"draws": 6, "seed": 3}, 0),
+        ("jax", 3.0, {}, 3),
+        ("jax", np.array([1.0, 2.0, 3.0], "float32"), {}, 3),
+        ("jax", 2.0, {"divergence_threshold": 10.0}, 3),
+        ("jax", 2.0, {"draws": 6, "seed": 3}, 0),
+        ("tensorflow", np.array([1.0, 2.0, 3.0], "float32"), {}, 3),
+        ("tensorflow", 2.0, {"draws": 6, "seed": 3}, 0),
     ],
-    ids=["number", "array", "setting of the transition", "setting of no program"],
+    ids=[
+        "number",
+        "array",
+        "setting of the transition",
+        "setting of no program",
+        "array of TensorFlow",
+        "setting of no program of TensorFlow",
+    ],
 )
 def test_another_density_or_setting_is_another_program(
-    tmp_path: Path, traces: list[int], scale: Any, settings: dict[str, Any], traced: int
+    tmp_path: Path, traces: list[str], backend: str, scale: Any, settings: dict[str, Any], traced: int
 ) -> None:
-    drawn(tmp_path, 2.0)
-    drawn(tmp_path, np.array([1.0, 2.0, 3.5], "float32"))
+    settings = settings | {"backend": backend}
+    drawn(tmp_path, 2.0, backend=backend)
+    drawn(tmp_path, np.array([1.0, 2.0, 3.5], "float32"), backend=backend)
+    forget_files()
     del traces[:]
     found = drawn(tmp_path, scale, **settings)
     assert len(traces) == traced
@@ -129,7 +151,7 @@ def test_another_density_or_setting_is_another_program(
 @pytest.mark.slow
 @pytest.mark.parametrize(("wide", "traced"), [(2.0, 0), (3.0, 3)], ids=["the same", "another for two lanes"])
 def test_a_twin_is_known_for_each_number_of_lanes(
-    tmp_path: Path, traces: list[int], compiled: list[str], wide: float, traced: int
+    tmp_path: Path, traces: list[str], compiled: list[str], wide: float, traced: int
 ) -> None:
     """The density's hand-batched twin, as packaged models have one."""
 
@@ -150,7 +172,10 @@ def test_a_twin_is_known_for_each_number_of_lanes(
 
 
 @pytest.mark.slow
-def test_a_density_that_changes_while_it_is_traced_is_not_found_again(tmp_path: Path, traces: list[int]) -> None:
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+def test_a_density_that_changes_while_it_is_traced_is_not_found_again(
+    tmp_path: Path, traces: list[str], backend: str
+) -> None:
     scale = [2.0, 2.0, 2.0, 2.0]
 
     def changing(q: Any) -> Any:
@@ -159,14 +184,14 @@ def test_a_density_that_changes_while_it_is_traced_is_not_found_again(tmp_path: 
 
     for _ in range(2):
         before = len(traces)
-        options = SMALL | {"backend": "jax", "cache": str(tmp_path)}
+        options = SMALL | {"backend": backend, "cache": str(tmp_path)}
         run_chains(Model.from_function(changing, dimension=3), *split_settings(options))
         assert len(traces) == before + 3
 
 
 @pytest.mark.slow
 def test_files_that_have_changed_since_they_were_read_name_no_program(
-    tmp_path: Path, traces: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, traces: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = drawn(tmp_path, 2.0)
     monkeypatch.setattr(batchnuts, "BEGAN", 0.0)
@@ -175,7 +200,7 @@ def test_files_that_have_changed_since_they_were_read_name_no_program(
 
 
 @pytest.mark.slow
-def test_a_program_that_was_deleted_is_traced_again(tmp_path: Path, traces: list[int]) -> None:
+def test_a_program_that_was_deleted_is_traced_again(tmp_path: Path, traces: list[str]) -> None:
     first = drawn(tmp_path, 2.0)
     for file in kept_in(tmp_path).folder.iterdir():
         if file.stat().st_size > 1000:  # what remains are the keys of programs
@@ -189,7 +214,7 @@ def test_a_program_that_was_deleted_is_traced_again(tmp_path: Path, traces: list
 
 @pytest.mark.slow
 def test_a_machine_of_another_size_compiles_the_function_that_was_read(
-    tmp_path: Path, traces: list[int], compiled: list[str]
+    tmp_path: Path, traces: list[str], compiled: list[str]
 ) -> None:
     drawn(tmp_path, 2.0)
     del traces[:], compiled[:]

@@ -2,66 +2,44 @@
 
 from __future__ import annotations
 
+import io
 import os
-import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from kept_tensorflow import forget_files, programs_kept
 
-from batchnuts.autobatch.backends.tensorflow import kept_programs
-from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
+from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
 from batchnuts.autobatch.backends.tensorflow.session import SessionProgram
+from batchnuts.autobatch.language.libraries.tensorflow_graphs import number_functions
+from batchnuts.autobatch.pfor.errors import note_warning
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import keeping
 
 X = np.linspace(0.1, 3.0, 17, dtype="float32")
+CAPTURED = tf.constant(np.arange(17, dtype="float32"))
 OWN = os.getpid() / 2**22
 """In the programs here, since another process of the tests has the same folder of TensorFlow's."""
-FOLDER = re.search(r"persistent_cache_directory=(\S+)", os.environ.get("TF_XLA_FLAGS", ""))
-"""Where TensorFlow stores programs in this process (conftest.py)."""
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Entries]:
-    assert FOLDER is not None
-    monkeypatch.setattr(PROCESS, "programs", SimpleNamespace(name=FOLDER[1]))
-    with keeping(str(tmp_path)) as entries:
+def kept(tmp_path: Path) -> Iterator[Entries]:
+    with programs_kept(), keeping(str(tmp_path)) as entries:
         assert entries is not None
         yield entries
-    forget_files()
 
 
 def program(scale: float, function: Callable[..., Any] | None = None) -> SessionProgram:
     def waves(x: Any) -> list[Any]:
-        _, y = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, tf.sin(y) * (scale + OWN)), (0, x))
+        _, y = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, tf.sin(y) * (scale + OWN)), (0, x + CAPTURED))
         return [y, tf.cond(y[0] > 0.0, lambda: y + 1.0, lambda: y - 1.0)]
 
     compiled = tf.function(function or waves, jit_compile=True, autograph=False)
-    made = SessionProgram(compiled, [tf.TensorSpec(X.shape, X.dtype)])
-    if made._kept is not None:
-        marks.add(made._kept._mark.encode())
-    return made
-
-
-marks: set[bytes] = set()
-"""Of the programs made here."""
-
-
-def forget_files() -> None:
-    """As in another process: TensorFlow's folder has no files of ours."""
-    assert FOLDER is not None
-    for file in Path(FOLDER[1]).glob("*.pb"):
-        with suppress(FileNotFoundError):
-            content = file.read_bytes()
-            if file.name in kept_programs._seen or any(mark in content for mark in marks):
-                file.unlink()
-    kept_programs._seen.clear()
+    return SessionProgram.of_function(compiled, [tf.TensorSpec(X.shape, X.dtype)])
 
 
 def counts(kept: Entries) -> tuple[int, int, int, int]:
@@ -156,12 +134,84 @@ def test_functions_are_numbered_by_use() -> None:
         def loop(x: Any) -> Any:
             return tf.while_loop(lambda y, z: y < 9.0, lambda y, z: (scaled(y) + z, z), (x, x * x))[0]
 
-        inner = tf.function(loop, autograph=False)
-        outer = tf.function(lambda x: inner(x) + inner(x + 1.0), autograph=False)
+        captured = tf.constant(5.0)
+        inner = tf.function(lambda x: loop(x) + captured, autograph=False)
+        outer = tf.function(lambda x: inner(x) + inner(x + 1.0) * captured, autograph=False)
         graph_def = outer.get_concrete_function(tf.TensorSpec([], tf.float32)).graph.as_graph_def()
-        kept_programs.number_functions(graph_def)
+        number_functions(graph_def)
         return graph_def.SerializeToString(deterministic=True)
 
     one = graph(2.0, before=0)
     assert graph(2.0, before=7) == one
     assert graph(3.0, before=0) != one
+
+
+def packed(by: float, key: str | None = "a" * 64, **settings: Any) -> PackedFunction:
+    """(a [3], b [2]), s -> (a + s * by, b), s + 1; found by the key."""
+
+    def step(state: dict[str, Any], s: Any) -> tuple[dict[str, Any], Any]:
+        if settings.get("warns"):
+            note_warning("of something in it")
+        return {"a": state["a"] + tf.cast(s, "float32") * (by + OWN), "b": state["b"]}, s + 1
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        return tf.function(function, jit_compile=True, autograph=False)
+
+    return PackedFunction(step, compiled, 1000, lambda types: key, settings.get("unchanged", lambda: True))
+
+
+STATE: dict[str, Any] = {"a": np.arange(3, dtype="float32"), "b": np.ones(2, "int32")}
+
+
+def stepped(function: PackedFunction) -> list[np.ndarray]:
+    forget_files()
+    after, taken = function(STATE, np.asarray(3))
+    assert list(after) == ["a", "b"]
+    return [*after.values(), taken]
+
+
+def test_a_machine_that_is_known_is_found_without_a_trace(kept: Entries) -> None:
+    with keeping(None):
+        expected = stepped(packed(2.0))
+    first = packed(2.0)
+    same(stepped(first), expected)
+    assert first.traces == 1
+    assert counts(kept) == (0, 2, 0, 2), "the machine, and what XLA made of it"
+    second = packed(2.0)
+    same(stepped(second), expected)
+    assert second.traces == 0
+    assert counts(kept) == (2, 2, 0, 2)
+    assert second.graph(STATE, np.asarray(3)).inputs, "traced for who asks for it"
+    assert "ENTRY" in second.compiled_text(STATE, np.asarray(3))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"key": None}, {"warns": True}, {"unchanged": lambda: False}], ids=["no key", "warning", "changed"]
+)
+def test_a_machine_that_is_not_known_for_certain_is_traced_at_each_start(
+    kept: Entries, settings: dict[str, Any]
+) -> None:
+    """Where a trace warns, each start warns."""
+    expected = stepped(packed(2.0, **settings))
+    again = packed(2.0, **settings)
+    same(stepped(again), expected)
+    assert again.traces == 1
+
+
+@pytest.mark.parametrize("entry", ["garbage", "another format", "no graph"])
+def test_a_machine_that_cannot_be_read_is_traced_again(kept: Entries, entry: str) -> None:
+    expected = stepped(packed(2.0))
+    key = "a" * 64
+    sound = kept.get(key)
+    assert sound is not None
+    with np.load(io.BytesIO(sound)) as arrays:
+        parts = dict(arrays)
+    file = io.BytesIO()
+    text = b"{}" if entry == "another format" else parts.pop("text").tobytes()
+    graph = b"garbage" if entry == "no graph" else parts.pop("graph").tobytes()
+    np.savez(file, text=np.frombuffer(text, "uint8"), graph=np.frombuffer(graph, "uint8"))
+    kept.put(key, b"garbage" if entry == "garbage" else file.getvalue())
+    for traces in (1, 0):
+        again = packed(2.0)
+        same(stepped(again), expected)
+        assert again.traces == traces

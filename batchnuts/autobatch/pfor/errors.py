@@ -8,7 +8,9 @@ import os
 import re
 import traceback
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from batchnuts.autobatch.errors import AssertionWarning, CompileError, Source
@@ -57,6 +59,25 @@ def refusal(op: Any, reason: str) -> PforError:
     return PforError(f"pfor cannot convert op {op.name!r} ({op.type}): {reason}", source_of(op))
 
 
+_noted: ContextVar[list[str]] = ContextVar("batchnuts_pfor_warnings")
+
+
+@contextmanager
+def noting_warnings() -> Iterator[list[str]]:
+    """Collects what a trace within warns of, whether or not it was said before."""
+    noted: list[str] = []
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)
+
+
+def note_warning(text: str) -> None:
+    """Called beside each warning of a trace."""
+    _noted.get([]).append(text)
+
+
 LEFT_OUT = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
 """Ops that stop a graph of TensorFlow's, for which XLA compiles nothing."""
 
@@ -76,6 +97,7 @@ def warn_of_assertions(ops: Iterable[Any]) -> None:
             "a value that shows where it fails (NaN; -inf for a log-density), or run with mode='graph', which stops "
             "there and is slower."
         )
+        note_warning(text)
         warnings.warn_explicit(text, AssertionWarning, filename, line, registry=_told)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor.errors import FallbackWarning, Refused, caller, refusal, source_of
+from batchnuts.autobatch.pfor.errors import FallbackWarning, Refused, caller, note_warning, refusal, source_of
 from batchnuts.autobatch.pfor.site import Site
 from batchnuts.autobatch.pfor.values import ListHandle, OptionalValue, Stacked, Value
 
@@ -47,6 +47,7 @@ def fall_back(site: Site, why: str) -> list[Value]:
         raise refusal(site.op, f"{why}, and fallback=False")
     source = source_of(site.op) or caller()
     place = (site.op.type, str(source))
+    note_warning(why)
     if place not in site.loop.reported:
         site.loop.reported.add(place)
         warnings.warn(

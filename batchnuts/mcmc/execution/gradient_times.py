@@ -85,6 +85,10 @@ class GradientTimes:
         return math.ceil(chunking.chunks / chunking.shards) * sweep
 
 
+PACKAGES = {"JAX": ("jax", "jaxlib"), "TensorFlow": ("tensorflow",)}
+"""What a library's programs depend on, by its name."""
+
+
 def gradient_times(model: Model, engine: Engine, checked: Checked, execution: ExecutionSettings) -> GradientTimes:
     """Those of a model's density, measured as `time_gradients` does where it was checked, or kept from before."""
     entries, position = current(), checked.position
@@ -103,8 +107,9 @@ def _key(model: Model, engine: Engine, checked: Checked, execution: ExecutionSet
     density = density_identity(model, engine, checked.position, WIDTHS, checked.identity)
     if density is None:
         return None
-    packages = [f"{name} {version(name)}" for name in ("batchnuts", "jax", "jaxlib")]
-    return digest_of("times of a gradient", density, execution.mode, repr(WIDTHS), *packages, surroundings())
+    packages = [f"{name} {version(name)}" for name in ("batchnuts", *PACKAGES[engine.library.name])]
+    how = execution.backend, execution.mode
+    return digest_of("times of a gradient", density, repr((how, WIDTHS)), *packages, surroundings())
 
 
 def time_gradients(

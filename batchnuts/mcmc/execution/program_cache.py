@@ -144,8 +144,8 @@ def _identity(
     checked: Checked | None,
 ) -> Identity | None:
     """What the programs depend on beside the files of this package: the density as it is, and the settings."""
-    on_machine = execution.executor == "virtual_machine" and execution.backend == "jax" and execution.mode == "xla"
-    if not on_machine or current() is None:
+    by_xla = execution.backend in ("jax", "tensorflow") and execution.mode == "xla"
+    if execution.executor != "virtual_machine" or not by_xla or current() is None:
         return None
     others = repr([(name, value) for name, value in settings if name != "cache"])
 

@@ -30,6 +30,8 @@ from batchnuts.autobatch.backends.backend import (
     Work,
     sweep_on_host,
 )
+from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
+from batchnuts.autobatch.backends.tensorflow.kept_programs import settings_of_process
 from batchnuts.autobatch.backends.tensorflow.packing import SMALL, PackedFunction
 from batchnuts.autobatch.backends.tensorflow.work_estimate import primitive_work
 from batchnuts.autobatch.backends.tensorflow.xla_flags import compile_small_loops_whole
@@ -254,7 +256,15 @@ class TensorFlowBackend:
             return Interpreted(function)
         if self.mode == "graph":
             return PackedFunction(function, self.compile, None)
-        return PackedFunction(function, self.compile, compile_small_loops_whole(plain) // LOOP_SHARE)
+        most = compile_small_loops_whole(plain) // LOOP_SHARE
+        identity, lanes = function.identity, function.lanes
+        if identity is None or PROCESS.programs is None:
+            return PackedFunction(function, self.compile, most)
+
+        def second_key(types: str) -> str | None:
+            return identity.key(function.text(), types, self.vectorizer, settings_of_process(), lanes=lanes)
+
+        return PackedFunction(function, self.compile, most, second_key, identity.is_unchanged)
 
     def sweep(self, plan: SweepPlan, state: State, budget: Any, leave_at: Any) -> tuple[State, Any]:
         """See Backend: a host loop in eager mode, else one `tf.while_loop`.

@@ -10,38 +10,54 @@ file only if it has translated the graph to what the file was compiled from.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
+from batchnuts.autobatch.language.libraries.tensorflow_graphs import number_functions, rename_functions
+from batchnuts.autobatch.language.libraries.tensorflow_identity import compiler
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import current
-from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, surroundings
+from batchnuts.store.identity import MOST_CONSTANT_BYTES, digest_of
 
 Result = TypeVar("Result")
 
 
 class KeptProgram:
-    """The program of one graph: which file TensorFlow may load it from."""
+    """The program of one graph: which file TensorFlow may load it from.
 
-    def __init__(self, graph_def: Any, entries: Entries, folder: Path) -> None:
-        number_functions(graph_def)
-        self.key = digest_of("tensorflow", graph_def.SerializeToString(deterministic=True), _compiler())
-        self._mark = f"kept_{self.key[:24]}"
+    graph_def: calls one function, which has the program's mark for a name. names: new ones of nodes, by the old ones.
+    """
+
+    def __init__(
+        self, key: str, graph_def: Any, entries: Entries, folder: Path, names: dict[str, str] | None = None
+    ) -> None:
+        self.key = key
+        self.mark = _mark(key)
         """Name of the function that is compiled; it is in the file that TensorFlow writes of it."""
-        _rename(graph_def, dict.fromkeys(_called(graph_def.node), self._mark))
         self.graph = tf.Graph()
         """To be run in place of the one that was given."""
         with self.graph.as_default():
             tf.graph_util.import_graph_def(graph_def, name="")
+        self.names = names or {}
         self._entries = entries
         self._folder = folder
+
+    @classmethod
+    def of_graph(cls, graph_def: Any, entries: Entries, folder: Path) -> KeptProgram:
+        """Of a graph that calls one function; the message is changed."""
+        names = number_functions(graph_def)
+        key = digest_of(
+            "tensorflow", graph_def.SerializeToString(deterministic=True), compiler(), settings_of_process()
+        )
+        rename_functions(graph_def, dict.fromkeys(_called(graph_def.node), _mark(key)))
+        return cls(key, graph_def, entries, folder, names)
 
     def first_run(self, run: Callable[[], Result]) -> Result:
         """What `run` gives, which compiles the program, or has it loaded. It may be called twice."""
@@ -81,7 +97,7 @@ class KeptProgram:
             for path in self._folder.iterdir():
                 if path.suffix == ".pb" and path.name not in _seen:
                     data = path.read_bytes()
-                    if self._mark.encode() in data:
+                    if self.mark.encode() in data:
                         _seen.add(path.name)
                         self._entries.put(self.key, path.name.encode() + b"\n" + data)
                         return
@@ -103,96 +119,21 @@ def kept_program(graph: Any) -> KeptProgram | None:
     if len(_called(graph_def.node)) != 1 or graph_def.ByteSize() > MOST_CONSTANT_BYTES:
         return None
     try:
-        return KeptProgram(graph_def, entries, Path(PROCESS.programs.name))
+        return KeptProgram.of_graph(graph_def, entries, Path(PROCESS.programs.name))
     except (ValueError, TypeError, OSError, tf.errors.OpError):  # a graph that cannot be read in again
         return None
 
 
-# ---- graphs ---------------------------------------------------------------------------------------------------------
+def known_program(key: str, graph: bytes) -> KeptProgram | None:
+    """The program that had this key and this graph; None where nothing is kept. Raises for what is no graph."""
+    entries = current()
+    if entries is None or PROCESS.programs is None:
+        return None
+    return KeptProgram(key, graph_pb2.GraphDef.FromString(graph), entries, Path(PROCESS.programs.name))
 
 
-def number_functions(graph_def: Any) -> None:
-    """Rename the functions of a graph by the order in which they are used, and leave out the others.
-
-    TensorFlow's names end with a counter of all functions that the process has made. Some arguments of loops have that
-    of the loop's condition in their names.
-    """
-    by_name = {function.signature.name: function for function in graph_def.library.function}
-    names: dict[str, str] = {}
-
-    def visit(nodes: Any) -> None:
-        for node in nodes:
-            for name in _names_in(node):
-                if name in by_name and name not in names:
-                    names[name] = f"{re.sub(r'_[0-9]+$', '', name)}_{len(names)}"
-                    visit(by_name[name].node_def)
-
-    visit(graph_def.node)
-    functions = [by_name[name] for name in names]
-    del graph_def.library.gradient[:]
-    del graph_def.library.registered_gradients[:]
-    del graph_def.library.function[:]
-    graph_def.library.function.extend(functions)
-    _rename(graph_def, names)
-    numbers = {_number(name): _number(new) for name, new in names.items()}
-    for function in graph_def.library.function:
-        _rename_arguments(function, lambda found: numbers.get(found[0], found[0]))
-
-
-def _names_in(node: Any) -> Iterator[str]:
-    """Names that a node has where functions are named, in a fixed order."""
-    yield node.op
-    for attribute in sorted(node.attr):
-        value = node.attr[attribute]
-        match value.WhichOneof("value"):
-            case "func":
-                yield value.func.name
-            case "list":
-                yield from (function.name for function in value.list.func)
-            case "s":  # the name of a gradient
-                yield value.s.decode("latin1")
-
-
-def _rename(graph_def: Any, names: dict[str, str]) -> None:
-    for function in graph_def.library.function:
-        function.signature.name = names.get(function.signature.name, function.signature.name)
-    for nodes in (graph_def.node, *(function.node_def for function in graph_def.library.function)):
-        for node in nodes:
-            node.attr.pop("_gradient_op_type", None)  # by a counter too, and of no use to a compiler
-            node.op = names.get(node.op, node.op)
-            for value in node.attr.values():
-                match value.WhichOneof("value"):
-                    case "func":
-                        value.func.name = names.get(value.func.name, value.func.name)
-                    case "list":
-                        for function in value.list.func:
-                            function.name = names.get(function.name, function.name)
-                    case "s":
-                        name = value.s.decode("latin1")
-                        value.s = names.get(name, name).encode("latin1")
-
-
-def _number(name: str) -> str:
-    return name.rpartition("_")[2]
-
-
-def _rename_arguments(function: Any, new: Callable[[re.Match[str]], str]) -> None:
-    """Within a function, the names of arguments that contain a counter; `new` gives what is put in its place."""
-    found = [argument.name for argument in function.signature.input_arg if _UNUSED.search(argument.name)]
-    renamed = {name: _UNUSED.sub(new, name) for name in found}
-    if not renamed:
-        return
-    for argument in function.signature.input_arg:
-        argument.name = renamed.get(argument.name, argument.name)
-    for node in function.node_def:
-        if not renamed.keys().isdisjoint(node.input):
-            node.input[:] = [renamed.get(name, name) for name in node.input]
-    for result, source in function.ret.items():
-        function.ret[result] = renamed.get(source, source)
-
-
-_UNUSED = re.compile(r"(?<=_)[0-9]+(?=___redundant_placeholder)")
-"""The counter in the name of an argument that a loop's condition does not use."""
+def _mark(key: str) -> str:
+    return f"kept_{key[:24]}"
 
 
 def _called(nodes: Sequence[Any]) -> set[str]:
@@ -200,15 +141,7 @@ def _called(nodes: Sequence[Any]) -> set[str]:
     return {node.attr["f"].func.name for node in nodes if "f" in node.attr and node.attr["f"].HasField("func")}
 
 
-def _compiler() -> str:
-    """All else that the result of XLA depends on."""
-    variables = sorted((n, v) for n, v in os.environ.items() if n.startswith("TF_") and not n.startswith("TF_CPP_"))
-    return digest_of(
-        tf.version.VERSION,
-        tf.version.GIT_VERSION,
-        tf.version.COMPILER_VERSION,
-        binaries(str(Path(tf.__file__).parent)),
-        surroundings(),
-        str(variables),
-        str((PROCESS.small_loop_bytes, len(PROCESS.devices), tf.config.threading.get_intra_op_parallelism_threads())),
-    )
+def settings_of_process() -> str:
+    """What the result of XLA depends on that TensorFlow does not read from the environment."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    return str((PROCESS.small_loop_bytes, len(PROCESS.devices), threads))

@@ -18,6 +18,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -28,6 +29,8 @@ import tensorflow as tf
 from batchnuts.autobatch.backends.backend import Array, State
 from batchnuts.autobatch.backends.tensorflow.session import SessionProgram, may_have_session
 from batchnuts.autobatch.ir.program import TensorType
+from batchnuts.autobatch.pfor.errors import noting_warnings
+from batchnuts.store.folder import current
 
 SMALL = 1 << 13
 """Arrays with fewer elements are packed: copying this many elements a few times takes as long as passing one more
@@ -143,24 +146,28 @@ class _Border:
     """A function for arguments of some types: how they are passed, what runs, how results are returned."""
 
     into: Layout
-    traced: Any
-    graph: Any
-    """Of its concrete function."""
     run: Callable[..., Sequence[Array]]
     names: tuple[str, ...]
     """Of the state that results."""
     back: Layout
+    traced: Any = None
+    """The `tf.function`; None where the program was found without a trace."""
 
     def arguments(self, state: State, scalars: tuple[Array, ...]) -> list[Array]:
         """What is passed: whether to unpack, which is always true, and the packs."""
         return [np.True_, *self.into.pack([*state.values(), *scalars], HOST)]
 
 
+SecondKey = Callable[[str], str | None]
+"""The key by which a program is found on disk without a trace, of a text that says the types of its arguments; None:
+there is none."""
+
+
 class PackedFunction:
     """(State, *scalars) -> (State, scalar) of small arrays on the host, run by a traced function of packed ones.
 
     traced: makes a `tf.function` of a Python function. Traced once for each list of names, dtypes and shapes. most: see
-    Layout.
+    Layout. second_key: see SecondKey. unchanged: whether that key still is the one of what is traced.
     """
 
     def __init__(
@@ -168,10 +175,14 @@ class PackedFunction:
         function: Callable[..., tuple[State, Array]],
         traced: Callable[[Callable[..., Any]], Any],
         most: int | None,
+        second_key: SecondKey = lambda types: None,
+        unchanged: Callable[[], bool] = lambda: True,
     ) -> None:
         self._function = function
         self._trace = traced
         self._most = most
+        self._second_key = second_key
+        self._unchanged = unchanged
         self._borders: dict[Any, _Border] = {}
         self._making = threading.Lock()
 
@@ -190,17 +201,22 @@ class PackedFunction:
     @property
     def traces(self) -> int:
         """How often it was traced."""
-        return len(self._borders)
+        return sum(border.traced is not None for border in self._borders.values())
 
     def graph(self, state: State, *scalars: Array) -> Any:
-        """The graph that runs on these."""
-        return self._border(state, scalars).graph
+        """The graph of what runs on these."""
+        border = self._border(state, scalars)
+        return self._traced(border, state).get_concrete_function(*_specs(border.into)).graph
 
     def compiled_text(self, state: State, *scalars: Array) -> str:
         """What XLA makes of it for these: its optimized instructions."""
         border = self._border(state, scalars)
-        text: str = border.traced.experimental_get_compiler_ir(*border.arguments(state, scalars))(stage="optimized_hlo")
+        traced = self._traced(border, state)
+        text: str = traced.experimental_get_compiler_ir(*border.arguments(state, scalars))(stage="optimized_hlo")
         return text
+
+    def _traced(self, border: _Border, state: State) -> Any:
+        return self._function_of(tuple(state), border.into, {}) if border.traced is None else border.traced
 
     def _border(self, state: State, scalars: tuple[Array, ...]) -> _Border:
         arrays = [*state.values(), *scalars]
@@ -215,25 +231,48 @@ class PackedFunction:
         return border
 
     def _make(self, names: tuple[str, ...], into: Layout) -> _Border:
-        found: dict[str, Any] = {}
+        key = self._second_key(repr((names, into)))
+        entries = current()
+        if entries is not None and key is not None and (content := entries.get(key)) is not None:
+            with suppress(Exception):  # sound, but of something that this version does not read
+                if (found := SessionProgram.of_entry(content)) is not None:
+                    run, (given, types) = found
+                    back = Layout(tuple(TensorType(dtype, tuple(shape)) for dtype, shape in types), self._most)
+                    return _Border(into, run, tuple(given), back)
+            entries.drop(key)
+        results: dict[str, Any] = {}
+        traced = self._function_of(names, into, results)
+        specs = _specs(into)
+        with noting_warnings() as warned:
+            concrete = traced.get_concrete_function(*specs)
+        given, back = results["names"], results["back"]
+        if self._most is None or not may_have_session(concrete):
+            # a tensor's own function takes its time to make tensors
+            return _Border(into, lambda *arrays: concrete(*map(tf.convert_to_tensor, arrays)), given, back, traced)
+        program = SessionProgram.of_function(traced, specs)
+        if entries is not None and key is not None and not warned and self._unchanged():
+            entry = program.as_entry((given, [(t.dtype, t.shape) for t in back.types]))
+            if entry is not None:
+                entries.put(key, entry)
+        return _Border(into, program, given, back, traced)
+
+    def _function_of(self, names: tuple[str, ...], into: Layout, results: dict[str, Any]) -> Any:
+        """The `tf.function` of what is passed. results: has, once it is traced, the names of what it gives, and how
+        that is returned."""
 
         def crossing(once: Any, *crossed: Any) -> list[Any]:
             arrays = into.unpack_in_graph(crossed, once)
             after, scalar = self._function(dict(zip(names, arrays)), *arrays[len(names) :])
-            results = [*after.values(), scalar]
-            found["names"] = tuple(after)
-            back = Layout(tuple(TensorType(r.dtype.name, tuple(r.shape)) for r in results), self._most)
-            found["back"] = back
-            return back.pack(results, GRAPH)
+            given = [*after.values(), scalar]
+            back = Layout(tuple(TensorType(r.dtype.name, tuple(r.shape)) for r in given), self._most)
+            results.update(names=tuple(after), back=back)
+            return back.pack(given, GRAPH)
 
-        traced = self._trace(crossing)
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in (TensorType("bool"), *into.crossing)]
-        concrete = traced.get_concrete_function(*specs)
-        if self._most is not None and may_have_session(concrete):
-            run: Callable[..., Sequence[Array]] = SessionProgram(traced, specs)
-        else:  # itself it would take its time to make tensors
-            run = lambda *arrays: concrete(*map(tf.convert_to_tensor, arrays))  # noqa: E731
-        return _Border(into, traced, concrete.graph, run, found["names"], found["back"])
+        return self._trace(crossing)
+
+
+def _specs(into: Layout) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec(t.shape, t.dtype) for t in (TensorType("bool"), *into.crossing)]
 
 
 def _dtype(array: Any) -> np.dtype[Any]:

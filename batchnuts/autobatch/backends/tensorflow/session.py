@@ -9,6 +9,8 @@ Where threads have devices of their own (devices.py), each has its session, with
 
 from __future__ import annotations
 
+import io
+import json
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +20,12 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from batchnuts.autobatch.backends.tensorflow.devices import own_pool, present_shard
-from batchnuts.autobatch.backends.tensorflow.kept_programs import kept_program
+from batchnuts.autobatch.backends.tensorflow.kept_programs import KeptProgram, kept_program, known_program
+from batchnuts.autobatch.language.libraries.tensorflow_graphs import renamed
+from batchnuts.store.identity import MOST_CONSTANT_BYTES
+
+Ends = tuple[list[str], list[str]]
+"""Names of tensors: of those that are given, and of those that result."""
 
 IN_CALLER = -1
 """Instead of the number of a thread pool: the calling thread runs the graph, which is one op."""
@@ -32,25 +39,58 @@ def may_have_session(concrete: Any) -> bool:
 
 
 class SessionProgram:
-    """arrays -> NumPy arrays: a `tf.function` that XLA compiles when it is first called.
+    """arrays -> NumPy arrays: a graph that calls one function, which XLA compiles when it is first called.
 
-    Captured tensors keep their present values.
+    ends: the names of the tensors that are given and that result, after those given the captured ones. captured: their
+    values. kept: the program's place on disk, if it has one.
     """
 
-    def __init__(self, function: Any, specs: Sequence[tf.TensorSpec]) -> None:
-        # a graph with nothing in it but the call: XLA compiles the body of the called function
-        concrete = tf.function(lambda *arrays: function(*arrays), autograph=False).get_concrete_function(*specs)
-        self._kept = kept_program(concrete.graph)
-        self._graph = concrete.graph if self._kept is None else self._kept.graph
-        self._captured = [np.asarray(tensor) for tensor in concrete.captured_inputs]
+    def __init__(self, graph: Any, ends: Ends, captured: Sequence[np.ndarray], kept: KeptProgram | None) -> None:
+        self._graph = graph
+        self._ends = ends
+        self._captured = list(captured)
+        self._kept = kept
         self._callable = config_pb2.CallableOptions(
-            feed=[tensor.name for tensor in concrete.inputs],
-            fetch=[tensor.name for tensor in concrete.outputs],
-            run_options=config_pb2.RunOptions(inter_op_thread_pool=IN_CALLER),
+            feed=ends[0], fetch=ends[1], run_options=config_pb2.RunOptions(inter_op_thread_pool=IN_CALLER)
         )
         self._runs: dict[int, Any] = {}
         """By shard."""
         self._making = threading.Lock()
+
+    @classmethod
+    def of_function(cls, function: Any, specs: Sequence[tf.TensorSpec]) -> SessionProgram:
+        """Of a `tf.function`; captured tensors keep their present values."""
+        # a graph with nothing in it but the call: XLA compiles the body of the called function
+        concrete = tf.function(lambda *arrays: function(*arrays), autograph=False).get_concrete_function(*specs)
+        kept = kept_program(concrete.graph)
+        names = {} if kept is None else kept.names
+        given, found = (
+            [renamed(tensor.name, names) for tensor in ends] for ends in (concrete.inputs, concrete.outputs)
+        )
+        captured = [np.asarray(tensor) for tensor in concrete.captured_inputs]
+        return cls(concrete.graph if kept is None else kept.graph, (given, found), captured, kept)
+
+    def as_entry(self, about: Any) -> bytes | None:
+        """The program without what XLA made of it, to be read by `of_entry`; None where that is not kept, or where data
+        are too large. about: what JSON can say."""
+        if self._kept is None or any(array.dtype.kind not in "biufc" for array in self._captured):
+            return None
+        graph = self._kept.graph.as_graph_def().SerializeToString()
+        if len(graph) + sum(array.nbytes for array in self._captured) > MOST_CONSTANT_BYTES:
+            return None
+        text = json.dumps({"key": self._kept.key, "ends": self._ends, "about": about}).encode()
+        file = io.BytesIO()
+        np.savez(file, *self._captured, text=np.frombuffer(text, "uint8"), graph=np.frombuffer(graph, "uint8"))
+        return file.getvalue()
+
+    @classmethod
+    def of_entry(cls, content: bytes) -> tuple[SessionProgram, Any] | None:
+        """The program, and what was said about it; None where nothing is kept. Raises for what is no such entry."""
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            found = json.loads(arrays["text"].tobytes())
+            kept = known_program(found["key"], arrays["graph"].tobytes())
+            captured = [arrays[f"arr_{i}"] for i in range(len(arrays) - 2)]
+        return None if kept is None else (cls(kept.graph, found["ends"], captured, kept), found["about"])
 
     def __call__(self, *arrays: Any) -> Sequence[np.ndarray]:
         """Run it, on the shard that this thread is at."""

@@ -283,12 +283,16 @@ class TensorFlowLibrary(Formulas):
         return TracedOnce(function, xla=xla)
 
     def identity_of(self, function: Function, *arrays: Array) -> str | None:
-        """See TensorLibrary: a graph does not say it."""
-        return None
+        """See TensorLibrary: compiled by XLA."""
+        from batchnuts.autobatch.language.libraries.tensorflow_identity import identity_of
+
+        return identity_of(function, *arrays)
 
     def key_by_identity(self, *identity: str) -> str | None:
         """See TensorLibrary."""
-        return None
+        from batchnuts.autobatch.language.libraries.tensorflow_identity import key_by_identity
+
+        return key_by_identity(*identity)
 
     def trace_of(self, x: Array) -> object | None:
         """See TensorLibrary: the graph."""
