@@ -96,6 +96,17 @@ def _positive(name: str, value: int) -> int:
     return value
 
 
+def _refuse_first_tensorflow() -> None:
+    """In graphs of TensorFlow 1, and functions that they call, `==` compares tensors by identity."""
+    import tensorflow as tf
+
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise TypeError(
+            "a batched function was called while a graph of TensorFlow 1 was built (tf.Graph().as_default(), or "
+            "tf.compat.v1.disable_eager_execution). Call it in a tf.function that eager code calls."
+        )
+
+
 class InsideFunction:
     """Made by `jax` and `tensorflow`."""
 
@@ -133,6 +144,8 @@ class InsideFunction:
             raise TypeError(f"{self.function.__name__}: {meant[0]}") from error  # type: ignore[attr-defined]
 
     def _as_traced(self, *lanes: Any, **named: Any) -> Any:
+        if self._backend.name == "tensorflow":
+            _refuse_first_tensorflow()
         given, inputs = self.function.bound_arguments(partial(map_leaves, self._stand_in), lanes, named)
         leaves = [
             leaf

@@ -215,3 +215,8 @@ def test_mistakes_are_named() -> None:
         inside(keys)
     with pytest.raises(TypeError, match=r"found an array of JAX keys, .* Give jax.random.key_data\(keys\)"):
         jax.jit(inside)(keys)
+    with tf.Graph().as_default():
+        first = tf.compat.v1.placeholder(tf.int32, [4])
+        for given in (function, tf.function(function, autograph=False)):
+            with pytest.raises(TypeError, match=r"a graph of TensorFlow 1 was built .* in a tf.function that eager"):
+                given(first)
