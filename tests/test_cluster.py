@@ -46,7 +46,7 @@ MODEL = gaussian(5)
 SETTINGS: dict[str, Any] = {
     "chains": 8,
     "warmup": {"transitions": "auto", "maximum": 300},
-    "draws": 800,
+    "draws": 200,
     "seed": 3,
     "backend": "jax",
     "chunk_lanes": 2,
@@ -118,7 +118,7 @@ def test_a_worker_that_is_killed_costs_no_draw(
     killed = []
 
     def kill_once(progress: Progress) -> None:
-        if progress.phase == "sampling" and progress.slowest > 100 and not killed:
+        if progress.phase == "sampling" and progress.slowest > 25 and not killed:
             killed.append(progress.slowest)
             workers.kill(0)
 
@@ -207,7 +207,7 @@ def test_workers_that_come_later_get_a_share(
         done[client.current] += order.stretch.phase == "sampling"
 
     def come(progress: Progress) -> None:
-        if progress.phase == "sampling" and progress.done > 1000:
+        if progress.phase == "sampling" and progress.done > 250:
             client.threads[WORKERS[1]] = 1
 
     client.fails = count
@@ -237,7 +237,7 @@ def test_a_run_that_is_interrupted_goes_on(
                 for chain, done in enumerate(draws.done):
                     np.testing.assert_array_equal(draws.position[chain, :done], on_threads.position[chain, :done])
     assert lives > 1
-    assert (draws.done == 800).all()
+    assert (draws.done == 200).all()
     assert draws.warmup == on_threads.warmup
 
 
@@ -245,13 +245,13 @@ def test_a_run_that_is_interrupted_goes_on(
 def test_the_stopping_rule_ends_a_run_where_it_ends_on_threads(
     often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs, tmp_path: Path, zarr: bool
 ) -> None:
-    until = {"until": {"ess_bulk": 1000.0}}
+    until = {"until": {"ess_bulk": 300.0}}
     there = run(**until)
     stream = DirectZarrRun(tmp_path / "run.zarr", MODEL, Content()) if zarr else None
     with in_process(Client(), monkeypatch, programs):
         found = run(how={"stream": stream}, **until, **IN_PROCESS)
     assert found.ended == there.ended
-    assert 100 < there.complete < 800
+    assert 25 < there.complete < 200
     if stream is None:
         assert_same(found, there)
     else:
@@ -376,7 +376,7 @@ def test_two_workers_write_to_a_url(workers: Workers, on_threads: Draws, tmp_pat
     url, killed = Url(f"{bucket_in(tmp_path)}/run.zarr"), []
 
     def kill_once(progress: Progress) -> None:
-        if progress.phase == "sampling" and progress.slowest > 100 and not killed:
+        if progress.phase == "sampling" and progress.slowest > 25 and not killed:
             killed.append(progress.slowest)
             workers.kill(0)
 
@@ -413,7 +413,7 @@ def test_two_workers_draw_what_threads_draw(workers: Workers, on_threads: Draws)
     assert_same(found, on_threads)
     assert found.arrangement.chunks == 4
     assert {one.phase for one in reports} == {"compile", "warmup", "sampling"}
-    assert reports[-1].done == reports[-1].total == 8 * 800
+    assert reports[-1].done == reports[-1].total == 8 * 200
 
 
 @pytest.mark.slow

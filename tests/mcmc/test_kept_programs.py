@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from kept_tensorflow import forget_files, programs_kept
 
 import batchnuts
@@ -250,3 +251,15 @@ def test_what_is_compiled_in_the_threads_of_a_run_is_kept_too(tmp_path: Path) ->
     workers.start(lambda: seen.append(current()))
     workers.wait()
     assert seen == [kept_in(tmp_path), None]
+
+
+@pytest.mark.slow
+def test_beside_a_graphics_card_no_machine_of_a_processor_is_found(
+    tmp_path: Path, traces: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(tmp_path, backend="tensorflow")
+    del traces[:]
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["a card"] if kind == "GPU" else [])
+    second = run(tmp_path, backend="tensorflow")
+    assert traces == ["tensorflow"] * 3
+    np.testing.assert_allclose(second.position, first.position, rtol=1e-4)

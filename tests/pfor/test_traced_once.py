@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from batchnuts.autobatch.pfor import PforError, vectorized_map
+from batchnuts.autobatch.pfor.errors import noting_warnings
 from batchnuts.autobatch.pfor.traced_once import _TRACES, TracedOnce
 
 DATA = np.arange(200, dtype="float32") / 100
@@ -104,3 +105,16 @@ def test_an_error_names_the_line_of_the_function() -> None:
         tf.function(lambda x: vectorized_map(once, x), autograph=False)(rows(2))
     assert caught.value.source is not None
     assert "PrintV2" in caught.value.source.text
+
+
+@pytest.mark.filterwarnings("ignore::batchnuts.autobatch.pfor.FallbackWarning")
+def test_each_program_is_noted_to_warn() -> None:
+    """Also one that uses what was converted for another."""
+    once = TracedOnce(lambda x: tf.quantization.fake_quant_with_min_max_args(x), xla=False)
+    for _ in range(2):
+        program = tf.function(lambda x: vectorized_map(once, x), autograph=False)
+        with noting_warnings() as warned:
+            program.get_concrete_function(rows(2))
+        assert warned
+    (trace,) = once._traces.values()
+    assert len(trace.converted) == 1

@@ -198,6 +198,19 @@ def test_a_machine_that_is_not_known_for_certain_is_traced_at_each_start(
     assert again.traces == 1
 
 
+def test_a_machine_that_does_not_run_is_not_kept(kept: Entries) -> None:
+    def wrong(state: dict[str, Any], s: Any) -> tuple[dict[str, Any], Any]:
+        weights = tf.zeros([tf.size(state["b"]) + 1])
+        return {"a": tf.raw_ops.Bincount(arr=state["b"], size=tf.constant(3), weights=weights)}, s
+
+    machine = PackedFunction(
+        wrong, lambda f: tf.function(f, jit_compile=True, autograph=False), 1000, lambda _: "a" * 64
+    )
+    with pytest.raises(tf.errors.OpError):
+        machine(STATE, np.asarray(3))
+    assert kept.get("a" * 64) is None
+
+
 @pytest.mark.parametrize("entry", ["garbage", "another format", "no graph"])
 def test_a_machine_that_cannot_be_read_is_traced_again(kept: Entries, entry: str) -> None:
     expected = stepped(packed(2.0))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 import batchnuts
 from batchnuts.autobatch.language.libraries import tensorflow_identity
@@ -44,6 +45,32 @@ def _with_a_derivative(x: Any) -> Any:
     return tf.sin(x), lambda up: 3.0 * up
 
 
+def gradient_of(function: Function) -> Function:
+    return lambda x: LIBRARY.value_and_gradient(lambda y: tf.reduce_sum(function(y)), x)
+
+
+def chosen(n: int) -> Function:
+    branches = [lambda x: x * 2.0, lambda x: tf.sin(x) * (n + 1.0)]
+    return lambda x: tf.switch_case(tf.cast(x[0] > 1.0, tf.int32), [lambda b=b: b(x) for b in branches])
+
+
+def scanned(n: int) -> Function:
+    return lambda x: tf.scan(lambda a, b: tf.sin(a) * b + n, x)
+
+
+def mapped(n: int) -> Function:
+    return lambda x: tf.vectorized_map(lambda row: row * (n + 2.0), x[:, None])
+
+
+def joint(n: int) -> Function:
+    """With names and functions of TFP's own."""
+    tfd = tfp.distributions
+    scale = tf.constant(DATA + 1.0)
+    parts = [tfd.Normal(0.0, 1.0 + n), lambda mu: tfd.Sample(tfd.StudentT(3.0, mu, 1.0), 4), tfd.Normal(0.0, scale)]
+    model = tfd.JointDistributionSequentialAutoBatched(parts)
+    return lambda x: model.log_prob([x[0], x, x])
+
+
 FAMILIES: dict[str, Callable[[Any], Function]] = {
     "literal": scaled,
     "constant": lambda n: scaled(DATA + n),
@@ -57,6 +84,12 @@ FAMILIES: dict[str, Callable[[Any], Function]] = {
     "gradient": lambda n: (
         lambda x: LIBRARY.value_and_gradient(lambda y: tf.reduce_sum(tf.math.softplus(y) ** (n + 1.0)), x)
     ),
+    "gradient of a loop": lambda n: gradient_of(looped(n + 1)),
+    "gradient of a branch": lambda n: gradient_of(chosen(n)),
+    "gradient of a scan": lambda n: gradient_of(scanned(n)),
+    "gradient of what is mapped": lambda n: gradient_of(mapped(n)),
+    "gradient of a captured tensor": lambda n: gradient_of(within(tf.constant(DATA + n))),
+    "gradient of a joint distribution": lambda n: gradient_of(joint(n)),
     "a derivative of the user's": lambda n: (
         lambda x: LIBRARY.value_and_gradient(lambda y: tf.reduce_sum([tf.sin, _with_a_derivative][n](y)), x)
     ),
@@ -68,6 +101,10 @@ FAMILIES: dict[str, Callable[[Any], Function]] = {
     "dtype": lambda n: lambda x: tf.cast(x, ["int32", "float64"][n]),
     "gathered": lambda n: lambda x: tf.gather(x, [n % 4, 1]),
 }
+
+
+WITH_COUNTERS = [name for name in FAMILIES if name.startswith("gradient of") or "within" in name]
+"""Whose graphs have counters of the process in many names."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -86,12 +123,15 @@ def test_types_matter() -> None:
 
 def test_another_process_gives_the_same() -> None:
     """Whose counters of functions are others."""
-    code = "import test_tensorflow_identity as t; print(t.identity_of(t.FAMILIES['trips'](0), t.X))"
+    code = (
+        "import test_tensorflow_identity as t; t.identity_of(t.scaled(1.0), t.X); "
+        "print(*(t.identity_of(t.FAMILIES[name](0), t.X) for name in t.WITH_COUNTERS))"
+    )
     here = os.path.dirname(__file__)
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": here}, check=True
     )
-    assert found.stdout.strip() == identity_of(FAMILIES["trips"](0), X)
+    assert found.stdout.split() == [identity_of(FAMILIES[name](0), X) for name in WITH_COUNTERS]
 
 
 def _in_python(x: Any) -> Any:
@@ -109,9 +149,10 @@ VARIABLE = tf.Variable(X)
         lambda x: x * VARIABLE,
         lambda x: x + tf.random.normal([4]),
         lambda x: (tf.print(x), x)[1],
+        lambda x: x + tf.io.decode_raw(tf.io.read_file("x"), tf.float32),
         lambda x: x + tf.ones(7),
     ],
-    ids=["Python", "Python without effects", "variable", "random numbers", "effect", "an error"],
+    ids=["Python", "Python without effects", "variable", "random numbers", "effect", "file", "an error"],
 )
 def test_what_is_not_known_for_certain_has_none(function: Function) -> None:
     with warnings.catch_warnings(action="ignore"):

@@ -64,7 +64,7 @@ _noted: ContextVar[list[str]] = ContextVar("batchnuts_pfor_warnings")
 
 @contextmanager
 def noting_warnings() -> Iterator[list[str]]:
-    """Collects what a trace within warns of, whether or not it was said before."""
+    """Collects what a trace within warns of, also where Python has shown that warning before."""
     noted: list[str] = []
     token = _noted.set(noted)
     try:

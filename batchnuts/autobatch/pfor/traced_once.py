@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from batchnuts.autobatch.pfor.errors import note_warning, noting_warnings
 from batchnuts.autobatch.pfor.graphs import compiled_by_xla, for_inspection, traced_apart
 from batchnuts.autobatch.pfor.site import Loop, Site
 from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
@@ -26,8 +27,8 @@ class _Trace:
     concrete: Any
     arguments: int
     """Of its inputs; the others are eager tensors that it captures."""
-    converted: dict[Any, tuple[Any, list[bool]]] = field(default_factory=dict)
-    """By what the conversion depends on: the function of all rows, and which of its results have rows."""
+    converted: dict[Any, tuple[Any, list[bool], list[str]]] = field(default_factory=dict)
+    """By what the conversion depends on: the function of all rows, which of its results have rows, and warnings."""
 
 
 _TRACES: weakref.WeakValueDictionary[str, _Trace] = weakref.WeakValueDictionary()
@@ -76,8 +77,12 @@ def converted_once(site: Site) -> list[Value] | None:
     key = (rows, loop.known, loop.static, loop.fallback, compiled_by_xla())
     with _working:
         if key not in trace.converted:
-            trace.converted[key] = _converted(site, trace, rows)
-    function, varying = trace.converted[key]
+            with noting_warnings() as warned:
+                function, varying = _converted(site, trace, rows)
+            trace.converted[key] = function, varying, warned
+    function, varying, warned = trace.converted[key]
+    for text in warned:
+        note_warning(text)
     results = function(*(site.tensor(k) for k in range(trace.arguments)))
     return [Stacked(tensor) if varies else Invariant(tensor) for tensor, varies in zip(results, varying, strict=True)]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +20,18 @@ def density_identity(
     position: NDArray[np.floating],
     lanes: Collection[int],
     alone: str | None = None,
+    traced: Callable[..., Any] | None = None,
 ) -> str | None:
     """Of the density with its gradient, and of its hand-batched twin for each number of lanes: it may do another thing
     for another number. As hexadecimal digits; None where something is not known for certain.
 
     position [dimension]: one where the density is finite. alone: of the density with its gradient, if that is known.
+    traced: computes both by a trace that programs use too (`TensorLibrary.traced_once`), if there is one.
     """
     library, twin = engine.library, model.batched_value_and_gradient
     if alone is None:
-        alone = library.identity_of(functools.partial(library.value_and_gradient, model.flat_log_density), position)
+        by_itself = functools.partial(library.value_and_gradient, model.flat_log_density)
+        alone = library.identity_of(traced or by_itself, position)
     found = [alone]
     if twin is not None:
         batched = functools.partial(library.call, twin)

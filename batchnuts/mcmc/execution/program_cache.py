@@ -118,7 +118,7 @@ def borrow(
         and all(reached.get(place) == digest for place, digest in programs.reached.items())
         and _are_same(_evaluated(model, engine, programs.position), programs.found)
     ):
-        programs.know(_identity(model, engine, key, execution, position, checked))
+        programs.know(_identity(model, engine, key, execution, position, checked, programs.value_and_gradient))
         return programs
     found = _evaluated(model, engine, position, checked)
     after = reached_by(model)
@@ -131,7 +131,7 @@ def borrow(
     metric = make_metric(sampler.metric, model.dimension, model.dtype, sampler.metric_rank)
     evaluate, first_step_size = make_evaluate(density), make_first_step_size(density, model.dtype, metric)
     programs = Programs(density, metric, evaluate, first_step_size, position.copy(), found, settled)
-    programs.know(_identity(model, engine, key, execution, position, checked))
+    programs.know(_identity(model, engine, key, execution, position, checked, programs.value_and_gradient))
     return programs
 
 
@@ -142,16 +142,23 @@ def _identity(
     execution: ExecutionSettings,
     position: np.ndarray,
     checked: Checked | None,
+    density: Any,
 ) -> Identity | None:
-    """What the programs depend on beside the files of this package: the density as it is, and the settings."""
+    """What the programs depend on beside the files of this package: the density as it is, and the settings.
+
+    density: the primitive that computes it, with its gradient.
+    """
     by_xla = execution.backend in ("jax", "tensorflow") and execution.mode == "xla"
     if execution.executor != "virtual_machine" or not by_xla or current() is None:
         return None
+    # TensorFlow's programs call one trace of the density; JAX traces it for each, and a twin is traced for each
+    by_one_trace = execution.backend == "tensorflow" and model.batched_value_and_gradient is None
+    traced = density.function if by_one_trace else None
     others = repr([(name, value) for name, value in settings if name != "cache"])
 
     def now(lanes: int, alone: str | None = None) -> str | None:
-        density = density_identity(model, engine, position, [lanes], alone)
-        return None if density is None else digest_of(density, others)
+        found = density_identity(model, engine, position, [lanes], alone, traced)
+        return None if found is None else digest_of(found, others)
 
     def first(lanes: int) -> str | None:
         return now(lanes, None if checked is None else checked.identity)

@@ -258,7 +258,8 @@ class TensorFlowBackend:
             return PackedFunction(function, self.compile, None)
         most = compile_small_loops_whole(plain) // LOOP_SHARE
         identity, lanes = function.identity, function.lanes
-        if identity is None or PROCESS.programs is None:
+        beside_gpu = bool(tf.config.list_physical_devices("GPU"))  # there programs have no sessions
+        if identity is None or PROCESS.programs is None or beside_gpu:
             return PackedFunction(function, self.compile, most)
 
         def second_key(types: str) -> str | None:

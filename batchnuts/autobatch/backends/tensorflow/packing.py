@@ -231,8 +231,8 @@ class PackedFunction:
         return border
 
     def _make(self, names: tuple[str, ...], into: Layout) -> _Border:
-        key = self._second_key(repr((names, into)))
         entries = current()
+        key = None if entries is None else self._second_key(repr((names, into)))
         if entries is not None and key is not None and (content := entries.get(key)) is not None:
             with suppress(Exception):  # sound, but of something that this version does not read
                 if (found := SessionProgram.of_entry(content)) is not None:
@@ -253,7 +253,7 @@ class PackedFunction:
         if entries is not None and key is not None and not warned and self._unchanged():
             entry = program.as_entry((given, [(t.dtype, t.shape) for t in back.types]))
             if entry is not None:
-                entries.put(key, entry)
+                program.once_run = lambda: entries.put(key, entry)
         return _Border(into, program, given, back, traced)
 
     def _function_of(self, names: tuple[str, ...], into: Layout, results: dict[str, Any]) -> Any:

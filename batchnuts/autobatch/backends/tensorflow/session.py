@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,8 @@ class SessionProgram:
         self._callable = config_pb2.CallableOptions(
             feed=ends[0], fetch=ends[1], run_options=config_pb2.RunOptions(inter_op_thread_pool=IN_CALLER)
         )
+        self.once_run: Callable[[], object] = lambda: None
+        """Called when a program that is kept has run for the first time."""
         self._runs: dict[int, Any] = {}
         """By shard."""
         self._making = threading.Lock()
@@ -102,7 +104,9 @@ class SessionProgram:
                 run = self._runs.get(shard)
                 if run is None:
                     if self._kept is not None and not self._runs:
-                        return self._kept.first_run(lambda: self._begin(shard)(*given))
+                        found: Sequence[np.ndarray] = self._kept.first_run(lambda: self._begin(shard)(*given))
+                        self.once_run()
+                        return found
                     run = self._begin(shard)
         results: Sequence[np.ndarray] = run(*given)
         return results

@@ -1,21 +1,101 @@
-"""Graphs of TensorFlow's as messages, with the same names in each process.
+"""Graphs of TensorFlow's as messages: what one computes, without names; and the same names in each process.
 
-TensorFlow's names of functions end with a counter of all functions that the process has made.
+TensorFlow puts counters of the process into names: of functions, at the end or within; of captured tensors; of
+arguments.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+_NAMES = frozenset(
+    ["_class", "_gradient_op_type", "_user_specified_name", "backward_function_name", "forward_function_name"]
+)
+"""Attributes that name something, and of which nothing depends that a compiler makes."""
+
+
+def description(graph_def: Any) -> Iterator[str | bytes]:
+    """Parts, one after another, that say all of what a graph computes.
+
+    Nodes and arguments are known by their place, and functions by the order of their use.
+    """
+    return _Description(graph_def).parts()
+
+
+class _Description:
+    def __init__(self, graph_def: Any) -> None:
+        self._nodes = graph_def.node
+        self._functions = {function.signature.name: function for function in graph_def.library.function}
+        self._numbers: dict[str, int] = {}
+        """Of the functions that were met."""
+
+    def parts(self) -> Iterator[str | bytes]:
+        yield from self._of_nodes(self._nodes, places_of(self._nodes))
+        described = 0
+        while described < len(self._numbers):
+            yield from self._of_function(self._functions[list(self._numbers)[described]])
+            described += 1
+
+    def _of_function(self, function: Any) -> Iterator[str | bytes]:
+        signature = function.signature
+        arguments = [argument.name for argument in signature.input_arg]
+        places = places_of(function.node_def, arguments)
+        types = [argument.type for argument in signature.input_arg], [result.type for result in signature.output_arg]
+        results = [_with_place(function.ret[result.name], places) for result in signature.output_arg]
+        yield repr(("function", types, results, sorted(_with_place(x, places) for x in function.control_ret.values())))
+        yield from self._of_attributes(function.attr)
+        for number in sorted(function.arg_attr):
+            yield f"argument {number}"
+            yield from self._of_attributes(function.arg_attr[number].attr)
+        yield from self._of_nodes(function.node_def, places)
+
+    def _of_nodes(self, nodes: Any, places: Mapping[str, int]) -> Iterator[str | bytes]:
+        for node in nodes:
+            op = self._number(node.op) if node.op in self._functions else node.op
+            yield repr((op, node.device, [_with_place(name, places) for name in node.input]))
+            yield from self._of_attributes(node.attr)
+
+    def _of_attributes(self, attributes: Any) -> Iterator[str | bytes]:
+        for name in sorted(attributes.keys() - _NAMES):
+            yield name
+            yield from self._of_value(attributes[name])
+
+    def _of_value(self, value: Any) -> Iterator[str | bytes]:
+        kind = value.WhichOneof("value")
+        functions = [value.func] if kind == "func" else list(value.list.func) if kind == "list" else []
+        if functions:
+            for function in functions:
+                yield self._number(function.name)
+                yield from self._of_attributes(function.attr)
+        elif kind == "s" and value.s.decode("latin1") in self._functions:
+            yield self._number(value.s.decode("latin1"))
+        else:
+            yield value.SerializeToString(deterministic=True)
+
+    def _number(self, name: str) -> str:
+        """The number of a function; its name where it is not in the graph."""
+        if name not in self._functions:
+            return name
+        return f"function {self._numbers.setdefault(name, len(self._numbers))}"
+
+
+def places_of(nodes: Any, arguments: Sequence[str] = ()) -> dict[str, int]:
+    """The number of each argument and node, by name."""
+    return {name: number for number, name in enumerate((*arguments, *(node.name for node in nodes)))}
+
+
+def _with_place(tensor: str, places: Mapping[str, int]) -> tuple[bool, int, str]:
+    """The name of a node's output, or of what must run before, with a number in place of the node."""
+    node = _node_of(tensor)
+    return tensor.startswith("^"), places[node], tensor.removeprefix("^")[len(node) :]
 
 
 def number_functions(graph_def: Any) -> dict[str, str]:
     """Rename the functions of a graph by the order in which they are used, and leave out the others.
 
-    TensorFlow's names end with a counter of all functions that the process has made. Some arguments of loops have that
-    of the loop's condition in their names; captured tensors become nodes that are named by another counter. Gives the
-    new names of such nodes, by the old ones, in the graph outside of functions.
+    Nodes of captured tensors are numbered, too; of those outside of functions, the new names by the old ones are given.
     """
     by_name = {function.signature.name: function for function in graph_def.library.function}
     names: dict[str, str] = {}
@@ -24,7 +104,7 @@ def number_functions(graph_def: Any) -> dict[str, str]:
         for node in nodes:
             for name in _names_in(node):
                 if name in by_name and name not in names:
-                    names[name] = f"{re.sub(r'_[0-9]+$', '', name)}_{len(names)}"
+                    names[name] = f"function_{len(names)}"
                     visit(by_name[name].node_def)
 
     visit(graph_def.node)
@@ -62,7 +142,8 @@ def rename_functions(graph_def: Any, names: dict[str, str]) -> None:
         function.signature.name = names.get(function.signature.name, function.signature.name)
     for nodes in (graph_def.node, *(function.node_def for function in graph_def.library.function)):
         for node in nodes:
-            node.attr.pop("_gradient_op_type", None)  # by a counter too, and of no use to a compiler
+            for name in _NAMES:
+                node.attr.pop(name, None)
             node.op = names.get(node.op, node.op)
             for value in node.attr.values():
                 match value.WhichOneof("value"):

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from batchnuts.autobatch.language.libraries.tensorflow_graphs import number_functions
+from batchnuts.autobatch.language.libraries.tensorflow_graphs import description, places_of
 from batchnuts.autobatch.pfor.graphs import traced_apart
 from batchnuts.autobatch.pfor.registry import LENGTHS, REGISTRY
 from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, sources, surroundings
@@ -27,6 +27,12 @@ _WITH_EFFECTS = frozenset(
     ["Assert", "Case", "CheckNumerics", "CheckNumericsV2", "If", "PartitionedCall", "StatefulPartitionedCall", "While"]
 )
 """Ops that TensorFlow keeps in their order, of which the graph says all: what they call, or where they stop."""
+
+
+_READS_FILES = frozenset(["MatchingFiles", "ReadFile"])
+
+_SET_FOR_A_MOMENT = "TF_OVERRIDE_GLOBAL_THREADPOOL"
+"""Of TensorFlow's environment variables, the one that another thread may have set while it makes a session."""
 
 
 class _Unknown(Exception):
@@ -47,11 +53,9 @@ def identity_of(function: Callable[..., Any], *arrays: Any) -> str | None:
         _check_ops(graph_def)
         results = [_result(leaf) for leaf in tf.nest.flatten(traced.structured_outputs, expand_composites=True)]
         structure = str(tf.nest.map_structure(lambda _: 0, traced.structured_outputs))
-        places = {node.name: number for number, node in enumerate(graph_def.node)}
+        places = places_of(graph_def.node)
         ends = [(places[tensor.op.name], tensor.value_index) for tensor in (*traced.inputs, *traced.outputs)]
-        number_functions(graph_def)
-        graph = graph_def.SerializeToString(deterministic=True)
-        return digest_of(graph, repr((ends, results, structure)), *captured)
+        return digest_of(repr((ends, results, structure)), *captured, *description(graph_def))
     except Exception:  # what is not known, what cannot be traced, and what is new in this TensorFlow
         return None
 
@@ -89,6 +93,7 @@ def _check_ops(graph_def: Any) -> None:
             found is None
             or not hasattr(tf.raw_ops, name)  # of a library that the user loads
             or "PyFunc" in name
+            or name in _READS_FILES
             or (found.is_stateful and name not in _WITH_EFFECTS)
             or any(convert.__module__.partition(".")[0] != "batchnuts" for convert in converters)
         ):
@@ -119,7 +124,8 @@ def _is_released() -> bool:
 
 def compiler() -> str:
     """What the result of XLA depends on beside the graph and the settings of this process."""
-    variables = sorted((n, v) for n, v in os.environ.items() if n.startswith("TF_") and not n.startswith("TF_CPP_"))
+    left_out = ("TF_CPP_", _SET_FOR_A_MOMENT)
+    variables = sorted((n, v) for n, v in os.environ.items() if n.startswith("TF_") and not n.startswith(left_out))
     return digest_of(
         tf.version.VERSION,
         tf.version.GIT_VERSION,
