@@ -12,6 +12,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Machine code of little speed is made in three quarters of the time; in programs that live for a second, that is more.
@@ -41,8 +42,18 @@ for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.S
     if signal.getsignal(_number) == signal.SIG_IGN:  # nohup, or a shell's background: what is tested would be ignored
         signal.signal(_number, _default)
 
-batchnuts.BEGAN = 0.0
-"""Tests change constants of the library, which are not in its files: no program is found by these."""
+BEGAN = batchnuts.BEGAN
+_setattr = pytest.MonkeyPatch.setattr
+
+
+def _setattr_and_find_no_program(patch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> None:
+    """While something is patched, no program is found by the library's files: they do not say what it does."""
+    if batchnuts.BEGAN == BEGAN:
+        _setattr(patch, batchnuts, "BEGAN", 0.0)
+    _setattr(patch, *arguments, **options)
+
+
+pytest.MonkeyPatch.setattr = _setattr_and_find_no_program  # type: ignore[method-assign]
 
 FIRST = {"test_resume.py", "test_documents.py"}
 """Files of long tests with an expensive fixture: what comes first is run by one worker, the last by whoever is free."""

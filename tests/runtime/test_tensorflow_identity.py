@@ -121,6 +121,7 @@ def test_types_matter() -> None:
     assert len({identity_of(lambda x: x * 2, argument) for argument in arguments}) == len(arguments)
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same() -> None:
     """Whose counters of functions are others."""
     code = (
