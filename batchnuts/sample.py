@@ -254,9 +254,9 @@ def _run(
     from batchnuts.config import build_model
     from batchnuts.first_imports import import_first
     from batchnuts.mcmc.draws import Progress
-    from batchnuts.mcmc.forecast import available_memory
     from batchnuts.mcmc.freed_memory import give_back_freed
     from batchnuts.mcmc.groups import datasets_of
+    from batchnuts.mcmc.memory import available_memory
     from batchnuts.mcmc.output import to_groups
     from batchnuts.mcmc.saving import check_space, root_attributes, short_bytes
     from batchnuts.mcmc.streaming import ZarrRun

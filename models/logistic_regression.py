@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from batchnuts.autobatch import ops
-from batchnuts.mcmc.forecast import machine_memory
+from batchnuts.mcmc.memory import machine_memory
 from batchnuts.mcmc.model import DType, Model, Variable
 from batchnuts.mcmc.settings import MOST_NUMBERS
 from batchnuts.models.tables import read_labelled

@@ -13,11 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from batchnuts.autobatch.machine import processors
 from batchnuts.mcmc.content import Content
@@ -25,6 +23,7 @@ from batchnuts.mcmc.diagnostics import diagnostics_bytes
 from batchnuts.mcmc.draws import draw_bytes
 from batchnuts.mcmc.execution.attempt import ROOM
 from batchnuts.mcmc.execution.chunk_plan import ALONE, MAX_WIDTH, buffer_rows, divide
+from batchnuts.mcmc.memory import machine_memory
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.running_summary import COVARIANCES, summary_bytes
 from batchnuts.mcmc.saving import OVERHEAD, short_bytes
@@ -49,9 +48,6 @@ VECTORS_OF_DENSE = 12
 
 COPIES_OF_LAYOUT = 4
 """Of the part of a block that is laid out and written: positions, values, statistics, bytes of a file."""
-
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Of containers and jobs, under Linux."""
 
 _MATRICES = 8
 """In float64, that an estimate of a dense metric makes."""
@@ -322,20 +318,3 @@ def _most(fits: Callable[[int], bool], bound: int) -> int:
         low, high = (middle, high) if fits(middle) else (low, middle)
     digit: int = 10 ** max(len(str(low)) - 2, 0)
     return low // digit * digit
-
-
-def machine_memory() -> int:
-    """Bytes: the machine's, or what its container may use."""
-    smallest = int(psutil.virtual_memory().total)
-    for name in _LIMITS:
-        try:
-            smallest = min(smallest, int(Path(name).read_text()))
-        except (OSError, ValueError):  # there is none, or it says "max"
-            continue
-    return smallest
-
-
-def available_memory() -> int:
-    """Bytes that are free now, or can be freed at once, of `machine_memory`."""
-    available = int(psutil.virtual_memory().available)
-    return min(available, machine_memory())
