@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from mutants import killed_by, rewrite
 
+from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
+from batchnuts.autobatch.language.libraries import tensorflow_graphs, tensorflow_identity
 from batchnuts.mcmc import kept_diagnostics, output, saving
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.content import Content
@@ -245,3 +247,41 @@ def damaged_ones(patch: pytest.MonkeyPatch) -> None:
 def of_other_draws(patch: pytest.MonkeyPatch) -> None:
     """what was found of fewer draws or other chains is taken"""
     rewrite(patch, kept_diagnostics.kept_diagnostics, '!= (sizes["chain"], sizes["draw"])', "== ()")
+
+
+# ---- what a density of TensorFlow's is known by ---------------------------------------------------------------------
+
+
+IDENTITY = "runtime/test_tensorflow_identity.py::test_the_same_function_has_the_same_identity_and_others_have_not"
+
+
+@killed_by("storage identity", f"{IDENTITY}[constant]", cheap=True)
+def without_constants(patch: pytest.MonkeyPatch) -> None:
+    """densities of other data are the same"""
+    rewrite(patch, tensorflow_graphs._Description._of_attributes, "attributes.keys() - _NAMES", '{"dtype", "f"}')
+
+
+@killed_by("storage identity", f"{IDENTITY}[captured]", cheap=True)
+def without_captured_tensors(patch: pytest.MonkeyPatch) -> None:
+    """densities of other tensors are the same"""
+    rewrite(patch, tensorflow_identity.identity_of, "*captured, ", "")
+
+
+@killed_by("storage identity", f"{IDENTITY}[order of operands]", cheap=True)
+def operands_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    """a - b is b - a"""
+    inputs = "[_with_place(name, places) for name in node.input]"
+    rewrite(patch, tensorflow_graphs._Description._of_nodes, inputs, f"sorted({inputs})")
+
+
+@killed_by("storage identity", f"{IDENTITY}[gradient of a loop]", cheap=True)
+def functions_by_name(patch: pytest.MonkeyPatch) -> None:
+    """names of functions, which have counters, are part of an identity"""
+    numbered = 'f"function {self._numbers.setdefault(name, len(self._numbers))}"'
+    rewrite(patch, tensorflow_graphs._Description._number, numbered, f"(name, {numbered})[0]")
+
+
+@killed_by("storage identity", "runtime/test_kept_tensorflow_programs.py::test_a_machine_that_does_not_run_is_not_kept")
+def before_it_has_run(patch: pytest.MonkeyPatch) -> None:
+    """a machine is kept when it is traced"""
+    rewrite(patch, PackedFunction._make, "program.once_run = lambda: ", "_ = ")

@@ -97,7 +97,7 @@ FAMILIES: dict[str, Callable[[Any], Function]] = {
     "structure": lambda n: lambda x: {"ab"[n]: x},
     "no gradient": lambda n: lambda x: (tf.reduce_sum(x), [None, x][n]),
     "order of results": lambda n: lambda x: [(x, -x), (-x, x)][n],
-    "order of operands": lambda n: lambda x: [x - DATA, DATA - x][n],
+    "order of operands": lambda n: lambda x: tf.subtract(*[tf.sin(x), tf.cos(x)][:: 1 - 2 * n]),
     "dtype": lambda n: lambda x: tf.cast(x, ["int32", "float64"][n]),
     "gathered": lambda n: lambda x: tf.gather(x, [n % 4, 1]),
 }
