@@ -47,7 +47,7 @@ _setattr = pytest.MonkeyPatch.setattr
 
 
 def _setattr_and_find_no_program(patch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> None:
-    """While something is patched, no program is found by the library's files: they do not say what it does."""
+    """While an attribute is patched, no program is found by the library's files: they do not say what it does."""
     if batchnuts.BEGAN == BEGAN:
         _setattr(patch, batchnuts, "BEGAN", 0.0)
     _setattr(patch, *arguments, **options)

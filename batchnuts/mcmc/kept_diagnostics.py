@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import batchnuts
 from batchnuts.mcmc.diagnostics import COLUMNS, Diagnostics
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage.url_place import place_of
 from batchnuts.mcmc.url import Target
-from batchnuts.store.identity import digest_of, sources
+from batchnuts.store.identity import digest_of, own_sources
 
 if TYPE_CHECKING:
     import xarray
@@ -100,7 +98,7 @@ def kept_diagnostics(groups: Mapping[str, xarray.Dataset]) -> Diagnostics | None
 
 def _estimators() -> str | None:
     """What the result depends on beside the draws: this package's code. None where the process has read other files."""
-    return sources(str(Path(batchnuts.__file__).parent), batchnuts.BEGAN)
+    return own_sources()
 
 
 def _digest(group: xarray.Dataset) -> str:

@@ -9,6 +9,8 @@ import platform
 from collections.abc import Iterable
 from pathlib import Path
 
+import batchnuts
+
 MOST_CONSTANT_BYTES = 1 << 26
 """Of a program that is kept. Its constants are part of what its key is made of, and of what is stored."""
 
@@ -89,6 +91,16 @@ def sources(folder: str, since: float) -> str | None:
         if max(status.st_mtime, status.st_ctime) >= since:
             return None
     return _contents(folder, tuple(files)) if files else None
+
+
+def own_sources() -> str | None:
+    """Those of this package; None where they may not be what this process runs."""
+    return sources(str(Path(batchnuts.__file__).parent), batchnuts.BEGAN)
+
+
+def is_release(version: str, file: str | None) -> bool:
+    """Whether an installed package is a release, which its version says all of. file: of its `__init__`."""
+    return "dev" not in version and "-packages" in str(file)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,9 +126,14 @@ def test_another_process_gives_the_same() -> None:
         "import test_tensorflow_identity as t; t.identity_of(t.scaled(1.0), t.X); "
         "print(*(t.identity_of(t.FAMILIES[name](0), t.X) for name in t.WITH_COUNTERS))"
     )
-    here = os.path.dirname(__file__)
+    here = Path(__file__).parent
+    folders = f"{here}{os.pathsep}{here.parent}"
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": here}, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": folders},
+        check=True,
     )
     assert found.stdout.split() == [identity_of(FAMILIES[name](0), X) for name in WITH_COUNTERS]
 

@@ -15,11 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
-from batchnuts.autobatch.environment import variable_set, with_flag
+from batchnuts.autobatch.environment import OWN_POOLS, variable_set, with_flag
 from batchnuts.quiet import import_tensorflow
-
-_OWN_POOLS = "TF_OVERRIDE_GLOBAL_THREADPOOL"
-"""Environment variable: whether every device has a pool of its own. Read when TensorFlow makes the first device."""
 
 _KEEP = "--tf_xla_persistent_cache_directory"
 """A flag of the variable TF_XLA_FLAGS: where TensorFlow keeps the programs that XLA has compiled. Read when it first
@@ -47,7 +44,7 @@ def use_own_threads(shards: int) -> bool:
     except RuntimeError:  # the devices are there
         _keep_no_programs()
         return False
-    with variable_set(_OWN_POOLS, "1"):
+    with variable_set(OWN_POOLS, "1"):
         tf.config.set_logical_device_configuration(whole[0], [tf.config.LogicalDeviceConfiguration()] * shards)
         PROCESS.devices = tuple(device.name for device in tf.config.list_logical_devices("CPU"))  # makes them
     return True
@@ -116,5 +113,5 @@ def own_pool() -> Iterator[int | None]:
     if not PROCESS.devices:
         yield None
         return
-    with variable_set(_OWN_POOLS, "1"):
+    with variable_set(OWN_POOLS, "1"):
         yield 1

@@ -32,7 +32,8 @@ Result = TypeVar("Result")
 class KeptProgram:
     """The program of one graph: which file TensorFlow may load it from.
 
-    graph_def: calls one function, which has the program's mark for a name. names: new ones of nodes, by the old ones.
+    graph_def: calls one function, which has the program's mark for a name. names: the new name of each node that was
+    renamed, by the old one.
     """
 
     def __init__(

@@ -247,7 +247,7 @@ class PackedFunction:
             concrete = traced.get_concrete_function(*specs)
         given, back = results["names"], results["back"]
         if self._most is None or not may_have_session(concrete):
-            # a tensor's own function takes its time to make tensors
+            # the concrete function itself would convert NumPy's arrays more slowly
             return _Border(into, lambda *arrays: concrete(*map(tf.convert_to_tensor, arrays)), given, back, traced)
         program = SessionProgram.of_function(traced, specs)
         if entries is not None and key is not None and not warned and self._unchanged():

@@ -29,7 +29,7 @@ from batchnuts.autobatch.language.libraries.jax_flags import OPTIONS, compiled_w
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of_jaxpr
 from batchnuts.store.entries import Entries
 from batchnuts.store.folder import current
-from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, sources, surroundings
+from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, is_release, own_sources, surroundings
 
 
 def compiled(traced: Any, lowered: Any, kept: Entries | None, second_key: str | None = None) -> Any:
@@ -134,19 +134,12 @@ def key_by_identity(*identity: str) -> str | None:
     identity: all that the program depends on beside the files of this package: its text, its arguments' types, and what
     functions compute that it calls (`identity_of`).
     """
-    import batchnuts
-
     with suppress(Exception):  # interfaces of JAX that change, packages without files
-        package = sources(str(Path(batchnuts.__file__).parent), batchnuts.BEGAN)
-        if package is None or len(jax.devices()) > 1 or not _is_released():
+        package = own_sources()
+        if package is None or len(jax.devices()) > 1 or not is_release(jax.__version__, jax.__file__):
             return None
         return digest_of("jax by identity", *identity, package, np.__version__, *_process())
     return None
-
-
-def _is_released() -> bool:
-    """Whether JAX is one of its releases, which its version says all of."""
-    return "dev" not in jax.__version__ and "-packages" in str(jax.__file__)
 
 
 def _key(traced: Any, lowered: Any) -> str | None:

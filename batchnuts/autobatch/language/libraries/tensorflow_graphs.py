@@ -87,7 +87,7 @@ def places_of(nodes: Any, arguments: Sequence[str] = ()) -> dict[str, int]:
 
 
 def _with_place(tensor: str, places: Mapping[str, int]) -> tuple[bool, int, str]:
-    """The name of a node's output, or of what must run before, with a number in place of the node."""
+    """The name of a node's output, or of a node that must run before, with a number in place of the node."""
     node = _node_of(tensor)
     return tensor.startswith("^"), places[node], tensor.removeprefix("^")[len(node) :]
 
@@ -197,7 +197,7 @@ def _rename_captured(nodes: Any, results: Sequence[Any]) -> dict[str, str]:
 
 
 def _node_of(tensor: str) -> str:
-    """The node in the name of one of its outputs, or of what must run after it."""
+    """The node in the name of one of its outputs, or of a node that must run before."""
     return tensor.removeprefix("^").partition(":")[0]
 
 

@@ -2,8 +2,8 @@
 
 A function is known by its graph: all ops with their attributes, in the functions that it calls too, and all constants
 and captured tensors. That says all only if the ops are TensorFlow's own and none reaches outside of the graph (Python's
-functions, variables, tables), and if nobody else's converter makes many rows of one. Where anything is not known for
-certain, there is no key.
+functions, variables, tables, files), and if nobody else's converter makes many rows of one. Where anything is not known
+for certain, there is no key.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from batchnuts.autobatch.environment import OWN_POOLS
 from batchnuts.autobatch.language.libraries.tensorflow_graphs import description, places_of
 from batchnuts.autobatch.pfor.graphs import traced_apart
 from batchnuts.autobatch.pfor.registry import LENGTHS, REGISTRY
-from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, sources, surroundings
+from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, is_release, own_sources, surroundings
 
 _WITH_EFFECTS = frozenset(
     ["Assert", "Case", "CheckNumerics", "CheckNumericsV2", "If", "PartitionedCall", "StatefulPartitionedCall", "While"]
 )
 """Ops that TensorFlow keeps in their order, of which the graph says all: what they call, or where they stop."""
 
-
 _READS_FILES = frozenset(["MatchingFiles", "ReadFile"])
-
-_SET_FOR_A_MOMENT = "TF_OVERRIDE_GLOBAL_THREADPOOL"
-"""Of TensorFlow's environment variables, the one that another thread may have set while it makes a session."""
+"""Ops whose results are not in the graph, though TensorFlow has them for ops without effects."""
 
 
 class _Unknown(Exception):
@@ -106,25 +104,18 @@ def key_by_identity(*identity: str) -> str | None:
     identity: all that the program depends on beside the files of this package: its text, its arguments' types, and what
     functions compute that it calls (`identity_of`).
     """
-    import batchnuts
-
     with suppress(Exception):  # interfaces of TensorFlow that change, packages without files
-        package = sources(str(Path(batchnuts.__file__).parent), batchnuts.BEGAN)
+        package = own_sources()
         as_numpy = hasattr(tf.Tensor, "ravel")  # tf.experimental.numpy: operators mean other things then
-        if package is None or as_numpy or not _is_released():
+        if package is None or as_numpy or not is_release(tf.version.VERSION, tf.__file__):
             return None
         return digest_of("tensorflow by identity", *identity, package, np.__version__, compiler())
     return None
 
 
-def _is_released() -> bool:
-    """Whether TensorFlow is one of its releases, which its version says all of."""
-    return "dev" not in tf.version.VERSION and "-packages" in str(tf.__file__)
-
-
 def compiler() -> str:
     """What the result of XLA depends on beside the graph and the settings of this process."""
-    left_out = ("TF_CPP_", _SET_FOR_A_MOMENT)
+    left_out = ("TF_CPP_", OWN_POOLS)  # another thread may be making a session, and have set the second
     variables = sorted((n, v) for n, v in os.environ.items() if n.startswith("TF_") and not n.startswith(left_out))
     return digest_of(
         tf.version.VERSION,
