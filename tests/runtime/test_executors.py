@@ -5,12 +5,14 @@ operations, and to RTOL on TensorFlow and JAX, whose elementary functions and fu
 
 The default suite runs every program once: on NumPy, by all executors and in three of the eleven ways, which take turns.
 It runs each covering program in one way of TensorFlow or JAX that does not compile, and in one under XLA, in turn too.
-The whole matrix takes minutes and is marked slow; there lanes are permuted, and one runs alone, in a part of the ways.
+Slow tests run every program in each mode of each backend, with schedules and styles in turn; the rest of the matrix is
+marked `matrix`. In both, lanes are permuted, and one runs alone, in a part of the ways.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,9 @@ RTOL = {"float32": 2e-6, "float64": 1e-13}
 
 XLA = tuple(way for way in (*ON_TENSORFLOW, *ON_JAX) if way.mode == "xla")
 EAGER = tuple(way for way in (*ON_TENSORFLOW, *ON_JAX) if not way.compiles)
+
+each_program = pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 Selection = list[tuple[Case, Way]]
 
@@ -116,7 +121,7 @@ def check_alone(together: Any, case: Case, way: Way, lane: int) -> None:
             np.testing.assert_allclose(a[0], b[lane], rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
+@each_program
 def test_agrees_with_plain_python(number: int) -> None:
     """One program on NumPy, in several ways; each of its lanes alone as in the batch, on the virtual machine."""
     case, ways = CASES[number], ways_in_turn(number)
@@ -132,22 +137,41 @@ def test_agrees_with_plain_python_on_tensors(case: Case, way: Way) -> None:
     check(case, way)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.name for case in CASES])
-def test_agrees_with_plain_python_in_all_ways(number: int, backend: str) -> None:
+def of_each_mode(number: int) -> set[Way]:
+    """For the program of this number: one way of each executor, backend and mode; schedules and styles take turns."""
+    groups: dict[tuple[str, str, str], list[Way]] = {}
+    for way in WAYS:
+        groups.setdefault((way.executor, way.backend, way.mode), []).append(way)
+    return {ways[number % len(ways)] for ways in groups.values()}
+
+
+def check_everything(number: int, ways: Iterable[Way]) -> None:
     """Permuted where that is cheap, and the last lane alone in every fourth way, which take turns."""
     case = CASES[number]
-    for i, way in enumerate(WAYS):
-        if way.backend != backend:
-            continue
+    for way in ways:
         print(way)
         found = run(case, way)
         assert_same(found, case, way)
         if way not in EAGER:  # each run is as expensive as the first
             check_permuted(found, case, way)
-        if (i + number) % 4 == 0:
+        if (WAYS.index(way) + number // 8) % 4 == 0:
             check_alone(found, case, way, lane_count(case) - 1)
+
+
+@pytest.mark.slow
+@each_backend
+@each_program
+def test_agrees_with_plain_python_in_all_modes(number: int, backend: str) -> None:
+    chosen = of_each_mode(number)
+    check_everything(number, (way for way in WAYS if way.backend == backend and way in chosen))
+
+
+@pytest.mark.matrix
+@each_backend
+@each_program
+def test_agrees_with_plain_python_in_all_other_ways(number: int, backend: str) -> None:
+    chosen = of_each_mode(number)
+    check_everything(number, (way for way in WAYS if way.backend == backend and way not in chosen))
 
 
 @each([(BY_NAME["declared_primitives"], way) for way in EAGER])
@@ -166,6 +190,8 @@ def test_the_selections_are_what_they_say() -> None:
     assert {way for _, way in ON_NUMPY_IN_TURN} == set(ON_NUMPY)
     assert {way for _, way in EAGER_IN_TURN} == set(EAGER)
     assert {way for _, way in XLA_IN_TURN} == set(XLA)
+    assert set().union(*map(of_each_mode, range(8))) == set(WAYS)
+    assert all({way.mode for way in of_each_mode(i)} == {"eager", "graph", "xla"} for i in range(len(CASES)))
     for case in CASES:
         assert lane_count(case) > 1
 
