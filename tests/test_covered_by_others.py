@@ -1,0 +1,37 @@
+"""Which tests may leave the default suite."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from covered_by_others import branches_of, covered_by_others, seconds_of
+
+A, B, C = ((1, 1, 2), (1, 2, 3), (1, 3, 4))
+
+
+def test_who_adds_no_branch_may_go() -> None:
+    seconds = {"cheap": 0.05, "whole": 4.0, "half": 1.0, "other half": 1.5, "killer": 9.0}
+    branches = {"cheap": {A}, "whole": {A, B, C}, "half": {A, B}, "other half": {C}, "killer": {A}}
+    assert covered_by_others(seconds, branches, ["killer"]) == ["whole"]
+    assert covered_by_others(seconds, branches, []) == ["killer", "whole"]
+    assert covered_by_others({**seconds, "whole": 0.3}, branches, []) == ["killer", "other half", "half"]
+
+
+def test_what_pytest_and_coverage_write_is_read(tmp_path: Path) -> None:
+    log = (
+        "1.50s call     tests/test_a.py::test_b[x y]\n0.25s setup    tests/test_a.py::test_b[x y]\nslowest durations\n"
+    )
+    assert seconds_of(log) == {"test_a.py::test_b[x y]": 1.75}
+    with sqlite3.connect(tmp_path / "coverage") as file:
+        file.execute("create table context (id, context)")
+        file.execute("create table arc (file_id, context_id, fromno, tono)")
+        file.executemany(
+            "insert into context values (?, ?)",
+            [(1, ""), (2, "tests/test_a.py::test_b[x y]|run"), (3, "tests/test_a.py::test_b[x y]|setup")],
+        )
+        file.executemany(
+            "insert into arc values (?, ?, ?, ?)", [(1, 1, 1, 2), (1, 2, 1, 2), (1, 2, 2, 3), (1, 3, 3, 4)]
+        )
+    file.close()
+    assert branches_of(tmp_path / "coverage") == {"test_a.py::test_b[x y]": {B, C}}
