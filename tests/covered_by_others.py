@@ -1,7 +1,8 @@
-"""Tests of the default suite that run no branch which cheaper ones do not run too: candidates for slow_tests.txt.
+"""Tests of the default suite whose branches cheaper tests all run: candidates for slow_tests.txt.
 
     pip install pytest-cov
-    python -m pytest --cov=batchnuts --cov-branch --cov-context=test --cov-report= --durations=0 -vv > run.log
+    folders="--cov=batchnuts --cov=models --cov=experiments"
+    python -m pytest $folders --cov-branch --cov-context=test --cov-report= --durations=0 -vv > run.log
     python tests/covered_by_others.py run.log
 
 Prints seconds and ids. What a test asserts is not seen here, nor what a process runs that it starts: read the list.
@@ -30,7 +31,7 @@ def covered_by_others(
     """Those that may go, the most expensive first.
 
     Tests of at most `cheap` seconds and those of `always` stay; of the others, one after the other, the one that adds
-    most branches in a second, until none adds any.
+    the most branches per second, until none adds any.
     """
     staying = {test for test in branches if seconds.get(test, 0.0) <= cheap} | set(always)
     run: set[Branch] = set().union(*(branches.get(test, set()) for test in staying))

@@ -10,7 +10,7 @@ from covered_by_others import branches_of, covered_by_others, seconds_of
 A, B, C = ((1, 1, 2), (1, 2, 3), (1, 3, 4))
 
 
-def test_who_adds_no_branch_may_go() -> None:
+def test_what_adds_no_branch_may_go() -> None:
     seconds = {"cheap": 0.05, "whole": 4.0, "half": 1.0, "other half": 1.5, "killer": 9.0}
     branches = {"cheap": {A}, "whole": {A, B, C}, "half": {A, B}, "other half": {C}, "killer": {A}}
     assert covered_by_others(seconds, branches, ["killer"]) == ["whole"]

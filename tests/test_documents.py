@@ -81,7 +81,7 @@ def test_commands_of_long_runs(page, count, tmp_path):
     found = re.findall(r"^```bash\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     assert len(found) == count
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment["XLA_FLAGS"] = ""  # machine code as users have it: most of the time is draws here
+    environment["XLA_FLAGS"] = ""  # optimized machine code, as users have it: most of the time is drawing
     for code in found:
         done = subprocess.run(
             ["bash", "-euc", code],

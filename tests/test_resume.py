@@ -132,7 +132,7 @@ def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> No
     [("five.nc", 3), ("five.zarr", 2), pytest.param(f"{OBJECTS}/five.zarr", 2, marks=pytest.mark.slow)],
 )
 def test_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
-    """The first of these seeds ends processes that have just started, too."""
+    """Seed 3 ends processes that have just started, too."""
     output = output.format(folder)
     kill_again_and_again(folder, output, 5, seed)
     assert_same_run(folder / "whole.nc", folder / output.removeprefix("objects://"))
