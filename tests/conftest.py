@@ -80,9 +80,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if found := SLOW_TESTS.lines_of(item.nodeid):
             item.add_marker(pytest.mark.slow)
             named.update(found)
-    some = config.option.file_or_dir or config.option.lf
-    if not some and (unknown := SLOW_TESTS.lines - named):
-        raise pytest.UsageError(f"tests/slow_tests.txt has what is no test: {', '.join(sorted(unknown))}")
+    if not (config.option.file_or_dir or config.option.lf):
+        root = Path(__file__).parent
+        collected = {item.path.relative_to(root).as_posix() for item in items}
+        if unknown := SLOW_TESTS.unknown(named, collected, root):
+            raise pytest.UsageError(f"tests/slow_tests.txt has what is no test: {', '.join(unknown)}")
     tenth = config.getoption("--tenth")
     if tenth is not None:
         whole = config.getoption("--whole")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,19 @@ class SlowTests:
         name = node_id.removeprefix("tests/")
         patterns = self.by_test.get(name.partition("[")[0], {})
         return {line for line, pattern in patterns.items() if pattern.fullmatch(name)}
+
+    def unknown(self, named: Set[str], collected: Set[str], root: Path) -> list[str]:
+        """Lines that name no test: of files that are not there, or whose tests are others.
+
+        named: lines that meant a test. collected: files that have tests here. The others are left out whole, for want
+        of an optional library.
+        """
+
+        def is_known(line: str) -> bool:
+            file = line.partition("::")[0]
+            return line in named or (file not in collected and (root / file).is_file())
+
+        return sorted(line for line in self.lines if not is_known(line))
 
 
 def read_slow_tests(text: str) -> SlowTests:

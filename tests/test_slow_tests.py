@@ -1,4 +1,4 @@
-"""Which tests may leave the default suite."""
+"""Which tests may leave the default suite, and which have left it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from covered_by_others import branches_of, covered_by_others, seconds_of
+from slow_tests import read_slow_tests
 
 A, B, C = ((1, 1, 2), (1, 2, 3), (1, 3, 4))
 
@@ -35,3 +36,13 @@ def test_what_pytest_and_coverage_write_is_read(tmp_path: Path) -> None:
         )
     file.close()
     assert branches_of(tmp_path / "coverage") == {"test_a.py::test_b[x y]": {B, C}}
+
+
+def test_lines_that_name_no_test_are_found(tmp_path: Path) -> None:
+    """Files that are there and have no tests want an optional library."""
+    (tmp_path / "test_peers.py").touch()
+    lines = ["test_a.py::test_b[x]", "test_a.py::test_gone", "test_none.py::test_c", "test_peers.py::test_d[*-y]"]
+    tests = read_slow_tests("\n".join(["# why", *lines]))
+    named = tests.lines_of("tests/test_a.py::test_b[x]")
+    assert named == {lines[0]}
+    assert tests.unknown(named, {"test_a.py"}, tmp_path) == lines[1:3]
