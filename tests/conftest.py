@@ -55,8 +55,8 @@ def _setattr_and_find_no_program(patch: pytest.MonkeyPatch, *arguments: Any, **o
 
 pytest.MonkeyPatch.setattr = _setattr_and_find_no_program  # type: ignore[method-assign]
 
-FIRST = {"test_resume.py", "test_documents.py"}
-"""Files of long tests with an expensive fixture: what comes first is run by one worker, the last by whoever is free."""
+FIRST = {"test_examples.py", "test_resume.py", "test_documents.py"}
+"""Files of long tests, some with an expensive fixture: what comes first one worker runs, the last whoever is free."""
 
 GOLDEN = Path(__file__).parent / "golden"
 

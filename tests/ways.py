@@ -90,7 +90,7 @@ def left_out() -> set[str]:
 
 def rotating(rows: Mapping[str, Any], columns: Mapping[str, Any], always: int = 1) -> Sequence[Any]:
     """Parameters (row, column) for every pair. By default a row meets the first `always` columns and one of the others,
-    which take turns; the rest of the pairs are slow."""
+    which take turns; the rest of the pairs are slow, as are those of slow_tests.txt."""
     others = len(columns) - always
     params = []
     for i, (row, a) in enumerate(rows.items()):
