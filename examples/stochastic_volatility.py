@@ -105,11 +105,11 @@ def main(picture):
     print(f"{DAYS} returns, {model.dimension} parameters")
     print(batchnuts.check(result))
     steps = result["sample_stats"]["n_steps"].values
-    print(f"Gradients of a transition: {steps.mean():.0f} in the mean, {steps.max()} at most")
-    print("          median (90 % interval)     Kim, Shephard and Chib, mean ± sd")
+    print(f"Gradients of a transition: {np.median(steps):.0f} in the median, {steps.max()} at most")
+    print("           mean ± sd       Kim, Shephard and Chib")
     for name, (estimate, error) in PAPER.items():
-        low, middle, high = np.quantile(posterior[name].values, [0.05, 0.5, 0.95])
-        print(f"{name:8} {middle:6.3f} ({low:.3f} to {high:.3f})   {estimate:.3f} ± {error:.3f}")
+        values = posterior[name].values
+        print(f"{name:8} {values.mean():6.3f} ± {values.std():.3f}   {estimate:.3f} ± {error:.3f}")
     volatility = posterior["volatility"].values
     means = volatility.mean(axis=(0, 1))
     for word, day in (("calmest", means.argmin()), ("wildest", means.argmax())):
