@@ -68,6 +68,7 @@ settings.load_profile("default")  # --hypothesis-profile comes after this
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the passes give now")
     parser.addoption("--tenth", type=int, choices=range(10), help="run only every tenth test, by a hash of its name")
+    parser.addoption("--hundredth", type=int, choices=range(100), help="the same for tests marked matrix")
     parser.addoption("--whole", help="the name of a file of which --tenth leaves nothing out")
     parser.addoption("--mutant", help="run the tests on this mutant of the library (mutants_table.py)")
 
@@ -87,10 +88,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"tests/slow_tests.txt has what is no test: {', '.join(unknown)}")
     tenth = config.getoption("--tenth")
     if tenth is not None:
-        whole = config.getoption("--whole")
+        whole, hundredth = config.getoption("--whole"), config.getoption("--hundredth")
         chosen, left_out = [], []
         for item in items:
-            kept = item.path.name == whole or zlib.crc32(item.nodeid.encode()) % 10 == tenth
+            number = zlib.crc32(item.nodeid.encode())
+            if hundredth is not None and item.get_closest_marker("matrix"):
+                kept = number % 100 == hundredth
+            else:
+                kept = item.path.name == whole or number % 10 == tenth
             (chosen if kept else left_out).append(item)
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen

@@ -47,7 +47,7 @@ def covered_by_others(
 
 
 def seconds_of(log: str) -> dict[str, float]:
-    """By test, from what `--durations=0 -vv` prints: without set-up that several share, unless it is the first."""
+    """By test, from what `--durations=0 -vv` prints: set-up that several share counts for the first of them."""
     found: dict[str, float] = defaultdict(float)
     for line in log.splitlines():
         if match := LINE.match(line):
