@@ -68,8 +68,7 @@ settings.load_profile("default")  # --hypothesis-profile comes after this
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what the passes give now")
     parser.addoption("--tenth", type=int, choices=range(10), help="run only every tenth test, by a hash of its name")
-    parser.addoption("--hundredth", type=int, choices=range(100), help="the same for tests marked matrix")
-    parser.addoption("--whole", help="the name of a file of which --tenth leaves nothing out")
+    parser.addoption("--of-commit", type=lambda digits: int(digits, 16), help="run what CI runs of this commit")
     parser.addoption("--mutant", help="run the tests on this mutant of the library (mutants_table.py)")
 
 
@@ -86,19 +85,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         collected = {item.path.relative_to(root).as_posix() for item in items}
         if unknown := SLOW_TESTS.unknown(named, collected, root):
             raise pytest.UsageError(f"tests/slow_tests.txt has what is no test: {', '.join(unknown)}")
-    tenth = config.getoption("--tenth")
-    if tenth is not None:
-        whole, hundredth = config.getoption("--whole"), config.getoption("--hundredth")
-        chosen, left_out = [], []
-        for item in items:
-            number = zlib.crc32(item.nodeid.encode())
-            if hundredth is not None and item.get_closest_marker("matrix"):
-                kept = number % 100 == hundredth
-            else:
-                kept = item.path.name == whole or number % 10 == tenth
-            (chosen if kept else left_out).append(item)
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = chosen
+    tenth, commit = config.getoption("--tenth"), config.getoption("--of-commit")
+    if tenth is None and commit is None:
+        return
+    chosen, left_out = [], []
+    for item in items:
+        parts, part = (10, tenth) if tenth is not None else (parts_of(item), commit)
+        (chosen if zlib.crc32(item.nodeid.encode()) % parts == part % parts else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = chosen
+
+
+def parts_of(item: pytest.Item) -> int:
+    """One of so many parts of the tests that are like this one is run of each commit."""
+    if item.get_closest_marker("release"):
+        return 100
+    return 1 if item.get_closest_marker("each_commit") else 10
 
 
 def pytest_collection_finish() -> None:

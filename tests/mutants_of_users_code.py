@@ -81,19 +81,19 @@ def checks_of_a_dataclass_meet_types(patch: pytest.MonkeyPatch) -> None:
 # ---- inside of users' programs --------------------------------------------------------------------------------------
 
 
-@killed_by("users inside", "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order[zero slopes]")
+@killed_by("users inside", "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order[data]")
 def a_cotangent_of_zero_is_no_use(patch: pytest.MonkeyPatch) -> None:
     """a value is taken for unused where its cotangent is zero, as it is at a mode"""
     rewrite(patch, uses._only_if_used, "(use > 0 for use in of_uses)", "(jnp.abs(c) > 0 for c in of_results)")
 
 
-@killed_by("users inside", "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order[unused]")
+@killed_by("users inside", "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order[converted arms]")
 def all_is_used(patch: pytest.MonkeyPatch) -> None:
     """what comes to a value that nothing reads is passed on"""
     rewrite(patch, uses._only_if_used, "use > 0 for", "use > -1 for")
 
 
-@killed_by("users inside", "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order[unused]")
+@killed_by("users inside", "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order[unused, in reverse]")
 def arguments_where_not_used(patch: pytest.MonkeyPatch) -> None:
     """the derivative of a derivative takes arguments that were not used"""
     rewrite(patch, uses._only_if_used, "where_used(v, lax.stop_gradient(v))", "v")

@@ -24,15 +24,24 @@ WITH_OUTPUT = (
 WITH_VERDICT = ("README.md", "index.md", "install.md")
 """Pages that show what `check` says of draws, which differ between processors."""
 
+EXPENSIVE = (
+    *("running.md", "clusters.md", "streaming.md", "performance.md", "how_many_chains.md", "reading_the_report.md"),
+    *("add_a_model.md", "model_details.md", "data.md", "parameters.md", "transitions.md", "metric.md"),
+    *("inference_gym.md", "joint_distribution.md", "jax_model.md", "numpyro_model.md", "pymc_model.md"),
+    *("add_a_backend.md", "autobatch_examples.md", "random_numbers.md"),
+)
+"""Pages with blocks of more than eight seconds, two thirds of all: .ci/run runs a tenth of their blocks."""
+
 LIBRARIES = {"inference_gym.md": "inference_gym"}
 """By page: the optional library without which its blocks are skipped."""
 
 
-def without_library(page):
-    """The mark of a page's blocks."""
-    library = LIBRARIES.get(page.name)
+def marks(page):
+    """Of a page's blocks."""
+    library = LIBRARIES.get(page)
     missing = library is not None and importlib.util.find_spec(library) is None
-    return pytest.mark.skipif(missing, reason=f"{library} is not installed")
+    without_library = pytest.mark.skipif(missing, reason=f"{library} is not installed")
+    return [without_library] if page in EXPENSIVE else [without_library, pytest.mark.each_commit]
 
 
 def blocks(language):
@@ -41,7 +50,7 @@ def blocks(language):
         text = page.read_text(encoding="utf-8")
         for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
             line = text[: match.start()].count("\n") + 1
-            yield pytest.param(match.group(1), id=f"{page.name}:{line}", marks=without_library(page))
+            yield pytest.param(match.group(1), id=f"{page.name}:{line}", marks=marks(page.name))
 
 
 def blocks_with_output(page):
@@ -50,7 +59,8 @@ def blocks_with_output(page):
     text = path.read_text(encoding="utf-8")
     pattern = r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
     for match in re.finditer(pattern, text, flags=re.MULTILINE | re.DOTALL):
-        yield pytest.param(*match.groups(), id=f"{page}:{text[: match.start()].count(chr(10)) + 1}")
+        line = text[: match.start()].count("\n") + 1
+        yield pytest.param(*match.groups(), id=f"{page}:{line}", marks=marks(page))
 
 
 def skip_without_its_library(code):
@@ -128,6 +138,7 @@ def test_blocks_print_the_verdict_of_their_pages(code, printed, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.each_commit
 def test_own_model_of_a_page_is_sampled(tmp_path):
     text = (ROOT / "docs" / "add_a_model.md").read_text(encoding="utf-8")
     part = text[text.index("## On the command line") : text.index("## What is refused")]
@@ -139,6 +150,7 @@ def test_own_model_of_a_page_is_sampled(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.each_commit
 @pytest.mark.parametrize("library", ["numpyro", "pymc", "jax"])
 def test_models_of_other_libraries_are_sampled_from_their_pages(library, tmp_path):
     text = (ROOT / "docs" / f"{library}_model.md").read_text(encoding="utf-8")

@@ -128,13 +128,18 @@ def kill_again_and_again(folder: Path, output: str, kills: int, seed: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("output", "seed"),
-    [("five.nc", 3), ("five.zarr", 2), pytest.param(f"{OBJECTS}/five.zarr", 2, marks=pytest.mark.slow)],
+    ("output", "kills", "seed"),
+    [
+        ("two.zarr", 2, 2),
+        pytest.param("five.nc", 5, 3, marks=pytest.mark.slow),
+        pytest.param("five.zarr", 5, 2, marks=pytest.mark.slow),
+        pytest.param(f"{OBJECTS}/five.zarr", 5, 2, marks=pytest.mark.slow),
+    ],
 )
-def test_kills_change_nothing(folder: Path, output: str, seed: int) -> None:
+def test_kills_change_nothing(folder: Path, output: str, kills: int, seed: int) -> None:
     """Seed 3 ends processes that have just started, too."""
     output = output.format(folder)
-    kill_again_and_again(folder, output, 5, seed)
+    kill_again_and_again(folder, output, kills, seed)
     assert_same_run(folder / "whole.nc", folder / output.removeprefix("objects://"))
 
 
@@ -160,7 +165,7 @@ def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
     assert not list(folder.glob("ended.zarr-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("output", ["more.nc", "more.zarr", f"{OBJECTS}/more.zarr"])
 @pytest.mark.parametrize("seed", range(10))
 def test_a_hundred_more_kills_change_nothing(folder: Path, output: str, seed: int) -> None:

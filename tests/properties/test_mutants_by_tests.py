@@ -68,7 +68,7 @@ def test_there_are_enough_mutants() -> None:
     assert all(mutant.killed_by for mutant in KILLED_BY_TESTS)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", [name for name, mutant in BY_OPTION.items() if not mutant.cheap])
 def test_the_tests_that_a_mutant_names_kill_it(name: str) -> None:
     """In a process of its own. `mutants_table.py` does so with those that are cheap, too."""

@@ -5,8 +5,8 @@ operations, and to RTOL on TensorFlow and JAX, whose elementary functions and fu
 
 The default suite runs every program once: on NumPy, by all executors and in three of the eleven ways, which take turns.
 Some covering programs it runs in one way of TensorFlow or JAX that does not compile, and under XLA, in turn too.
-Slow tests run every program in each mode of each backend, with schedules and styles in turn; the rest of the matrix is
-marked `matrix`. In both, lanes are permuted, and one runs alone, in a part of the ways.
+Slow tests run every program once on each backend, with executors, modes, schedules and styles in turn; the rest of the
+matrix is marked `release`. In both, lanes are permuted, and one runs alone, in a part of the ways.
 """
 
 from __future__ import annotations
@@ -137,24 +137,15 @@ def test_agrees_with_plain_python_on_tensors(case: Case, way: Way) -> None:
     check(case, way)
 
 
-def of_each_mode(number: int) -> set[Way]:
-    """For the program of this number: one way of each executor, backend and mode; schedules and styles take turns."""
-    groups: dict[tuple[str, str, str], list[Way]] = {}
-    for way in WAYS:
-        groups.setdefault((way.executor, way.backend, way.mode), []).append(way)
-    return {ways[number % len(ways)] for ways in groups.values()}
-
-
-def in_all_modes(number: int, backend: str) -> list[Way]:
-    """What slow tests run of this backend."""
-    chosen = of_each_mode(number)
-    return [way for way in WAYS if way.backend == backend and way in chosen]
+def in_turn(number: int, backend: str) -> list[Way]:
+    """What slow tests run of this backend for the program of this number: one way."""
+    ways = [way for way in WAYS if way.backend == backend]
+    return [ways[number % len(ways)]]
 
 
 def in_all_other_ways(number: int, backend: str) -> list[Way]:
     """What is left of the matrix."""
-    chosen = of_each_mode(number)
-    return [way for way in WAYS if way.backend == backend and way not in chosen]
+    return [way for way in WAYS if way.backend == backend and way not in in_turn(number, backend)]
 
 
 def alone_too(number: int, ways: list[Way]) -> list[Way]:
@@ -178,11 +169,11 @@ def check_everything(number: int, ways: list[Way]) -> None:
 @pytest.mark.slow
 @each_backend
 @each_program
-def test_agrees_with_plain_python_in_all_modes(number: int, backend: str) -> None:
-    check_everything(number, in_all_modes(number, backend))
+def test_agrees_with_plain_python_on_each_backend(number: int, backend: str) -> None:
+    check_everything(number, in_turn(number, backend))
 
 
-@pytest.mark.matrix
+@pytest.mark.release
 @each_backend
 @each_program
 def test_agrees_with_plain_python_in_all_other_ways(number: int, backend: str) -> None:
@@ -203,11 +194,9 @@ def test_slow_tests_and_the_rest_are_the_matrix() -> None:
     met: set[Way] = set()
     alone: set[Way] = set()
     for number in range(len(CASES)):
-        slow = [in_all_modes(number, backend) for backend in BACKENDS]
+        slow = [in_turn(number, backend) for backend in BACKENDS]
         rest = [in_all_other_ways(number, backend) for backend in BACKENDS]
         assert Counter(way for ways in slow + rest for way in ways) == Counter(WAYS)
-        modes = [(way.executor, way.backend, way.mode) for ways in slow for way in ways]
-        assert Counter(modes) == Counter({(way.executor, way.backend, way.mode): 1 for way in WAYS})
         met.update(way for ways in slow for way in ways)
         alone.update(way for ways in slow for way in alone_too(number, ways))
     assert met == alone == set(WAYS)

@@ -140,27 +140,40 @@ OF_HIGHER_ORDER: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OF_HIGHER_ORDER)
-def test_derivatives_of_higher_order(name: str) -> None:
+def of_orders(f: Any, x: Any) -> dict[str, Any]:
+    def slope_twice(x: Any) -> Any:
+        slope = jax.grad(f)(x)
+        return slope, slope
+
+    second, first = jax.jacfwd(slope_twice, has_aux=True)(x)
+    return {"first": first, "second": second}
+
+
+def of_second_order_in_reverse(f: Any, x: Any) -> dict[str, Any]:
+    return {"second": jax.jacrev(jax.grad(f))(x)}
+
+
+def of_third_order(f: Any, x: Any) -> dict[str, Any]:
+    return {"third": jax.jacfwd(jax.jacfwd(jax.grad(lambda t: f(x + t))))(0.0)}
+
+
+TWICE_IN_REVERSE = [name for name in OF_HIGHER_ORDER if name in ("unused", "zero slopes", "data", "vectors")]
+
+
+@pytest.mark.parametrize(
+    ("name", "orders"),
+    [
+        *(pytest.param(name, of_orders, id=name) for name in OF_HIGHER_ORDER),
+        *(pytest.param(name, of_second_order_in_reverse, id=f"{name}, in reverse") for name in TWICE_IN_REVERSE),
+        *(pytest.param(name, of_third_order, id=f"{name}, third") for name in ("zero slopes", "arms")),
+    ],
+)
+def test_derivatives_of_higher_order(name: str, orders: Any) -> None:
     """They are those of the plain program of each lane, whatever is infinite on other lanes, in other branches, or of
     values that nothing reads. Reverse over reverse is NaN where such values have had further ones computed of them."""
     function, x, n = OF_HIGHER_ORDER[name]
     lanes, data = jnp.asarray(x, "float32"), np.asarray(n)
     bounded = autobatch.jax(function, max_stack_depth=4, max_sweeps=20, check=False)
-
-    twice_in_reverse = name in ("unused", "zero slopes", "data", "vectors")
-
-    def orders(f: Any, x: Any) -> Any:
-        def third(t: Any) -> Any:
-            return f(x + t)
-
-        slope = jax.grad(f)
-        found = {"first": slope(x), "second": jax.jacfwd(slope)(x)}
-        if twice_in_reverse:
-            found["second, in reverse"] = jax.jacrev(slope)(x)
-        if name in ("zero slopes", "arms"):
-            found["third"] = jax.jacfwd(jax.jacfwd(jax.grad(third)))(0.0)
-        return found
 
     def of_lane(i: int) -> Any:
         plain = without_buffers if name == "rows" else function.function
