@@ -18,7 +18,6 @@ import pytest
 import xarray
 from forked_runs import ForkedRun, run, start
 from test_cli_run import command
-from test_cli_run import run as run_from_shell
 from url_files import bucket_in
 
 from batchnuts.mcmc.checkpoint.keeper import NAME
@@ -26,7 +25,7 @@ from batchnuts.mcmc.url import folder_of, target_of
 
 CONFIG = """\
 model: {name: correlated_gaussian, dimension: 5, covariance: ar1, correlation: 0.5}
-sampler: {chains: 16, warmup: {transitions: auto, maximum: 300}, draws: 12000, seed: 3}
+sampler: {chains: 16, warmup: {transitions: auto, maximum: 300}, draws: 4000, seed: 3}
 execution: {backend: jax, chunk_lanes: 4, cache: programs}
 output: {path: whole.nc, checkpoint_seconds: 0.1}
 """
@@ -43,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("resumed")
     bucket_in(folder)
     (folder / "run.yaml").write_text(CONFIG)
-    run_from_shell("--config", "run.yaml", "--quiet", cwd=folder)
+    run("--config", "run.yaml", "--quiet", cwd=folder)
     assert not (folder / "whole.nc.checkpoint").exists()
     return folder
 
@@ -148,7 +147,7 @@ def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
     (folder / "elsewhere").mkdir()
     store = folder / "bucket" / "ended.zarr"
     url = f"objects://{folder}/bucket/ended.zarr"
-    few = ["sampler.draws=5000", "output.checkpoint_seconds=600"]
+    few = ["sampler.draws=2000", "output.checkpoint_seconds=600"]
     process = start(["--config", "run.yaml", f"output.path={url}", *few], folder)
     while "\nsampling" not in process.error() and process.poll() is None:
         time.sleep(0.01)
@@ -159,9 +158,9 @@ def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
     elsewhere = run("--resume", url, cwd=folder / "elsewhere", code=1).stderr
     assert "or it was begun in another folder, where its checkpoint is" in elsewhere
     groups = groups_of(store)
-    assert groups["diagnostics"].attrs["draws"] == groups["posterior"].sizes["draw"] < 5000
+    assert groups["diagnostics"].attrs["draws"] == groups["posterior"].sizes["draw"] < 2000
     run("--resume", url, cwd=folder)
-    assert groups_of(store)["diagnostics"].attrs["draws"] == 5000
+    assert groups_of(store)["diagnostics"].attrs["draws"] == 2000
     assert not list(folder.glob("ended.zarr-*"))
 
 
@@ -235,8 +234,8 @@ def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
 def test_a_run_that_has_ended_is_made_longer(folder: Path, output: str) -> None:
     """By as many draws as a longer run would have had, and the same."""
     output = output.format(folder)
-    run("--config", "run.yaml", f"output.path={output}", "sampler.draws=5000", "--quiet", cwd=folder)
-    run("--resume", output, "sampler.draws=+7000", "--quiet", cwd=folder)
+    run("--config", "run.yaml", f"output.path={output}", "sampler.draws=2000", "--quiet", cwd=folder)
+    run("--resume", output, "sampler.draws=+2000", "--quiet", cwd=folder)
     at_url, output = output.startswith("objects://"), output.removeprefix("objects://")
     assert_same_run(folder / "whole.nc", folder / output, in_parts=True)
     left = set((folder / output).parent.glob(f".{Path(output).name}*"))
@@ -247,4 +246,4 @@ def test_a_run_that_has_ended_is_made_longer(folder: Path, output: str) -> None:
         draws = history["transitions"].values[history["phase"].values.astype(object) == "sampling"]
         assert (np.diff(draws) >= 0).all()
         with xarray.open_dataset(folder / output, group="posterior", **options) as posterior:
-            assert draws[-1] == posterior.sizes["chain"] * 12000
+            assert draws[-1] == posterior.sizes["chain"] * 4000
