@@ -18,6 +18,8 @@ from batchnuts.mcmc import check_model, variables
 from batchnuts.mcmc.layout import Layout
 
 MISTAKE = "compiler/test_errors.py::test_names_the_line_and_the_remedy"
+HIGHER_ORDER = "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order"
+OF_PYTHON = "mcmc/test_starts.py::test_a_function_of_python_that_fails_is_named_with_its_line"
 
 # ---- helpers --------------------------------------------------------------------------------------------------------
 
@@ -81,25 +83,25 @@ def checks_of_a_dataclass_meet_types(patch: pytest.MonkeyPatch) -> None:
 # ---- inside of users' programs --------------------------------------------------------------------------------------
 
 
-@killed_by("users inside", "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order[data]")
+@killed_by("users inside", f"{HIGHER_ORDER}[data]")
 def a_cotangent_of_zero_is_no_use(patch: pytest.MonkeyPatch) -> None:
     """a value is taken for unused where its cotangent is zero, as it is at a mode"""
     rewrite(patch, uses._only_if_used, "(use > 0 for use in of_uses)", "(jnp.abs(c) > 0 for c in of_results)")
 
 
-@killed_by("users inside", "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order[converted arms]")
+@killed_by("users inside", f"{HIGHER_ORDER}[converted arms]")
 def all_is_used(patch: pytest.MonkeyPatch) -> None:
     """what comes to a value that nothing reads is passed on"""
     rewrite(patch, uses._only_if_used, "use > 0 for", "use > -1 for")
 
 
-@killed_by("users inside", "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order[unused, in reverse]")
+@killed_by("users inside", f"{HIGHER_ORDER}[unused arm, in reverse]")
 def arguments_where_not_used(patch: pytest.MonkeyPatch) -> None:
     """the derivative of a derivative takes arguments that were not used"""
     rewrite(patch, uses._only_if_used, "where_used(v, lax.stop_gradient(v))", "v")
 
 
-@killed_by("users inside", "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order[converted arms]")
+@killed_by("users inside", f"{HIGHER_ORDER}[converted arms]")
 def both_arms_are_used(patch: pytest.MonkeyPatch) -> None:
     """a select has both arms used"""
     rewrite(patch, uses._ops, "if function is SELECT:", "if False:")
@@ -126,7 +128,7 @@ def the_prior_has_the_data(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, Layout.of_prior, "if k not in self.model.of_data", "")
 
 
-@killed_by("users models", "mcmc/test_starts.py::test_a_function_of_python_that_fails_is_named_with_its_line")
+@killed_by("users models", f"{OF_PYTHON}[3-the start of chain 0]")
 def callbacks_are_taken_for_tracing(patch: pytest.MonkeyPatch) -> None:
     """a function of Python that fails is reported as an error of XLA"""
     patch.setattr(check_model, "_CALLBACK", "no such words")

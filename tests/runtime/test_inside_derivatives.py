@@ -69,6 +69,15 @@ def infinite_elsewhere(x: Any, n: Any) -> Any:
 
 
 @batch
+def infinite_in_the_other_arm(x: Any, n: Any) -> Any:
+    """The least of the kind: no call, and of each lane one arm."""
+    root = ops.sqrt(x - 1.0)
+    if n > 0:
+        return 2.0 * root
+    return x * x
+
+
+@batch
 def squared_residuals(x: Any, n: Any) -> Any:
     """All derivatives of first order are zero at its minimum, the steps' among them."""
     if n == 0:
@@ -131,6 +140,7 @@ def roots_of_vector(x: Any, n: Any) -> Any:
 
 OF_HIGHER_ORDER: dict[str, tuple[Any, Any, Any]] = {
     "unused": (infinite_elsewhere, [1.0, 3.0, 2.0, 1.25], [1, 1, -1, 0]),
+    "unused arm": (infinite_in_the_other_arm, [1.0, 3.0], [0, 1]),
     "zero slopes": (squared_residuals, [0.0, 0.0, 0.0], [1, 2, 3]),
     "arms": (arms_with_more_after_the_root, [1.0, 2.0], [0, 1]),
     "converted arms": (converted_arms, [1.0, 2.0], [0, 1]),
@@ -157,7 +167,7 @@ def of_third_order(f: Any, x: Any) -> dict[str, Any]:
     return {"third": jax.jacfwd(jax.jacfwd(jax.grad(lambda t: f(x + t))))(0.0)}
 
 
-TWICE_IN_REVERSE = [name for name in OF_HIGHER_ORDER if name in ("unused", "zero slopes", "data", "vectors")]
+TWICE_IN_REVERSE = ("unused", "unused arm", "zero slopes", "data", "vectors")
 
 
 @pytest.mark.parametrize(
