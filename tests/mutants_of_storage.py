@@ -179,6 +179,12 @@ def nothing_waits(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, StreamedStorage._enqueue, "len(self.waiting) >= QUEUE", "len(self.waiting) >= 10 * QUEUE")
 
 
+@killed_by("storage streamed", f"{STREAMING}::test_closing_waits_for_the_block_that_is_being_written", cheap=True)
+def closing_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    """a closed storage may still be writing"""
+    rewrite(patch, StreamedStorage.close, "    self.thread.join()", "")
+
+
 @killed_by("storage streamed", f"{STREAMING}::test_a_slow_chain_does_not_fill_memory")
 def all_blocks_stay_in_memory(patch: pytest.MonkeyPatch) -> None:
     """blocks that wait for a slow chain stay in memory"""

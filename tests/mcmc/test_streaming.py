@@ -250,6 +250,20 @@ def test_chains_wait_while_the_queue_is_full(tmp_path: Path) -> None:
     storage.close()
 
 
+def test_closing_waits_for_the_block_that_is_being_written(tmp_path: Path) -> None:
+    """Whoever opens the store after it meets no writer."""
+    records, gate = records_of(drawn()), Gate()
+    storage = StreamedStorage(records, CHAINS, DRAWS, gate, 2, tmp_path)
+    feed(storage, records, np.full(CHAINS, 2))
+    closing = threading.Thread(target=storage.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    gate.open.set()
+    closing.join(30)
+    assert gate.blocks == [0]
+
+
 def test_a_full_disk_ends_the_run_and_what_was_written_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
