@@ -179,7 +179,7 @@ def nothing_waits(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, StreamedStorage._enqueue, "len(self.waiting) >= QUEUE", "len(self.waiting) >= 10 * QUEUE")
 
 
-@killed_by("storage streamed", f"{STREAMING}::test_closing_waits_for_the_block_that_is_being_written", cheap=True)
+@killed_by("storage streamed", f"{STREAMING}::test_closing_waits_for_the_block_that_is_being_written")
 def closing_does_not_wait(patch: pytest.MonkeyPatch) -> None:
     """a closed storage may still be writing"""
     rewrite(patch, StreamedStorage.close, "    self.thread.join()", "")
