@@ -18,6 +18,9 @@ PAGES = sorted(page for page in GALLERY.glob("*.md") if page.stem != "index")
 LIBRARIES = {"radon": "pymc", "item_response": "numpyro", "rotation_map": "numpyro"}
 """What a script needs beyond the extras jax and plot."""
 
+LONG = {"rotation_map"}
+"""Minutes: run before a release."""
+
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
 FREE = re.compile(r"time:|Divergences|worst|bulk ESS|largest difference|Effective weights|^WARNING|steepest|^->")
 """Lines whose numbers vary from machine to machine, beyond any Monte Carlo error: only their words are compared."""
@@ -87,8 +90,12 @@ def test_comparison_of_lines(line, found, differ):
     assert len(list(differences(line, found))) == differ
 
 
+def with_marks(page):
+    return pytest.param(page, id=page.stem, marks=pytest.mark.release if page.stem in LONG else ())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", map(with_marks, PAGES))
 def test_scripts_print_what_pages_show(page, tmp_path):
     library = LIBRARIES.get(page.stem)
     if library and importlib.util.find_spec(library) is None:

@@ -156,6 +156,7 @@ def test_the_same_seed_gives_the_same_warmup_and_draws(made: ModelWithData) -> N
     np.testing.assert_array_equal(one.position, other.position)
 
 
+@pytest.mark.release
 def test_runs_that_end_by_themselves_are_calibrated(made: ModelWithData) -> None:
     until = {"ess_bulk": 800, "ess_tail": 600, "rhat": 1.05}
     found = [look(made, one) for one in replications(made, 80, until=until)]
@@ -165,6 +166,7 @@ def test_runs_that_end_by_themselves_are_calibrated(made: ModelWithData) -> None
     assert failures(found) == []
 
 
+@pytest.mark.release
 def test_a_rule_that_waits_for_a_high_mean_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Optional stopping of the kind that biases, by a mean that is higher than the posterior's."""
     made = use("regression", monkeypatch)
@@ -179,6 +181,7 @@ def test_a_rule_that_waits_for_a_high_mean_is_found_out(monkeypatch: pytest.Monk
     assert any(said.startswith("average 1 is off") for said in wrong), wrong
 
 
+@pytest.mark.release
 def test_unequal_numbers_of_draws_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a limit on gradients that does not wait for slow chains would keep of each run: here, of each chain, what
     the gradients of one transition of an average chain pay."""
