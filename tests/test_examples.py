@@ -95,7 +95,7 @@ def with_marks(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", map(with_marks, PAGES))
+@pytest.mark.parametrize("page", [with_marks(page) for page in PAGES])
 def test_scripts_print_what_pages_show(page, tmp_path):
     library = LIBRARIES.get(page.stem)
     if library and importlib.util.find_spec(library) is None:
