@@ -200,8 +200,7 @@ def test_states_are_drawn_with_their_weights(selection: Any) -> None:
         assert stats.chisquare(counts).pvalue > ALPHA / 3, counts
 
 
-@pytest.mark.slow  # follows from the probabilities of every transition, which are compared with enumerations above
-@pytest.mark.parametrize("selection", ["multinomial", "slice"])
+@pytest.mark.parametrize("selection", ["multinomial", pytest.param("slice", marks=pytest.mark.slow)])
 def test_the_target_is_invariant(selection: Any) -> None:
     """Exact draws of a correlated Gaussian are still exact draws after a transition with a long step."""
     value_and_gradient, covariance = gaussian_primitive(3)

@@ -220,10 +220,12 @@ class Gate:
     """A sink that writes nothing, and no block before it is open."""
 
     def __init__(self) -> None:
+        self.reached = threading.Event()
         self.open = threading.Event()
         self.blocks: list[int] = []
 
     def write(self, block: RowBlock, previous: Any) -> None:
+        self.reached.set()
         assert self.open.wait(30)
         self.blocks.append(block.first)
 
@@ -255,6 +257,7 @@ def test_closing_waits_for_the_block_that_is_being_written(tmp_path: Path) -> No
     records, gate = records_of(drawn()), Gate()
     storage = StreamedStorage(records, CHAINS, DRAWS, gate, 2, tmp_path)
     feed(storage, records, np.full(CHAINS, 2))
+    assert gate.reached.wait(30)
     closing = threading.Thread(target=storage.close)
     closing.start()
     closing.join(0.1)
