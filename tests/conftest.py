@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import tempfile
-import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # likewise; never the user's own ca
 import examples  # noqa: F401  (hypothesis's profiles)
 import pytest
 from hypothesis import settings
-from slow_tests import SLOW_TESTS
+from slow_tests import SLOW_TESTS, is_in_part, parts_of
 
 import batchnuts
 import batchnuts.autobatch.language.libraries.jax  # XLA's options, before numpyro's first array: as in runs
@@ -90,17 +89,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     chosen, left_out = [], []
     for item in items:
-        parts, part = (10, tenth) if tenth is not None else (parts_of(item), commit)
-        (chosen if zlib.crc32(item.nodeid.encode()) % parts == part % parts else left_out).append(item)
+        if tenth is not None:
+            part, parts = tenth, 10
+        else:
+            part, parts = commit, parts_of({mark.name for mark in item.iter_markers()})
+        (chosen if is_in_part(item.nodeid, part, parts) else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = chosen
-
-
-def parts_of(item: pytest.Item) -> int:
-    """One of so many parts of the tests that are like this one is run of each commit."""
-    if item.get_closest_marker("release"):
-        return 100
-    return 1 if item.get_closest_marker("each_commit") else 10
 
 
 def pytest_collection_finish() -> None:

@@ -1,8 +1,9 @@
-"""Which tests slow_tests.txt leaves out of the default suite."""
+"""Which tests slow_tests.txt leaves out of the default suite, and which of them `.ci/run` runs of a commit."""
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,3 +50,15 @@ def read_slow_tests(text: str) -> SlowTests:
 
 
 SLOW_TESTS = read_slow_tests((Path(__file__).parent / "slow_tests.txt").read_text())
+
+
+def parts_of(marks: Set[str]) -> int:
+    """Of the tests with these marks, a commit runs one in so many parts."""
+    if "release" in marks:
+        return 100
+    return 1 if "each_commit" in marks else 10
+
+
+def is_in_part(name: str, part: int, parts: int) -> bool:
+    """Whether the test of this name is in this one of the parts; part: any number."""
+    return zlib.crc32(name.encode()) % parts == part % parts

@@ -165,6 +165,11 @@ def test_models_of_other_libraries_are_sampled_from_their_pages(library, tmp_pat
     assert f"{5 if library == 'jax' else 18} coefficients, 4 chains x 10 draws" in out
 
 
+def test_pages_that_are_named_here_are_there():
+    named = {*WITH_OUTPUT, *WITH_VERDICT, *EXPENSIVE, *LIBRARIES}
+    assert named <= {page.name for page in PAGES}
+
+
 def test_set_up_lines_of_the_readme_are_whole():
     """Both commands make their environment themselves and end as promised."""
     lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("python3 -m venv")]

@@ -63,6 +63,7 @@ def verdicts_apart(lines):
 
 
 def test_pages_and_scripts_are_the_same():
+    assert LONG | LIBRARIES.keys() <= {page.stem for page in PAGES}
     assert [page.stem for page in PAGES] == sorted(script.stem for script in EXAMPLES.glob("*.py"))
     index = (GALLERY / "index.md").read_text(encoding="utf-8")
     for page in PAGES:

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from covered_by_others import branches_of, covered_by_others, seconds_of
-from slow_tests import read_slow_tests
+from slow_tests import is_in_part, parts_of, read_slow_tests
 
 A, B, C = ((1, 1, 2), (1, 2, 3), (1, 3, 4))
 
@@ -46,3 +46,13 @@ def test_lines_that_name_no_test_are_found(tmp_path: Path) -> None:
     named = tests.lines_of("tests/test_a.py::test_b[x]")
     assert named == {lines[0]}
     assert tests.unknown(named, {"test_a.py"}, tmp_path) == lines[1:3]
+
+
+def test_commits_share_the_slow_tests() -> None:
+    names = [f"test_a.py::test_b[{number}]" for number in range(1000)]
+    commits = range(0x5ACBCB00, 0x5ACBCB00 + 100)
+    for marks, parts in ((set(), 10), ({"slow"}, 10), ({"slow", "each_commit"}, 1), ({"slow", "release"}, 100)):
+        assert parts_of(marks) == parts
+        for name in names:
+            assert sum(is_in_part(name, commit, parts) for commit in commits) == 100 / parts
+        assert 1000 / parts / 2 < sum(is_in_part(name, commits[0], parts) for name in names) < 1000 / parts * 2
