@@ -31,7 +31,7 @@ class StopSignals:
     """Handles the signals while it is entered; once there are draws (`hold`), none of them interrupts running code.
 
     Without draws, a signal raises KeyboardInterrupt where the program stands. With draws, the first one is only noted,
-    and `check` raises where the run can end in order; the second is told what goes on; one that comes after that, and
+    and `check` raises where the run can end in order; the second is answered with what goes on; one after that, and
     after TIME_TO_READ without any, gives the draws up.
 
     Handlers of others are left alone, as are ignored signals (`nohup`), and threads other than the main one have none.

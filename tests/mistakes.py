@@ -1,4 +1,4 @@
-"""All mistakes that are told at a line: `MISTAKES`."""
+"""All mistakes that are reported at a line: `MISTAKES`."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class _Gym:
         values = {}
         for part, shape, bijector in zip(self.parts, self.shapes, self.bijectors, strict=True):
             before = bijector.inverse_event_shape(shape)
-            # of its own each, so that a part that is reported as it is can be told
+            # of its own each, so that a part that is reported as it is can be recognized
             values[part] = tf.identity(bijector.forward(tf.zeros(before, self.dtype)))
         try:
             given = self.transformed(values)

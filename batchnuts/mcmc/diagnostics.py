@@ -25,7 +25,7 @@ from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, columns_of, parts_of
 from batchnuts.mcmc.nested_rhat import limit_of, nested_of
 from batchnuts.mcmc.rank_normal import BLOCK, NormalScores
 from batchnuts.mcmc.reductions import NESTED, STATISTICS, STUCK, SUMMARY, WORKING_BYTES, Reduced, reduce_draws
-from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, Sights, can_be_told, sights_of, stuck_of
+from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, Sights, has_enough_draws, sights_of, stuck_of
 
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
@@ -261,7 +261,7 @@ def diagnose(
     wanted = {SUMMARY} | ({NESTED} if nested is not None else set())
     if draws >= MINIMUM_DRAWS:
         wanted |= {name for name in STATISTICS if name != "r_hat" or chains >= 2}
-    if can_be_told((chains, draws)):
+    if has_enough_draws((chains, draws)):
         wanted |= {STUCK}
     columns = {name: np.full(len(names), np.nan) for name in (*COLUMNS, NESTED)}
     sights: list[tuple[slice, Sights]] = []

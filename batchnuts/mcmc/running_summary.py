@@ -263,7 +263,7 @@ def summary_bytes(chains: int, draws: int, coefficients: int, item: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Precision:
-    """Of each coefficient [coefficients]; NaN where it cannot be told."""
+    """Of each coefficient [coefficients]; NaN where it cannot be estimated."""
 
     effective_size: Float
     """Of the mean."""

@@ -91,7 +91,7 @@ class StoppingRule:
 
     @property
     def first_point(self) -> int:
-        """With fewer draws the conditions cannot be told."""
+        """With fewer draws the conditions cannot be judged."""
         return ESS_DRAWS if set(WORDS) & set(self.until.conditions) else MINIMUM_DRAWS
 
     def check_points(self, max_draws: int) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ from batchnuts.mcmc.reductions import STUCK, Reduced, in_order, reduce_draws
 from batchnuts.mcmc.warmup.outliers import far_and_stay
 
 LEAST_DRAWS = 10
-"""Of each chain: with fewer, a chain that is stuck cannot be told from one that is in the tail."""
+"""Of each chain: with fewer, a stuck chain cannot be distinguished from one in the tail."""
 
 FEWEST_CHAINS = 32
 """Below this number R-hat itself sees one chain: it has a seventh of the variance, or more."""
@@ -76,7 +76,7 @@ def find_stuck(draws: NDArray[Any], at_once: int = BLOCK) -> Stuck:
     """
     chains, length, count = draws.shape
     width = max(1, at_once // max(chains * length, 1))
-    starts = range(0, count, width) if can_be_told(draws.shape) else ()
+    starts = range(0, count, width) if has_enough_draws(draws.shape) else ()
     parts = (in_order(draws[:, :, start : start + width]) for start in starts)
     return stuck_of((sights_of(reduce_draws(part, {STUCK})) for part in parts), chains, count)
 
@@ -104,7 +104,7 @@ class Sights:
         )
 
 
-def can_be_told(shape: tuple[int, ...]) -> bool:
+def has_enough_draws(shape: tuple[int, ...]) -> bool:
     """Whether there are enough of the draws [chains, draws, ...]."""
     return shape[0] >= 2 and shape[1] >= LEAST_DRAWS
 
@@ -141,7 +141,7 @@ def sights_of_moments(moments: ChainMoments, draws: int, halves: int) -> Sights:
     if halves and chains > 1:
         with np.errstate(divide="ignore", invalid="ignore"):
             persistence = _lasting(moments.half_mean[:, :chains], moments.half_mean[:, chains:]) / variance
-    enough = can_be_told((chains, draws))
+    enough = has_enough_draws((chains, draws))
     return Sights(np.nan_to_num(persistence) * enough, np.zeros_like(moments.mean), away & enough, still & enough)
 
 

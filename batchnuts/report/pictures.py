@@ -209,8 +209,8 @@ def _of_draws(run: FinishedRun) -> tuple[list[str], list[Picture]]:
     order = np.argsort(scales, kind="stable")
     if len(scales) > 1 and scales[order[0]] < scales[order[-1]]:
         low, high = int(order[0]), int(order[-1])
-        told = len(names) == len(scales)
-        ends = [f"{scales[i]:.3g}{f' ({names[i]})' if told else ''}" for i in (low, high)]
+        named = len(names) == len(scales)
+        ends = [f"{scales[i]:.3g}{f' ({names[i]})' if named else ''}" for i in (low, high)]
         words.append(f"Scales from {ends[0]} to {ends[1]}, of the real numbers that the sampler moves.")
         pictures.append(figures.scales_plot(scales[order], "Scales that the metric gives the coefficients."))
     return words, pictures

@@ -1,9 +1,9 @@
 """A process that answers requests: the client, and the server in the process.
 
 Requests and answers are objects, sent as frames over a pair of sockets (`multiprocessing.connection`) that no other
-code in the process uses: output of libraries, on standard output too, goes to the asker's log. The process leads a
-session of its own: Ctrl-C reaches the asker alone, which then ends it with all that it started. When the asker is gone
-(its socket is closed), the process ends at once, even in the middle of an answer.
+code in the process uses: output of libraries, on standard output too, goes to the client's log. The process leads a
+session of its own: Ctrl-C reaches the client alone, which then ends it with all that it started. When the client is
+gone (its socket is closed), the process ends at once, even in the middle of an answer.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Process:
 
 
 def serve(reply: Callable[[Any], Any]) -> NoReturn:
-    """The answering end: reply to each request, until the asker closes the connection and so ends this process.
+    """The answering end: reply to each request, until the client closes the connection and so ends this process.
 
     The last argument of the command line is the socket's number. An exception of `reply` is sent as the reason why
     there is no answer.
@@ -145,7 +145,7 @@ def serve(reply: Callable[[Any], Any]) -> NoReturn:
 
 
 def _listen(connection: Connection, requests: queue.Queue[Any]) -> None:
-    """Pass requests on; when the asker is gone, end this process and its children."""
+    """Pass requests on; when the client is gone, end this process and its children."""
     try:
         while True:
             requests.put(connection.recv())

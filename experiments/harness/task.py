@@ -96,7 +96,7 @@ class Runnable(Protocol):
 
     @property
     def preparation(self) -> Preparation:
-        """The report on it for the asker."""
+        """The report on it for the client."""
 
     def run(self, seed: int) -> Figures:
         """Run it once more."""

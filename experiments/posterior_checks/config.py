@@ -179,7 +179,7 @@ class PosteriorsConfig:
         if self.curves[curve].ours:
             # programs kept from an earlier run would take no time to compile
             changes += [f"execution.{key}={options[key]}" for key in ("backend", "mode")] + ["execution.cache=null"]
-        else:  # what our sampler is told is not this sampler's task
+        else:  # settings of our sampler are not this sampler's task
             del resolved["sampler"]
         return Task(
             sampler=self.curves[curve].sampler,

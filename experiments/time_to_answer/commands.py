@@ -60,7 +60,7 @@ def users_environment(folder: Path) -> dict[str, str]:
     """Of a command that a user starts: this process's, with what any of the samplers compiles kept in a folder.
 
     JAX keeps nothing unless it is told to, and only what took a second to compile; here it keeps all. Python keeps the
-    bytecode of what it imports, as for users, where this process was told not to: installed packages have theirs from
+    bytecode of what it imports, as for users, where this process does not write it: installed packages have theirs from
     pip, and a clone has not.
     """
     here = str(folder.absolute())

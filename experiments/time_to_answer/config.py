@@ -194,7 +194,7 @@ class AnswerConfig:
         sampler = self.curves[curve].sampler
         options = {**self.curves[curve].options, **settings.options.get(curve, {})}
         resolved = problem_of(config)
-        if not self.curves[curve].ours:  # what else our sampler is told is not this sampler's task
+        if not self.curves[curve].ours:  # other settings of our sampler are not this sampler's task
             del resolved["sampler"]
             options["target_acceptance"] = options["target_acceptance"] or config.sampler.target_acceptance
         task = Task(

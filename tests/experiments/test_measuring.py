@@ -439,7 +439,7 @@ def test_ending_a_worker_ends_what_it_started(tmp_path: Path) -> None:
             worker.prepare(a_task())
 
 
-def test_a_worker_ends_at_once_when_its_asker_is_gone(tmp_path: Path) -> None:
+def test_a_worker_ends_at_once_when_its_client_is_gone(tmp_path: Path) -> None:
     with (tmp_path / "log").open("a") as log, Worker(a_task(), log, timeout=120) as worker:
         task = a_task(transitions=10**6, options={"backend": "numpy"})  # takes hours
         worker.connection.send(Prepare(task))

@@ -171,7 +171,7 @@ def test_ending_it_ends_what_it_started(start: Start) -> None:
     assert ends(child)
 
 
-def test_it_ends_with_what_it_started_when_its_asker_is_gone(start: Start) -> None:
+def test_it_ends_with_what_it_started_when_its_client_is_gone(start: Start) -> None:
     process = start()
     child = process.ask(("start_a_child", None))
     process.connection.send(("sleep", 300))

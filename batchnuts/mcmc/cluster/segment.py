@@ -128,7 +128,7 @@ class Live:
     attempt: Attempt
     before: NDArray[Any]
     """[chains, dimension]: where its chains were when the stretch began."""
-    told: dict[Place, Any] = field(default_factory=dict)
+    sent: dict[Place, Any] = field(default_factory=dict)
     """By chunk: its state when its rows were taken last."""
 
     @classmethod
@@ -170,9 +170,9 @@ class Live:
             saved = SavedGroup(order.first, order.chains, stretch, records, self.before, region)
         elif not attempt.finished and not isinstance(kept.storage, WindowStorage):
             for place, chunk in attempt.chunks.items():
-                if chunk.state is not self.told.get(place):  # else it has no new rows
+                if chunk.state is not self.sent.get(place):  # else it has no new rows
                     chunk.go_on(kept)
-            self.told = {place: chunk.state for place, chunk in attempt.chunks.items()}
+            self.sent = {place: chunk.state for place, chunk in attempt.chunks.items()}
         reduced = None
         if attempt.finished and order.stretch.reduction is not None:
             reduced = reduce_window(kept.result, self.before, order.stretch.reduction, session.evaluated)

@@ -19,7 +19,7 @@ OF_MACHINES = ("python", "machine", FLAGS)
 
 
 def found_here(names: Iterable[str]) -> dict[str, str]:
-    """By name: Python, the kind of machine, what XLA was told, and these packages; OF_MACHINES may be among them."""
+    """By name: Python, the kind of machine, flags of XLA, and these packages; OF_MACHINES may be among them."""
     found = {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "machine": platform.machine(),

@@ -1,6 +1,6 @@
 """Threads of JAX that each drive a machine.
 
-By itself JAX hands a program for the processor to a thread of its own, which runs one after another. Told to run it in
+By itself JAX hands a program for the processor to a thread of its own, which runs one after another. Asked to run it in
 the thread that calls, it runs as many at once as there are threads; none of them needs a device of its own, so that a
 program is compiled once.
 """
