@@ -14,6 +14,7 @@ from batchnuts.autobatch.pfor.converters import (
     lengths,
     loops,
     matmul,
+    ragged,
     random,
     reductions,
     shapes,
@@ -202,6 +203,12 @@ def zero_is_the_lowest(patch: pytest.MonkeyPatch) -> None:
 def padding_is_what_was_there(patch: pytest.MonkeyPatch) -> None:
     """what comes after the end of a slice stays as it was, and its logarithm may be none"""
     rewrite(patch, padding.cut_to, "tf.stop_gradient(tensor[:, :1])", "tensor")
+
+
+@killed_by("pfor lengths", of_lengths("lists of different lengths"), cheap=True)
+def lists_run_on(patch: pytest.MonkeyPatch) -> None:
+    """after the end of a list come the entries of the next one, where it has too few"""
+    rewrite(patch, ragged._indices, "index < end[..., None]", "index < default")
 
 
 # ---- effects and gradients of their own -----------------------------------------------------------------------------

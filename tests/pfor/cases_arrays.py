@@ -14,10 +14,12 @@ from op_cases import (
     composed,
     flags,
     floats,
+    in_order,
     increasing,
     positive,
     shuffled,
     small,
+    splits,
     whole,
 )
 
@@ -141,6 +143,20 @@ INDEXING = [
     case("StridedSliceGrad", shape=[4, 5], begin=[1, 0], end=[3, 5], strides=[1, 2], dy=floats(2, 3)),
 ]
 
+RAGGED = [
+    case("RaggedTensorToTensor", xla=False, shape=tf.constant([2, 5, 2]), values=floats(6, 2), default_value=floats(),
+         row_partition_tensors=[splits(4)], row_partition_types=["ROW_SPLITS"]),
+    case("RaggedTensorToTensor", INTS, xla=False, shape=tf.constant([4, 3, 6]), values=whole(6), default_value=whole(),
+         row_partition_tensors=[tf.constant(3, tf.int64), in_order(6), in_order(6)],
+         row_partition_types=["FIRST_DIM_SIZE", "VALUE_ROWIDS", "VALUE_ROWIDS"]),
+    case("RaggedTensorToTensor", xla=False, shape=tf.constant(-1), values=floats(5, 2), default_value=floats(2),
+         row_partition_tensors=[tf.constant([0, 2, 2, 3], tf.int64), tf.constant([0, 2, 2, 5], tf.int64)],
+         row_partition_types=["ROW_SPLITS", "ROW_SPLITS"]),
+    case("RaggedTensorToTensor", xla=False, shape=tf.constant([-1, -1]), values=floats(5), default_value=floats(),
+         row_partition_tensors=[tf.constant(4, tf.int64), tf.constant([0, 2, 2, 2, 3], tf.int64)],
+         row_partition_types=["FIRST_DIM_SIZE", "VALUE_ROWIDS"]),
+]  # fmt: skip
+
 # What they give differs in length from row to row: compared by its sum and its size (see test_lengths.py).
 LENGTHS = [
     case("Where", BOOL, condition=flags(5), pick=lambda places: sums(places)),
@@ -158,4 +174,4 @@ def sums(tensor: Any) -> list[Any]:
     return [tf.reduce_sum(tensor, axis=0), tf.size(tensor)]
 
 
-CASES = [*SHAPES, *REDUCTIONS, *INDEXING, *LENGTHS]
+CASES = [*SHAPES, *REDUCTIONS, *INDEXING, *RAGGED, *LENGTHS]

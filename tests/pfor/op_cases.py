@@ -106,6 +106,9 @@ complexes = _kind(complex_normal)
 definite = _kind(spd)
 lower = _kind(lambda rng, shape: np.tril(rng.normal(size=shape)) + 3 * np.eye(shape[-1]))
 increasing = _kind(lambda rng, shape: np.sort(rng.normal(size=shape), axis=-1))
+in_order = _kind(lambda rng, shape: np.sort(rng.integers(0, 3, size=shape)), "int64")
+splits = _kind(lambda rng, shape: np.array([0, *np.sort(rng.integers(0, 7, size=shape[0] - 2)), 6]), "int64")
+"""Where lists end that have six entries together, after a 0."""
 shuffled = _kind(lambda rng, shape: rng.permutation(shape[0]), "int32")
 
 

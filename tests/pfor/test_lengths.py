@@ -29,6 +29,11 @@ def gradient(function: Callable[[Any], Any], x: Any) -> Any:
     return tape.gradient(value, x)
 
 
+def ragged(x: Any, n: Any) -> Any:
+    """Six entries, cut before the n-th, from 1 on."""
+    return tf.RaggedTensor.from_row_lengths(x, [n - 1, 7 - n], validate=False)
+
+
 BODIES: dict[str, Callable[..., Any]] = {
     "sum of a mask": lambda x, y, m, n, w: tf.reduce_sum(tf.boolean_mask(x, m)),
     "mean of a mask": lambda x, y, m, n, w: tf.reduce_mean(tf.boolean_mask(x, m)),
@@ -62,6 +67,13 @@ BODIES: dict[str, Callable[..., Any]] = {
     "a product of two slices": lambda x, y, m, n, w: tf.reduce_sum(x[:n] * tf.exp(-x)[:n]),
     "a slice with a column": lambda x, y, m, n, w: tf.reduce_sum(y[:n, 1]),
     "a slice of what is the same": lambda x, y, m, n, w: tf.reduce_sum(tf.range(6.0)[:n]),
+    "lists of different lengths": lambda x, y, m, n, w: ragged(y, n).to_tensor(shape=[3, 4, None], default_value=x[0]),
+    "lists, the last alone": lambda x, y, m, n, w: tf.RaggedTensor.from_row_lengths(x[:n], [n]).to_tensor(shape=[1, 5]),
+    "lists of common lengths": lambda x, y, m, n, w: ragged(x, 3).to_tensor(),
+    "gradient of lists": lambda x, y, m, n, w: gradient(
+        lambda x: tf.reduce_sum(ragged(1.0 * x, n).to_tensor(shape=[None, 6]) ** 2), x),
+    "gradient of lists of common lengths": lambda x, y, m, n, w: gradient(
+        lambda x: tf.reduce_sum(ragged(1.0 * x, 2).to_tensor() ** 2), x),
     "in a loop": lambda x, y, m, n, w: tf.while_loop(
         lambda k, s: k < 3, lambda k, s: (k + 1, s + tf.reduce_sum(tf.boolean_mask(x, x > s))),
         (0, tf.constant(0.1, x.dtype)))[1],
@@ -98,7 +110,7 @@ def test_as_the_sequential_loop(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name", ["sum of a mask", "mean of a mask", "different numbers", "the first n", "places", "gradient of a mask",
-             "gradient of a slice", "in a loop"]
+             "gradient of a slice", "lists of different lengths", "gradient of lists", "in a loop"]
 )  # fmt: skip
 def test_under_xla(name: str) -> None:
     body = BODIES[name]
@@ -129,6 +141,12 @@ def test_gradients_from_outside() -> None:
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "longest list": (lambda x, m, n: ragged(x, n).to_tensor(), "by how long its longest list is. Give it one for all"),
+    "how many lists": (
+        lambda x, m, n: tf.raw_ops.RaggedTensorToTensor(
+            shape=[-1, 6], values=x, default_value=tf.zeros([], x.dtype),
+            row_partition_tensors=[n, tf.zeros(6, tf.int32)],
+            row_partition_types=["FIRST_DIM_SIZE", "VALUE_ROWIDS"]), "by how many lists it has. Give it one for all"),
     "returned": (lambda x, m, n: tf.boolean_mask(x, m), "whose length depends on the iteration, so it cannot be"),
     "of two masks": (lambda x, m, n: tf.reduce_sum(tf.boolean_mask(x, m) * x[:n]), "each in its own way"),
     "with a whole row": (
