@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from batchnuts import __version__
-from batchnuts.store.folder import AUTO, VARIABLE, entries_of, problem_with
+from batchnuts.disk_cache.folder import AUTO, VARIABLE, entries_of, problem_with
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 
-from batchnuts.autobatch.machine import has_jax, keep_programs, tensor_library
+from batchnuts.autobatch.machine import has_jax, prepare_disk_cache, tensor_library
 from batchnuts.config import RunConfig, TargetOptions, bridge_of
 from batchnuts.quiet import import_tensorflow, without_jax
 
@@ -30,7 +30,7 @@ def import_first(config: RunConfig) -> None:
             with without_jax():
                 import_tensorflow()
         if config.execution.cache is not None:
-            keep_programs(backend)
+            prepare_disk_cache(backend)
         own_threads(config.sampler.chains, config.execution.model_copy(update={"backend": backend}))
         if backend == "jax" and has_jax():
             _ = tensor_library("jax")  # XLA's options are set before the model's first array

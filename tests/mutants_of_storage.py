@@ -287,7 +287,9 @@ def functions_by_name(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, tensorflow_graphs._Description._number, numbered, f"(name, {numbered})[0]")
 
 
-@killed_by("storage identity", "runtime/test_kept_tensorflow_programs.py::test_a_machine_that_does_not_run_is_not_kept")
+@killed_by(
+    "storage identity", "runtime/test_cached_tensorflow_programs.py::test_a_machine_that_does_not_run_is_not_kept"
+)
 def before_it_has_run(patch: pytest.MonkeyPatch) -> None:
     """a machine is kept when it is traced"""
     rewrite(patch, PackedFunction._make, "program.once_run = lambda: ", "_ = ")

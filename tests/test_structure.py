@@ -23,7 +23,7 @@ WITHIN_AUTOBATCH = (
     ("backends",),
     ("runtime",),
     ("pipeline",),
-    ("kept_functions",),
+    ("cached_functions",),
     ("profiling",),
     ("explain",),
     ("inputs",),
@@ -33,7 +33,7 @@ WITHIN_AUTOBATCH = (
 """Each imports only from those before it, and from its own folder."""
 
 IN_BATCHNUTS = (
-    ("quiet", "stopping", "store"),
+    ("quiet", "stopping", "disk_cache"),
     ("autobatch",),
     ("settings",),
     ("mcmc", "progress"),

@@ -19,6 +19,7 @@ import numpy as np
 
 from batchnuts.autobatch.backends.backend import Backend, Identity
 from batchnuts.autobatch.backends.registry import as_backend, get_backend
+from batchnuts.autobatch.cached_functions import found_or_compiled
 from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.explain import explain_passes
 from batchnuts.autobatch.frontend.expressions import frozen
@@ -26,7 +27,6 @@ from batchnuts.autobatch.frontend.plain_python import plain_python
 from batchnuts.autobatch.inputs import Inputs, bind, default_type
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import Program, TensorType
-from batchnuts.autobatch.kept_functions import found_or_compiled
 from batchnuts.autobatch.language.functions import LaneFunction, in_one_lane_code, require_function, single_lane
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves, unflatten
 from batchnuts.autobatch.lru_cache import LruCache

@@ -53,9 +53,9 @@ __all__ = [
     "TensorLibrary",
     "has_jax",
     "is_compiled_whole",
-    "keep_programs",
     "library_of",
     "map_leaves",
+    "prepare_disk_cache",
     "processors",
     "tensor_library",
     "tensor_library_of",
@@ -284,7 +284,7 @@ class Threads(Protocol):
     def on_shard(self, number: int) -> AbstractContextManager[None]:
         """See `Machine.on_shard`."""
 
-    def keep_programs(self) -> None:
+    def prepare_disk_cache(self) -> None:
         """See the function of that name."""
 
 
@@ -310,23 +310,24 @@ def processors() -> int:
 def use_own_threads(shards: int | None = None, backend: str = "tensorflow") -> bool:
     """Divide the processor among `shards` threads that drive machines (default: one for each core that may be used).
 
-    For a process that samples and does little else with the backend's library: code outside the sampler has one thread
-    afterwards. Call it before TensorFlow makes its devices, which it does at the first tensor. Returns False, and
-    changes nothing, if devices exist already or there is a graphics card, for fewer than two shards, and for a backend
-    without threads of its own.
+    For a process that samples and does little else with the backend's library: with TensorFlow, code outside the
+    sampler has one thread afterwards. Call it before that makes its devices, which it does at the first tensor.
 
-    Programs that XLA compiles are kept in a directory for temporary files until the process ends.
+    TensorFlow: whether the processor is so divided now; False, and nothing changed, if devices exist already or there
+    is a graphics card, and for fewer than two shards. What XLA compiles for one thread lies in a temporary directory
+    until the process ends, for the others (`execution.cache` keeps it for later processes). JAX needs no devices for
+    that: whether there are at least two shards and no accelerator. Other backends: False.
     """
     threads = _threads_of(backend)
     return threads is not None and threads.use_own_threads(processors() if shards is None else shards)
 
 
-def keep_programs(backend: str) -> None:
-    """Have what XLA compiles kept on disk where a run asks for that (batchnuts/store).
+def prepare_disk_cache(backend: str) -> None:
+    """Have what XLA compiles kept on disk where a run asks for that (batchnuts/disk_cache).
 
     For a process that samples and does little else with the backend's library, before that makes its first array. Only
     TensorFlow needs it: where programs are stored is set once in a process.
     """
     threads = _threads_of(backend)
     if threads is not None:
-        threads.keep_programs()
+        threads.prepare_disk_cache()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from batchnuts.disk_cache.identity import digest_of, own_sources
 from batchnuts.mcmc.diagnostics import COLUMNS, Diagnostics
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage.url_place import place_of
 from batchnuts.mcmc.url import Target
-from batchnuts.store.identity import digest_of, own_sources
 
 if TYPE_CHECKING:
     import xarray

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, primitive, random
 from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
+from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.check_model import place_of
 from batchnuts.mcmc.engine import LIBRARIES, Engine, default_engine
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.variables import check_group
 from batchnuts.settings.schema import nearest
-from batchnuts.store.folder import keeping
 
 ROWS = 1024
 """Most draws that are computed at once."""

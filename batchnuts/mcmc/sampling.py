@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import random
+from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.chain_states import InDraws
 from batchnuts.mcmc.chains_choice import with_chains
 from batchnuts.mcmc.chains_for import chains_for
@@ -43,7 +44,6 @@ from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.warmup.phase import CHECK, InWarmup, warm_up
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
-from batchnuts.store.folder import keeping
 
 if TYPE_CHECKING:
     from batchnuts.mcmc.summarizing import SummaryRun

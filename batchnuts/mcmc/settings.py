@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from batchnuts.disk_cache.folder import problem_with
 from batchnuts.mcmc.until import CONDITIONS, Until
 from batchnuts.settings.schema import Settings, SettingsError, explain, fields_of, nearest, shown
-from batchnuts.store.folder import problem_with
 
 MOST_NUMBERS = 10_000_000
 """Maximum entries of a position, and maximum chains: bounds far beyond any machine, so that mistakes are found

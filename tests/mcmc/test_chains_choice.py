@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from batchnuts import Model, sample_chains
+from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc import chains_for
 from batchnuts.mcmc.chains_choice import choose_chains, draws_together, possible_chains
 from batchnuts.mcmc.content import Content
@@ -27,7 +28,6 @@ from batchnuts.mcmc.starts import check_at_starts
 from batchnuts.mcmc.until import Until
 from batchnuts.mcmc.warmup.windows import likely_transitions
 from batchnuts.settings.schema import SettingsError
-from batchnuts.store.folder import keeping
 
 CHEAP = GradientTimes((1, 128), (1e-7, 3e-6), costly=False)
 COSTLY = GradientTimes((1, 128), (0.1, 12.8), costly=True)

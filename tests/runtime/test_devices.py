@@ -35,7 +35,7 @@ import os
 assert "TF_OVERRIDE_GLOBAL_THREADPOOL" not in os.environ
 assert "TF_XLA_FLAGS" not in os.environ
 model = batchnuts.Model.from_function(lambda x: -0.5 * tf.reduce_sum(x * x), dimension=3)
-from batchnuts.store.folder import entries_of
+from batchnuts.disk_cache.folder import entries_of
 tally = entries_of("auto").tally
 data = batchnuts.sample_chains(model, chains=12, warmup=20, draws=10, seed=3, chunk_lanes=4, shards=2)
 used = tally.found + tally.missing

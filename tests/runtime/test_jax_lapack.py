@@ -96,7 +96,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
-from batchnuts.store.folder import keeping
+from batchnuts.disk_cache.folder import keeping
 
 def all_of(x):
     spread = jnp.abs(jnp.linalg.eigvals(x)).sum() if jax.default_backend() == "cpu" else 0.0

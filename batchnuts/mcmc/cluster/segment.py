@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import StackOverflowError
+from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure
 from batchnuts.mcmc.cluster.errors import ClusterError, DiffersError, Failure
@@ -27,7 +28,6 @@ from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.run import search
 from batchnuts.mcmc.storage.contract import Storage
 from batchnuts.mcmc.warmup.reduced import reduce_window
-from batchnuts.store.folder import keeping
 
 Result = TypeVar("Result")
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.autobatch.machine import LaneProgram, keep_programs, tensor_library, use_own_threads
+from batchnuts.autobatch.machine import LaneProgram, prepare_disk_cache, tensor_library, use_own_threads
+from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.checkpoint.saved_run import described
 from batchnuts.mcmc.cluster.errors import ClusterError, DiffersError
 from batchnuts.mcmc.cluster.orders import Plan, Program, StorePlan
@@ -30,7 +31,6 @@ from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.run import chain_program, deepest_of
 from batchnuts.mcmc.starts import evaluate_at
 from batchnuts.quiet import import_tensorflow, without_jax
-from batchnuts.store.folder import keeping
 
 if TYPE_CHECKING:
     from batchnuts.mcmc.cluster.open_store import OpenStore
@@ -52,7 +52,7 @@ def _import_library(backend: str, threads: int, *, keeps: bool) -> None:
         with without_jax():
             import_tensorflow()
     if keeps:
-        keep_programs(backend)
+        prepare_disk_cache(backend)
     use_own_threads(threads, backend)
     if backend in LIBRARIES:
         tensor_library(backend)

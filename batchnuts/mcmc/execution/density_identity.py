@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.disk_cache.identity import digest_of
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.model import Model
-from batchnuts.store.identity import digest_of
 
 
 def density_identity(

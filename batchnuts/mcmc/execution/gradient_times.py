@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import batch
 from batchnuts.autobatch.machine import LaneProgram
+from batchnuts.disk_cache.folder import current
+from batchnuts.disk_cache.identity import digest_of, surroundings
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.chunk_plan import ALONE, COSTLY_CHUNK_LANES, COSTLY_WORK, MAX_WIDTH, divide
 from batchnuts.mcmc.execution.density_identity import density_identity
@@ -31,8 +33,6 @@ from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.starts import Checked
-from batchnuts.store.folder import current
-from batchnuts.store.identity import digest_of, surroundings
 
 WIDTHS = (1, 16, 128)
 """At which the density is timed; each takes a compilation. Between them times are linear."""

@@ -23,6 +23,8 @@ import numpy as np
 
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import Identity
+from batchnuts.disk_cache.folder import current
+from batchnuts.disk_cache.identity import digest_of
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.density_identity import density_identity
 from batchnuts.mcmc.execution.fingerprint import Fingerprint
@@ -34,8 +36,6 @@ from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import Checked, make_evaluate, reached_by
 from batchnuts.mcmc.step_size import make_first_step_size
-from batchnuts.store.folder import current
-from batchnuts.store.identity import digest_of
 
 ANY_VALUE = frozenset({"seed", "warmup", "superchains", "init", "until", "draws", "step_size", "cluster"})
 """Settings that no program depends on; the length of buffers is checked separately."""
@@ -83,7 +83,9 @@ class Programs:
 
 
 def keep_programs(models: int) -> None:
-    """Keep the compiled programs of the last `models` pairs of a model and settings (default 4; 0: none).
+    """Limit the compiled programs kept in memory to those of the last `models` pairs of a model and settings.
+
+    They are 4 until this is called; 0 keeps none. A model's programs are freed with it in any case.
 
     Raises ValueError below 0.
     """

@@ -11,8 +11,8 @@ import jax
 from batchnuts.autobatch.backends.backend import Array, MachineFunction, State
 from batchnuts.autobatch.language.libraries.jax import enable_x64
 from batchnuts.autobatch.language.libraries.jax_programs import compiled, found, load
-from batchnuts.store.entries import Entries
-from batchnuts.store.folder import current
+from batchnuts.disk_cache.entries import Entries
+from batchnuts.disk_cache.folder import current
 
 _tracing = threading.RLock()
 """Held while a machine is traced: threads that begin together would trace the same functions at once."""

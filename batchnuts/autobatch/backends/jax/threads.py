@@ -33,5 +33,5 @@ def on_shard(number: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def keep_programs() -> None:
-    """See `machine.keep_programs`: nothing to do."""
+def prepare_disk_cache() -> None:
+    """See `machine.prepare_disk_cache`: nothing to do."""

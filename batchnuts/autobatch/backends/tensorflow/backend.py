@@ -30,8 +30,8 @@ from batchnuts.autobatch.backends.backend import (
     Work,
     sweep_on_host,
 )
+from batchnuts.autobatch.backends.tensorflow.cached_programs import settings_of_process
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
-from batchnuts.autobatch.backends.tensorflow.kept_programs import settings_of_process
 from batchnuts.autobatch.backends.tensorflow.packing import SMALL, PackedFunction
 from batchnuts.autobatch.backends.tensorflow.work_estimate import primitive_work
 from batchnuts.autobatch.backends.tensorflow.xla_flags import compile_small_loops_whole

@@ -35,7 +35,7 @@ def use_own_threads(shards: int) -> bool:
         return len(PROCESS.devices) >= shards
     if shards < 2:
         return False
-    keep_programs()
+    prepare_disk_cache()
     whole = tf.config.list_physical_devices("CPU")
     if len(whole) != 1 or tf.config.list_physical_devices("GPU"):
         return False
@@ -50,8 +50,8 @@ def use_own_threads(shards: int) -> bool:
     return True
 
 
-def keep_programs() -> None:
-    """See `machine.keep_programs`: TensorFlow's first search for devices, with a flag that sets where to keep programs.
+def prepare_disk_cache() -> None:
+    """See `machine.prepare_disk_cache`: TensorFlow's first search for devices, with a flag for where to keep programs.
 
     The flag is not set where there is little room, since TensorFlow fails if it cannot store a program, or where the
     user's own flags set it. If TensorFlow has looked before, it keeps none.

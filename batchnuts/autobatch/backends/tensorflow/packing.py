@@ -30,7 +30,7 @@ from batchnuts.autobatch.backends.backend import Array, State
 from batchnuts.autobatch.backends.tensorflow.session import SessionProgram, may_have_session
 from batchnuts.autobatch.ir.program import TensorType
 from batchnuts.autobatch.pfor.errors import noting_warnings
-from batchnuts.store.folder import current
+from batchnuts.disk_cache.folder import current
 
 SMALL = 1 << 13
 """Arrays with fewer elements are packed: copying this many elements a few times takes as long as passing one more

@@ -19,10 +19,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
+from batchnuts.autobatch.backends.tensorflow.cached_programs import KeptProgram, kept_program, known_program
 from batchnuts.autobatch.backends.tensorflow.devices import own_pool, present_shard
-from batchnuts.autobatch.backends.tensorflow.kept_programs import KeptProgram, kept_program, known_program
 from batchnuts.autobatch.language.libraries.tensorflow_graphs import renamed
-from batchnuts.store.identity import MOST_CONSTANT_BYTES
+from batchnuts.disk_cache.identity import MOST_CONSTANT_BYTES
 
 Ends = tuple[list[str], list[str]]
 """Names of tensors: of those that are given, and of those that result."""

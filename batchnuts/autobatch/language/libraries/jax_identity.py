@@ -19,7 +19,7 @@ import jax
 import jax.extend.core
 import numpy as np
 
-from batchnuts.store.identity import MOST_CONSTANT_BYTES
+from batchnuts.disk_cache.identity import MOST_CONSTANT_BYTES
 
 _KNOWN = ("jax", "jaxlib", "batchnuts")
 """Packages whose primitives mean the same as long as their files do."""

@@ -27,9 +27,16 @@ from jax.experimental import serialize_executable
 
 from batchnuts.autobatch.language.libraries.jax_flags import OPTIONS, compiled_with_options, options_in_force
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of_jaxpr
-from batchnuts.store.entries import Entries
-from batchnuts.store.folder import current
-from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, is_release, own_sources, surroundings
+from batchnuts.disk_cache.entries import Entries
+from batchnuts.disk_cache.folder import current
+from batchnuts.disk_cache.identity import (
+    MOST_CONSTANT_BYTES,
+    binaries,
+    digest_of,
+    is_release,
+    own_sources,
+    surroundings,
+)
 
 
 def compiled(traced: Any, lowered: Any, kept: Entries | None, second_key: str | None = None) -> Any:

@@ -22,7 +22,14 @@ from batchnuts.autobatch.environment import OWN_POOLS
 from batchnuts.autobatch.language.libraries.tensorflow_graphs import description, places_of
 from batchnuts.autobatch.pfor.graphs import traced_apart
 from batchnuts.autobatch.pfor.registry import LENGTHS, REGISTRY
-from batchnuts.store.identity import MOST_CONSTANT_BYTES, binaries, digest_of, is_release, own_sources, surroundings
+from batchnuts.disk_cache.identity import (
+    MOST_CONSTANT_BYTES,
+    binaries,
+    digest_of,
+    is_release,
+    own_sources,
+    surroundings,
+)
 
 _WITH_EFFECTS = frozenset(
     ["Assert", "Case", "CheckNumerics", "CheckNumericsV2", "If", "PartitionedCall", "StatefulPartitionedCall", "While"]

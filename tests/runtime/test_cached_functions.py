@@ -15,14 +15,14 @@ import batchnuts
 from batchnuts.autobatch import BatchedFunction, BatchnutsError, batch, ops
 from batchnuts.autobatch.backends.backend import Identity
 from batchnuts.autobatch.backends.registry import get_backend
+from batchnuts.autobatch.cached_functions import _as_entry, read, write
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import PrimOp
-from batchnuts.autobatch.kept_functions import _as_entry, read, write
 from batchnuts.autobatch.language.libraries.jax_programs import key_by_identity
 from batchnuts.autobatch.language.shared import Shared
 from batchnuts.autobatch.pipeline import CompiledFunction
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine, run_to_end
-from batchnuts.store.folder import keeping
+from batchnuts.disk_cache.folder import keeping
 
 NUMPY = get_backend("numpy", "eager")
 N = np.arange(8)
@@ -138,9 +138,9 @@ def test_classes_of_others_are_neither_written_nor_read() -> None:
     with pytest.raises(pickle.UnpicklingError, match="Users is none of ours"):
         read(pickle.dumps(replace(whole, with_calls=None, lowered=None, result_type=Users())), lambda: whole)  # type: ignore[arg-type]
     for named in (
-        b"cbatchnuts.store.entries\nos.system\n.",  # protocol 0
-        b"\x80\x04\x8c\x17batchnuts.store.entries\x8c\x09os.system\x93.",  # protocol 4 follows dots
-        b"cbatchnuts.store.identity\ndigest_of\n.",
+        b"cbatchnuts.disk_cache.entries\nos.system\n.",  # protocol 0
+        b"\x80\x04\x8c\x1cbatchnuts.disk_cache.entries\x8c\x09os.system\x93.",  # protocol 4 follows dots
+        b"cbatchnuts.disk_cache.identity\ndigest_of\n.",
         b"cbuiltins\neval\n.",
     ):
         with pytest.raises(pickle.UnpicklingError, match="is none of ours"):

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from kept_tensorflow import forget_files, programs_kept
+from cached_tensorflow import forget_files, programs_kept
 
 from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
 from batchnuts.autobatch.backends.tensorflow.session import SessionProgram
 from batchnuts.autobatch.language.libraries.tensorflow_graphs import number_functions
 from batchnuts.autobatch.pfor.errors import note_warning
-from batchnuts.store.entries import Entries
-from batchnuts.store.folder import keeping
+from batchnuts.disk_cache.entries import Entries
+from batchnuts.disk_cache.folder import keeping
 
 X = np.linspace(0.1, 3.0, 17, dtype="float32")
 CAPTURED = tf.constant(np.arange(17, dtype="float32"))

@@ -16,8 +16,8 @@ import pytest
 import batchnuts
 from batchnuts.autobatch.language.libraries import jax_programs
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
-from batchnuts.store.entries import Entries
-from batchnuts.store.folder import keeping
+from batchnuts.disk_cache.entries import Entries
+from batchnuts.disk_cache.folder import keeping
 
 X = np.linspace(0.1, 3.0, 17, dtype="float32")
 

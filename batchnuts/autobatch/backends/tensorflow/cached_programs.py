@@ -2,10 +2,10 @@
 
 TensorFlow itself stores programs in a folder, and reads it without a check that a file is whole: a damaged one is an
 error or worse, and names of files have counters of the process in them. So it gets a folder of this process alone
-(devices.keep_programs). A program's file is put there just before it is compiled, if it is in the store, where it was
-checked; and a file that TensorFlow has written is taken into the store. The key is the program's graph, in which
-functions are numbered in the order of their use, and whatever XLA's result depends on beside it. TensorFlow loads a
-file only if it has translated the graph to what the file was compiled from.
+(devices.prepare_disk_cache). A program's file is put there just before it is compiled, if it is in the disk cache,
+where it was checked; and a file that TensorFlow has written is taken into the cache. The key is the program's graph, in
+which functions are numbered in the order of their use, and whatever XLA's result depends on beside it. TensorFlow loads
+a file only if it has translated the graph to what the file was compiled from.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tensorflow.core.framework import graph_pb2
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 from batchnuts.autobatch.language.libraries.tensorflow_graphs import number_functions, rename_functions
 from batchnuts.autobatch.language.libraries.tensorflow_identity import compiler
-from batchnuts.store.entries import Entries
-from batchnuts.store.folder import current
-from batchnuts.store.identity import MOST_CONSTANT_BYTES, digest_of
+from batchnuts.disk_cache.entries import Entries
+from batchnuts.disk_cache.folder import current
+from batchnuts.disk_cache.identity import MOST_CONSTANT_BYTES, digest_of
 
 Result = TypeVar("Result")
 
@@ -105,7 +105,7 @@ class KeptProgram:
 
 
 _seen: set[str] = set()
-"""Names of files that came from the store, or were taken into it."""
+"""Names of files that came from the disk cache, or were taken into it."""
 
 
 def kept_program(graph: Any) -> KeptProgram | None:

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from kept_tensorflow import forget_files, programs_kept
+from cached_tensorflow import forget_files, programs_kept
 
 import batchnuts
 from batchnuts.autobatch import api, ops
 from batchnuts.autobatch.backends.jax.machine import _Program
 from batchnuts.autobatch.backends.tensorflow.packing import PackedFunction
+from batchnuts.disk_cache.entries import Entries
+from batchnuts.disk_cache.folder import current, entries_of, keeping
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
-from batchnuts.store.entries import Entries
-from batchnuts.store.folder import current, entries_of, keeping
 
 SMALL: dict[str, Any] = {"chains": 4, "warmup": 6, "draws": 5, "max_tree_depth": 3, "chunk_lanes": 2, "shards": 2}
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from batchnuts.autobatch.backends.tensorflow import kept_programs
+from batchnuts.autobatch.backends.tensorflow import cached_programs
+from batchnuts.autobatch.backends.tensorflow.cached_programs import KeptProgram
 from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
-from batchnuts.autobatch.backends.tensorflow.kept_programs import KeptProgram
 
 _FOLDER = re.search(r"persistent_cache_directory=(\S+)", os.environ.get("TF_XLA_FLAGS", ""))
 
@@ -46,6 +46,6 @@ def forget_files() -> None:
     for file in Path(_FOLDER[1]).glob("*.pb"):
         with suppress(FileNotFoundError):
             content = file.read_bytes()
-            if file.name in kept_programs._seen or any(mark in content for mark in _marks):
+            if file.name in cached_programs._seen or any(mark in content for mark in _marks):
                 file.unlink()
-    kept_programs._seen.clear()
+    cached_programs._seen.clear()

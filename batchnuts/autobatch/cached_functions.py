@@ -24,7 +24,7 @@ from batchnuts.autobatch.ir.printer import same_function, show_program
 from batchnuts.autobatch.ir.program import COPY, PrimOp, Program, shared_arrays
 from batchnuts.autobatch.pipeline import CompiledFunction
 from batchnuts.autobatch.runtime.block_costs import costs_of_program
-from batchnuts.store.folder import current
+from batchnuts.disk_cache.folder import current
 
 Compile = Callable[[], CompiledFunction]
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-from batchnuts.store.entries import Entries
+from batchnuts.disk_cache.entries import Entries
 
 AUTO = "auto"
 """The setting for the user's own cache folder."""

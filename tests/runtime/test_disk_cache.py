@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import batchnuts.__main__ as command
-from batchnuts.store import entries as entries_module
-from batchnuts.store.entries import FORMAT, Entries
-from batchnuts.store.folder import current, entries_of, keeping
-from batchnuts.store.identity import binaries, digest_of, surroundings
+from batchnuts.disk_cache import entries as entries_module
+from batchnuts.disk_cache.entries import FORMAT, Entries
+from batchnuts.disk_cache.folder import current, entries_of, keeping
+from batchnuts.disk_cache.identity import binaries, digest_of, surroundings
 
 CONTENT = bytes(range(256)) * 4
 KEY, OTHER = digest_of("one"), digest_of("other")
@@ -175,7 +175,7 @@ def test_files_of_processes_that_died_go(kept: Entries) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from batchnuts.store.entries import Entries
+from batchnuts.disk_cache.entries import Entries
 kept = Entries(Path(sys.argv[1]))
 for turn in range(200):
     assert kept.put(sys.argv[2], sys.argv[3].encode() * 20_000)
