@@ -12,27 +12,27 @@ if TYPE_CHECKING:
     import xarray
 
     from batchnuts.mcmc.diagnostics import Diagnostics
-    from batchnuts.mcmc.url import Target
+    from batchnuts.mcmc.url import OutputLocation
 
 
-def keep_for_reports(found: Diagnostics, target: Target) -> None:
+def keep_for_reports(found: Diagnostics, location: OutputLocation) -> None:
     """Put what was diagnosed into the store, for later reports. They do without, where that cannot be written."""
     from batchnuts.mcmc.kept_diagnostics import keep_diagnostics
     from batchnuts.mcmc.saving import OutputError
 
     try:
-        keep_diagnostics(target, found)
+        keep_diagnostics(location, found)
     except OutputError as error:
         say(f"warning: {error} A report will judge the draws again.")
 
 
 def write_report(
-    groups: Mapping[str, xarray.Dataset], target: Target, found: Diagnostics | None, *, force: bool
+    groups: Mapping[str, xarray.Dataset], location: OutputLocation, found: Diagnostics | None, *, force: bool
 ) -> Path:
     """Write the page beside the draws, and give its path. found: what the summary has diagnosed."""
     from batchnuts.report.page import page_path, write_page
     from batchnuts.report.run_file import run_of
 
-    page = page_path(target)
-    write_page(run_of(target, groups, found), page, force=force)
+    page = page_path(location)
+    write_page(run_of(location, groups, found), page, force=force)
     return page

@@ -9,10 +9,10 @@ from batchnuts.mcmc.checkpoint.keeper import NAME, delete
 from batchnuts.mcmc.saving import OutputError, check_path
 from batchnuts.mcmc.storage.place import is_store
 from batchnuts.mcmc.storage.url_place import check_url
-from batchnuts.mcmc.url import Target, Url, folder_of, target_of
+from batchnuts.mcmc.url import OutputLocation, Url, folder_of, location_of
 
 
-def path_of_new_run(config: RunConfig, *, force: bool) -> Target:
+def path_of_new_run(config: RunConfig, *, force: bool) -> OutputLocation:
     """As the config says, absolute. Raises OutputError where nothing can be written there, a package lacks, or there is
     the checkpoint of a run that has not ended."""
     assert config.output.path is not None  # it is decided with the format
@@ -20,8 +20,8 @@ def path_of_new_run(config: RunConfig, *, force: bool) -> Target:
         path = checked_path(config, config.output.path, force=force)
     except OutputError:
         # what is in the way may be what a run has saved so far, which can go on
-        if isinstance(target := target_of(config.output.path), Path) and target.name and not force:
-            _require_no_checkpoint(target.absolute(), force=False)
+        if isinstance(location := location_of(config.output.path), Path) and location.name and not force:
+            _require_no_checkpoint(location.absolute(), force=False)
         raise
     for name, file in config.inputs.items() if isinstance(path, Path) else ():
         if file.resolve() == path:
@@ -30,7 +30,7 @@ def path_of_new_run(config: RunConfig, *, force: bool) -> Target:
     return path
 
 
-def checked_path(config: RunConfig, path: str | Target, *, force: bool) -> Target:
+def checked_path(config: RunConfig, path: str | OutputLocation, *, force: bool) -> OutputLocation:
     """The absolute path, or the URL; checked, as that of the page about the run is, if there is to be one."""
     folder = config.output.format == "zarr"
     if folder:
@@ -41,10 +41,10 @@ def checked_path(config: RunConfig, path: str | Target, *, force: bool) -> Targe
         from batchnuts.mcmc.summarizing import require_sketches
 
         require_sketches()
-    target = target_of(path)
-    output: Target
-    if isinstance(target, Url):
-        output = check_url(target, force=force)
+    location = location_of(path)
+    output: OutputLocation
+    if isinstance(location, Url):
+        output = check_url(location, force=force)
     else:
         output = check_path(str(path), force=force, is_store=is_store if folder else None)
     if config.output.report:
@@ -56,7 +56,7 @@ def checked_path(config: RunConfig, path: str | Target, *, force: bool) -> Targe
     return output
 
 
-def _require_no_checkpoint(output: Target, *, force: bool) -> None:
+def _require_no_checkpoint(output: OutputLocation, *, force: bool) -> None:
     """That a new run replaces no checkpoint of one that has not ended, unless that is asked for."""
     folder = folder_of(output)
     if force:

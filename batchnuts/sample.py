@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.checkpoint.saved_run import SavedRun
     from batchnuts.mcmc.groups import AnyGroup
     from batchnuts.mcmc.lengthen import EndedRun
-    from batchnuts.mcmc.url import Target
+    from batchnuts.mcmc.url import OutputLocation
     from batchnuts.progress.views import View
 
 
@@ -184,15 +184,15 @@ def _further_draws(parser: argparse.ArgumentParser, arguments: argparse.Namespac
     )
 
 
-def _output_of(text: str) -> Target:
+def _output_of(text: str) -> OutputLocation:
     """The absolute path of a run's output, or its URL."""
-    from batchnuts.mcmc.url import target_of
+    from batchnuts.mcmc.url import location_of
 
-    target = target_of(text)
-    return target.resolve() if isinstance(target, Path) else target
+    location = location_of(text)
+    return location.resolve() if isinstance(location, Path) else location
 
 
-def _lengthen(target: Target, stop: StopSignals, ending: Ending, *, quiet: bool, further: int) -> int:
+def _lengthen(location: OutputLocation, stop: StopSignals, ending: Ending, *, quiet: bool, further: int) -> int:
     """Make a run longer that has ended: its output is replaced once it has all draws."""
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME
@@ -201,17 +201,17 @@ def _lengthen(target: Target, stop: StopSignals, ending: Ending, *, quiet: bool,
     from batchnuts.mcmc.url import folder_of
     from batchnuts.output_path import checked_path
 
-    if (folder_of(target) / NAME).exists():
-        raise OutputError(f"The run in {target} has not ended. Go on with --resume {target} first.")
-    ended = ended_run(target, further)
+    if (folder_of(location) / NAME).exists():
+        raise OutputError(f"The run in {location} has not ended. Go on with --resume {location} first.")
+    ended = ended_run(location, further)
     config = config_of(
-        {**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(target)}}, Path(str(target))
+        {**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(location)}}, Path(str(location))
     )
-    checked_path(config, target, force=True)
-    return _run(config, target, stop, ending, force=True, quiet=quiet, ended=ended)
+    checked_path(config, location, force=True)
+    return _run(config, location, stop, ending, force=True, quiet=quiet, ended=ended)
 
 
-def _resume(target: Target, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
+def _resume(location: OutputLocation, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
     """Go on with the run whose output has this path."""
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper
@@ -221,23 +221,23 @@ def _resume(target: Target, stop: StopSignals, ending: Ending, *, force: bool, q
     from batchnuts.mcmc.url import folder_of
     from batchnuts.output_path import checked_path
 
-    saved = saved_run_of(target)
-    config = config_of(saved.config, folder_of(target) / NAME)
-    if is_complete(target, saved.config):  # it was killed after it had written its output
-        Keeper(folder_of(target), None, saved.config, saved).remove()
+    saved = saved_run_of(location)
+    config = config_of(saved.config, folder_of(location) / NAME)
+    if is_complete(location, saved.config):  # it was killed after it had written its output
+        Keeper(folder_of(location), None, saved.config, saved).remove()
         ending.say("the run had ended; its output is complete.")
-        ending.content["path"] = str(target)
-        print(target, flush=True)
+        ending.content["path"] = str(location)
+        print(location, flush=True)
         return 0
     # the draws that were saved when it was interrupted, or a store that had just been begun
-    again = force or is_interrupted(target) or place_of(target).is_own()
-    checked_path(config, target, force=again)
-    return _run(config, target, stop, ending, force=again, quiet=quiet, saved=saved)
+    again = force or is_interrupted(location) or place_of(location).is_own()
+    checked_path(config, location, force=again)
+    return _run(config, location, stop, ending, force=again, quiet=quiet, saved=saved)
 
 
 def _run(
     config: RunConfig,
-    target: Target | None,
+    location: OutputLocation | None,
     stop: StopSignals,
     ending: Ending,
     *,
@@ -246,7 +246,7 @@ def _run(
     saved: SavedRun | None = None,
     ended: EndedRun | None = None,
 ) -> int:
-    """Make a run and save it. target: where the draws go; None: as the config says.
+    """Make a run and save it. location: where the draws go; None: as the config says.
 
     saved: a checkpoint to go on from. ended: a run that is made longer.
     """
@@ -273,11 +273,11 @@ def _run(
             gc.freeze()
         model = build_model(config.model)
         config = decided(config, model)
-        if target is None:
-            target = path_of_new_run(config, force=force)
+        if location is None:
+            location = path_of_new_run(config, force=force)
         expected = forecast_of(config, model)
-        if isinstance(target, Path):
-            check_space(target, expected.file_at_least, folder=config.output.format == "zarr")
+        if isinstance(location, Path):
+            check_space(location, expected.file_at_least, folder=config.output.format == "zarr")
         if expected.peak > (free := available_memory()):
             say(
                 f"warning: the run takes about {short_bytes(expected.peak)} of memory, and {short_bytes(free)} are "
@@ -289,12 +289,12 @@ def _run(
 
         keeper = None
         if config.output.checkpoint_seconds is not None and ended is None:
-            keeper = Keeper(folder_of(target), config.output.checkpoint_seconds, config.resolved(), saved)
+            keeper = Keeper(folder_of(location), config.output.checkpoint_seconds, config.resolved(), saved)
         stop.check()  # an import may have swallowed what the signal raised
         content = config.output.content
         stream: ZarrRun | SummaryRun | None = None
         if config.output.format == "zarr":
-            place, earlier = (target, 0) if ended is None else (ended.further, ended.draws)
+            place, earlier = (location, 0) if ended is None else (ended.further, ended.draws)
             kind = ZarrRun
             if config.execution.cluster is not None:
                 from batchnuts.mcmc.cluster.direct import DirectZarrRun as kind
@@ -302,7 +302,7 @@ def _run(
                 place, model, content, config.resolved(), replace=force, resumed=saved is not None, earlier=earlier
             )
         elif not content.draws:
-            blocks = folder_of(target) / BLOCKS
+            blocks = folder_of(location) / BLOCKS
             stream = SummaryRun(blocks, model, content, config.resolved(), resumed=saved is not None)
     failure = None
     with view as progress:
@@ -329,9 +329,9 @@ def _run(
                 raise
             draws = error.draws_so_far
     stop.hold()
-    here = "" if isinstance(target, Path) else f" in this folder, which has {folder_of(target).name}"
-    how_to_go_on = f" Go on with --resume {target}{here}." if keeper is not None and keeper.exists() else ""
-    ending.content["resume"] = str(target) if how_to_go_on else None
+    here = "" if isinstance(location, Path) else f" in this folder, which has {folder_of(location).name}"
+    how_to_go_on = f" Go on with --resume {location}{here}." if keeper is not None and keeper.exists() else ""
+    ending.content["resume"] = str(location) if how_to_go_on else None
     if not draws.done.any():
         if stream is not None:
             stream.discard()
@@ -350,7 +350,7 @@ def _run(
 
                     groups = replace_store(ended)
             except KeyboardInterrupt:
-                ending.say(f"{stop.name}; what was written before is in {target}, which is marked as interrupted.")
+                ending.say(f"{stop.name}; what was written before is in {location}, which is marked as interrupted.")
                 return stop.exit_code
         else:
             groups = to_groups(draws, model, config.resolved(), content=content, between=_unless_stopped(stop, advance))
@@ -359,17 +359,17 @@ def _run(
 
                 groups = joined(ended, datasets_of(groups))
         if config.output.format == "zarr":
-            ending.content["path"] = str(target)
+            ending.content["path"] = str(location)
         else:
-            assert isinstance(target, Path), "a netCDF file is local"
-            ending.content["path"] = str(_save(groups, target, force, before_asking=shown.close))
+            assert isinstance(location, Path), "a netCDF file is local"
+            ending.content["path"] = str(_save(groups, location, force, before_asking=shown.close))
     saving = time.monotonic() - started
     stream = None
     give_back_freed()
     stop.release()
     if draws.interrupted:
         why, there = stop.name if failure is None else "the run failed", draws.what_there_is(content.draws)
-        ending.say(f"{why}; saved in {target}, which is marked as interrupted: {there}.{how_to_go_on}")
+        ending.say(f"{why}; saved in {location}, which is marked as interrupted: {there}.{how_to_go_on}")
     elif keeper is not None:
         keeper.remove()
         ending.content["resume"] = None
@@ -379,35 +379,35 @@ def _run(
     found = None
     try:
         if quiet:
-            print(target, flush=True)
+            print(location, flush=True)
         elif stop.count > draws.interrupted:
             raise KeyboardInterrupt  # pressed again, or while the file was written: the user does not want to wait
         elif ending.lines is not None:
             from batchnuts.report.run_file import verdict_at_end
 
             with phase(view, "diagnostics"):
-                verdict, found = verdict_at_end(target, datasets_of(groups), len(draws.chains), draws.complete)
+                verdict, found = verdict_at_end(location, datasets_of(groups), len(draws.chains), draws.complete)
             ending.content |= {key: value for key, value in verdict.items() if key != "file"}
         else:
             from batchnuts.report import print_report
 
-            found = print_report(draws, groups, config, target, saving, view)
+            found = print_report(draws, groups, config, location, saving, view)
             sys.stdout.flush()
         if found is not None and config.output.draws and config.output.format == "zarr":
-            keep_for_reports(found, target)
+            keep_for_reports(found, location)
         if config.output.report:
-            page = write_report(datasets_of(groups), target, found, force=force)
+            page = write_report(datasets_of(groups), location, found, force=force)
             ending.content["report"] = str(page)
             if not quiet and ending.lines is None:
                 print(f"Report: {page}", flush=True)
     except KeyboardInterrupt:
         lacking = root_attributes(groups).get("left_out")
-        ending.say(f"the summary was {stop.name}; the draws are in {target}.{f' {lacking}' if lacking else ''}")
+        ending.say(f"the summary was {stop.name}; the draws are in {location}.{f' {lacking}' if lacking else ''}")
         return stop.exit_code
     except OSError as error:  # its reader is gone: a closed pipe or terminal
         from batchnuts.progress.json_lines import give_up
 
-        say(f"the summary cannot be printed ({error.strerror or error}); the draws are in {target}.")
+        say(f"the summary cannot be printed ({error.strerror or error}); the draws are in {location}.")
         give_up(sys.stdout)
     return stop.exit_code if draws.interrupted else 0
 
@@ -455,13 +455,13 @@ def _unless_stopped(stop: StopSignals, advance: Callable[[float], None]) -> Call
     return between
 
 
-def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool, before_asking: Callable[[], None]) -> Path:
+def _save(groups: Mapping[str, AnyGroup], location: Path, force: bool, before_asking: Callable[[], None]) -> Path:
     """Save the draws, and give the file's path; if no folder can be written and stdin is a terminal, ask for another
     path."""
     from batchnuts.mcmc.saving import NotSaved, save
 
     try:
-        return save(groups, target, force=force)
+        return save(groups, location, force=force)
     except NotSaved as error:
         before_asking()
         while sys.stdin.isatty() and sys.stderr.isatty():
@@ -470,8 +470,8 @@ def _save(groups: Mapping[str, AnyGroup], target: Path, force: bool, before_aski
             if not answer:
                 break
             try:
-                place = answer.strip() or target
-                saved = save(groups, place, force=force and Path(place).expanduser() == target)
+                place = answer.strip() or location
+                saved = save(groups, place, force=force and Path(place).expanduser() == location)
                 say(f"the draws are in {saved}.")
                 return saved
             except NotSaved as again:

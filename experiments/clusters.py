@@ -152,7 +152,7 @@ def _settings_of(run: RunOptions, address: str | None) -> tuple[SamplerSettings,
 
 def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
     """On threads (0), or on so many workers."""
-    from batchnuts.mcmc.cluster import under_way
+    from batchnuts.mcmc.cluster import running_stretch
     from batchnuts.mcmc.cluster.connect import connected
     from batchnuts.mcmc.settings import ClusterSettings
     from batchnuts.stopping import StopSignals
@@ -160,7 +160,7 @@ def one_run(model: Any, run: RunOptions, workers: int) -> Costs:
     if not workers:
         return _measured(model, run, None, None)
     settings = ClusterSettings.model_validate({"class": "local", "jobs": workers})
-    with StopSignals() as stop, connected(settings, stop) as client, mock.patch.object(under_way, "SAVE", SAVE):
+    with StopSignals() as stop, connected(settings, stop) as client, mock.patch.object(running_stretch, "SAVE", SAVE):
         return _measured(model, run, client.scheduler.address, client)
 
 
@@ -191,9 +191,9 @@ def _measured(model: Any, run: RunOptions, address: str | None, client: Any) -> 
 @contextmanager
 def _counted(costs: Costs) -> Iterator[None]:
     """What comes back from tasks is counted."""
-    from batchnuts.mcmc.cluster.under_way import UnderWay
+    from batchnuts.mcmc.cluster.running_stretch import RunningStretch
 
-    take, add = UnderWay.take, UnderWay._add
+    take, add = RunningStretch.take, RunningStretch._add
 
     def taken(self: Any, name: Any, future: Any) -> None:
         began = time.process_time()
@@ -213,7 +213,7 @@ def _counted(costs: Costs) -> Iterator[None]:
             costs.reduced_bytes.append(len(pickle.dumps(found.reduced)) / group.chains)
         costs.taking -= time.process_time() - began
 
-    with mock.patch.object(UnderWay, "take", taken), mock.patch.object(UnderWay, "_add", added):
+    with mock.patch.object(RunningStretch, "take", taken), mock.patch.object(RunningStretch, "_add", added):
         yield
 
 
@@ -233,7 +233,7 @@ def row_of(place: int, found: Sequence[Costs], run: RunOptions) -> str:
 def calculation(costs: Costs, run: RunOptions, plan: PlanOptions, *, draw: int) -> Iterator[str]:
     """The plan for many machines, line by line, from what one run cost. draw: bytes of one draw of a chain."""
     from batchnuts.mcmc.cluster.groups import sizes_of
-    from batchnuts.mcmc.cluster.under_way import REPORTS, SAVE, SEGMENT, STATE_RATE
+    from batchnuts.mcmc.cluster.running_stretch import REPORTS, SAVE, SEGMENT, STATE_RATE
     from batchnuts.mcmc.storage.streamed import BLOCK_BYTES
 
     threads = plan.machines * plan.threads

@@ -19,7 +19,7 @@ from batchnuts.mcmc.settings import SamplerSettings
 from batchnuts.mcmc.stored_run import is_interrupted
 from batchnuts.mcmc.streaming import ZarrRun
 from batchnuts.mcmc.supports import Lower
-from batchnuts.mcmc.url import Target
+from batchnuts.mcmc.url import OutputLocation
 
 if TYPE_CHECKING:
     import xarray
@@ -98,20 +98,20 @@ def run_to_end(storage: Any, draws: Draws) -> None:
     storage.finalize()
 
 
-def stream(place: Target, draws: Draws, content: Content | None = None, **options: Any) -> tuple[ZarrRun, Any]:
+def stream(place: OutputLocation, draws: Draws, content: Content | None = None, **options: Any) -> tuple[ZarrRun, Any]:
     """A run under way, and its storage."""
     run = ZarrRun(place, MODEL, content or Content(divergences=draws.start is not None), **options)
     like = map_leaves(lambda array: array[:1, :1], records_of(draws))
     return run, run.begin(SAMPLER, draws.execution)(like, CHAINS, DRAWS)
 
 
-def finished(place: Target, draws: Draws, **options: Any) -> dict[str, xarray.Dataset]:
+def finished(place: OutputLocation, draws: Draws, **options: Any) -> dict[str, xarray.Dataset]:
     run, storage = stream(place, draws, **options)
     run_to_end(storage, draws)
     return run.finish(draws)
 
 
-def in_three_lives(place: Target, done: list[int]) -> Iterator[None]:
+def in_three_lives(place: OutputLocation, done: list[int]) -> Iterator[None]:
     """A run that is interrupted twice, first with these draws [chains], and goes on to its end: after each life."""
     draws, further = drawn(), [35, 31, 47, 41, 30, 29]
     records = records_of(draws)
@@ -133,7 +133,7 @@ def in_three_lives(place: Target, done: list[int]) -> Iterator[None]:
     yield
 
 
-def flushed(place: Target, flushes: int) -> tuple[Draws, Record, list[np.ndarray]]:
+def flushed(place: OutputLocation, flushes: int) -> tuple[Draws, Record, list[np.ndarray]]:
     """What a process leaves that ends after so many flushes and further draws: all draws of the run, their records, and
     how many of each chain [chains] there were at each flush, and at the end."""
     draws = drawn(ends=True)
@@ -166,7 +166,7 @@ def part_of(draws: Draws, first: int, last: int, done: list[int] | None = None) 
     )
 
 
-def store_part(place: Target, draws: Draws, content: Content, last: int) -> None:
+def store_part(place: OutputLocation, draws: Draws, content: Content, last: int) -> None:
     """A store of such a part of a run, of which each chain makes `last` draws in all."""
     run = ZarrRun(place, MODEL, content, earlier=draws.first, replace=True)
     like = map_leaves(lambda array: array[:1, :1], records_of(draws))

@@ -23,12 +23,12 @@ from url_files import bucket_in
 
 from batchnuts.mcmc.checkpoint.keeper import Keeper, read_saved_run
 from batchnuts.mcmc.checkpoint.saved_run import described
-from batchnuts.mcmc.cluster import connect, machines, runner, session, tasks, under_way
+from batchnuts.mcmc.cluster import connect, machines, runner, running_stretch, session, tasks
 from batchnuts.mcmc.cluster.connect import connected
 from batchnuts.mcmc.cluster.direct import DirectZarrRun
 from batchnuts.mcmc.cluster.errors import ClusterError
+from batchnuts.mcmc.cluster.messages import SegmentTask, StorePlan
 from batchnuts.mcmc.cluster.open_store import require_same_place
-from batchnuts.mcmc.cluster.orders import Order, StorePlan
 from batchnuts.mcmc.cluster.region import make_token
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Draws, Progress
@@ -39,7 +39,7 @@ from batchnuts.mcmc.resume import TYPES
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import ClusterSettings, split_settings
 from batchnuts.mcmc.storage.place import LocalPlace
-from batchnuts.mcmc.url import Target, Url
+from batchnuts.mcmc.url import OutputLocation, Url
 from batchnuts.stopping import StopSignals
 
 MODEL = gaussian(5)
@@ -113,8 +113,8 @@ def test_a_worker_that_is_killed_costs_no_draw(
     workers: Workers, on_threads: Draws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And none is there twice: half of the groups go on from their last state on the other worker."""
-    monkeypatch.setattr(under_way, "SEGMENT", 0.02)
-    monkeypatch.setattr(under_way, "SAVE", 0.05)
+    monkeypatch.setattr(running_stretch, "SEGMENT", 0.02)
+    monkeypatch.setattr(running_stretch, "SAVE", 0.05)
     killed = []
 
     def kill_once(progress: Progress) -> None:
@@ -132,10 +132,10 @@ def test_a_worker_that_is_killed_costs_no_draw(
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many short tasks, and states that come back often."""
-    monkeypatch.setattr(under_way, "SEGMENT", 0.001)
-    monkeypatch.setattr(under_way, "REPORTS", 500)  # which bounds how short they are, too
-    monkeypatch.setattr(under_way, "SAVE", 0.01)
-    monkeypatch.setattr(under_way, "LOOKS", 0.0)
+    monkeypatch.setattr(running_stretch, "SEGMENT", 0.001)
+    monkeypatch.setattr(running_stretch, "REPORTS", 500)  # which bounds how short they are, too
+    monkeypatch.setattr(running_stretch, "SAVE", 0.01)
+    monkeypatch.setattr(running_stretch, "LOOKS", 0.0)
     monkeypatch.setattr(chunk, "MIN_SWEEPS", 1)
 
 
@@ -159,17 +159,19 @@ def stopped_at(share: float) -> Callable[[Progress], None]:
     return progress
 
 
-def in_lives(folder: Path, shares: list[float], target: Target | None, **settings: Any) -> Iterator[tuple[Draws, Any]]:
+def in_lives(
+    folder: Path, shares: list[float], location: OutputLocation | None, **settings: Any
+) -> Iterator[tuple[Draws, Any]]:
     """A run with checkpoints that is interrupted at these shares of its draws; each time the draws and, if there is
-    one, the groups of the store `target`."""
+    one, the groups of the store `location`."""
     saved = None
     for share in [*shares, 1.0]:
         keeper = Keeper(folder / "checkpoint", 1e-9, {"of": "a test"}, saved)
         how: dict[str, Any] = {"keeper": keeper}
-        if target is not None:
-            how["stream"] = DirectZarrRun(target, MODEL, Content(thin=3), resumed=saved is not None)
+        if location is not None:
+            how["stream"] = DirectZarrRun(location, MODEL, Content(thin=3), resumed=saved is not None)
         draws = run(stopped_at(share), how=how, **settings)
-        groups = how["stream"].finish(draws, keep=draws.interrupted) if target and draws.done.any() else None
+        groups = how["stream"].finish(draws, keep=draws.interrupted) if location and draws.done.any() else None
         if keeper._lock is not None:
             os.close(keeper._lock)  # as the end of its process does
         yield draws, groups
@@ -182,9 +184,9 @@ def test_a_task_that_hangs_is_given_to_another_worker(
     on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
 ) -> None:
     client, hanging = Client(), []
-    monkeypatch.setattr(under_way, "STALLED", (0.05, 0.0))
+    monkeypatch.setattr(running_stretch, "STALLED", (0.05, 0.0))
 
-    def hangs(order: Order) -> str | None:
+    def hangs(order: SegmentTask) -> str | None:
         if order.group == 1 and order.segment == 0:
             hanging.append(order)
             return "pending"
@@ -203,7 +205,7 @@ def test_workers_that_come_later_get_a_share(
     del client.threads[WORKERS[1]]
     done = dict.fromkeys(WORKERS, 0)
 
-    def count(order: Order) -> None:
+    def count(order: SegmentTask) -> None:
         done[client.current] += order.stretch.phase == "sampling"
 
     def come(progress: Progress) -> None:
@@ -344,7 +346,7 @@ def test_chains_of_which_workers_die_end_the_run(monkeypatch: pytest.MonkeyPatch
 def test_workers_that_are_gone_for_long_end_the_run(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> None:
     client = Client()
     monkeypatch.setattr(tasks, "WITHOUT_WORKERS", 0.1)
-    monkeypatch.setattr(under_way, "LOOKS", 0.0)
+    monkeypatch.setattr(running_stretch, "LOOKS", 0.0)
 
     def leave(progress: Progress) -> None:
         if progress.phase == "sampling":
@@ -419,8 +421,8 @@ def test_two_workers_draw_what_threads_draw(workers: Workers, on_threads: Draws)
 @pytest.mark.slow
 def test_twenty_kills_at_random(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """In all phases, of either worker or both; no draw is lost or there twice."""
-    monkeypatch.setattr(under_way, "SEGMENT", 0.05)
-    monkeypatch.setattr(under_way, "SAVE", 0.2)
+    monkeypatch.setattr(running_stretch, "SEGMENT", 0.05)
+    monkeypatch.setattr(running_stretch, "SAVE", 0.2)
     rng = np.random.default_rng(5)
     kills = 0
 

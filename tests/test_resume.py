@@ -21,7 +21,7 @@ from test_cli_run import command
 from url_files import bucket_in
 
 from batchnuts.mcmc.checkpoint.keeper import NAME
-from batchnuts.mcmc.url import folder_of, target_of
+from batchnuts.mcmc.url import folder_of, location_of
 
 CONFIG = """\
 model: {name: correlated_gaussian, dimension: 5, covariance: ar1, correlation: 0.5}
@@ -87,7 +87,7 @@ def written(folder: Path, output: str) -> int:
 
 
 def checkpoint_of(folder: Path, output: str) -> Path:
-    target = target_of(output)
+    target = location_of(output)
     return folder / folder_of(target).name
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from batchnuts.bridges.errors import NotInstalledError
 from batchnuts.bridges.tfp import (
     failed,
     import_tfp,
@@ -24,7 +25,6 @@ from batchnuts.bridges.tfp import (
     support_of,
     variable_of,
 )
-from batchnuts.bridges.users import NotInstalledError
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.variables import Labels, checked_dims, checked_labels
 from batchnuts.quiet import quiet_imports, without_jax

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.bridges.errors import NUMPYRO, failed
 from batchnuts.bridges.tracing import LIBRARY, can_be_traced, in_dtype
-from batchnuts.bridges.users import NUMPYRO, failed
 from batchnuts.mcmc.model import Data, DType, Model
 from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.settings.schema import nearest, shown

@@ -14,8 +14,8 @@ import numpy as np
 from numpyro import distributions
 
 from batchnuts.bridges import numpyro_traces as traces
+from batchnuts.bridges.errors import failed, refuse_names
 from batchnuts.bridges.tracing import LIBRARY
-from batchnuts.bridges.users import failed, refuse_names
 from batchnuts.mcmc.model import DType
 from batchnuts.mcmc.variables import RESERVED, ModelError
 from batchnuts.settings.schema import nearest, shown

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.bridges.errors import PYMC, place_in_users_code, refuse_names, text_of
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype
-from batchnuts.bridges.users import PYMC, place_in_users_code, refuse_names, text_of
 from batchnuts.mcmc.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
 from batchnuts.settings.schema import shown

@@ -15,8 +15,8 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
+from batchnuts.bridges.errors import NUMPYRO, PYMC
 from batchnuts.bridges.tfp import import_tfp
-from batchnuts.bridges.users import NUMPYRO, PYMC
 from batchnuts.data import read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.settings.schema import Settings, nearest, shown
@@ -290,7 +290,7 @@ def built(key: str, make: Callable[[], T]) -> T:
 
 def called(key: str, place: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What a user's function gives; raises ConfigError where it fails."""
-    from batchnuts.bridges.users import place_in_users_code, text_of
+    from batchnuts.bridges.errors import place_in_users_code, text_of
 
     try:
         return function(*args, **kwargs)

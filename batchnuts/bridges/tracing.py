@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import tensor_library
-from batchnuts.bridges.users import place_in_users_code, text_of
+from batchnuts.bridges.errors import place_in_users_code, text_of
 from batchnuts.mcmc.model import DType
 from batchnuts.stopping import say
 

@@ -10,7 +10,7 @@ the measured density), and D(M) the draws of all chains together that what is as
 share the draws and the cost of a kernel, and each has to be warmed up and to make the draws of the first check.
 
 What is assumed, and what was measured (docs/results/chains.md): a draw is worth EFFICIENCY effective ones; warmup is as
-long as `likely_transitions` says; what is done between windows and at check points costs the same for all M.
+long as `likely_transitions` says; what is done between windows and at interim analyses costs the same for all M.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from batchnuts.settings.schema import SettingsError, nearest, shown
 
 KEY = "output.variables"
 
-GROUPS = {"log_likelihood": "log_likelihood", "posterior_predictive": "predictive", "prior": "prior"}
+FUNCTION_OF_GROUP = {"log_likelihood": "log_likelihood", "posterior_predictive": "predictive", "prior": "prior"}
 """Groups that may be left out, and the functions of a model that give them; `prior_predictive` takes two of these."""
 
 AXES_OF_DIVERGENCES = frozenset({"divergence", "point"})
@@ -40,13 +40,13 @@ class Content:
     divergences: bool = False
     """Whether the ends of trajectories that diverged are saved too, those of draws that are not saved included."""
     groups: tuple[str, ...] | None = None
-    """Of GROUPS, those that are computed and saved; None: all that the model has functions for."""
+    """Of FUNCTION_OF_GROUP, those that are computed and saved; None: all that the model has functions for."""
 
     def computed(self, model: Model) -> Model:
         """The model with those of its functions alone whose groups are saved."""
         left_out: dict[str, Any] = {
             function: None
-            for group, function in GROUPS.items()
+            for group, function in FUNCTION_OF_GROUP.items()
             if self.groups is not None and group not in self.groups and getattr(model, function) is not None
         }
         return replace(model, **left_out) if left_out else model
@@ -74,17 +74,17 @@ class Content:
 def chosen_groups(groups: Any) -> tuple[str, ...] | None:
     """The argument `groups` of `sample_chains`, checked.
 
-    Raises SettingsError for what is neither None nor an iterable of names of GROUPS.
+    Raises SettingsError for what is neither None nor an iterable of names of FUNCTION_OF_GROUP.
     """
     if groups is None:
         return None
-    expected = f"expected None or a list of some of {', '.join(map(repr, GROUPS))}"
+    expected = f"expected None or a list of some of {', '.join(map(repr, FUNCTION_OF_GROUP))}"
     if isinstance(groups, str | bytes | Mapping) or not isinstance(groups, Iterable):
         raise SettingsError(f"groups: found {shown(groups)}; {expected}.")
     chosen = tuple(groups)
     for group in chosen:
-        if not isinstance(group, str) or group not in GROUPS:
-            hint = nearest(group, GROUPS) if isinstance(group, str) and group != "prior_predictive" else ""
+        if not isinstance(group, str) or group not in FUNCTION_OF_GROUP:
+            hint = nearest(group, FUNCTION_OF_GROUP) if isinstance(group, str) and group != "prior_predictive" else ""
             raise SettingsError(f"groups: found {shown(group)} in it{hint or f'; {expected}.'}")
     return chosen
 

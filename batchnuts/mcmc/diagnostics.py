@@ -25,7 +25,7 @@ from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, columns_of, parts_of
 from batchnuts.mcmc.nested_rhat import limit_of, nested_of
 from batchnuts.mcmc.rank_normal import BLOCK, NormalScores
 from batchnuts.mcmc.reductions import NESTED, STATISTICS, STUCK, SUMMARY, WORKING_BYTES, Reduced, reduce_draws
-from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, Sights, has_enough_draws, sights_of, stuck_of
+from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, StuckEvidence, evidence_of, has_enough_draws, stuck_of
 
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
@@ -79,7 +79,7 @@ class Diagnostics:
     superchains: int = 0
     persistence: NDArray[np.float64] | None = None
     """Of chains that form superchains: what lasts of the differences between chains (`stuck_chains.py`)."""
-    apart: tuple[int, ...] = ()
+    stuck: tuple[int, ...] = ()
     """The numbers of chains that stay away from all others."""
     running: bool = False
     """Whether draws were not kept: then `columns` are RUNNING_COLUMNS, R-hat is that of moments, and effective sizes
@@ -112,7 +112,7 @@ class Diagnostics:
         few = self.draws < MINIMUM_DRAWS or self.chains < 2
         if self.nested is None and (few or (self.running and np.isnan(self.rhat).all())):
             return None
-        return self.agrees and not self.apart and not self.persists
+        return self.agrees and not self.stuck and not self.persists
 
     @property
     def agrees(self) -> bool:
@@ -170,10 +170,10 @@ class Diagnostics:
     def _stuck(self) -> list[str]:
         """What was found of stuck chains, in words."""
         lines = []
-        if self.apart:
+        if self.stuck:
             lines.append(
-                f"WARNING: {len(self.apart)} of {self.chains} chains stayed away from all others: "
-                f"{some_numbers(self.apart)}. What they found is another mode, or nothing: look at their draws."
+                f"WARNING: {len(self.stuck)} of {self.chains} chains stayed away from all others: "
+                f"{some_numbers(self.stuck)}. What they found is another mode, or nothing: look at their draws."
             )
         if self.persists:
             assert self.persistence is not None
@@ -264,15 +264,15 @@ def diagnose(
     if has_enough_draws((chains, draws)):
         wanted |= {STUCK}
     columns = {name: np.full(len(names), np.nan) for name in (*COLUMNS, NESTED)}
-    sights: list[tuple[slice, Sights]] = []
+    evidence: list[tuple[slice, StuckEvidence]] = []
     for part, (found, seen) in _in_parts(blocks, wanted, lambda reduced: _judged(reduced, wanted, nested)):
         for name, values in found.items():
             columns[name][part] = values
         if seen is not None:
-            sights.append((part, seen))
+            evidence.append((part, seen))
     of_nested = columns.pop(NESTED)
-    stuck = [stuck_of(_within(sights, *bounds), chains, bounds[1] - bounds[0]) for bounds in _bounds(blocks)]
-    apart = np.flatnonzero(np.any([one.apart for one in stuck], axis=0))
+    stuck = [stuck_of(_within(evidence, *bounds), chains, bounds[1] - bounds[0]) for bounds in _bounds(blocks)]
+    places = np.flatnonzero(np.any([one.mask for one in stuck], axis=0))
     return Diagnostics(
         names=tuple(names),
         columns=columns,
@@ -284,7 +284,7 @@ def diagnose(
         nested=None if nested is None else of_nested,
         superchains=count,
         persistence=None if nested is None else np.concatenate([one.persistence for one in stuck]),
-        apart=tuple((apart if numbers is None else numbers[apart]).tolist()),
+        stuck=tuple((places if numbers is None else numbers[places]).tolist()),
     )
 
 
@@ -346,12 +346,12 @@ def _in_parts(
 
 def _judged(
     reduced: Reduced, wanted: set[str], superchain: NDArray[np.int64] | None
-) -> tuple[dict[str, NDArray[np.float64]], Sights | None]:
+) -> tuple[dict[str, NDArray[np.float64]], StuckEvidence | None]:
     """COLUMNS and NESTED, as far as they are wanted, and what is seen of stuck chains."""
     found = _summary(reduced) | convergence_of(reduced, wanted)
     if superchain is not None:
         found[NESTED] = nested_of(reduced, superchain)
-    return found, sights_of(reduced) if STUCK in wanted else None
+    return found, evidence_of(reduced) if STUCK in wanted else None
 
 
 def _summary(reduced: Reduced) -> dict[str, NDArray[np.float64]]:
@@ -379,7 +379,7 @@ def _bounds(blocks: Sequence[DrawBlock]) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _within(parts: Sequence[tuple[slice, Sights]], first: int, last: int) -> Iterator[Sights]:
+def _within(parts: Sequence[tuple[slice, StuckEvidence]], first: int, last: int) -> Iterator[StuckEvidence]:
     """What is seen of the coefficients of one block."""
     for part, seen in parts:
         low, high = max(part.start, first), min(part.stop, last)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
-from batchnuts.mcmc.url import Url, target_of
+from batchnuts.mcmc.url import Url, location_of
 from batchnuts.settings.schema import SettingsError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.D
     """
     import xarray
 
-    file = target_of(path)
+    file = location_of(path)
     groups: dict[str, xarray.Dataset] = {}
     try:
         zarr = is_zarr(file)

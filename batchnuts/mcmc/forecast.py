@@ -111,8 +111,8 @@ class Forecast:
     values: int
     """What is computed from the draws: variables with a support, generated quantities, log-likelihoods, predictions."""
     sampling: int
-    """While chains run: their state in the machine, records of a warmup window, copies of draws at check points, blocks
-    of draws on their way to a Zarr store."""
+    """While chains run: their state in the machine, records of a warmup window, copies of draws at interim analyses,
+    blocks of draws on their way to a Zarr store."""
     metric: int
     """While the metric is estimated."""
     moments: int

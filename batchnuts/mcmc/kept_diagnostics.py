@@ -16,7 +16,7 @@ from batchnuts.disk_cache.identity import digest_of, own_sources
 from batchnuts.mcmc.diagnostics import COLUMNS, Diagnostics
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage.url_place import place_of
-from batchnuts.mcmc.url import Target
+from batchnuts.mcmc.url import OutputLocation
 
 if TYPE_CHECKING:
     import xarray
@@ -28,12 +28,12 @@ ESTIMATORS, DIGEST = "estimators", "digest"
 ARRAYS = ("nested", "persistence")
 """Fields of Diagnostics that are arrays [coefficients] where they are not None."""
 
-_OTHERS = ("names", "columns", "apart", "running", *ARRAYS)
+_OTHERS = ("names", "columns", "stuck", "running", *ARRAYS)
 NUMBERS = tuple(field.name for field in fields(Diagnostics) if field.name not in _OTHERS)
 """Fields of Diagnostics that are attributes."""
 
 
-def keep_diagnostics(target: Target, found: Diagnostics) -> None:
+def keep_diagnostics(location: OutputLocation, found: Diagnostics) -> None:
     """Put what was found of all draws of a Zarr store into it; readers see it whole or not at all.
 
     Raises OutputError where it cannot be written: the store is as it was then.
@@ -41,13 +41,13 @@ def keep_diagnostics(target: Target, found: Diagnostics) -> None:
     from batchnuts.mcmc.storage.zarr_files import ZarrFilesBeside
 
     try:
-        files = ZarrFilesBeside.of_store(place_of(target))
+        files = ZarrFilesBeside.of_store(place_of(location))
         files.replace(GROUP, diagnostics_group(found))
         files.commit({})
         files.sync()
         files.forget()
     except OSError as error:
-        raise OutputError(f"The diagnostics cannot be written to {target}: {reason_of(error)}.") from error
+        raise OutputError(f"The diagnostics cannot be written to {location}: {reason_of(error)}.") from error
 
 
 def diagnostics_group(found: Diagnostics) -> xarray.Dataset:
@@ -63,7 +63,7 @@ def diagnostics_group(found: Diagnostics) -> xarray.Dataset:
     of_each = found.columns | {name: values for name, values in arrays.items() if values is not None}
     group = xarray.Dataset(
         {name: ("coefficient", values) for name, values in of_each.items()}
-        | {"apart": ("stuck", np.array(found.apart, np.int64))},
+        | {"stuck_chains": ("stuck", np.array(found.stuck, np.int64))},
         coords={"coefficient": np.array(found.names)},
         attrs={name: getattr(found, name) for name in NUMBERS},
     )
@@ -88,7 +88,7 @@ def kept_diagnostics(groups: Mapping[str, xarray.Dataset]) -> Diagnostics | None
         return Diagnostics(
             names=tuple(str(name) for name in group["coefficient"].values),
             columns={name: group[name].values for name in COLUMNS},
-            apart=tuple(group["apart"].values.tolist()),
+            stuck=tuple(group["stuck_chains"].values.tolist()),
             **arrays,
             **{name: attributes[name] for name in NUMBERS},
         )

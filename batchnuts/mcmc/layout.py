@@ -26,7 +26,7 @@ Entries = dict[str, Entry]
 
 SAMPLES = ("chain", "draw")
 
-GROUPS = {"generated": "posterior", "log_likelihood": "log_likelihood", "predictive": "posterior_predictive"}
+GROUP_OF_FUNCTION = {"generated": "posterior", "log_likelihood": "log_likelihood", "predictive": "posterior_predictive"}
 """Where what a function gives is put."""
 
 
@@ -147,7 +147,7 @@ class Layout:
         groups = {}
         for role, arrays in (of_posterior or {}).items():
             entries = self._entries(arrays, shape, {"generated": 1} if role == "generated" else {})
-            groups[GROUPS[role]] = self._chosen(entries) if role == "generated" else entries
+            groups[GROUP_OF_FUNCTION[role]] = self._chosen(entries) if role == "generated" else entries
         return groups
 
     def _tried(self, compute: Callable[[], Any]) -> Any:

@@ -32,13 +32,13 @@ from batchnuts.mcmc.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.earlier_run import read_groups
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.history import HistoryKeeper
-from batchnuts.mcmc.layout import GROUPS
+from batchnuts.mcmc.layout import GROUP_OF_FUNCTION
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage.place import LocalPlace
 from batchnuts.mcmc.storage.url_place import place_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr
-from batchnuts.mcmc.url import Target, Url
+from batchnuts.mcmc.url import OutputLocation, Url
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import say
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from batchnuts.mcmc.storage.zarr_files import ZarrFiles
 
-_COMPUTED = frozenset(GROUPS.values()) - {"posterior"}
+_COMPUTED = frozenset(GROUP_OF_FUNCTION.values()) - {"posterior"}
 """Groups that have nothing but what functions of the model give."""
 
 NEEDED = ("made_with", "model_described", "metric", "dtype")
@@ -58,18 +58,18 @@ NEEDED = ("made_with", "model_described", "metric", "dtype")
 class EndedRun:
     """What is taken from the file of one."""
 
-    path: Target
+    path: OutputLocation
     draws: int
     """Of each chain."""
     saved: SavedRun
 
     @property
-    def further(self) -> Target:
+    def further(self) -> OutputLocation:
         """Where the further draws of a store are, until it has them."""
         return self.path.with_name(f".{self.path.name}.further")
 
 
-def ended_run(path: Target, more: int) -> EndedRun:
+def ended_run(path: OutputLocation, more: int) -> EndedRun:
     """The run in a file, whose config asks for `more` draws than it has.
 
     Raises CheckpointError for a file that cannot be made longer: of something else, of an earlier version, of a run
@@ -150,7 +150,7 @@ def ended_run(path: Target, more: int) -> EndedRun:
         elapsed=0.0,
         stretch=None,
         parts=(),
-        check_points=None,
+        interim_analyses=None,
         history=history,
     )
     return EndedRun(path, made, saved)
@@ -249,7 +249,7 @@ def _shorter_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.shorter")
 
 
-def recover(path: Target) -> None:
+def recover(path: OutputLocation) -> None:
     """Put a store in its place where a process was killed between the two renames of `replace_store`."""
     if isinstance(path, Path) and not path.exists() and is_zarr(_shorter_path(path)):
         _shorter_path(path).rename(path)
@@ -330,7 +330,9 @@ def _append(
     for name, variables in lacking.items():
         if there := [variable for variable in variables if variable in files.arrays.get(name, {})]:
             files.drop(name, there if {*map(str, before[name].data_vars)} - {*variables} else None)
-    for name in before.keys() - further.keys() - _COMPUTED:  # `unfinished`, of a run that a check point has ended, say
+    for name in (
+        before.keys() - further.keys() - _COMPUTED
+    ):  # `unfinished`, of a run that an interim analysis has ended, say
         if name in files.arrays or name == kept_diagnostics.GROUP:
             files.drop(name)
     for name, group in further.items():

@@ -9,7 +9,7 @@ from typing import Any
 from batchnuts.mcmc.output import to_arviz
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr, without_draws
-from batchnuts.mcmc.url import Target, Url, target_of
+from batchnuts.mcmc.url import OutputLocation, Url, location_of
 
 
 def open_run(path: str | os.PathLike[str]) -> Any:
@@ -18,27 +18,27 @@ def open_run(path: str | os.PathLike[str]) -> Any:
     path: of either, or the URL of a store. A store can be opened while it is written: all groups have the draws of one
     instant, equally many of each chain. Raises OutputError where there is neither, or it cannot be read.
     """
-    target = target_of(path)
-    if is_zarr(target):
-        groups = _read(target, "Zarr", lambda: open_zarr(target))
-        if none := without_draws(target, groups):
+    location = location_of(path)
+    if is_zarr(location):
+        groups = _read(location, "Zarr", lambda: open_zarr(location))
+        if none := without_draws(location, groups):
             raise OutputError(none)
-        return _read(target, "Zarr", lambda: to_arviz(groups))
-    if isinstance(target, Url):
-        raise OutputError(f"There is no Zarr store at {target}. Check the URL, and that the run has begun to draw.")
-    if target.is_dir():
-        raise OutputError(f"{target} is a folder, and no Zarr store. Give the path of the file or store in it.")
-    if not target.exists():
+        return _read(location, "Zarr", lambda: to_arviz(groups))
+    if isinstance(location, Url):
+        raise OutputError(f"There is no Zarr store at {location}. Check the URL, and that the run has begun to draw.")
+    if location.is_dir():
+        raise OutputError(f"{location} is a folder, and no Zarr store. Give the path of the file or store in it.")
+    if not location.exists():
         raise OutputError(
-            f"There is no file {target}. Check the path and the folder that it starts from, and that the run has ended "
-            "(netCDF) or begun to draw (Zarr)."
+            f"There is no file {location}. Check the path and the folder that it starts from, and that the run has "
+            "ended (netCDF) or begun to draw (Zarr)."
         )
     import arviz
 
-    return _read(target, "netCDF", lambda: arviz.from_netcdf(str(target)))
+    return _read(location, "netCDF", lambda: arviz.from_netcdf(str(location)))
 
 
-def _read(target: Target, kind: str, read: Callable[[], Any]) -> Any:
+def _read(location: OutputLocation, kind: str, read: Callable[[], Any]) -> Any:
     """What `read` gives. Raises OutputError where it fails: a damaged file can make any part of HDF5 fail."""
     try:
         return read()
@@ -46,6 +46,6 @@ def _read(target: Target, kind: str, read: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise OutputError(
-            f"{target} cannot be read as {kind} ({reason_of(error)}). If a run wrote it, it is truncated or damaged: "
+            f"{location} cannot be read as {kind} ({reason_of(error)}). If a run wrote it, it is truncated or damaged: "
             "copy it again, or run again."
         ) from error

@@ -16,7 +16,6 @@ from batchnuts.autobatch import BatchedFunction, random
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record, make_chain
 from batchnuts.mcmc.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure, refuse_unbounded
-from batchnuts.mcmc.check_points import CheckPoints
 from batchnuts.mcmc.checkpoint.keeper import Keeper
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun, described, made_with
 from batchnuts.mcmc.draws import Draws, Progress, RunPhase, WarmupReport, statistics
@@ -27,6 +26,7 @@ from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.execution.runner import Counts, Runner, UnboundedDensity
 from batchnuts.mcmc.in_parts import in_parts, width_for
 from batchnuts.mcmc.initialization import Proposals
+from batchnuts.mcmc.interim_analyses import InterimAnalyses
 from batchnuts.mcmc.make_transition import make_transition
 from batchnuts.mcmc.metric_estimates import MetricParameters, unit_metric
 from batchnuts.mcmc.model import Model
@@ -40,7 +40,7 @@ from batchnuts.mcmc.storage.memory import MemoryStorage
 from batchnuts.mcmc.superchains import count_superchains, superchain_of
 from batchnuts.mcmc.tuning import Tuning
 from batchnuts.mcmc.warmup.pooling import groups_of, pooled_step_sizes
-from batchnuts.mcmc.warmup.reduced import Reduced, Reduction, reduce_window
+from batchnuts.mcmc.warmup.reduced import ReducedWindow, Reduction, reduce_window
 from batchnuts.mcmc.warmup.windows import Window, automatic_windows, check_window, fixed_windows, settling_window
 from batchnuts.stopping import StopSignals
 
@@ -77,7 +77,7 @@ def search(
     return in_parts(partial(programs.first_step_size.run, **options), arguments, width)
 
 
-class Elsewhere(Protocol):
+class ClusterExecution(Protocol):
     """The machines of a cluster, on which all chains run."""
 
     def evaluated(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -107,7 +107,7 @@ class Run:
     divergences: bool = False
     """Whether the ends of trajectories are recorded."""
     spent: Spent = field(default_factory=Spent)
-    checks: CheckPoints | None = None
+    checks: InterimAnalyses | None = None
     """Of the draws, where the run may end before all are made."""
     tuning: Tuning | None = None
     """Of an earlier run, from which warmup starts."""
@@ -119,7 +119,7 @@ class Run:
     """Of checkpoints, if any are written."""
     saved: SavedRun | None = None
     """What the run goes on from, if it does."""
-    elsewhere: Elsewhere | None = None
+    cluster: ClusterExecution | None = None
     """Where its chains run, if that is not this process."""
 
     @property
@@ -202,9 +202,9 @@ class Run:
         """The runner of an earlier run, if its buffers are long enough; else a new one."""
         sampler, model, programs = self.sampler, self.model, self.programs
         rows = self.rows
-        if self.elsewhere is not None:
-            elsewhere, example = self.elsewhere, self.inputs(states, 0, False)
-            return self.timed("compile", lambda: elsewhere.make_runner(self, example))
+        if self.cluster is not None:
+            cluster, example = self.cluster, self.inputs(states, 0, False)
+            return self.timed("compile", lambda: cluster.make_runner(self, example))
         long_enough = programs.rows >= rows if self.saved is None else programs.rows == rows
         if programs.runner is not None and long_enough and programs.divergences == self.divergences:
             return programs.runner
@@ -220,7 +220,7 @@ class Run:
         if self.sampler.step_size is None and self.tuning is None and self.saved is None:
             states = self.timed("compile", lambda: self.with_found_step_size(states))
         self.timed("compile", runner.wait_until_compiled)
-        if self.programs.runner is None and self.elsewhere is None:
+        if self.programs.runner is None and self.cluster is None:
             self.programs.runner, self.programs.rows = runner, self.rows
             self.programs.divergences = self.divergences
         return states
@@ -249,8 +249,8 @@ class Run:
 
     def searched(self, metric: MetricParameters, arguments: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
         """What the search for a step size gives for all chains; metric: that which they have."""
-        if self.elsewhere is not None:
-            return self.elsewhere.searched(metric, arguments)
+        if self.cluster is not None:
+            return self.cluster.searched(metric, arguments)
         return search(self.programs, self.execution, arguments, width_for(self.sampler.chain_count))
 
     # ---- stretches -------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class Run:
         total: int,
         before: int,
         leave: float = 0.0,
-        checks: CheckPoints | None = None,
+        checks: InterimAnalyses | None = None,
         storage: MakeStorage | None = None,
         missing: tuple[str, ...] = (),
         reduction: Reduction | None = None,
@@ -303,8 +303,8 @@ class Run:
             start, storage = keeper.began, storage or keeper.make_storage
             if (saved := keeper.go_on()) is not None:
                 resumed = saved.stretch
-                if checks is not None and saved.check_points is not None:
-                    checks.go_on(saved.check_points)
+                if checks is not None and saved.interim_analyses is not None:
+                    checks.go_on(saved.interim_analyses)
         spent.begin(phase)
         runner.watch(checks.next if checks is not None else 0)
         try:
@@ -383,11 +383,11 @@ class Run:
             elapsed=time.perf_counter() - keeper.began,
             stretch=stretch,
             parts=tuple(storage.parts) if stretch is not None and isinstance(storage, LoggedStorage) else (),
-            check_points=self.checks.saved if in_draws and self.checks is not None else None,
+            interim_analyses=self.checks.saved if in_draws and self.checks is not None else None,
             history=self.spent.history,
         )
 
-    def reduced(self, runner: Runner, result: ChainResult, states: ChainStates, reduction: Reduction) -> Reduced:
+    def reduced(self, runner: Runner, result: ChainResult, states: ChainStates, reduction: Reduction) -> ReducedWindow:
         """A window's result, reduced; states: those before it."""
         found = runner.reduced()
         if found is None:  # its draws are here
@@ -399,8 +399,8 @@ class Run:
 
     def evaluated(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log-density and gradient of all chains, at positions [chains, dimension]."""
-        if self.elsewhere is not None:
-            return self.elsewhere.evaluated(position)
+        if self.cluster is not None:
+            return self.cluster.evaluated(position)
         return evaluate_at(self.model, self.programs.evaluate, position, self.execution)
 
     # ---- draws -----------------------------------------------------------------------------------------------------

@@ -21,10 +21,9 @@ from batchnuts.autobatch import random
 from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.chain_states import InDraws
 from batchnuts.mcmc.chains_choice import with_chains
-from batchnuts.mcmc.chains_for import chains_for
-from batchnuts.mcmc.check_points import check_points_of
 from batchnuts.mcmc.checkpoint.keeper import Keeper
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun, require_same, require_same_density
+from batchnuts.mcmc.choose_by_time import choose_by_time
 from batchnuts.mcmc.content import Content, check_content, chosen_groups
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.engine import choose_engine, likely_backend
@@ -33,6 +32,7 @@ from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.freed_memory import give_back_freed
 from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
+from batchnuts.mcmc.interim_analyses import interim_analyses_of
 from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
 from batchnuts.mcmc.quantities import check_quantities
 from batchnuts.mcmc.run import ProgressCallback, Run
@@ -178,7 +178,7 @@ def run_chains(
         first = checked.position
         check_quantities(content.computed(model), engine, first)
         check_content(model, engine, content)
-        checks = check_points_of(model, engine, sampler, execution)
+        checks = interim_analyses_of(model, engine, sampler, execution)
         run = Run(
             model,
             engine,
@@ -216,7 +216,7 @@ def _on_cluster(run: Run, position: NDArray[Any]) -> Iterator[Run]:
     with connected(run.execution.cluster, run.stop) as client:
         cluster = OnCluster(client, run, position)
         try:
-            yield replace(run, elsewhere=cluster)
+            yield replace(run, cluster=cluster)
         finally:
             cluster.close()
 
@@ -242,7 +242,7 @@ def _begin(
     tuning, began = read_tuning(model, sampler), time.perf_counter()
     chains, reason, checked = sampler.chains, "", None
     if chains == "auto":
-        choice = chains_for(model, sampler, execution, content=content, streamed=streamed)
+        choice = choose_by_time(model, sampler, execution, content=content, streamed=streamed)
         chains, reason, checked = choice.chains, choice.reason, choice.checked
     spent = Spent()
     spent.seconds["compile"] += time.perf_counter() - began

@@ -22,7 +22,7 @@ MOST_TRANSITIONS = 1_000_000_000
 """The same of transitions of a chain."""
 
 
-FEWEST_CHAINS = 8
+FEWEST_CHAINS_OF_AUTO = 8
 """That are chosen automatically: warmup finds outliers among so many, and R-hat compares them."""
 
 
@@ -224,7 +224,7 @@ class SamplerSettings(Settings):
     @property
     def fewest_chains(self) -> int:
         """The number of chains, or the smallest that may be chosen."""
-        return max(FEWEST_CHAINS, self.superchains or 1) if self.chains == "auto" else self.chains
+        return max(FEWEST_CHAINS_OF_AUTO, self.superchains or 1) if self.chains == "auto" else self.chains
 
     @model_validator(mode="after")
     def _consistent(self) -> SamplerSettings:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
-from batchnuts.mcmc.check_points import CheckPoints
 from batchnuts.mcmc.draws import RUN_PHASES, Progress, RunPhase
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.history import HistoryKeeper, Row
+from batchnuts.mcmc.interim_analyses import InterimAnalyses
 from batchnuts.mcmc.pace import Pace
 
 
@@ -33,7 +33,7 @@ class Spent:
         if all(row.phase != phase for row in self.history.rows):
             self.note(phase)
 
-    def report(self, place: Progress, chains: int, counts: Counts, checks: CheckPoints | None) -> Progress:
+    def report(self, place: Progress, chains: int, counts: Counts, checks: InterimAnalyses | None) -> Progress:
         """How far the phase is, when `counts` have been made in the stretch under way.
 
         place: what does not change in the stretch; done (before it) and total are of each chain.

@@ -1,8 +1,8 @@
 """When sampling ends by itself: a function of the first draws of all chains, equally many of each.
 
-The rule is asked at check points, numbers of draws n_1 < n_2 < ... that are fixed before the run. At n_k it sees
-exactly the first n_k draws of every chain, and if it ends the run, the result has exactly these draws. Chains are not
-synchronized for that: they run on out of step, and n_k is looked at when the slowest of them has passed it.
+The rule is asked at interim analyses, after numbers of draws n_1 < n_2 < ... that are fixed before the run. At n_k it
+sees exactly the first n_k draws of every chain, and if it ends the run, the result has exactly these draws. Chains are
+not synchronized for that: they run on out of step, and n_k is looked at when the slowest of them has passed it.
 
 Why this does not favour fast chains: a chain's speed (the length of its trajectories, which depends on where it is) and
 the speed of threads decide *when* n_k is looked at, but neither what is looked at nor what is kept. A run that ended
@@ -32,7 +32,7 @@ from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.until import Condition, Until
 
 GROWTH = 1.25
-"""Of check points: with 1.25, all of them together cost five times the last one at most, and a run makes at most a
+"""Of interim analyses: with 1.25, all of them together cost five times the last one at most, and a run makes at most a
 quarter more draws than it needs."""
 
 ESS_DRAWS = 10
@@ -53,7 +53,7 @@ WORDS = {"ess_bulk": "bulk ESS", "ess_tail": "tail ESS"}
 
 @dataclass(frozen=True)
 class Decision:
-    """What the rule says at a check point."""
+    """What the rule says at an interim analysis."""
 
     reason: str | None
     """Why sampling ends; None: it goes on."""
@@ -62,7 +62,7 @@ class Decision:
     missing: str = ""
     """Which condition does not hold of it, if any, in words."""
     conditions: tuple[Condition, ...] = ()
-    """Each with the worst that was found of it, now or at an earlier check point."""
+    """Each with the worst that was found of it, now or at an earlier interim analysis."""
     not_before: float = 0.0
     """Draws of each chain before which the conditions need not be looked at again."""
     expected: float = math.inf
@@ -70,7 +70,7 @@ class Decision:
 
 
 START = Decision(None)
-"""What is known before the first check point."""
+"""What is known before the first interim analysis."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class StoppingRule:
         """With fewer draws the conditions cannot be judged."""
         return ESS_DRAWS if set(WORDS) & set(self.until.conditions) else MINIMUM_DRAWS
 
-    def check_points(self, max_draws: int) -> tuple[int, ...]:
+    def interim_analyses(self, max_draws: int) -> tuple[int, ...]:
         """The numbers of draws of each chain at which the rule is asked; the last one is `max_draws`.
 
         They grow by GROWTH, and are even, so that both halves of a chain have all its draws.
@@ -107,8 +107,8 @@ class StoppingRule:
     def decide(self, draws: NDArray[Any], gradients: int = 0, last: Decision = START) -> Decision:
         """Whether sampling ends with these draws [chains, draws, coefficients], which took so many gradients.
 
-        Nothing but the arguments decides. last: the decision at the last check point. Its worst coefficient is looked
-        at first, which saves time and changes no reason; before its `not_before` it still holds.
+        Nothing but the arguments decides. last: the decision at the last interim analysis. Its worst coefficient is
+        looked at first, which saves time and changes no reason; before its `not_before` it still holds.
         """
         each = f"after {draws.shape[1]} draws of each chain"
         decision = replace(last, reason=None)
@@ -179,12 +179,12 @@ class StoppingRule:
     def _stuck(self, draws: NDArray[Any], likely: int, conditions: tuple[Condition, ...]) -> Decision:
         """What R-hat does not see, and is looked at when that is small: whether chains are stuck (stuck_chains.py)."""
         found = find_stuck(draws, VALUES_AT_ONCE)
-        if found.apart.any():
-            chain = int(found.apart.argmax())
+        if found.mask.any():
+            chain = int(found.mask.argmax())
             worst = int(found.furthest[chain])
-            also = f" and {found.apart.sum() - 1} more" if found.apart.sum() > 1 else ""
+            also = f" and {found.mask.sum() - 1} more" if found.mask.sum() > 1 else ""
             away = f"chain {chain}{also} stays away from all others, in {self.names[worst]}"
-            stuck = Condition("stuck_chains", float(found.apart.sum()), 0.0)
+            stuck = Condition("stuck_chains", float(found.mask.sum()), 0.0)
             return Decision(None, worst, away, (*conditions, stuck))
         worst = int(found.persistence.argmax())
         lasting = found.persistence[worst]

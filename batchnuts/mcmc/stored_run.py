@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.storage.place import METADATA
 from batchnuts.mcmc.storage.url_place import place_of
-from batchnuts.mcmc.url import Target, Url, target_of
+from batchnuts.mcmc.url import OutputLocation, Url, location_of
 
 if TYPE_CHECKING:
     import xarray
@@ -36,7 +36,7 @@ def has_zarr() -> bool:
 
 def is_zarr(path: str | os.PathLike[str] | Url) -> bool:
     """Whether there is a Zarr store. Raises OutputError where a URL cannot be read."""
-    return place_of(target_of(path)).exists(METADATA)
+    return place_of(location_of(path)).exists(METADATA)
 
 
 def open_zarr(path: str | os.PathLike[str] | Url) -> dict[str, xarray.Dataset]:
@@ -46,55 +46,55 @@ def open_zarr(path: str | os.PathLike[str] | Url) -> dict[str, xarray.Dataset]:
     """
     import xarray
 
-    target = target_of(path)
+    location = location_of(path)
     if not has_zarr():
-        raise OutputError(f"To read {target} takes {INSTALL}.")
-    store: Any = str(target)
-    if isinstance(target, Url):
+        raise OutputError(f"To read {location} takes {INSTALL}.")
+    store: Any = str(location)
+    if isinstance(location, Url):
         from batchnuts.mcmc.storage.place_store import PlaceStore
 
-        store = PlaceStore(place_of(target), read_only=True)
+        store = PlaceStore(place_of(location), read_only=True)
     tree = xarray.open_datatree(store, engine="zarr", consolidated=True)
     return {name: child.to_dataset(inherit=False) for name, child in tree.children.items()}
 
 
-def without_draws(target: Target, groups: Mapping[str, Any]) -> str | None:
+def without_draws(location: OutputLocation, groups: Mapping[str, Any]) -> str | None:
     """What to say of a store of ours that has neither draws nor a summary yet; None of others."""
-    if {"posterior", "summary"} & set(groups) or not is_run(target):
+    if {"posterior", "summary"} & set(groups) or not is_run(location):
         return None
     return (
-        f"There are no draws in {target} yet. The first come with a block, which is a twentieth of the run or 32 MB: "
-        f"try again later. If the run does not go on: python -m batchnuts.sample --resume {target}"
+        f"There are no draws in {location} yet. The first come with a block, which is a twentieth of the run or 32 MB: "
+        f"try again later. If the run does not go on: python -m batchnuts.sample --resume {location}"
     )
 
 
-def is_run(target: Target) -> bool:
+def is_run(location: OutputLocation) -> bool:
     """Whether there is the file, or the Zarr store, of a run of ours."""
-    return bool(_attributes_of_run(target))
+    return bool(_attributes_of_run(location))
 
 
-def is_interrupted(target: Target) -> bool:
+def is_interrupted(location: OutputLocation) -> bool:
     """Whether a file, or a Zarr store, is that of a run of ours which was interrupted."""
-    return bool(_attributes_of_run(target).get("interrupted", 0))
+    return bool(_attributes_of_run(location).get("interrupted", 0))
 
 
-def is_complete(target: Target, config: Mapping[str, Any]) -> bool:
+def is_complete(location: OutputLocation, config: Mapping[str, Any]) -> bool:
     """Whether a file, or a Zarr store, is that of a run with this config which came to its end."""
-    attributes = _attributes_of_run(target)
+    attributes = _attributes_of_run(location)
     return not attributes.get("interrupted", 1) and attributes.get("config") == json.dumps(config)
 
 
-def _attributes_of_run(target: Target) -> Mapping[str, Any]:
+def _attributes_of_run(location: OutputLocation) -> Mapping[str, Any]:
     """Those of all groups of a run of ours; empty where there is nothing, or something else. Raises OutputError where a
     URL cannot be read."""
     import h5netcdf
 
     try:
-        root = place_of(target).root()
+        root = place_of(location).root()
         if root is not None:
             attributes = root["attributes"]
-        elif isinstance(target, Path):
-            with h5netcdf.File(target, "r") as file:
+        elif isinstance(location, Path):
+            with h5netcdf.File(location, "r") as file:
                 attributes = dict(file.attrs)
         else:
             return {}

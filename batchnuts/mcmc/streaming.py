@@ -37,7 +37,7 @@ from batchnuts.mcmc.storage.row_blocks import RowBlock
 from batchnuts.mcmc.storage.streamed import StreamedStorage, rows_of_block
 from batchnuts.mcmc.storage.url_place import place_of
 from batchnuts.mcmc.stored_run import INSTALL, has_zarr, open_zarr
-from batchnuts.mcmc.url import Target
+from batchnuts.mcmc.url import OutputLocation
 
 if TYPE_CHECKING:
     import xarray
@@ -54,7 +54,7 @@ def require_zarr() -> None:
 
 
 class ZarrRun:
-    """See Stream. target: the store, which is made when the first draws are. config: see `to_datasets`.
+    """See Stream. location: the store, which is made when the first draws are. config: see `to_datasets`.
 
     replace: whether a store that is there is deleted then. resumed: whether one is gone on with that an earlier process
     has left. earlier: draws of each chain that are elsewhere; the store has those that follow.
@@ -62,7 +62,7 @@ class ZarrRun:
 
     def __init__(
         self,
-        target: Target,
+        location: OutputLocation,
         model: Model,
         content: Content,
         config: Mapping[str, Any] | None = None,
@@ -71,8 +71,8 @@ class ZarrRun:
         resumed: bool = False,
         earlier: int = 0,
     ) -> None:
-        self.target = target
-        self.place = place_of(target)
+        self.location = location
+        self.place = place_of(location)
         self.earlier = earlier
         self.model = model
         self.content = content
@@ -105,7 +105,7 @@ class ZarrRun:
             self.sink = self._sink(chains, transitions, rows)
         except OSError as error:
             raise failed_to_write(self.place, error) from error
-        remember = self.sampler.until is not None  # check points look at all draws
+        remember = self.sampler.until is not None  # interim analyses look at all draws
         self.storage = StreamedStorage(like, chains, transitions, self.sink, rows, folder, remember=remember, room=room)
         return Following(self.storage, self.earlier) if self.earlier else self.storage
 
@@ -186,7 +186,7 @@ class ZarrRun:
                 self.place.forget_state()
         except OSError as error:
             raise sink.failed(error) from error
-        return open_zarr(self.target)
+        return open_zarr(self.location)
 
     def _finish_rows(self, draws: Draws, storage: StreamedStorage, sink: ZarrSink, layout: Layout) -> Mapping[str, int]:
         """Write the rows of blocks that are not complete; gives the lengths of further groups."""
@@ -240,7 +240,7 @@ class ZarrRun:
         files = sink.files
         sink.there = 0  # the length is that of the run now
         sink.commit(draws.complete, **further)
-        log_density = VariableBlock(open_zarr(self.target)["sample_stats"]["lp"].variable)
+        log_density = VariableBlock(open_zarr(self.location)["sample_stats"]["lp"].variable)
         attributes = attributes_of(draws, self.model, self.config, log_density)
         groups = other_groups(draws, self.model, layout, attributes)
         groups["adaptation"] = adaptation(draws, self.model, self._means(draws, storage), attributes)
@@ -261,7 +261,7 @@ class ZarrRun:
         sink.commit(draws.complete, **further)
 
     def _means(self, draws: Draws, storage: StreamedStorage) -> ChainMeans:
-        """Of the draws that count: where a check point has ended the run, chains had made more."""
+        """Of the draws that count: where an interim analysis has ended the run, chains had made more."""
         if (storage.recorded == draws.done).all() or storage.memory is None:
             return storage.means
         records = storage.memory.first(int(draws.done.max()))

@@ -8,7 +8,7 @@ least LEAST_DRAWS draws:
 
 - *Apart*: the mean score of a chain is further from the median of all chains than chance allows, by the robust spread
   of the chains' own means. This spread contains whatever autocorrelation there is, so nothing is assumed about it.
-  Where it is wide, since each chain has few effective draws, a chain is still apart that is ten robust standard
+  Where it is wide, since each chain has few effective draws, a chain is still stuck that is ten robust standard
   deviations away and stays there, as in warmup (warmup/outliers.py), or of which no coefficient moved.
 - *Persistence*: how much of the variance is in differences between chains that last. The covariance over chains of the
   means of their first and second halves is that: draws of a chain that has forgotten its first half in its second add
@@ -37,14 +37,14 @@ from batchnuts.mcmc.warmup.outliers import far_and_stay
 LEAST_DRAWS = 10
 """Of each chain: with fewer, a stuck chain cannot be distinguished from one in the tail."""
 
-FEWEST_CHAINS = 32
+FEWEST_CHAINS_JUDGED = 32
 """Below this number R-hat itself sees one chain: it has a seventh of the variance, or more."""
 
 BY_CHANCE = 1e-4
-"""Chance that, of all chains and coefficients together, a normal mean of independent chains is apart."""
+"""Chance that, of all chains and coefficients together, a normal mean of independent chains counts as stuck."""
 
-MOST_APART = 0.2
-"""Share of chains beyond which they are not apart: then the chains disagree, which persistence sees."""
+MOST_STUCK = 0.2
+"""Share of chains beyond which they do not count as stuck: then the chains disagree, which persistence sees."""
 
 PERSISTENCE_LIMIT = 0.4
 """Two modes of equal shares, far apart, have 0.64 (their scores are half-normal), and a fifth of the chains elsewhere
@@ -55,10 +55,10 @@ STILL = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Stuck:
+class StuckChains:
     """What was found of draws of many chains."""
 
-    apart: NDArray[np.bool_]
+    mask: NDArray[np.bool_]
     """[chains]."""
     persistence: NDArray[np.float64]
     """[coefficients], about 0 to 1; 0 where there are too few draws, or it does not vary."""
@@ -66,11 +66,11 @@ class Stuck:
     """[chains]: the coefficient in which each chain is furthest from the others."""
 
 
-def find_stuck(draws: NDArray[Any], at_once: int = BLOCK) -> Stuck:
-    """Chains apart, and the persistence of each coefficient, of draws [chains, draws, coefficients].
+def find_stuck(draws: NDArray[Any], at_once: int = BLOCK) -> StuckChains:
+    """Stuck chains, and the persistence of each coefficient, of draws [chains, draws, coefficients].
 
     Measured on normal autoregressive chains (decision 45): none of 5,160 sets of draws, of 64 to 1,024 chains, had a
-    chain apart, so fewer than 1 in 1,000 have by mistake (95% confidence); and none whose autocorrelation time is below
+    stuck chain, so fewer than 1 in 1,000 have by mistake (95% confidence); and none whose autocorrelation time is below
     0.45 of a chain's draws had a persistence above its limit. at_once: how many numbers are looked at together.
     Coefficients that are not finite count as if they did not vary.
     """
@@ -78,11 +78,11 @@ def find_stuck(draws: NDArray[Any], at_once: int = BLOCK) -> Stuck:
     width = max(1, at_once // max(chains * length, 1))
     starts = range(0, count, width) if has_enough_draws(draws.shape) else ()
     parts = (in_order(draws[:, :, start : start + width]) for start in starts)
-    return stuck_of((sights_of(reduce_draws(part, {STUCK})) for part in parts), chains, count)
+    return stuck_of((evidence_of(reduce_draws(part, {STUCK})) for part in parts), chains, count)
 
 
 @dataclass(frozen=True, eq=False)
-class Sights:
+class StuckEvidence:
     """What is seen of some coefficients; those that do not vary have zeros, and no chain of them has moved."""
 
     persistence: Array
@@ -94,9 +94,9 @@ class Sights:
     still: NDArray[np.bool_]
     """[coefficients, chains]: it has not moved, or the coefficient does not vary."""
 
-    def of(self, coefficients: slice) -> Sights:
+    def of(self, coefficients: slice) -> StuckEvidence:
         """Some of them."""
-        return Sights(
+        return StuckEvidence(
             self.persistence[coefficients],
             self.distance[coefficients],
             self.away[coefficients],
@@ -109,12 +109,12 @@ def has_enough_draws(shape: tuple[int, ...]) -> bool:
     return shape[0] >= 2 and shape[1] >= LEAST_DRAWS
 
 
-def sights_of(reduced: Reduced) -> Sights:
+def evidence_of(reduced: Reduced) -> StuckEvidence:
     """Of draws that were reduced with STUCK among what was wanted, of which there are enough."""
     varies, of_draws = reduced.varies, reduced.values
     if of_draws is None:
         nothing = np.zeros((len(varies), 0))
-        return Sights(np.zeros(len(varies)), nothing, nothing.astype(bool), nothing.astype(bool))
+        return StuckEvidence(np.zeros(len(varies)), nothing, nothing.astype(bool), nothing.astype(bool))
     assert reduced.whole is not None
     scores = reduced.whole.scores
     shape = (len(varies), scores.mean.shape[1])
@@ -123,10 +123,10 @@ def sights_of(reduced: Reduced) -> Sights:
     distance[varies] = _distance(scores.mean, first, second)
     away[varies] = far_and_stay(of_draws.mean.T, of_draws.variance.T).T
     still[varies] = of_draws.variance <= STILL * np.median(of_draws.variance, axis=1, keepdims=True)
-    return Sights(reduced.of_all(_lasting(first, second) / scores.overall_variance, 0.0), distance, away, still)
+    return StuckEvidence(reduced.of_all(_lasting(first, second) / scores.overall_variance, 0.0), distance, away, still)
 
 
-def sights_of_moments(moments: ChainMoments, draws: int, halves: int) -> Sights:
+def evidence_of_moments(moments: ChainMoments, draws: int, halves: int) -> StuckEvidence:
     """Of draws that were not kept, of which moments are all that is known; there are `draws` of each chain, and
     `halves` in each half.
 
@@ -142,12 +142,14 @@ def sights_of_moments(moments: ChainMoments, draws: int, halves: int) -> Sights:
         with np.errstate(divide="ignore", invalid="ignore"):
             persistence = _lasting(moments.half_mean[:, :chains], moments.half_mean[:, chains:]) / variance
     enough = has_enough_draws((chains, draws))
-    return Sights(np.nan_to_num(persistence) * enough, np.zeros_like(moments.mean), away & enough, still & enough)
+    return StuckEvidence(
+        np.nan_to_num(persistence) * enough, np.zeros_like(moments.mean), away & enough, still & enough
+    )
 
 
-def stuck_of(parts: Iterable[Sights], chains: int, count: int) -> Stuck:
+def stuck_of(parts: Iterable[StuckEvidence], chains: int, count: int) -> StuckChains:
     """What is seen of `count` coefficients together, which are given in parts."""
-    apart = np.zeros(chains, bool)
+    mask = np.zeros(chains, bool)
     persistence = np.zeros(count)
     furthest = np.zeros(chains, np.intp)
     largest, still, away, start = np.zeros(chains), np.ones(chains, bool), np.zeros(chains, bool), 0
@@ -161,11 +163,11 @@ def stuck_of(parts: Iterable[Sights], chains: int, count: int) -> Stuck:
             away |= part.away.any(axis=0)
             still &= part.still.all(axis=0)
         start += size
-    if chains >= FEWEST_CHAINS and start:
+    if chains >= FEWEST_CHAINS_JUDGED and start:
         limit = normal_exceeded(BY_CHANCE / (2 * chains * count))
         found = (largest > limit) | away | still
-        apart = found if found.sum() <= MOST_APART * chains else apart
-    return Stuck(apart, persistence, furthest)
+        mask = found if found.sum() <= MOST_STUCK * chains else mask
+    return StuckChains(mask, persistence, furthest)
 
 
 def _halves(scores: ChainMoments, draws: int) -> tuple[Array, Array]:
@@ -179,7 +181,7 @@ def _distance(whole: Array, first: Array, second: Array) -> Array:
     """Of each chain's mean from the median of all, in standard deviations of such means: [coefficients, chains].
 
     Means of scores [coefficients, chains], also of both halves. The nearer one of two counts: of the whole chain, and
-    sqrt(2) times that of its nearer half, so that a chain that was away for a part of the time is not apart.
+    sqrt(2) times that of its nearer half, so that a chain that was away for a part of the time is not stuck.
     """
     whole, first, second = _standardized(whole), _standardized(first), _standardized(second)
     same_side = (np.sign(first) == np.sign(whole)) & (np.sign(second) == np.sign(whole))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from batchnuts.mcmc.diagnostics import Diagnostics, rounding_of
 from batchnuts.mcmc.nested_rhat import nested_of_moments
 from batchnuts.mcmc.running_summary import RunningSummary, StatisticsTotals
-from batchnuts.mcmc.stuck_chains import sights_of_moments, stuck_of
+from batchnuts.mcmc.stuck_chains import evidence_of_moments, stuck_of
 from batchnuts.mcmc.superchains import superchain_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def summary_group(
     if 1 < len(np.unique(superchain)) < len(chains):
         of_each["nested_r_hat"] = nested_of_moments(moments, superchain, running.count)
     half = running.whole_segments // 2 * running.length
-    stuck = stuck_of([sights_of_moments(moments.of(kept), running.count, half)], len(chains), int(kept.sum()))
+    stuck = stuck_of([evidence_of_moments(moments.of(kept), running.count, half)], len(chains), int(kept.sum()))
     entries: dict[str, tuple[Any, ...]] = {name: ("coefficient", values[kept]) for name, values in of_each.items()}
     entries["persistence"] = ("coefficient", stuck.persistence)
     entries["quantiles"] = (("quantile", "coefficient"), running.quantiles(PROBABILITIES)[:, kept])
@@ -77,7 +77,7 @@ def summary_group(
         entries["covariance"] = (("coefficient", "other"), covariance[np.ix_(kept, kept)])
     entries["chain_mean"] = (("chain", "coefficient"), moments.mean[kept].T)
     entries["chain_sd"] = (("chain", "coefficient"), np.sqrt(moments.variance[kept].T))
-    entries["stuck"] = ("chain", stuck.apart)
+    entries["stuck"] = ("chain", stuck.mask)
     entries |= {name: ("chain", sums) for name, sums in totals.sums.items()}
     entries["acceptance_rate"] = ("chain", totals.sums["acceptance_rate"] / max(totals.count, 1))
     entries["tree_depth"] = ("depth", totals.depths)
@@ -128,6 +128,6 @@ def diagnosed(summary: xarray.Dataset) -> Diagnostics:
         nested=nested,
         superchains=len(np.unique(superchain[summary["chain"].values])),
         persistence=None if nested is None else np.asarray(summary["persistence"].values, np.float64),
-        apart=tuple(summary["chain"].values[summary["stuck"].values.astype(bool)].tolist()),
+        stuck=tuple(summary["chain"].values[summary["stuck"].values.astype(bool)].tolist()),
         running=True,
     )

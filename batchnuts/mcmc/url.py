@@ -44,10 +44,10 @@ class Url:
         return Path.cwd() / f"{self.name}-{hashlib.sha256(self.text.encode()).hexdigest()[:8]}"
 
 
-Target = Path | Url
+OutputLocation = Path | Url
 
 
-def target_of(path: str | os.PathLike[str] | Url) -> Target:
+def location_of(path: str | os.PathLike[str] | Url) -> OutputLocation:
     """The place that a user names: a path, also as the URL of a file, or a URL of another place."""
     if isinstance(path, Url):
         return path
@@ -84,7 +84,7 @@ def url_problem(path: str) -> str | None:
     return None
 
 
-def folder_of(target: Target) -> Path:
+def folder_of(location: OutputLocation) -> Path:
     """Where the checkpoints are of a run whose output is there: beside it, or in the current folder."""
-    path = target if isinstance(target, Path) else target.here
+    path = location if isinstance(location, Path) else location.here
     return path.with_name(f"{path.name}.checkpoint")

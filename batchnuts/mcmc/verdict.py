@@ -158,9 +158,9 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
         advice.append("The run was interrupted: there are fewer draws than were asked for.")
     if found.converged is None:
         advice.append(f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each.")
-    if found.apart:
-        one = len(found.apart) == 1
-        which = f"{'Chain' if one else 'Chains'} {some_numbers(found.apart)} {'is' if one else 'are'}"
+    if found.stuck:
+        one = len(found.stuck) == 1
+        which = f"{'Chain' if one else 'Chains'} {some_numbers(found.stuck)} {'is' if one else 'are'}"
         advice.append(
             f"{which} stuck apart from the others: sampler.warmup.restart=true (in Python warmup={{'restart': True}}) "
             "starts those that are stuck in warmup again, near others; if what they found matters, reparametrize the "

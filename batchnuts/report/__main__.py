@@ -74,11 +74,11 @@ def _target(arguments: argparse.Namespace) -> Path | None:
     """Where the page goes, if there will be one. Raises _Refused, before anything is read."""
     from batchnuts.mcmc.saving import OutputError, check_path
     from batchnuts.mcmc.stored_run import is_zarr
-    from batchnuts.mcmc.url import target_of
+    from batchnuts.mcmc.url import location_of
     from batchnuts.report.figures import require_matplotlib
     from batchnuts.report.page import page_path
 
-    source = target_of(arguments.run)
+    source = location_of(arguments.run)
     if not ((isinstance(source, Path) and source.is_file()) or is_zarr(source)) or (
         arguments.json and arguments.output is None
     ):

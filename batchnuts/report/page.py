@@ -17,7 +17,7 @@ import numpy as np
 from batchnuts.mcmc.diagnostics import COLUMNS
 from batchnuts.mcmc.saving import OutputError
 from batchnuts.mcmc.stored_run import is_zarr
-from batchnuts.mcmc.url import Target, Url
+from batchnuts.mcmc.url import OutputLocation, Url
 from batchnuts.report import pictures
 from batchnuts.report.figures import Picture, require_matplotlib, with_own_ids
 from batchnuts.report.run_file import FinishedRun, next_steps, shortened
@@ -59,9 +59,9 @@ $body
 """)
 
 
-def page_path(target: Target) -> Path:
+def page_path(location: OutputLocation) -> Path:
     """Where the page of a run's output is put: beside it, of a URL in the current folder; with the ending .html."""
-    run = Path.cwd() / target.name if isinstance(target, Url) else target
+    run = Path.cwd() / location.name if isinstance(location, Url) else location
     return run.with_name(f"{run.name}.html") if run.suffix == ".html" else run.with_suffix(".html")
 
 
@@ -76,22 +76,24 @@ def render(run: FinishedRun) -> str:
     return _PAGE.substitute(title=escape(title), style=_STYLE, body="\n".join(parts))
 
 
-def write_page(run: FinishedRun, target: Path, *, force: bool = False) -> None:
+def write_page(run: FinishedRun, location: Path, *, force: bool = False) -> None:
     """Write the page: it appears whole or not at all. Raises OutputError, and PicturesNeedMatplotlib."""
     text = render(run)
     temporary = None
     try:
-        if not force and os.path.lexists(target):
-            raise OutputError(f"{target} was created meanwhile and is not overwritten. Give --force to replace it.")
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".tmp")
+        if not force and os.path.lexists(location):
+            raise OutputError(f"{location} was created meanwhile and is not overwritten. Give --force to replace it.")
+        handle, temporary = tempfile.mkstemp(dir=location.parent, prefix=f".{location.name[:40]}-", suffix=".tmp")
         with open(handle, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, target)
+        os.replace(temporary, location)
     except OSError as error:
-        raise OutputError(f"Cannot write {target}: {error.strerror or error}. The draws are in {run.path}.") from error
+        raise OutputError(
+            f"Cannot write {location}: {error.strerror or error}. The draws are in {run.path}."
+        ) from error
     finally:
         if temporary is not None:
             with suppress(FileNotFoundError):
@@ -244,9 +246,9 @@ def _pictures(run: FinishedRun) -> list[str]:
 
 def _stuck(run: FinishedRun) -> str:
     lines = []
-    if run.check is not None and run.check.diagnostics.apart:
-        numbers = shortened(", ".join(map(str, run.check.diagnostics.apart)))
-        lines.append(f"Stayed away from all others while sampling ({len(run.check.diagnostics.apart)}): {numbers}")
+    if run.check is not None and run.check.diagnostics.stuck:
+        numbers = shortened(", ".join(map(str, run.check.diagnostics.stuck)))
+        lines.append(f"Stayed away from all others while sampling ({len(run.check.diagnostics.stuck)}): {numbers}")
     if outliers := str(run.attributes.get("outlier_chains", "")):
         lines.append(f"Far from all others at the end of warmup ({outliers.count(',') + 1}): {shortened(outliers)}")
     return _section("Stuck chains", _list(lines) if lines else "<p>None was found.</p>")

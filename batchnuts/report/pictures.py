@@ -25,8 +25,8 @@ def worst(run: FinishedRun, most: int = summaries.WORST) -> list[int]:
     if not np.isfinite(found.deciding_rhat).any():
         return list(range(min(most, len(run.names))))
     order = [int(index) for index in found.worst_first()]
-    if found.apart:
-        stuck = np.isin(run.chains, found.apart)
+    if found.stuck:
+        stuck = np.isin(run.chains, found.stuck)
         order = [int(i) for i in summaries.furthest(run.blocks, stuck)[: summaries.OF_STUCK_CHAINS]] + order
     return list(dict.fromkeys(order))[:most]
 

@@ -19,7 +19,7 @@ from batchnuts.mcmc.rank_normal import BLOCK
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr, without_draws
 from batchnuts.mcmc.summary_group import diagnosed
-from batchnuts.mcmc.url import Target, Url, target_of
+from batchnuts.mcmc.url import OutputLocation, Url, location_of
 from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class NotARun(BatchnutsError):
 class FinishedRun:
     """The groups of a run, a file's in memory and a store's to be read when they are used, and the verdict on it."""
 
-    path: Target
+    path: OutputLocation
     groups: Mapping[str, xarray.Dataset]
     check: Check | None
     """None where there is no draw that every chain has."""
@@ -82,7 +82,7 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
     Raises NotARun, with what was found and what was expected, for a path that is no such file, and DiagnosticsError
     for draws that are not finite.
     """
-    file, kind = target_of(path), "netCDF"
+    file, kind = location_of(path), "netCDF"
     expected = "expected the netCDF file or Zarr store that python -m batchnuts.sample wrote"
     try:
         if isinstance(file, Url):
@@ -112,7 +112,7 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
         raise DiagnosticsError(f"{file} cannot be judged: {error}") from error
 
 
-def run_of(path: Target, groups: Mapping[str, xarray.Dataset], found: Diagnostics | None = None) -> FinishedRun:
+def run_of(path: OutputLocation, groups: Mapping[str, xarray.Dataset], found: Diagnostics | None = None) -> FinishedRun:
     """The run whose groups are those of the output. found: what was diagnosed of them already."""
     posterior, stats = groups["posterior"], groups["sample_stats"]
     interrupted = bool(posterior.attrs.get("interrupted", 0))
@@ -126,7 +126,7 @@ def run_of(path: Target, groups: Mapping[str, xarray.Dataset], found: Diagnostic
     return FinishedRun(path, groups, judge(found, interrupted), *coefficients(posterior, found.names))
 
 
-def _groups(file: Target) -> dict[str, xarray.Dataset]:
+def _groups(file: OutputLocation) -> dict[str, xarray.Dataset]:
     """Those that a report looks at: of a file in memory, of a store to be read when they are used."""
     import xarray
 
@@ -147,7 +147,7 @@ def damage_of(path: str | os.PathLike[str]) -> str | None:
     Values of a store are read when they are used, so any part of a report can meet damage. All are read here, a few
     chains at a time.
     """
-    file = target_of(path)
+    file = location_of(path)
     if not is_zarr(file):
         return None
     for name, group in _groups(file).items():
@@ -169,7 +169,7 @@ def _opened(file: os.PathLike[str]) -> Any:
     return h5netcdf.File(file, "r")
 
 
-def _require_ours(file: Target, groups: Mapping[str, xarray.Dataset], expected: str) -> None:
+def _require_ours(file: OutputLocation, groups: Mapping[str, xarray.Dataset], expected: str) -> None:
     def refuse(what: str) -> None:
         raise NotARun(
             f"{file} is not the file of a run of batchnuts: {what}; {expected}. batchnuts.check judges the draws of "
@@ -259,7 +259,7 @@ def verdict_of(run: FinishedRun) -> dict[str, Any]:
 
 
 def verdict_at_end(
-    path: Target, groups: Mapping[str, xarray.Dataset], chains: int, draws: int
+    path: OutputLocation, groups: Mapping[str, xarray.Dataset], chains: int, draws: int
 ) -> tuple[dict[str, Any], Diagnostics | None]:
     """The same of a run that has just ended, with so many draws of each chain, and what was diagnosed. Of draws that
     were not kept it has `min_ess_mean`, for means, and is empty where there are none."""
@@ -300,7 +300,7 @@ def _verdict(
             "nested": found.nested is not None,
             f"min_{size}": _named(found, found.columns[size], check.min_ess, np.nanargmin),
             "divergences": check.divergences,
-            "stuck_chains": list(found.apart),
+            "stuck_chains": list(found.stuck),
         }
     return content
 

@@ -13,7 +13,7 @@ from batchnuts.mcmc.diagnostics import COLUMNS, RUNNING_COLUMNS, Diagnostics, Di
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.groups import AnyGroup, datasets_of
 from batchnuts.mcmc.summary_group import diagnosed
-from batchnuts.mcmc.url import Target
+from batchnuts.mcmc.url import OutputLocation
 from batchnuts.mcmc.verdict import diagnose_groups
 from batchnuts.progress.terminal import SafeConsole
 from batchnuts.progress.views import View, phase
@@ -34,13 +34,14 @@ def print_report(
     draws: Draws,
     groups: Mapping[str, AnyGroup],
     config: RunConfig,
-    target: Target,
+    location: OutputLocation,
     saving: float,
     view: View = _NO_VIEW,
 ) -> Diagnostics | None:
     """Print it on stdout; gives what was diagnosed, None without a draw that every chain has.
 
-    groups: those of the output. saving: seconds that it took to write the file `target`. view: where progress is shown.
+    groups: those of the output. saving: seconds that it took to write the file `location`. view: where progress is
+    shown.
     """
     console = SafeConsole()
     if not console.is_terminal:
@@ -71,7 +72,7 @@ def print_report(
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
     what = "Draws" if config.output.draws else "Summary (draws were not kept)"
-    console.print(f"{what}: {target}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{what}: {location}", highlight=False, markup=False, soft_wrap=True)
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.bridges.users import NotInstalledError
+from batchnuts.bridges.errors import NotInstalledError
 from batchnuts.config import ConfigError, build_model, load_config
 from batchnuts.experiments.harness.task import Figures as RowFigures
 from batchnuts.experiments.harness.task import Preparation

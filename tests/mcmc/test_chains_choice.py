@@ -12,7 +12,7 @@ import pytest
 
 from batchnuts import Model, sample_chains
 from batchnuts.disk_cache.folder import keeping
-from batchnuts.mcmc import chains_for
+from batchnuts.mcmc import choose_by_time
 from batchnuts.mcmc.chains_choice import choose_chains, draws_together, possible_chains
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.convergence import convergence
@@ -210,23 +210,25 @@ def test_times_are_kept_for_what_the_density_computes(tmp_path: Path, monkeypatc
 
 
 def fake_times(monkeypatch: pytest.MonkeyPatch, times: GradientTimes) -> None:
-    monkeypatch.setattr(chains_for, "gradient_times", lambda *_: times)
-    monkeypatch.setattr(chains_for, "processors", lambda: 2)
+    monkeypatch.setattr(choose_by_time, "gradient_times", lambda *_: times)
+    monkeypatch.setattr(choose_by_time, "processors", lambda: 2)
 
 
 def test_the_number_for_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model, asked = gaussian(), sampler(ess_bulk=400.0)
     for times in (CHEAP, COSTLY):
         fake_times(monkeypatch, times)
-        assert chains_for.chains_for(model, asked, EXECUTION).chains == chosen(times, asked)
+        assert choose_by_time.choose_by_time(model, asked, EXECUTION).chains == chosen(times, asked)
     fake_times(monkeypatch, CHEAP)
     starts = {"position": np.zeros((20, 2)).tolist()}
     given = asked.model_copy(update={"init": asked.init.model_copy(update={"values": starts})})
-    assert chains_for.chains_for(model, given, EXECUTION).chains == 32
+    assert choose_by_time.choose_by_time(model, given, EXECUTION).chains == 32
     observed = replace(model, log_likelihood=lambda x: x, observed_data={"y": (("n",), np.zeros(1_000_000))})
     with pytest.raises(SettingsError, match="take about"):  # the least number takes too much memory
-        chains_for.chains_for(observed, asked, EXECUTION)
-    assert chains_for.chains_for(observed, asked, EXECUTION, content=Content(groups=())).chains == chosen(CHEAP, asked)
+        choose_by_time.choose_by_time(observed, asked, EXECUTION)
+    assert choose_by_time.choose_by_time(observed, asked, EXECUTION, content=Content(groups=())).chains == chosen(
+        CHEAP, asked
+    )
 
 
 def test_what_is_wrong_with_a_density_is_said_as_without_auto() -> None:

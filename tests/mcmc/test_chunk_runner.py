@@ -23,7 +23,7 @@ from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.execution import chunk_plan
-from batchnuts.mcmc.execution.attempt import Bracket, Place
+from batchnuts.mcmc.execution.attempt import Bracket, MergePosition
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk, Kept
 from batchnuts.mcmc.execution.chunk_plan import Chunking, divide
@@ -157,16 +157,20 @@ def test_lanes_that_fill_up_a_chunk_are_counted_as_executed(program: Any, whole:
 
 def test_neighbours_merge_and_the_last_of_an_odd_number_waits_for_a_later_round() -> None:
     bracket = Bracket(5, 64)
-    place = Place(0, 4)
+    place = MergePosition(0, 4)
     seen = []
     while not bracket.is_last(place):
         seen.append((place, bracket.partner(place), bracket.leave_at(place)))
         place = bracket.next(place)
-    assert seen == [(Place(0, 4), None, 32), (Place(1, 2), None, 32), (Place(2, 1), Place(2, 0), 32)]
+    assert seen == [
+        (MergePosition(0, 4), None, 32),
+        (MergePosition(1, 2), None, 32),
+        (MergePosition(2, 1), MergePosition(2, 0), 32),
+    ]
     assert bracket.leave_at(place) == 0
-    assert bracket.partner(Place(0, 3)) == Place(0, 2)
-    assert bracket.is_last(Place(0, 0)) is False
-    assert Bracket(1, 64).is_last(Place(0, 0))
+    assert bracket.partner(MergePosition(0, 3)) == MergePosition(0, 2)
+    assert bracket.is_last(MergePosition(0, 0)) is False
+    assert Bracket(1, 64).is_last(MergePosition(0, 0))
 
 
 UNEVEN = np.array([1, CAPACITY, 2, 1, CAPACITY])
@@ -193,7 +197,7 @@ def test_chunks_that_are_half_done_merge(
         np.testing.assert_array_equal(result.position[chain], whole.records.position[chain, done - 1])
     assert counts.useful_gradients == result.records.n_steps.sum()
     assert counts.transitions == UNEVEN.sum()
-    assert list(merged.chunks) == [Place(2, 0)]
+    assert list(merged.chunks) == [MergePosition(2, 0)]
     (last,) = merged.chunks.values()
     assert set(last.occupied()[1]) <= {1, 4}  # in one chunk at the end, which they did not begin in
     monkeypatch.setattr(Bracket, "leave_at", lambda *_: 0)

@@ -104,7 +104,7 @@ def test_draws_that_are_streamed_are_not_in_memory_and_what_is_left_out_is_not_o
     statistics = draw_bytes(0, "float32")
     thinned = streamed(Content(thin=10, dtype="float64"), draws=10_000)
     assert thinned.file - OVERHEAD == 256 * 1000 * (8 * 50 + statistics)
-    assert streamed(until={"ess_bulk": 400}).records == of(FIFTY).records, "check points look at all draws"
+    assert streamed(until={"ess_bulk": 400}).records == of(FIFTY).records, "interim analyses look at all draws"
 
 
 MANY = Size(1000, "float32", values=1000, largest=1000)

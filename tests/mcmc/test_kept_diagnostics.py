@@ -38,7 +38,7 @@ def test_reports_take_what_was_found_before(tmp_path: Path, monkeypatch: Any, su
         files.commit({})
     found = read_run(path)
     assert found.check is not None
-    judged = replace(found.check.diagnostics, apart=(2, 4))
+    judged = replace(found.check.diagnostics, stuck=(2, 4))
     keep_diagnostics(path, judged)
     assert (path / "diagnostics").is_dir()
     again = read_run(path)
@@ -48,7 +48,7 @@ def test_reports_take_what_was_found_before(tmp_path: Path, monkeypatch: Any, su
         np.testing.assert_equal(getattr(again.check.diagnostics, field.name), getattr(judged, field.name), field.name)
     for change in ({"chains": 5}, {"draws": DRAWS - 1}, {"names": ("other", *judged.names[1:])}):
         keep_diagnostics(path, replace(judged, **change))
-        assert read_run(path).check.diagnostics.apart == (), change  # type: ignore[union-attr]
+        assert read_run(path).check.diagnostics.stuck == (), change  # type: ignore[union-attr]
     for damage, array in itertools.product(("deleted", "truncated"), ("r_hat", "coefficient")):
         keep_diagnostics(path, judged)
         (chunk,) = (file for file in (path / "diagnostics" / array).rglob("*") if file.name == "0")
@@ -59,7 +59,7 @@ def test_reports_take_what_was_found_before(tmp_path: Path, monkeypatch: Any, su
             with pytest.raises(NotARun, match="truncated or damaged"):
                 read_run(path)
         else:
-            assert read_run(path).check.diagnostics.apart == (), (damage, array)  # type: ignore[union-attr]
+            assert read_run(path).check.diagnostics.stuck == (), (damage, array)  # type: ignore[union-attr]
     keep_diagnostics(path, judged)
     files = ZarrFiles.of_store(LocalPlace(path))
     attributes = open_zarr(path)["diagnostics"].attrs
@@ -67,10 +67,10 @@ def test_reports_take_what_was_found_before(tmp_path: Path, monkeypatch: Any, su
         kept = {name: value for name, value in {**attributes, **changed}.items() if value is not None}
         files.set_attributes("diagnostics", kept)
         files.commit({})
-        assert bool(read_run(path).check.diagnostics.apart) == taken, changed  # type: ignore[union-attr]
+        assert bool(read_run(path).check.diagnostics.stuck) == taken, changed  # type: ignore[union-attr]
     keep_diagnostics(path, judged)
     monkeypatch.setattr(kept_diagnostics, "_estimators", lambda: "others")
-    assert read_run(path).check.diagnostics.apart == ()  # type: ignore[union-attr]
+    assert read_run(path).check.diagnostics.stuck == ()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", ["posterior/mu", "sample_stats/energy"])
@@ -105,5 +105,5 @@ def test_where_diagnostics_cannot_be_written_the_store_stays(tmp_path: Path, mon
     keep_diagnostics(path, check.diagnostics)
     with monkeypatch.context() as patch:
         patch.setattr(LocalPlace, "put_all", full)
-        keep_for_reports(replace(check.diagnostics, apart=(1,)), path)
+        keep_for_reports(replace(check.diagnostics, stuck=(1,)), path)
     assert str(read_run(path).check) == str(check)

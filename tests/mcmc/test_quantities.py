@@ -16,7 +16,7 @@ import batchnuts
 from batchnuts import Model, positive, real
 from batchnuts.autobatch import ops, random
 from batchnuts.mcmc import quantities
-from batchnuts.mcmc.content import GROUPS, Content
+from batchnuts.mcmc.content import FUNCTION_OF_GROUP, Content
 from batchnuts.mcmc.forecast import Size
 from batchnuts.mcmc.model import ModelError
 from batchnuts.mcmc.output import to_arviz, to_datasets
@@ -111,7 +111,7 @@ def test_groups_may_be_left_out(groups: tuple[str, ...] | None, expected: set[st
     found = to_datasets(run_chains(given, sampler, execution, content=content), given, content=content)
     assert set(found) & set(OF_FUNCTIONS) == expected
     assert "ratio" in found["posterior"]
-    assert set(asked) == {GROUPS[group] for group in expected & set(GROUPS)}
+    assert set(asked) == {FUNCTION_OF_GROUP[group] for group in expected & set(FUNCTION_OF_GROUP)}
     assert Size.of(given, content).of_data == 4 * len(expected & {"log_likelihood", "posterior_predictive"})
 
 

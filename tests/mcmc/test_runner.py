@@ -183,7 +183,7 @@ def test_what_is_watched_is_brought_while_the_chunk_waits_for_its_turn(
 def test_a_chunk_with_few_chains_does_not_wait_while_records_are_watched(
     program: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One chain of four lanes would wait for its partner at once, and all check points for it."""
+    """One chain of four lanes would wait for its partner at once, and all interim analyses for it."""
     slice_for(1e-6, monkeypatch)
     made = make_runner(program, inputs(0), ExecutionSettings(backend="numpy", chunk_lanes=4, shards=1), 8)
     made.watch(2)

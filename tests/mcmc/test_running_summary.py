@@ -153,7 +153,7 @@ def test_the_verdict_is_that_of_the_draws() -> None:
     np.testing.assert_allclose(found.diagnostics.ess, expected.columns["ess_bulk"], rtol=0.35)
     np.testing.assert_allclose(found.diagnostics.nested, nested_rhat(values, numbers), atol=2e-3)
     np.testing.assert_allclose(found.diagnostics.persistence, expected.persistence, atol=0.02)
-    for name in ("chains", "draws", "divergences", "reached_max_treedepth", "rounding", "superchains", "apart"):
+    for name in ("chains", "draws", "divergences", "reached_max_treedepth", "rounding", "superchains", "stuck"):
         assert getattr(found.diagnostics, name) == getattr(expected, name), name
     text = str(found)
     assert "Nested R-hat of moments < 1.01" in text
@@ -169,7 +169,7 @@ def test_failures_are_seen_in_moments_too() -> None:
     assert found.converged is False
     values = chains((256, 200))
     values[7] = values[7, :1] + 1e6
-    assert batchnuts.check({"summary": group_of(values, 256)}).diagnostics.apart == (7,)
+    assert batchnuts.check({"summary": group_of(values, 256)}).diagnostics.stuck == (7,)
 
 
 def test_what_is_constant_or_not_finite_is_left_out_of_what_is_generated() -> None:

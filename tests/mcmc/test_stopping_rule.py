@@ -11,10 +11,10 @@ import pytest
 from batchnuts.autobatch import ops
 from batchnuts.mcmc import stopping_rule
 from batchnuts.mcmc.chain_program import Record, empty_records
-from batchnuts.mcmc.check_points import CheckPoints, Ended
 from batchnuts.mcmc.diagnostics import diagnose
 from batchnuts.mcmc.engine import default_engine
 from batchnuts.mcmc.execution.runner import Counts
+from batchnuts.mcmc.interim_analyses import Ended, InterimAnalyses
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.natural_parameters import NaturalParameters, natural_parameters
 from batchnuts.mcmc.nested_rhat import nested_rhat
@@ -45,8 +45,8 @@ FOUND = diagnose(draws(), NAMES).columns
 
 @pytest.mark.parametrize("max_draws", [1, 4, 5, 10, 11, 100, 10_000])
 @pytest.mark.parametrize("until", [{"ess_bulk": 400}, {"rhat": 1.01}, {"gradients": 1e6}], ids=str)
-def test_check_points_grow_by_a_quarter(max_draws: int, until: dict[str, float]) -> None:
-    points = rule(**until).check_points(max_draws)
+def test_interim_analyses_grow_by_a_quarter(max_draws: int, until: dict[str, float]) -> None:
+    points = rule(**until).interim_analyses(max_draws)
     assert points[-1] == max_draws
     assert list(points) == sorted(set(points))
     assert all(point % 2 == 0 for point in points[:-1])
@@ -54,8 +54,8 @@ def test_check_points_grow_by_a_quarter(max_draws: int, until: dict[str, float])
     assert points[0] == min(first, max_draws)
     for one, other in itertools.pairwise(points[:-1]):
         assert 1.25 * one <= other < 1.25 * one + 2
-    # no check point depends on how many more there may be
-    assert rule(**until).check_points(10 * max_draws)[: len(points) - 1] == points[:-1]
+    # no interim analysis depends on how many more there may be
+    assert rule(**until).interim_analyses(10 * max_draws)[: len(points) - 1] == points[:-1]
 
 
 def just(name: str, at: int, factor: float) -> float:
@@ -105,7 +105,7 @@ def test_nested_rhat_decides_where_chains_form_superchains(superchains: int) -> 
 
 
 def test_gradients_end_sampling_in_any_case() -> None:
-    """At a check point too; it is said what was missing."""
+    """At an interim analysis too; it is said what was missing."""
     both = rule(ess_bulk=1e6, gradients=1000)
     assert both.decide(draws(), 999).reason is None
     decision = both.decide(draws(), 1000)
@@ -266,7 +266,7 @@ def test_unknown_parameters_are_refused(asked: list[str], message: str) -> None:
     assert message in str(caught.value)
 
 
-# ---- the check points of a run ---------------------------------------------------------------------------------------
+# ---- the interim analyses of a run -----------------------------------------------------------------------------------
 
 
 class Chains:
@@ -291,7 +291,7 @@ class Chains:
 def looked(steps: list[int], until: dict[str, Any], max_draws: int = 100, spent: float = 0.0) -> tuple[Any, Chains]:
     """What came of looking when all chains had made so many draws, one after another."""
     runner = Chains(draws(max_draws))
-    checks = CheckPoints(rule(**until), PARAMETERS, max_draws)
+    checks = InterimAnalyses(rule(**until), PARAMETERS, max_draws)
     for done in steps:
         runner.done = done
         if checks.look(runner, Counts(complete=done), spent):  # type: ignore[arg-type]
@@ -308,7 +308,7 @@ def test_how_far_chains_are_when_they_are_looked_at_changes_nothing(steps: list[
     assert isinstance(ended, Ended)
     assert 4 <= ended.draws < 100
     assert runner.wanted[-1] == 0
-    points = rule(**until).check_points(100)
+    points = rule(**until).interim_analyses(100)
     assert set(runner.wanted[:-1]) == {point for point in points if point <= ended.draws}
 
 
@@ -333,7 +333,7 @@ def test_at_the_maximum_of_draws_it_is_said_what_is_missing() -> None:
 
 def test_the_time_left_is_that_of_the_furthest_condition_or_of_a_limit() -> None:
     def left(done: int, **until: float) -> float | None:
-        runner, checks = Chains(draws(100)), CheckPoints(rule(**until), PARAMETERS, 100)
+        runner, checks = Chains(draws(100)), InterimAnalyses(rule(**until), PARAMETERS, 100)
         runner.done = done
         checks.look(runner, Counts(complete=done), 5.0)  # type: ignore[arg-type]
         assert [one.name for one in checks.conditions] == [name for name in until if name in ("ess_bulk", "rhat")]
@@ -343,12 +343,12 @@ def test_the_time_left_is_that_of_the_furthest_condition_or_of_a_limit() -> None
     assert left(0, gradients=4000.0) == 15.0
     assert left(0, ess_bulk=40.0, seconds=7.0) == 2.0
     assert left(0, seconds=700.0) == 100.0
-    points = rule(ess_bulk=1).check_points(100)
-    checks = CheckPoints(rule(ess_bulk=1e9), PARAMETERS, 100)
+    points = rule(ess_bulk=1).interim_analyses(100)
+    checks = InterimAnalyses(rule(ess_bulk=1e9), PARAMETERS, 100)
     checks.left, checks.last = list(points), Decision(None, expected=20.5)
     assert checks.remaining(float, 5.0, 0) == min(point for point in points if point >= 20.5)
     checks.last = Decision(None, expected=1e6)
     assert checks.remaining(float, 5.0, 0) == 100.0
     assert left(100, ess_bulk=1.0) == 0.0
-    unknown = CheckPoints(rule(4, ess_bulk=400, rhat=1.01), PARAMETERS, 100).conditions
+    unknown = InterimAnalyses(rule(4, ess_bulk=400, rhat=1.01), PARAMETERS, 100).conditions
     assert [str(one) for one in unknown] == ["ess_bulk ?/400", "rhat ?/1.0223"]  # of 10 draws of 4 chains

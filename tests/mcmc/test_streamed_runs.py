@@ -102,7 +102,7 @@ def test_runs_give_the_same_in_both_formats(tmp_path: Path, monkeypatch: pytest.
         for name in ("compile_time", "warmup_time", "sampling_time", "sampling_ended"):
             for group in there.values():
                 group.attrs.pop(name, None)
-        if until is not None:  # chains had gone beyond the check point, as far as threads had come
+        if until is not None:  # chains had gone beyond the interim analysis, as far as threads had come
             for name in ("useful_gradients", "utilization"):
                 del there["sample_stats"].attrs[name]
     assert_same_groups(groups, expected)

@@ -421,7 +421,7 @@ def test_a_store_that_has_changed_is_not_made_longer(tmp_path: Path) -> None:
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def test_a_check_point_ends_a_run_that_has_gone_further(tmp_path: Path) -> None:
+def test_an_interim_analysis_ends_a_run_that_has_gone_further(tmp_path: Path) -> None:
     """What was written beyond it is not there any longer."""
     draws = drawn()
     run = ZarrRun(tmp_path / "a.zarr", MODEL, Content())

@@ -46,7 +46,7 @@ def one_that_never_moves(chains: int) -> np.ndarray:
 @pytest.mark.parametrize("failure", [one_elsewhere, one_on_a_ledge, one_that_never_moves])
 def test_one_stuck_chain_is_found(failure: object, chains: int) -> None:
     values = failure(chains)  # type: ignore[operator]
-    assert np.flatnonzero(find_stuck(values).apart).tolist() == [5]
+    assert np.flatnonzero(find_stuck(values).mask).tolist() == [5]
     rule = StoppingRule(Until(rhat=1.05), ("a", "b", "c", "d"), chains, 16)
     assert rule.decide(healthy(chains, 40)).reason is not None
     decision = rule.decide(values)
@@ -67,11 +67,11 @@ def two_modes(chains: int, share: float, seed: int = 1) -> np.ndarray:
 def test_two_modes_are_found_whatever_their_shares(share: float) -> None:
     values = two_modes(512, share)
     found = find_stuck(values)
-    assert found.apart.any() or found.persistence[1] > PERSISTENCE_LIMIT
+    assert found.mask.any() or found.persistence[1] > PERSISTENCE_LIMIT
     assert (np.delete(found.persistence, 1) < PERSISTENCE_LIMIT).all()
     assert StoppingRule(Until(rhat=1.3), ("a", "b", "c", "d"), 512, 16).decide(values).reason is None
     if share in (0.02, 0.1):
-        assert found.apart.sum() == round(share * 512)
+        assert found.mask.sum() == round(share * 512)
 
 
 def test_equal_modes_that_start_in_one_point_or_in_each() -> None:
@@ -94,35 +94,35 @@ def test_equal_modes_that_start_in_one_point_or_in_each() -> None:
 def test_chains_that_mix_may_have_few_effective_draws() -> None:
     for memory, draws in ((0.0, 10), (0.5, 10), (0.8, 20), (0.95, 100)):
         found = find_stuck(healthy(256, draws, memory=memory))
-        assert not found.apart.any()
+        assert not found.mask.any()
         assert (found.persistence < PERSISTENCE_LIMIT).all()
     heavy = np.random.default_rng(0).standard_t(1, size=(256, 20, 3))
-    assert not find_stuck(heavy).apart.any()
+    assert not find_stuck(heavy).mask.any()
 
 
 def test_a_chain_that_comes_back_is_not_stuck() -> None:
     values = healthy(256, 40)
     values[5, :15, 2] += 6.0
-    assert not find_stuck(values).apart.any()
+    assert not find_stuck(values).mask.any()
 
 
 def test_what_cannot_be_told() -> None:
     """Few draws, few chains, coefficients that are not finite or constant; and more chains apart than others."""
     stuck = one_on_a_ledge(256)
-    assert not find_stuck(stuck[:, :9]).apart.any()
-    assert not find_stuck(stuck[:16]).apart.any()
+    assert not find_stuck(stuck[:, :9]).mask.any()
+    assert not find_stuck(stuck[:16]).mask.any()
     stuck[0, 0, 0], stuck[:, :, 1] = np.nan, 3.0
     found = find_stuck(stuck)
-    assert np.flatnonzero(found.apart).tolist() == [5]
+    assert np.flatnonzero(found.mask).tolist() == [5]
     assert found.persistence[:2].tolist() == [0.0, 0.0]
-    assert not find_stuck(np.full((64, 20, 2), 1.0)).apart.any()
-    assert not find_stuck(two_modes(256, 0.4)).apart.any()
+    assert not find_stuck(np.full((64, 20, 2), 1.0)).mask.any()
+    assert not find_stuck(two_modes(256, 0.4)).mask.any()
 
 
 def test_slices_of_coefficients_change_nothing() -> None:
     values = one_elsewhere(64)
     one, other = find_stuck(values), find_stuck(values, at_once=1)
-    for name in ("apart", "persistence", "furthest"):
+    for name in ("mask", "persistence", "furthest"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert one.furthest[5] == 2
 
@@ -130,7 +130,7 @@ def test_slices_of_coefficients_change_nothing() -> None:
 def test_the_verdict_lists_them_by_number() -> None:
     numbers = np.arange(256) + 1000
     found = diagnose(one_elsewhere(256), ("a", "b", "c", "d"), superchain=superchain_of(256, 16), numbers=numbers)
-    assert found.apart == (1005,)
+    assert found.stuck == (1005,)
     assert "WARNING: 1 of 256 chains stayed away from all others: 1005." in found.verdict()
     judged = judge(found, False)
     assert not judged.ok

@@ -50,7 +50,9 @@ def ended(enough: float) -> Draws:
     return run(until={"ess_bulk": enough})
 
 
-def test_it_ends_at_the_first_check_point_where_the_conditions_hold(whole: Draws, ended: Draws, enough: float) -> None:
+def test_it_ends_at_the_first_interim_analysis_where_the_conditions_hold(
+    whole: Draws, ended: Draws, enough: float
+) -> None:
     """With exactly these draws of each chain, which are the first ones of the run without conditions."""
     n = next(n for n in POINTS if sizes(whole, n).min() >= enough)
     assert n in (14, 18)
@@ -113,10 +115,10 @@ def test_named_parameters_alone_decide(whole: Draws, enough: float) -> None:
 
 
 def test_the_limit_on_gradients(whole: Draws) -> None:
-    """At the first check point at which the draws took as many, whatever chains have done beyond it."""
+    """At the first interim analysis at which the draws took as many, whatever chains have done beyond it."""
     spent = whole.stats["n_steps"].sum(axis=0).cumsum()
     found = run(until={"gradients": float(spent[11])})
-    assert found.complete == 14, "the first check point with 12 draws or more"
+    assert found.complete == 14, "the first interim analysis with 12 draws or more"
     assert found.ended.startswith(f"the draws took {spent[13]:.4g} gradients (limit ")
 
 

@@ -42,7 +42,7 @@ from batchnuts.mcmc.storage.place_store import PlaceStore
 from batchnuts.mcmc.storage.url_place import UrlError, UrlPlace, check_url, place_of
 from batchnuts.mcmc.stored_run import open_zarr
 from batchnuts.mcmc.streaming import ZarrRun
-from batchnuts.mcmc.url import Url, folder_of, target_of
+from batchnuts.mcmc.url import Url, folder_of, location_of
 from batchnuts.report.run_file import NotARun, read_run
 from batchnuts.settings.schema import SettingsError
 
@@ -79,10 +79,10 @@ def test_a_store_holds_what_one_in_a_folder_holds(url: Url, here: Path, done: li
 
 
 def test_urls_of_files_are_paths(tmp_path: Path) -> None:
-    assert target_of(f"file://{tmp_path}/a.zarr") == tmp_path / "a.zarr"
+    assert location_of(f"file://{tmp_path}/a.zarr") == tmp_path / "a.zarr"
     assert check_path(f"file://{tmp_path}/a.zarr", is_store=is_store) == tmp_path / "a.zarr"
-    assert target_of("s3://runs/a.zarr") == Url("s3://runs/a.zarr")
-    assert target_of(Path("a.zarr")) == Path("a.zarr")
+    assert location_of("s3://runs/a.zarr") == Url("s3://runs/a.zarr")
+    assert location_of(Path("a.zarr")) == Path("a.zarr")
 
 
 def test_readers_find_whole_draws_at_any_moment(in_memory: Url, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,7 @@ class CallBuilder(ExpressionBuilder):
         nodes = [a.value if isinstance(a, ast.Starred) else a for a in node.args]
         inputs = tuple(self.variable(self.atom(a)) for a in nodes)
         name = getattr(callee, "__name__", "primitive")
-        settled = expressions.settling_of(self.namespace).helper(callee.function)
+        settled = expressions.copier_of(self.namespace).helper(callee.function)
 
         def call(*args: Any) -> tuple[Any, ...]:
             values: list[Any] = []

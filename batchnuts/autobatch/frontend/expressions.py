@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from batchnuts.autobatch.errors import CompileError, Source
-from batchnuts.autobatch.frontend.helpers import Settling, is_helper
+from batchnuts.autobatch.frontend.helpers import ConstantCopier, is_helper
 from batchnuts.autobatch.frontend.in_place import ROW, WRITE
 from batchnuts.autobatch.frontend.on_lanes import (
     BOUND,
@@ -44,7 +44,7 @@ ELEMENTS = PREFIX + "elements"
 LENGTH = PREFIX + "length"
 """The names of `iteration.elements` and `iteration.length` in expressions."""
 
-_SETTLING = PREFIX + "settling"
+_COPIER = PREFIX + "copier"
 
 _WRITTEN = {TRUTH: "bool", BOUND: "int"}
 """Our functions that the text of an expression shows by another name."""
@@ -340,10 +340,10 @@ def frozen(value: Any) -> Any:
 _DATA = (bool, int, float, complex, np.generic, np.ndarray, list, tuple, dict)
 
 
-def settling_of(namespace: dict[str, Any]) -> Settling:
+def copier_of(namespace: dict[str, Any]) -> ConstantCopier:
     """What copies the helpers of a namespace, and keeps its copies there."""
-    settling: Settling = namespace.setdefault(_SETTLING, Settling())
-    return settling
+    copier: ConstantCopier = namespace.setdefault(_COPIER, ConstantCopier())
+    return copier
 
 
 def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any]) -> ast.expr:
@@ -366,7 +366,7 @@ def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, 
                 return self.generic_visit(inner)
             name = CONSTANT + ast.unparse(inner)
             if name not in namespace:
-                namespace[name] = settling_of(namespace).helper(value) if helper else frozen(value)
+                namespace[name] = copier_of(namespace).helper(value) if helper else frozen(value)
             return ast.copy_location(ast.Name(name, ast.Load()), inner)
 
     constant: ast.expr = Constants().visit(copied(node))  # type: ignore[assignment]

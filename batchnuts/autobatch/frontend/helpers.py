@@ -71,7 +71,7 @@ def _is_plain_object(value: Any) -> bool:
     return all(_is_users_class(kind) for kind in bases) and not any(custom & vars(kind).keys() for kind in bases)
 
 
-class Settling:
+class ConstantCopier:
     """Copies of helpers and data, one of each object."""
 
     def __init__(self) -> None:

@@ -58,8 +58,8 @@ class SavedRun:
     """See Runner.saved; None where the stretch had not begun."""
     parts: tuple[str, ...]
     """Files with the stretch's records (storage/logged.py), in order."""
-    check_points: Any
-    """See CheckPoints.saved; None without."""
+    interim_analyses: Any
+    """See InterimAnalyses.saved; None without."""
     history: Any
     """What was done at which time: HistoryKeeper (history.py)."""
 

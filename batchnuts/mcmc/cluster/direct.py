@@ -17,8 +17,8 @@ from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError, read_arrays, write_arrays
-from batchnuts.mcmc.cluster.groups import Group
-from batchnuts.mcmc.cluster.orders import Report, SavedGroup, StorePlan
+from batchnuts.mcmc.cluster.groups import ChainGroup
+from batchnuts.mcmc.cluster.messages import Report, SavedGroup, StorePlan
 from batchnuts.mcmc.cluster.region import assembled, make_token
 from batchnuts.mcmc.draws import Draws, statistics
 from batchnuts.mcmc.layout import Layout
@@ -69,7 +69,7 @@ class DirectStorage:
         """[groups]: draws of each that are in the store."""
         self.visible = 0
 
-    def take(self, group: Group, report: Report) -> None:
+    def take(self, group: ChainGroup, report: Report) -> None:
         """What a segment says of the store."""
         chains = slice(group.first, group.first + group.chains)
         self.written[group.number] = max(self.written[group.number], report.written)
@@ -131,7 +131,7 @@ class DirectStorage:
             self.memory.resume(recorded)
         self.recorded = np.maximum(recorded, np.repeat(self.written, self.sizes) + self.plan.earlier)
 
-    def known(self, groups: list[Group]) -> NDArray[np.int64]:
+    def known(self, groups: list[ChainGroup]) -> NDArray[np.int64]:
         """[chains]: transitions of each that are in the store, or in what this process knows of its group."""
         found = self.recorded.copy()
         for group in groups:
@@ -142,7 +142,7 @@ class DirectStorage:
                 found[chains] = np.maximum(found[chains], self.memory.recorded[chains])
         return found
 
-    def write_rest(self, groups: list[Group], complete: int) -> None:
+    def write_rest(self, groups: list[ChainGroup], complete: int) -> None:
         """Write what groups lack of the first `complete` draws, from what is known of them here."""
         from batchnuts.mcmc.cluster.open_store import OpenStore
 
@@ -189,7 +189,7 @@ class DirectZarrRun(ZarrRun):
     """See ZarrRun."""
 
     ahead = True
-    groups: list[Group]
+    groups: list[ChainGroup]
     """Of the stretch of draws."""
 
     def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
@@ -228,7 +228,7 @@ class DirectZarrRun(ZarrRun):
         token = uuid.uuid4().hex
         make_token(self.place, token)
         plan = StorePlan(
-            self.target,
+            self.location,
             token,
             folder,
             dict(sink.files.store.metadata),
@@ -238,7 +238,7 @@ class DirectZarrRun(ZarrRun):
             transitions,
             self.earlier,
         )
-        remember = self.sampler.until is not None  # check points look at all draws
+        remember = self.sampler.until is not None  # interim analyses look at all draws
         storage = DirectStorage(sink, plan, self.layout, like, sizes, remember)
         self.storage = storage  # type: ignore[assignment]
         return storage

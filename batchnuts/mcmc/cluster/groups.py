@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from batchnuts.mcmc.chain_program import ChainInputs
-from batchnuts.mcmc.cluster.orders import SavedGroup
+from batchnuts.mcmc.cluster.messages import SavedGroup
 from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.settings import ExecutionSettings
 
@@ -17,7 +17,7 @@ on them."""
 MIN_LANES = 16
 """Chains of a chunk at least, where their number is chosen and there are so many: fewer cost as much."""
 
-GROUPS = 2
+GROUPS_PER_THREAD = 2
 """Groups for each thread, where there are enough chunks: what is slow can then be moved."""
 
 
@@ -31,12 +31,12 @@ def lanes_of(chains: int, execution: ExecutionSettings, max_width: int) -> int:
 def sizes_of(chains: int, lanes: int, threads: int) -> tuple[int, ...]:
     """Chains of each group: chunks one after another, as many in each but for the last one."""
     chunks = math.ceil(chains / lanes)
-    size = lanes * max(1, chunks // (GROUPS * threads))
+    size = lanes * max(1, chunks // (GROUPS_PER_THREAD * threads))
     return tuple(min(size, chains - first) for first in range(0, chains, size))
 
 
 @dataclass(eq=False)
-class Group:
+class ChainGroup:
     """What is known of some chains that run together, as one task after another."""
 
     number: int

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.cluster.errors import ClusterError
-from batchnuts.mcmc.cluster.orders import TOKEN, StorePlan
+from batchnuts.mcmc.cluster.messages import TOKEN, StorePlan
 from batchnuts.mcmc.draws import statistics
 from batchnuts.mcmc.layout import Layout
 from batchnuts.mcmc.saving import OutputError
@@ -64,22 +64,22 @@ def require_same_place(plan: StorePlan) -> Place:
     """The place of the store. Raises ClusterError where this process does not see the store that the plan is of."""
     why = "it finds another store there, or none"
     try:
-        place = place_of(plan.target)
+        place = place_of(plan.location)
         if place.read(TOKEN) == plan.token.encode():
             return place
     except UrlError as error:
         why = error.why
     except (OutputError, OSError) as error:
         why = str(error).rstrip(".")
-    if isinstance(plan.target, Url):
+    if isinstance(plan.location, Url):
         raise ClusterError(
-            f"A worker cannot use {plan.target}: {why}. Draws go from workers straight to a Zarr store, so all of them "
-            "must reach that URL, with the package, the endpoint and the credentials that it takes; what is in the "
-            "memory of one process they do not see. Or set output.path to a netCDF file, with which draws come back to "
-            "the process of the run."
+            f"A worker cannot use {plan.location}: {why}. Draws go from workers straight to a Zarr store, so all of "
+            "them must reach that URL, with the package, the endpoint and the credentials that it takes; what is in "
+            "the memory of one process they do not see. Or set output.path to a netCDF file, with which draws come "
+            "back to the process of the run."
         )
     raise ClusterError(
-        f"A worker cannot see {plan.target}: draws go from workers straight to a Zarr store, so all of them and the "
+        f"A worker cannot see {plan.location}: draws go from workers straight to a Zarr store, so all of them and the "
         "machine that the run was started on must have that folder, under the same path. Put output.path on a disk "
         "that they share, or set output.format: netcdf, with which draws come back to the process of the run."
     )

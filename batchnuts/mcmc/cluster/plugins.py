@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from distributed import Worker, WorkerPlugin
 
-from batchnuts.mcmc.cluster.orders import Plan, Program
+from batchnuts.mcmc.cluster.messages import Plan, ProgramSpec
 from batchnuts.mcmc.cluster.session import forget, keep_plan, keep_program
 
 
@@ -34,7 +34,7 @@ class ProgramPlugin(WorkerPlugin):  # type: ignore[misc]
 
     idempotent = True
 
-    def __init__(self, run: str, program: Program) -> None:
+    def __init__(self, run: str, program: ProgramSpec) -> None:
         self.run = run
         self.program = program
         self.name = f"batchnuts-{run}-program"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.cluster.orders import Rows
+from batchnuts.mcmc.cluster.messages import Rows
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 

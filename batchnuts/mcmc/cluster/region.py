@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_program import Record
-from batchnuts.mcmc.cluster.orders import TOKEN, Rows, SavedRegion
+from batchnuts.mcmc.cluster.messages import TOKEN, Rows, SavedRegion
 from batchnuts.mcmc.cluster.recent import PassedOn, new_rows
 from batchnuts.mcmc.storage.divergent import divergences_of_block, put_divergences
 from batchnuts.mcmc.storage.place import Place

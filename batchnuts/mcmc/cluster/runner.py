@@ -19,11 +19,11 @@ from batchnuts.mcmc.cluster.direct import DirectZarrRun
 from batchnuts.mcmc.cluster.errors import Failure
 from batchnuts.mcmc.cluster.groups import lanes_of, sizes_of
 from batchnuts.mcmc.cluster.machines import pickled, require_alike, versions_of
-from batchnuts.mcmc.cluster.orders import Plan, Program, SavedChains, Stretch
+from batchnuts.mcmc.cluster.messages import Plan, ProgramSpec, SavedChains, Stretch
 from batchnuts.mcmc.cluster.plugins import PlanPlugin, ProgramPlugin
+from batchnuts.mcmc.cluster.running_stretch import RunningStretch
 from batchnuts.mcmc.cluster.segment import evaluated, prepare, searched
 from batchnuts.mcmc.cluster.tasks import Tasks, error_of
-from batchnuts.mcmc.cluster.under_way import UnderWay
 from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.execution.attempt import part
 from batchnuts.mcmc.execution.chunk_plan import Chunking, maximum_width
@@ -33,14 +33,14 @@ from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.run import Run, chain_program
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.memory import MemoryStorage
-from batchnuts.mcmc.warmup.reduced import Reduced, Reduction, joined
+from batchnuts.mcmc.warmup.reduced import ReducedWindow, Reduction, joined
 
 if TYPE_CHECKING:
     from distributed import Client
 
 
 class OnCluster:
-    """See Elsewhere. client: of the cluster; position [dimension]: where the run's density can be evaluated."""
+    """See ClusterExecution. client: of the cluster; position [dimension]: where the run's density can be evaluated."""
 
     def __init__(self, client: Client, run: Run, position: NDArray[Any]) -> None:
         self.client = client
@@ -76,12 +76,12 @@ class OnCluster:
                 self.client.unregister_worker_plugin(name)
 
     def evaluated(self, position: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """See Elsewhere."""
+        """See ClusterExecution."""
         log_density, gradient = self._in_parts(evaluated, (position,))
         return log_density, gradient
 
     def searched(self, metric: MetricParameters, arguments: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-        """See Elsewhere."""
+        """See ClusterExecution."""
         which = uuid.uuid4().hex  # of this search: others may have other parameters
         return self._in_parts(searched, tuple(arguments), metric, which)
 
@@ -97,7 +97,7 @@ class OnCluster:
         return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
 
     def make_runner(self, run: Run, example: ChainInputs) -> ClusterRunner:
-        """See Elsewhere."""
+        """See ClusterExecution."""
         chains = len(example.key)
         lanes = run.saved.lanes if run.saved is not None else None
         if lanes is None:
@@ -107,7 +107,7 @@ class OnCluster:
                 max_width = maximum_width(LaneProgram(program, example, run.execution.backend, run.execution.mode))
             lanes = lanes_of(chains, run.execution, max_width)
         of_chunk = part(example, Chunking(-(-chains // lanes), lanes, 1), 0)
-        self.register(ProgramPlugin(self.name, Program(of_chunk, run.rows, run.divergences)))
+        self.register(ProgramPlugin(self.name, ProgramSpec(of_chunk, run.rows, run.divergences)))
         return ClusterRunner(self, run, chains, lanes)
 
 
@@ -124,7 +124,7 @@ class ClusterRunner:
         self.threads = sum(workers_of(cluster.client).values())
         self.metric: MetricParameters | None = None
         self.stretches = 0
-        self.under_way: UnderWay | None = None
+        self.running: RunningStretch | None = None
 
     @property
     def arrangement(self) -> Arrangement:
@@ -183,7 +183,7 @@ class ClusterRunner:
         stretch = Stretch(self.stretches, transitions, leave, phase, reduction, sends)
         self.threads = max(1, sum(self.cluster.tasks.workers().values()))
         sizes = sizes_of(self.chains, self.lanes, self.threads) if resumed is None else resumed.sizes
-        under_way = self.under_way = UnderWay(
+        running = self.running = RunningStretch(
             self.run_of,
             self.cluster.tasks,
             self.cluster.name,
@@ -194,12 +194,12 @@ class ClusterRunner:
             make_storage,
             resumed,
         )
-        return under_way.reports()
+        return running.reports()
 
-    def reduced(self) -> Reduced | None:
+    def reduced(self) -> ReducedWindow | None:
         """See Runner."""
-        assert self.under_way is not None
-        parts = [part for part in self.under_way.reduced if part is not None]
+        assert self.running is not None
+        parts = [part for part in self.running.reduced if part is not None]
         return joined(parts) if parts else None
 
     def pause(self) -> None:
@@ -210,37 +210,37 @@ class ClusterRunner:
 
     def saved(self) -> SavedChains | None:
         """See Runner."""
-        return None if self.under_way is None else self.under_way.saved(self.lanes, self.run_of.rows)
+        return None if self.running is None else self.running.saved(self.lanes, self.run_of.rows)
 
     @property
     def storage(self) -> Storage | None:
         """See Runner."""
-        return None if self.under_way is None else self.under_way.storage
+        return None if self.running is None else self.running.storage
 
     def watch(self, transitions: int) -> None:
         """See Runner: all records come with each report."""
 
     def recorded(self, transitions: int) -> Record | None:
         """See Runner."""
-        under_way = self.under_way
-        if under_way is None or under_way.storage is None or under_way.recorded.min() < transitions:
+        running = self.running
+        if running is None or running.storage is None or running.recorded.min() < transitions:
             return None
-        return under_way.storage.first(transitions)
+        return running.storage.first(transitions)
 
     def interrupted(self) -> Interrupted | None:
         """See Runner."""
-        if self.under_way is None:
+        if self.running is None:
             return None
-        under_way = self.under_way
-        if not under_way.broken:
-            under_way.drain()
-        if under_way.storage is None:
+        running = self.running
+        if not running.broken:
+            running.drain()
+        if running.storage is None:
             return None
-        result = under_way.result._replace(done=under_way.made())
+        result = running.result._replace(done=running.made())
         return Interrupted(result, np.ones(self.chains, bool))
 
     def forget(self) -> None:
         """See Runner."""
-        if self.under_way is not None:
-            self.under_way.drop()
-        self.under_way = None
+        if self.running is not None:
+            self.running.drop()
+        self.running = None

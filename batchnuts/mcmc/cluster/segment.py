@@ -15,11 +15,11 @@ from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.chain_program import Record
 from batchnuts.mcmc.check_model import UnboundedDensityError, density_failure
 from batchnuts.mcmc.cluster.errors import ClusterError, DiffersError, Failure
-from batchnuts.mcmc.cluster.orders import Order, Report, SavedGroup
+from batchnuts.mcmc.cluster.messages import Report, SavedGroup, SegmentTask
 from batchnuts.mcmc.cluster.recent import RecentStorage, WindowStorage
 from batchnuts.mcmc.cluster.region import RegionStorage
 from batchnuts.mcmc.cluster.session import Session, session_of
-from batchnuts.mcmc.execution.attempt import Attempt, Place, first_chunks
+from batchnuts.mcmc.execution.attempt import Attempt, MergePosition, first_chunks
 from batchnuts.mcmc.execution.chunk_plan import Chunking
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.execution.saved_stretch import restored_attempt, saved_attempt
@@ -58,7 +58,7 @@ def searched(
     return _done(run, work, "the search for a first step size")
 
 
-def advance(order: Order) -> Report | Failure:
+def advance(order: SegmentTask) -> Report | Failure:
     """Run a group of chains for some seconds, from where the last segment ended."""
 
     def work(session: Session) -> Report:
@@ -69,8 +69,8 @@ def advance(order: Order) -> Report | Failure:
         if live is None or live.place != (order.stretch.number, order.segment):
             if order.start is None:
                 return Report(_name(order), session.address, lost=True)
-            live = Live.begin(session, order)
-        assert isinstance(live, Live), "nothing else is kept there"
+            live = WorkerGroup.begin(session, order)
+        assert isinstance(live, WorkerGroup), "nothing else is kept there"
         with session.on_shard() as shard:
             live.run(shard, began + order.seconds)
         found = live.report(session, order, began)
@@ -84,7 +84,7 @@ def advance(order: Order) -> Report | Failure:
     return _done(order.run, work, order.stretch.phase, order.first)
 
 
-def _name(order: Order) -> tuple[int, int, int]:
+def _name(order: SegmentTask) -> tuple[int, int, int]:
     return order.stretch.number, order.group, order.segment
 
 
@@ -120,7 +120,7 @@ def _done(run: str, work: Callable[[Session], Result], phase: str, first: int = 
 
 
 @dataclass(eq=False)
-class Live:
+class WorkerGroup:
     """A group of chains on this worker, between two segments."""
 
     place: tuple[int, int]
@@ -128,11 +128,11 @@ class Live:
     attempt: Attempt
     before: NDArray[Any]
     """[chains, dimension]: where its chains were when the stretch began."""
-    sent: dict[Place, Any] = field(default_factory=dict)
+    sent: dict[MergePosition, Any] = field(default_factory=dict)
     """By chunk: its state when its rows were taken last."""
 
     @classmethod
-    def begin(cls, session: Session, order: Order) -> Live:
+    def begin(cls, session: Session, order: SegmentTask) -> WorkerGroup:
         """Where the order says that the group is."""
         stretch, chains, start = order.stretch, order.chains, order.start
         assert start is not None, "else it is known here"
@@ -159,7 +159,7 @@ class Live:
         while not attempt.finished and time.perf_counter() < until and attempt.work(shard):
             pass
 
-    def report(self, session: Session, order: Order, began: float) -> Report:
+    def report(self, session: Session, order: SegmentTask, began: float) -> Report:
         """What the segment gave; order: of it."""
         attempt, kept = self.attempt, self.attempt.kept
         saved = None
@@ -191,7 +191,7 @@ class Live:
         )
 
 
-def _storage(session: Session, order: Order) -> Callable[..., Storage]:
+def _storage(session: Session, order: SegmentTask) -> Callable[..., Storage]:
     stretch, start = order.stretch, order.start
 
     def make(like: Record, chains: int, transitions: int, room: int | None = None) -> Storage:

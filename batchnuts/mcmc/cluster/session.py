@@ -19,7 +19,7 @@ from batchnuts.autobatch.machine import LaneProgram, prepare_disk_cache, tensor_
 from batchnuts.disk_cache.folder import keeping
 from batchnuts.mcmc.checkpoint.saved_run import described
 from batchnuts.mcmc.cluster.errors import ClusterError, DiffersError
-from batchnuts.mcmc.cluster.orders import Plan, Program, StorePlan
+from batchnuts.mcmc.cluster.messages import Plan, ProgramSpec, StorePlan
 from batchnuts.mcmc.cluster.versions import differences, found_here
 from batchnuts.mcmc.engine import LIBRARIES, Engine
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 _plans: dict[str, tuple[Plan, str, int]] = {}
 """By run: its plan, the worker's address, and its threads."""
-_programs: dict[str, Program] = {}
+_programs: dict[str, ProgramSpec] = {}
 """By run."""
 _sessions: dict[str, Session] = {}
 
@@ -64,7 +64,7 @@ def keep_plan(plan: Plan, address: str, threads: int) -> None:
         _plans[plan.run] = plan, address, threads
 
 
-def keep_program(run: str, program: Program) -> None:
+def keep_program(run: str, program: ProgramSpec) -> None:
     """What chains' programs are compiled for."""
     with _lock:
         _programs[run] = program
@@ -109,7 +109,7 @@ class Session:
         self.machine: ChainMachine | None = None
         """None until it is asked for."""
         self.live: dict[int, Any] = {}
-        """By number: groups (`Live`, segment.py) at the end of their last segment here."""
+        """By number: groups (`WorkerGroup`, segment.py) at the end of their last segment here."""
         self.shards = list(range(threads))
         """Parts of the processor that no task has."""
         self.changed = threading.Condition()

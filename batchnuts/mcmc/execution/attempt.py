@@ -26,11 +26,11 @@ from batchnuts.mcmc.storage.contract import MakeStorage
 from batchnuts.mcmc.storage.memory import MemoryStorage
 
 ROOM = 64
-"""Transitions for which a stretch that may end at any check point has room in memory at first."""
+"""Transitions for which a stretch that may end at any interim analysis has room in memory at first."""
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class MergePosition:
     """The position of a chunk in the tree of merges: all chunks in round 0, pairs of neighbours in the next."""
 
     round: int
@@ -50,22 +50,22 @@ class Bracket:
     merges: bool = True
     """False: chunks wait until all of their lanes have ended."""
 
-    def is_last(self, place: Place) -> bool:
+    def is_last(self, place: MergePosition) -> bool:
         """Whether nothing is left to merge with."""
         return self._entrants(place.round) == 1
 
-    def leave_at(self, place: Place) -> int:
+    def leave_at(self, place: MergePosition) -> int:
         """The number of live lanes at which a chunk waits for its partner."""
         return 0 if self.is_last(place) or not self.merges else self.lanes // 2
 
-    def partner(self, place: Place) -> Place | None:
+    def partner(self, place: MergePosition) -> MergePosition | None:
         """The chunk that it merges with; None for the last of an odd number."""
         number = place.number ^ 1
-        return Place(place.round, number) if number < self._entrants(place.round) else None
+        return MergePosition(place.round, number) if number < self._entrants(place.round) else None
 
-    def next(self, place: Place) -> Place:
+    def next(self, place: MergePosition) -> MergePosition:
         """In the next round."""
-        return Place(place.round + 1, place.number // 2)
+        return MergePosition(place.round + 1, place.number // 2)
 
     def _entrants(self, number: int) -> int:
         return -(-self.chunks >> number)
@@ -83,7 +83,7 @@ class Attempt:
         self,
         machine: ChainMachine,
         chunking: Chunking,
-        chunks: dict[Place, Chunk],
+        chunks: dict[MergePosition, Chunk],
         chains: int,
         transitions: int,
         leave: float = 0.0,
@@ -101,9 +101,9 @@ class Attempt:
         self.kept = Kept(like, chains, storage, wanted)
         self.waiting = set(self.chunks)
         """Chunks that no thread works on."""
-        self.ready: set[Place] = set()
+        self.ready: set[MergePosition] = set()
         """Chunks that wait for their partners."""
-        self.ended: set[Place] = set()
+        self.ended: set[MergePosition] = set()
         """Chunks that ended without merging."""
         self.finished = False
         """Whether all chains have ended, or all that must."""
@@ -167,7 +167,7 @@ class Attempt:
                 self.step(place)
         return True
 
-    def turn(self, place: Place) -> tuple[float, Place]:
+    def turn(self, place: MergePosition) -> tuple[float, MergePosition]:
         """What chunks are ordered by: those that owe records first, then by the average progress of their chains."""
         chunk = self.chunks[place]
         _, chains = chunk.occupied()
@@ -175,7 +175,7 @@ class Attempt:
             return -1.0, place
         return float(self.kept.ends.done[chains].mean()) if len(chains) else 0.0, place
 
-    def deliver(self, place: Place) -> None:
+    def deliver(self, place: MergePosition) -> None:
         """Bring all records of a chunk to the host."""
         self.chunks[place].go_on(self.kept)
         with self.lock:
@@ -183,7 +183,7 @@ class Attempt:
             if self.kept.recorded.min() >= self.kept.wanted:
                 self.lock.notify_all()
 
-    def step(self, place: Place) -> None:
+    def step(self, place: MergePosition) -> None:
         """One slice of a chunk. After its last slice in a round it goes to the next round, merged with its partner if
         any."""
         if self.leave:
@@ -218,7 +218,7 @@ class Attempt:
         with self.lock:
             self.waiting.add(place)
 
-    def step_alone(self, place: Place) -> None:
+    def step_alone(self, place: MergePosition) -> None:
         """One slice of a chunk that ends as soon as no more of its chains are left than may be."""
         chunk = self.chunks[place]
         ends = chunk.slice(int(self.leave * len(chunk.occupied()[1])), self.kept)
@@ -245,13 +245,13 @@ class Attempt:
         return Interrupted(self.kept.result, begun)
 
 
-def first_chunks(machine: ChainMachine, chunking: Chunking, inputs: ChainInputs) -> dict[Place, Chunk]:
+def first_chunks(machine: ChainMachine, chunking: Chunking, inputs: ChainInputs) -> dict[MergePosition, Chunk]:
     """All chunks of a stretch, each before its first block: so each has a state when the run is interrupted."""
     chains, chunks = len(inputs.key), {}
     for number in range(chunking.chunks):
         rows = _rows(chunking, number)
         chunk = Chunk.begin(machine, np.where(rows < chains, rows, NO_CHAIN), part(inputs, chunking, number))
-        chunks[Place(0, number)] = chunk
+        chunks[MergePosition(0, number)] = chunk
     return chunks
 
 

@@ -30,8 +30,8 @@ SLICE_SECONDS = 0.5
 """How long the machine runs between two returns to the host; two returns per second cost nothing measurable."""
 
 FIRST_SLICE_SECONDS, SHARE_OF_TIME = 0.05, 0.1
-"""The same at the beginning of a stretch that may end at any check point: a share of the time since it began, but at
-least so long. Else a run that needs a third of a second would take half a second."""
+"""The same at the beginning of a stretch that may end at any interim analysis: a share of the time since it began, but
+at least so long. Else a run that needs a third of a second would take half a second."""
 
 MIN_SWEEPS = 5
 """The same in sweeps, where these take longer."""

@@ -17,7 +17,7 @@ from batchnuts.autobatch import BatchedFunction, StackOverflowError
 from batchnuts.autobatch.machine import LaneProgram, processors
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.draws import Arrangement
-from batchnuts.mcmc.execution.attempt import Attempt, Place, first_chunks, part
+from batchnuts.mcmc.execution.attempt import Attempt, MergePosition, first_chunks, part
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk
 from batchnuts.mcmc.execution.chunk_plan import Chunking, chains_alone, divide, is_compiled, maximum_width
@@ -27,7 +27,7 @@ from batchnuts.mcmc.execution.workers import Workers
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.memory import MemoryStorage
-from batchnuts.mcmc.warmup.reduced import Reduced, Reduction
+from batchnuts.mcmc.warmup.reduced import ReducedWindow, Reduction
 
 
 def make_runner(
@@ -78,7 +78,7 @@ class ChunkRunner:
         return Arrangement(self.chunking.lanes, policy, self.chunking.chunks, self.chunking.shards)
 
     @property
-    def chunks(self) -> Mapping[Place, Chunk]:
+    def chunks(self) -> Mapping[MergePosition, Chunk]:
         """Of the last attempt, those that are not merged into others."""
         return {} if self.attempt is None else self.attempt.chunks
 
@@ -100,7 +100,7 @@ class ChunkRunner:
         self.forget()
         return self.attempts(inputs, transitions, leave, make_storage, resumed)
 
-    def reduced(self) -> Reduced | None:
+    def reduced(self) -> ReducedWindow | None:
         """See Runner."""
         return None
 

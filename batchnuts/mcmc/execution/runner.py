@@ -20,7 +20,7 @@ from batchnuts.mcmc.draws import Arrangement
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
 from batchnuts.mcmc.storage.memory import MemoryStorage
-from batchnuts.mcmc.warmup.reduced import Reduced, Reduction
+from batchnuts.mcmc.warmup.reduced import ReducedWindow, Reduction
 
 STRETCH = 5
 """Transitions per call."""
@@ -117,7 +117,7 @@ class Runner(Protocol):
         UnboundedDensity, and CheckpointError where what was saved does not fit.
         """
 
-    def reduced(self) -> Reduced | None:
+    def reduced(self) -> ReducedWindow | None:
         """Of the stretch that has ended what its `reduction` asks for, where its records are not in the result, since
         they are in other processes; else None."""
 
@@ -188,7 +188,7 @@ class StretchRunner:
         self.kept = None
         return self.stretches(inputs, transitions, make_storage, resumed)
 
-    def reduced(self) -> Reduced | None:
+    def reduced(self) -> ReducedWindow | None:
         """See Runner."""
         return None
 

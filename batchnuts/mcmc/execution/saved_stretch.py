@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult
 from batchnuts.mcmc.checkpoint.file import CheckpointError
-from batchnuts.mcmc.execution.attempt import Attempt, Place
+from batchnuts.mcmc.execution.attempt import Attempt, MergePosition
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import Chunk
 from batchnuts.mcmc.execution.chunk_plan import Chunking
@@ -26,7 +26,7 @@ from batchnuts.mcmc.storage.contract import MakeStorage
 class SavedChunk:
     """A chunk (chunk.py) at the end of a slice."""
 
-    place: Place
+    place: MergePosition
     chains: NDArray[np.int64]
     """[lanes]."""
     inputs: ChainInputs
@@ -48,9 +48,9 @@ class SavedStretch:
     machine: str
     """Its fingerprint."""
     chunks: tuple[SavedChunk, ...]
-    waiting: tuple[Place, ...]
-    ready: tuple[Place, ...]
-    ended: tuple[Place, ...]
+    waiting: tuple[MergePosition, ...]
+    ready: tuple[MergePosition, ...]
+    ended: tuple[MergePosition, ...]
     finished: bool
     ends: ChainResult
     """Without records."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from batchnuts.mcmc.saving import OutputError, reason_of, synchronize
-from batchnuts.mcmc.url import Target
+from batchnuts.mcmc.url import OutputLocation
 
 METADATA = "zarr.json"
 
@@ -29,14 +29,14 @@ STATE_FOLDER = "state"
 
 
 class Place(ABC):
-    """Of one store. Its text is that of the target. Methods raise OSError, but for what is not there."""
+    """Of one store. Its text is that of the location. Methods raise OSError, but for what is not there."""
 
-    target: Target
+    location: OutputLocation
     state: Path
     """A folder on a disk of this machine, for what this process needs until the run ends."""
 
     def __str__(self) -> str:
-        return str(self.target)
+        return str(self.location)
 
     @abstractmethod
     def read(self, key: str) -> bytes | None:
@@ -110,7 +110,7 @@ class LocalPlace(Place):
     """A folder."""
 
     def __init__(self, path: Path) -> None:
-        self.target = self.path = path
+        self.location = self.path = path
         self.state = path / STATE
 
     def read(self, key: str) -> bytes | None:

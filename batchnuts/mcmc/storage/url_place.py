@@ -25,7 +25,7 @@ from batchnuts.mcmc.storage.place import (
     is_temporary,
     temporary_name,
 )
-from batchnuts.mcmc.url import Target, Url, folder_of
+from batchnuts.mcmc.url import OutputLocation, Url, folder_of
 
 Found = TypeVar("Found")
 
@@ -64,7 +64,7 @@ class UrlPlace(Place):
     """Raises OutputError for a protocol that is unknown, or whose package is not installed. Other methods: UrlError."""
 
     def __init__(self, url: Url) -> None:
-        self.target = url
+        self.location = url
         self.files, self.path = file_system(url)
         self.path = self.path.rstrip("/")
         self.state = folder_of(url) / STATE_FOLDER
@@ -84,7 +84,7 @@ class UrlPlace(Place):
         except (UrlError, FileExistsError):
             raise
         except Exception as error:  # a package may raise any of its own, which are no OSError
-            raise UrlError(self.target, reason_in_words(error)) from error
+            raise UrlError(self.location, reason_in_words(error)) from error
 
     # ---- what is there -----------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class UrlPlace(Place):
     def make(self) -> None:
         """See Place. Of two processes at the same time one gets it, where the protocol can do that."""
         if self.what_is_there() != "nothing":
-            raise FileExistsError(f"{self.target} exists")
+            raise FileExistsError(f"{self.location} exists")
         name = uuid.uuid4().hex
         self.forget_state()
         self.state.mkdir(parents=True)
@@ -258,7 +258,7 @@ class UrlPlace(Place):
         if there is None and self.what_is_there() == "nothing":
             return False
         raise CheckpointError(
-            f"{self.target} is not as this run has left it: another run was written there since, so it cannot go on. "
+            f"{self.location} is not as this run has left it: another run was written there since, so it cannot go on. "
             "Begin again, with another output.path or with --force."
         )
 
@@ -268,7 +268,7 @@ class UrlPlace(Place):
         if what == "nothing":
             return
         if what != "run":
-            raise OutputError(f"{self.target} is not replaced: {what}. Set another output.path.")
+            raise OutputError(f"{self.location} is not replaced: {what}. Set another output.path.")
         if self.exists(METADATA):
             self.put(METADATA, EMPTY)
         found = self.keys("")
@@ -291,9 +291,9 @@ class UrlPlace(Place):
             self.state.parent.rmdir()
 
 
-def place_of(target: Target) -> Place:
+def place_of(location: OutputLocation) -> Place:
     """The place of a store. Raises OutputError for a URL whose protocol is unknown, or takes another package."""
-    return UrlPlace(target) if isinstance(target, Url) else LocalPlace(target)
+    return UrlPlace(location) if isinstance(location, Url) else LocalPlace(location)
 
 
 EMPTY = (
@@ -397,7 +397,7 @@ def _try(place: UrlPlace) -> None:
         for content in (b"1", b"2"):
             place.put(probe, content)
         if place.read(probe) != b"2":
-            raise UrlError(place.target, "what is put there last is not what is found")
+            raise UrlError(place.location, "what is put there last is not what is found")
     except BaseException:
         with suppress(UrlError):  # the first error says what is wrong
             place.delete([probe])

@@ -25,7 +25,7 @@ from batchnuts.mcmc.warmup.agreement import (
 from batchnuts.mcmc.warmup.moments import Moments
 from batchnuts.mcmc.warmup.outliers import find_outliers
 from batchnuts.mcmc.warmup.pooling import pooled_metric, pooled_step_sizes
-from batchnuts.mcmc.warmup.reduced import Reduced, Reduction
+from batchnuts.mcmc.warmup.reduced import ReducedWindow, Reduction
 from batchnuts.mcmc.warmup.windows import Window
 
 LARGE_CHANGE = 2.0
@@ -131,7 +131,7 @@ def _window(run: Run, runner: Runner, place: InWarmup, window: Window, total: in
     return run.timed("warmup", lambda: _pooled(run, place, reduced, window))
 
 
-def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> Reduced:
+def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> ReducedWindow:
     run.enter(runner, place)
     states, sampler, transitions = place.states, run.sampler, window.transitions
     adapting = sampler.step_size is None
@@ -151,7 +151,7 @@ def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int)
     return run.timed("warmup", lambda: run.reduced(runner, result, states, reduction))
 
 
-def _pooled(run: Run, place: InWarmup, reduced: Reduced, window: Window) -> tuple[Pooled, tuple[str, ...]]:
+def _pooled(run: Run, place: InWarmup, reduced: ReducedWindow, window: Window) -> tuple[Pooled, tuple[str, ...]]:
     now = _with_step_sizes(run, place.states, reduced, window)
     if window.estimates_metric and run.sampler.metric != "unit":
         now = _with_metric(run, now, _estimated(run, now, reduced))
@@ -163,7 +163,7 @@ def _pooled(run: Run, place: InWarmup, reduced: Reduced, window: Window) -> tupl
     return _restarted(run, now), missing
 
 
-def _with_step_sizes(run: Run, before: ChainStates, reduced: Reduced, window: Window) -> Pooled:
+def _with_step_sizes(run: Run, before: ChainStates, reduced: ReducedWindow, window: Window) -> Pooled:
     """The step sizes pooled; the metric is that before."""
     moments = reduced.moments
     outliers = find_outliers(moments)
@@ -181,7 +181,7 @@ def _with_step_sizes(run: Run, before: ChainStates, reduced: Reduced, window: Wi
     return Pooled(states, moments, counts, outliers)
 
 
-def _estimated(run: Run, now: Pooled, reduced: Reduced) -> MetricParameters:
+def _estimated(run: Run, now: Pooled, reduced: ReducedWindow) -> MetricParameters:
     """The metric from the draws of a window that count."""
     assert reduced.drawn is not None, "they were asked for"
     return pooled_metric(run.sampler.metric, run.sampler.metric_rank, reduced.drawn, run.group, now.counts)

@@ -39,7 +39,7 @@ class Reduction:
 
 
 @dataclass(frozen=True, eq=False)
-class Reduced:
+class ReducedWindow:
     """What is left of a window, of some chains."""
 
     moments: Moments
@@ -57,7 +57,7 @@ class Reduced:
 
 def reduce_window(
     result: ChainResult, before: NDArray[np.floating], reduction: Reduction, evaluate: Evaluate
-) -> Reduced:
+) -> ReducedWindow:
     """The reduction of the result of some chains with records; before [chains, dimension]: where they began."""
     records, n = result.records, reduction.transitions
     done = np.asarray(result.done)
@@ -83,18 +83,18 @@ def reduce_window(
             lambda positions: evaluate(positions)[1],
             of_run=reduction.chains,
         )
-    return Reduced(moments, position, log_density, gradient, result.adaptation.log_step_mean, drawn)
+    return ReducedWindow(moments, position, log_density, gradient, result.adaptation.log_step_mean, drawn)
 
 
-def joined(parts: Sequence[Reduced]) -> Reduced:
+def joined(parts: Sequence[ReducedWindow]) -> ReducedWindow:
     """That of all chains, from parts in their order."""
 
-    def all_of(name: str, part_of: Callable[[Reduced], object] = lambda part: part) -> NDArray[Any]:
+    def all_of(name: str, part_of: Callable[[ReducedWindow], object] = lambda part: part) -> NDArray[Any]:
         return np.concatenate([getattr(part_of(part), name) for part in parts])
 
     moments = Moments(*(all_of(field.name, lambda part: part.moments) for field in fields(Moments)))
     drawn = [part.drawn for part in parts if part.drawn is not None]
-    return Reduced(
+    return ReducedWindow(
         moments,
         all_of("position"),
         all_of("log_density"),

@@ -20,8 +20,8 @@ from batchnuts.autobatch.machine import map_leaves
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, empty_records
 from batchnuts.mcmc.cluster.direct import DirectStorage, DirectZarrRun
 from batchnuts.mcmc.cluster.errors import ClusterError, Failure
-from batchnuts.mcmc.cluster.groups import Group
-from batchnuts.mcmc.cluster.orders import Order, Report, SavedChains, SavedGroup, Stretch, bytes_of
+from batchnuts.mcmc.cluster.groups import ChainGroup
+from batchnuts.mcmc.cluster.messages import Report, SavedChains, SavedGroup, SegmentTask, Stretch, bytes_of
 from batchnuts.mcmc.cluster.recent import new_rows
 from batchnuts.mcmc.cluster.segment import advance
 from batchnuts.mcmc.cluster.tasks import Tasks, error_of, said, was_killed
@@ -29,7 +29,7 @@ from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.run import Run
 from batchnuts.mcmc.storage.contract import MakeStorage, Storage
-from batchnuts.mcmc.warmup.reduced import Reduced
+from batchnuts.mcmc.warmup.reduced import ReducedWindow
 
 if TYPE_CHECKING:
     from distributed import Future
@@ -60,7 +60,7 @@ LOOKS = 1.0
 """Seconds after which it is asked again which workers there are."""
 
 
-class UnderWay:
+class RunningStretch:
     """One stretch. inputs: of all chains. saved: where it goes on from, if it does; then storage has what was recorded.
 
     metric: of all chains. make_storage: of the records, unless the stretch is reduced.
@@ -87,14 +87,14 @@ class UnderWay:
         chains = len(inputs.key)
         bounds = np.cumsum([0, *sizes])
         self.groups = [
-            Group(number, int(first), size, _part(inputs, int(first), size))
+            ChainGroup(number, int(first), size, _part(inputs, int(first), size))
             for number, (first, size) in enumerate(zip(bounds, sizes, strict=False))
         ]
         self.ends: ChainResult = _ends(inputs)
         """[chains, ...] without records; but for `done` and `divergences` of groups that have ended alone."""
         self.recorded: NDArray[np.int64] = np.array(inputs.done)
         """[chains]: transitions that `storage` has."""
-        self.reduced: list[Reduced | None] = [None] * len(sizes)
+        self.reduced: list[ReducedWindow | None] = [None] * len(sizes)
         self.storage: Storage | None = None
         if stretch.reduction is None:
             model = run.model
@@ -194,7 +194,7 @@ class UnderWay:
                 self.give(group, places[0], now)
         self._share(free)
 
-    def _progress(self, group: Group) -> float:
+    def _progress(self, group: ChainGroup) -> float:
         return float(self.ends.done[group.first : group.first + group.chains].mean())
 
     def _share(self, free: dict[str, int]) -> None:
@@ -229,12 +229,12 @@ class UnderWay:
         at_once = min(len(self.groups), sum(self.workers.values()))
         return max(SEGMENT, at_once / REPORTS)
 
-    def give(self, group: Group, worker: str, now: float) -> None:
+    def give(self, group: ChainGroup, worker: str, now: float) -> None:
         """The next segment of a group."""
         here = group.worker == worker
         keep = group.leaves or now - (group.saved_at or now) >= self.save_seconds
         group.saved_at = group.saved_at or now
-        order = Order(
+        order = SegmentTask(
             self.name,
             self.stretch,
             group.number,
@@ -280,7 +280,7 @@ class UnderWay:
             return
         self._add(group, found)
 
-    def _add(self, group: Group, found: Report) -> None:
+    def _add(self, group: ChainGroup, found: Report) -> None:
         chains = slice(group.first, group.first + group.chains)
         group.worker = found.worker
         assert found.done is not None
@@ -311,7 +311,7 @@ class UnderWay:
             self.reduced[group.number] = found.reduced
             group.ended = True
 
-    def _not_done(self, group: Group, future: Future) -> None:
+    def _not_done(self, group: ChainGroup, future: Future) -> None:
         """Workers have died of it, or the scheduler has lost it."""
         self.looked = -LOOKS
         group.worker = None
@@ -325,7 +325,7 @@ class UnderWay:
             "printed says why they ended."
         )
 
-    def _failed(self, group: Group, failure: Failure) -> None:
+    def _failed(self, group: ChainGroup, failure: Failure) -> None:
         if failure.kind == "unbounded":
             raise UnboundedDensity(failure.chain, failure.position)
         if failure.kind == "deeper" and self.run.execution.max_stack_depth is None:

@@ -20,7 +20,7 @@ from batchnuts.mcmc.tuning import read_tuning
 from batchnuts.settings.schema import SettingsError
 
 
-def chains_for(
+def choose_by_time(
     model: Model,
     sampler: SamplerSettings,
     execution: ExecutionSettings,

@@ -19,8 +19,8 @@ from batchnuts.mcmc.execution.saved_stretch import SavedStretch
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.storage.place import STATE
-from batchnuts.mcmc.url import Target
-from batchnuts.mcmc.warmup.reduced import Reduced, Reduction
+from batchnuts.mcmc.url import OutputLocation
+from batchnuts.mcmc.warmup.reduced import ReducedWindow, Reduction
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class ProgramSpec:
     """What the chains' program is compiled for, besides the plan."""
 
     example: ChainInputs
@@ -73,7 +73,7 @@ class Stretch:
 class StorePlan:
     """The Zarr store of a run, to which workers write chunks; only one process writes its metadata."""
 
-    target: Target
+    location: OutputLocation
     token: str
     """What TOKEN has in it: that is how a worker knows that it is the same store."""
     folder: Path
@@ -94,7 +94,7 @@ TOKEN = f"{STATE}/token"
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class SegmentTask:
     """The next segment of a group of chains."""
 
     run: str
@@ -187,7 +187,7 @@ class Report:
     saved: SavedGroup | None = None
     ended: ChainResult | None = None
     """The states of its chains without records, once the group has ended."""
-    reduced: Reduced | None = None
+    reduced: ReducedWindow | None = None
     """Likewise, where asked for."""
 
 
@@ -216,7 +216,7 @@ class SavedChains:
     """[chains, ...] without records: of groups that have ended."""
     ended: tuple[int, ...]
     """Their numbers."""
-    reduced: tuple[Reduced | None, ...]
+    reduced: tuple[ReducedWindow | None, ...]
     """Of each group, once it has ended."""
     counts: tuple[Counts, ...]
     """Of each group."""

@@ -1,4 +1,4 @@
-"""The check points of a run under way: the stopping rule is asked at each, in order, once all chains have passed it."""
+"""The interim analyses of a run: the stopping rule is asked at each, in order, once all chains have passed it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from batchnuts.mcmc.until import Condition
 from batchnuts.settings.schema import SettingsError
 
 
-def check_points_of(
+def interim_analyses_of(
     model: Model, engine: Engine, sampler: SamplerSettings, execution: ExecutionSettings
-) -> CheckPoints | None:
+) -> InterimAnalyses | None:
     """Those of a run with `sampler.until`, else None.
 
     Raises SettingsError for names that the model does not have, and for a condition on R-hat of one chain.
@@ -42,7 +42,7 @@ def check_points_of(
     parameters = natural_parameters(model, engine, execution, sampler.seed, asked, key)
     superchains = count_superchains(sampler)
     rule = StoppingRule(sampler.until, parameters.names, sampler.chain_count, superchains, parameters.may_be_constant)
-    return CheckPoints(rule, parameters, sampler.draws)
+    return InterimAnalyses(rule, parameters, sampler.draws)
 
 
 AT_ONCE = 2**22
@@ -64,7 +64,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class SavedCheckPoints:
+class SavedInterimAnalyses:
     """Of a run under way."""
 
     left: tuple[int, ...]
@@ -72,18 +72,18 @@ class SavedCheckPoints:
     ended: Ended | None
 
 
-class CheckPoints:
+class InterimAnalyses:
     """What is left to ask in one stretch of draws, and what was found.
 
-    Draws are looked at in the order of check points, however far chains have come when they are looked at: the answer
-    depends on the draws alone. Only the limit on seconds depends on time.
+    Draws are looked at in the order of interim analyses, however far chains have come when they are looked at: the
+    answer depends on the draws alone. Only the limit on seconds depends on time.
     """
 
     def __init__(self, rule: StoppingRule, parameters: NaturalParameters, max_draws: int) -> None:
         self.rule = rule
         self.parameters = parameters
         self.max_draws = max_draws
-        self.left = list(rule.check_points(max_draws))
+        self.left = list(rule.interim_analyses(max_draws))
         self.values: NDArray[Any] = np.empty((0, rule.chains, len(parameters.names)))
         """[draws, chains, coefficients], of the draws looked at so far: in this order memory grows without a copy."""
         self.last = START
@@ -92,17 +92,17 @@ class CheckPoints:
         """Spent here."""
 
     @property
-    def saved(self) -> SavedCheckPoints:
+    def saved(self) -> SavedInterimAnalyses:
         """What is left and what was found, for `go_on`."""
-        return SavedCheckPoints(tuple(self.left), self.last, self.ended)
+        return SavedInterimAnalyses(tuple(self.left), self.last, self.ended)
 
-    def go_on(self, saved: SavedCheckPoints) -> None:
-        """Take over from the check points of the same run in an earlier process. Draws are read again at the next."""
+    def go_on(self, saved: SavedInterimAnalyses) -> None:
+        """Take over from those of the same run in an earlier process. Draws are read again at the next."""
         self.left, self.last, self.ended = list(saved.left), saved.last, saved.ended
 
     @property
     def next(self) -> int:
-        """The next check point; 0 if none is left."""
+        """The next interim analysis; 0 if none is left."""
         return self.left[0] if self.left else 0
 
     @property
@@ -133,7 +133,7 @@ class CheckPoints:
         return min((one for one in times if one is not None), default=None)
 
     def look(self, runner: Runner, counts: Counts, seconds: float) -> Ended | None:
-        """Ask the rule at each check point that all chains have passed; `ended` once it says so, or at a limit.
+        """Ask the rule at each interim analysis that all chains have passed; `ended` once it says so, or at a limit.
 
         counts, seconds: of the stretch so far. Tells the runner which draws are needed next.
         """
@@ -152,7 +152,7 @@ class CheckPoints:
         return self.ended
 
     def _ask(self, position: NDArray[Any], gradients: int) -> None:
-        """At the next check point, with the positions [chains, draws, dimension] up to it."""
+        """At the next interim analysis, with the positions [chains, draws, dimension] up to it."""
         point = self.left.pop(0)
         known, at_once = len(self.values), max(1, AT_ONCE // position[:, :1].size)
         self.values.resize((point, *self.values.shape[1:]), refcheck=False)
