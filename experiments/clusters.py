@@ -81,7 +81,6 @@ class Costs:
     """Seconds of the processor to take what tasks gave."""
     report_bytes: list[int] = field(default_factory=list)
     """Of a report, without the records of draws and states."""
-    record_bytes: int = 0
     state_bytes: list[float] = field(default_factory=list)
     """Of a chain's state."""
     reduced_bytes: list[float] = field(default_factory=list)
@@ -206,7 +205,6 @@ def _counted(costs: Costs) -> Iterator[None]:
         began = time.process_time()
         bare = replace(found, rows=(), saved=None, reduced=None, ended=None)
         costs.report_bytes.append(len(pickle.dumps(bare)))
-        costs.record_bytes += len(pickle.dumps(found.rows))
         if found.saved is not None:
             costs.state_bytes.append(len(pickle.dumps(found.saved.stretch)) / group.chains)
         if found.reduced is not None:

@@ -33,16 +33,6 @@ def lognormal(x: Array, mean: Array = 0.0, deviation: Array = 1.0) -> Array:
     return normal(log_x, mean, deviation) - log_x
 
 
-def exponential(x: Array, rate: Array = 1.0) -> Array:
-    """Exponential distribution, for x > 0."""
-    return ops.log(rate) - rate * x
-
-
-def gamma(x: Array, shape: float, rate: float) -> Array:
-    """Gamma distribution, for x > 0."""
-    return (shape - 1) * ops.log(x) - rate * x + (shape * math.log(rate) - math.lgamma(shape))
-
-
 def inverse_gamma(x: Array, shape: float, scale: float) -> Array:
     """One over a gamma number, for x > 0."""
     return -(shape + 1) * ops.log(x) - scale / x + (shape * math.log(scale) - math.lgamma(shape))

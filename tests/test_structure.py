@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,3 +203,18 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
     for module in MODULES:
         visit(module, ())
+
+
+def test_the_architecture_page_names_every_module_or_a_folder_of_it() -> None:
+    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    cells = "".join(line for line in page.splitlines() if line.startswith("| `"))
+    folders = re.findall(r"`([\w/]+/)`", cells)
+
+    def is_named(path: str) -> bool:
+        name = path.rpartition("/")[2]
+        by_folder = any(f"/{path}".find(f"/{folder}") >= 0 for folder in folders)
+        return by_folder or re.search(rf"[`/]{re.escape(name)}`", cells) is not None
+
+    paths = [module.replace(".", "/") + ".py" for module, path in MODULES.items() if path.name != "__init__.py"]
+    assert len(paths) > 300
+    assert [path for path in paths if not is_named(path)] == []

@@ -106,7 +106,7 @@ def from_numpyro(
         natural_scale=lambda: functools.partial(traces.natural_scale, *bound),
         library="jax",
         initializer=None if init_strategy is None else _initializer(title, bound, init_strategy, dtype),
-        observed_data=_observed_data(title, bound, found, names, dtype),
+        observed_data=_observed_data(bound, found, names, dtype),
         generated=functools.partial(traces.constrained, *bound),
         dims={name: names.of(name) for name in reported},
         coords=checked_labels(f"Model {title!r}", coords),
@@ -251,7 +251,7 @@ def _place(path: tuple[Any, ...]) -> str:
 # What is computed beforehand
 
 
-def _observed_data(title: str, bound: traces.Bound, found: Found, names: AxisNames, dtype: DType) -> Data:
+def _observed_data(bound: traces.Bound, found: Found, names: AxisNames, dtype: DType) -> Data:
     """The observations by name, with the names of their axes; without those that depend on latent sites."""
     values = {site.name: found.values[site.name] for site in found.sites if site.kind == "observed"}
     computed = sorted(name for name, value in values.items() if isinstance(value, jax.core.Tracer))

@@ -65,7 +65,7 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
     log_density, gradient = evaluate_at(model, make_evaluate(value_and_gradient(model, engine)), positions, execution)
     finite = ~not_finite(log_density, gradient)
     findings = [_starts(finite, [] if finite.all() else lost_observations(model, positions[~finite]))]
-    findings += [_jacobian(model, variable, engine, rng) for variable in model.variables if not variable.is_real]
+    findings += [_jacobian(variable, engine, rng) for variable in model.variables if not variable.is_real]
     if finite.any():
         chosen = np.flatnonzero(finite)[:TRIED]
         at, values, gradients = positions[chosen], log_density[chosen], gradient[chosen]
@@ -85,7 +85,7 @@ def _starts(finite: NDArray[np.bool_], reasons: list[str]) -> Finding:
     return Finding("starts", count == len(finite), ". ".join([said, *reasons]).removesuffix("."))
 
 
-def _jacobian(model: Model, variable: Variable, engine: Engine, rng: np.random.Generator) -> Finding:
+def _jacobian(variable: Variable, engine: Engine, rng: np.random.Generator) -> Finding:
     """At one position, in double precision: log |det| of the derivatives of as many elements as there are numbers."""
     name = f"Jacobian of {variable.name}"
     if isinstance(variable.support, UnitVector):

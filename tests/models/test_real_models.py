@@ -159,8 +159,6 @@ def test_both_libraries_give_the_same_gradient(name: str) -> None:
     [
         (lambda x: written.half_cauchy(x, 3.0), lambda x: stats.halfcauchy.logpdf(x, scale=3)),
         (lambda x: written.lognormal(x, 0.3, 2.0), lambda x: stats.lognorm.logpdf(x, 2, scale=math.exp(0.3))),
-        (lambda x: written.exponential(x, 2.0), lambda x: stats.expon.logpdf(x, scale=0.5)),
-        (lambda x: written.gamma(x, 2.5, 3.0), lambda x: stats.gamma.logpdf(x, 2.5, scale=1 / 3)),
         (lambda x: written.inverse_gamma(x, 2.5, 3.0), lambda x: stats.invgamma.logpdf(x, 2.5, scale=3)),
         (lambda x: written.beta(x / 4, 2.5, 1.5), lambda x: stats.beta.logpdf(x / 4, 2.5, 1.5)),
     ],

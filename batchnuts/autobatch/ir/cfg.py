@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from batchnuts.autobatch.ir.program import (
@@ -86,14 +85,14 @@ def predecessors(graph: ControlFlowGraph, *, through_calls: bool = True) -> dict
     return {label: tuple(found) for label, found in result.items()}
 
 
-def reachable(graph: ControlFlowGraph, roots: Iterable[str] = ()) -> frozenset[str]:
-    """Labels that control can reach from the entry (or from `roots`); callees and resume points included."""
+def reachable(graph: ControlFlowGraph) -> frozenset[str]:
+    """Labels that control can reach from the entry; callees and resume points included."""
     following = {block.label: jump_labels(block.terminator) for block in graph.blocks}
     for block in graph.blocks:
         if isinstance(block.terminator, PushGotoOp):
             following[block.label] += (block.terminator.resume_label,)
     seen: set[str] = set()
-    todo = list(roots) or [graph.entry]
+    todo = [graph.entry]
     while todo:
         label = todo.pop()
         if label not in seen:

@@ -121,12 +121,12 @@ def show_op(op: Op | Terminator, variant: int = 1) -> str:
             return "return"
 
 
-def show_program(program: Program, *, variables: bool = True) -> str:
+def show_program(program: Program) -> str:
     """The whole program: bodies in order, then for each variable its type, allocation and new name, where known."""
     variants = Variants()
     lines = [line for function in program.all_functions() for line in [*_show_function(function, variants), ""]]
     known = sorted({*program.var_defs, *program.var_alloc, *program.renamed})
-    if variables and known:
+    if known:
         lines.append("variables")
         lines += [_show_variable(program, variable) for variable in known]
     return "\n".join(lines).rstrip("\n") + "\n"

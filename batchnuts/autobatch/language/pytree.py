@@ -25,11 +25,6 @@ class TreeDef:
     """Of the children; a dict's keys as they are, in order."""
     children: tuple[TreeDef, ...] = ()
 
-    @property
-    def leaf_count(self) -> int:
-        """How many arrays a structure of this shape holds."""
-        return 1 if self.kind is None else sum(child.leaf_count for child in self.children)
-
     def __str__(self) -> str:
         if self.kind is None:
             return "array"

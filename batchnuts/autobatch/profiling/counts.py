@@ -10,9 +10,6 @@ import numpy as np
 
 K = TypeVar("K")
 
-KINDS = ("costly", "gated", "call", "return", "branch", "plain")
-"""The kinds of a block, the first that applies: it runs a costly primitive; it has a gate; how it ends."""
-
 Line = tuple[str, int]
 """File name and line number."""
 
@@ -42,6 +39,8 @@ class BlockProfile:
 
     label: str
     kind: str
+    """The first that applies: it runs a primitive that is "costly"; it is "gated"; how it ends, by a "call", a "return"
+    or a "branch"; "plain"."""
     lines: tuple[Line, ...]
     """Source lines that have an operation in the block."""
     costly: tuple[str, ...]

@@ -23,7 +23,7 @@ COLOURS = {
     "branch": "#009988",
     "plain": "#999999",
 }
-"""By kind of block (`profile.KINDS`)."""
+"""By kind of block (`counts.BlockProfile.kind`)."""
 
 
 # ---- text -----------------------------------------------------------------------------------------------------------

@@ -84,12 +84,12 @@ class RegionStorage(PassedOn):
         start = self.written + self.earlier
         block = assembled(self.like, len(self.numbers), self.rows, start, rows)
         self.store.write(block, self.numbers, self.written)
-        self._gather(block, rows)
+        self._gather(block)
         self.previous = block.position[:, -1].copy()
         self.written += rows
         self.rows = [some for some in self.rows if int(some.last.max()) > start + rows]
 
-    def _gather(self, block: Record, rows: int) -> None:
+    def _gather(self, block: Record) -> None:
         found = divergences_of_block(block, self.written, self.previous)
         if found is not None:
             found["chain"] = self.numbers[found["chain"]]

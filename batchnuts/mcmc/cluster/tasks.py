@@ -17,9 +17,6 @@ from batchnuts.stopping import StopSignals
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-POLL = 0.25
-"""Seconds after which signals are looked at, while results are waited for."""
-
 WITHOUT_WORKERS = 120.0
 """Seconds for which a run waits for a worker to come back."""
 

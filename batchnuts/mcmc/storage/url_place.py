@@ -368,7 +368,7 @@ def reason_in_words(error: Exception) -> str:
     return text if isinstance(error, OSError) else f"{kind}: {text}"
 
 
-def check_url(url: Url, *, force: bool, key: str = "output.path") -> Url:
+def check_url(url: Url, *, force: bool) -> Url:
     """Refuse a URL before any time is spent on sampling, where no store of a run can be written.
 
     Raises OutputError where it cannot be reached or written, where something else is there, or, unless `force`, a run.
@@ -376,14 +376,16 @@ def check_url(url: Url, *, force: bool, key: str = "output.path") -> Url:
     place = UrlPlace(url)
     if url.protocol in OBJECTS and "/" not in place.path.strip("/"):
         raise OutputError(
-            f"Cannot write {url}: it is a whole bucket. Set {key} to a name in it, such as {url}/run.zarr."
+            f"Cannot write {url}: it is a whole bucket. Set output.path to a name in it, such as {url}/run.zarr."
         )
     try:
         what = place.what_is_there()
         if what not in ("nothing", "run"):
-            raise OutputError(f"Cannot write {url}: {what}. Set another {key}.")
+            raise OutputError(f"Cannot write {url}: {what}. Set another output.path.")
         if what == "run" and not force:
-            raise OutputError(f"{url} exists and is not overwritten. Give --force to replace it, or another {key}.")
+            raise OutputError(
+                f"{url} exists and is not overwritten. Give --force to replace it, or another output.path."
+            )
         _try(place)
     except UrlError as error:
         raise OutputError(f"Cannot write {url}: {error.why}.") from error

@@ -37,8 +37,8 @@ def images(site: Site) -> list[Value]:
     return _as_one_batch(site, batch)
 
 
-def _as_one_batch(site: Site, batch: tuple[int, ...], outputs: tuple[int, ...] | None = None) -> list[Value]:
-    """The op on batches of rows times images; `outputs` are those that are batches too (None: all)."""
+def _as_one_batch(site: Site, batch: tuple[int, ...]) -> list[Value]:
+    """The op on batches of rows times images; all outputs are such batches."""
     given = [merge(site.stacked(k), 2) if k in batch else site.tensor(k) for k in range(len(site.inputs))]
     lead = shape_of(site.stacked(batch[0]))[:2]
     results = site.emit(*given)
