@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         "--folder",
         default=AUTO,
         metavar="PATH",
-        help=f"the execution.cache of the runs; by default auto: {VARIABLE}, or the user's cache folder",
+        help=f"cache folder, as in `execution.cache` (default auto: {VARIABLE}, or the user's cache folder)",
     )
     return parser
 

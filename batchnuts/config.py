@@ -138,7 +138,10 @@ class OutputSettings(Settings):
                     f"draws; expected draws: true, or no {' and no '.join(needed)}"
                 )
             if "zarr" in (self.format, self.path_says):
-                raise ValueError("draws: found false with a Zarr store; a summary is a netCDF file: expected one")
+                raise ValueError(
+                    "draws: found false with a Zarr store, but summaries are saved as netCDF only; expected format "
+                    f"netcdf, and a path that ends in {SUFFIXES['netcdf'][0]}"
+                )
         return self
 
     @property
@@ -198,7 +201,7 @@ class RunConfig:
     execution: ExecutionSettings
     output: OutputSettings
     stem: str = "run"
-    """Of the config's file."""
+    """The name of the config's file without its ending."""
     file: Path | None = field(default=None, compare=False)
     """The config's own."""
 

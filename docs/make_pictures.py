@@ -29,7 +29,7 @@ from batchnuts.mcmc.step_size import start
 
 IMAGES = Path(__file__).parent / "images"
 WIDTH = 7.2
-"""Of every picture, in inches: the text width of most journals."""
+"""The width of every picture in inches: the text width of most journals."""
 
 STYLE = {"font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left", "font.family": "DejaVu Sans"}
 

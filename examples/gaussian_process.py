@@ -26,7 +26,7 @@ DISASTERS = np.array(
         )
     )
 )
-"""Of each year from 1851 on."""
+"""The number of disasters in each year from 1851 on."""
 YEARS = 1851 + np.arange(len(DISASTERS))
 WIDTH = 4
 COUNTS = DISASTERS.reshape(-1, WIDTH).sum(axis=1)
@@ -43,7 +43,7 @@ def log_rate(p):
 
 
 def log_density(p):
-    """Of one chain."""
+    """The log-density of one chain."""
     log_mean = log_rate(p) + np.log(WIDTH)
     likelihood = jnp.sum(COUNTS * log_mean - jnp.exp(log_mean))
     prior = stats.norm.logpdf(p["level"], 0, 1) + stats.norm.logpdf(p["amplitude"], 0, 1)

@@ -38,7 +38,7 @@ def log_mixture(p, y):
 
 
 def log_density(p):
-    """Of one chain: the prior is the same for all components, and so the density knows no first and no second."""
+    """The log-density of one chain. The prior is the same for all components, so exchanging them does not change it."""
     prior = -0.5 * ops.sum(((p["mu"] - 20.0) / 10.0) ** 2) - 0.5 * ops.sum((ops.log(p["sigma"]) / 0.7) ** 2)
     return prior - ops.sum(ops.log(p["sigma"])) + ops.sum(log_mixture(p, VELOCITIES))
 

@@ -23,7 +23,7 @@ INTERCEPT, URANIUM, FLOOR = 1.46, 0.72, -0.67
 NU, SIGMA, TAU = (2.0, 4.0, 8.0, 16.0, 64.0), (0.55, 0.6, 0.65, 0.7, 0.75, 0.8), (0.1, 0.15, 0.2, 0.25)
 """Degrees of freedom, scale of the noise, standard deviation of counties: all combinations."""
 TOLERANCE = 1e-4
-"""Of an integral, absolute; the integrand is about 1 at its top."""
+"""The absolute tolerance of an integral; the integrand is about 1 at its top."""
 
 
 class Lane(NamedTuple):

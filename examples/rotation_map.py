@@ -32,7 +32,7 @@ LIMITS = {
 
 
 def velocities(p, sky_x, sky_y):
-    """Of each pixel in km/s: the disc is seen from above its raised surface, whose place takes some iterations."""
+    """The velocity of each pixel in km/s. The disc's surface is raised; some iterations find where it is seen."""
     import jax.numpy as jnp
 
     x, y = sky_x - p["x0"], sky_y - p["y0"]

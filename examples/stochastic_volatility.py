@@ -42,7 +42,7 @@ def log_variance(p):
 
 
 def log_density(p):
-    """Of one chain: a return has the standard deviation exp(h / 2)."""
+    """The log-density of one chain: a return has the standard deviation exp(h / 2)."""
     h = log_variance(p)
     likelihood = -0.5 * ops.sum(h + RETURNS.astype("float32") ** 2 * ops.exp(-h))
     persistence = 19.0 * ops.log(1 + p["phi"]) + 0.5 * ops.log(1 - p["phi"])  # (phi + 1) / 2 ~ beta(20, 1.5)

@@ -80,11 +80,11 @@ class Costs:
     taking: float = 0.0
     """Seconds of the processor to take what tasks gave."""
     report_bytes: list[int] = field(default_factory=list)
-    """Of a report, without the records of draws and states."""
+    """Bytes of each report, without the records of draws and states."""
     state_bytes: list[float] = field(default_factory=list)
-    """Of a chain's state."""
+    """Bytes of a chain's state."""
     reduced_bytes: list[float] = field(default_factory=list)
-    """Of what is left of a window, of a chain."""
+    """Bytes per chain of what is left of a window."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -216,7 +216,7 @@ def _counted(costs: Costs) -> Iterator[None]:
 
 
 def row_of(place: int, found: Sequence[Costs], run: RunOptions) -> str:
-    """Of the table: medians."""
+    """A row of the table: medians."""
 
     def median(name: str) -> float:
         return float(statistics.median(getattr(one, name) for one in found))

@@ -45,5 +45,5 @@ def beta(x: Array, a: float, b: float) -> Array:
 
 
 def bernoulli_logit(y: Array, logits: Array) -> Array:
-    """Of labels 0 and 1 with the probability sigmoid(logits) of 1."""
+    """The log-density of labels 0 and 1, of which 1 has the probability sigmoid(logits)."""
     return y * logits - ops.softplus(logits)

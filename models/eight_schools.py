@@ -20,11 +20,11 @@ from batchnuts.mcmc.parameters import positive, real
 from batchnuts.settings.schema import Settings
 
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
-"""Of coaching on the score of a test, estimated in each school."""
+"""The effect of coaching on the score of a test, as estimated in each school."""
 ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 """Their standard errors."""
 SCALE = 5.0
-"""Of both priors."""
+"""The scale of both priors."""
 _TINY = 2.0**-26
 """Added to a uniform number, which may be 0."""
 

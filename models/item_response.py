@@ -21,7 +21,7 @@ from batchnuts.models.densities import bernoulli_logit, half_normal, lognormal, 
 from batchnuts.settings.schema import Settings
 
 SPREAD = 0.5
-"""Of log a."""
+"""The standard deviation of log a."""
 
 
 class ItemResponseOptions(Settings):

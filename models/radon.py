@@ -22,7 +22,7 @@ from batchnuts.models.densities import half_normal, normal
 from batchnuts.settings.schema import Settings
 
 GAMMA, BETA, TAU, SIGMA = (1.5, 0.7), -0.65, 0.3, 0.75
-"""Of the synthetic data."""
+"""The parameters from which the synthetic data are made."""
 
 
 class RadonOptions(Settings):

@@ -99,8 +99,8 @@ def _parser() -> argparse.ArgumentParser:
             "--backend",
             choices=BACKENDS,
             default="tensorflow",
-            help="whose arithmetic decides on types (default tensorflow; numpy starts faster, but cannot trace: it "
-            "sees less of what an op leaves unread or passes on, so some programs come out longer)",
+            help="array library whose type rules are used (default tensorflow; numpy starts faster, but cannot trace: "
+            "it sees less of what an op leaves unread or passes on, so some programs come out longer)",
         )
         command.set_defaults(command=run, name=name)
     demo = commands.add_parser(

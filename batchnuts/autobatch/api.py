@@ -138,7 +138,7 @@ class BatchedFunction(LaneFunction):
 
     def run(
         self,
-        *lanes: Any,
+        *arguments: Any,
         executor: str = "virtual_machine",
         backend: str | Backend = "tensorflow",
         mode: str = "xla",
@@ -150,7 +150,7 @@ class BatchedFunction(LaneFunction):
     ) -> Any:
         """Run for all lanes and give the result's structure with the lane axis in front of every array.
 
-        lanes: one array [lanes, ...], or structure of such arrays, per parameter. Arrays of one lane and Python
+        arguments: one array [lanes, ...], or structure of such arrays, per parameter. Arrays of one lane and Python
             numbers are used on every lane.
         executor: "virtual_machine" (program-counter autobatching), "stackless" (calls and branches on the host),
             "unbatched" (plain Python, lane by lane) or "reference" (the interpreter that defines the IR's meaning,
@@ -168,13 +168,15 @@ class BatchedFunction(LaneFunction):
 
         Raises CompileError (with the line) for what cannot be batched, LaneInputError for arguments that do not fit,
         StackOverflowError for a lane that recursed deeper than allowed, LaneAssertionError for an assertion that does
-        not hold on some lane, an index out of range, or an element written outside its array.
+        not hold on some lane, an index out of range, or an element written outside its array. Raises ValueError for an
+        unknown executor, backend, mode, style or schedule, for one that the backend does not have, for max_stack_depth
+        below 1, and for profile=True with "unbatched" or "reference".
         """
         options = _Options(executor, backend, mode, style, schedule, max_stack_depth)
         if profile and executor in ("unbatched", "reference"):
             raise ValueError(f"profile counts what batching executors run; {executor!r} runs lane by lane")
         with collect() if profile else contextlib.nullcontext() as collected:
-            result = self._run(lanes, {}, options, tally)
+            result = self._run(arguments, {}, options, tally)
         return result if collected is None else (result, collected)
 
     def _run(
@@ -457,8 +459,7 @@ def batch(
 
     machines: how many machines are cached, one for each number of lanes, types and options, and how many programs.
     Beyond that, the least recently used one is dropped with all its memory, and compiled again when it is needed; a
-    program then reads the values of enclosing scopes again. Raises
-        ValueError below 1.
+    program then reads the values of enclosing scopes again. Raises ValueError below 1.
     """
 
     def batched(function: Callable[..., Any], frame: FrameType) -> BatchedFunction:

@@ -133,20 +133,20 @@ class InsideFunction:
         # not `_call`: `tf.function` copies the attributes of what it is given over its own, which has such a method
         self._untransformed = self._library.untransformed(self._as_traced)
 
-    def __call__(self, *lanes: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The result for all lanes, or (result, faults); arguments by position or name, as of the batched function."""
         try:
-            return self._untransformed(*lanes, **named)
+            return self._untransformed(*arguments, **named)
         except Exception as error:
             meant = [meaning for part, meaning in _DERIVATIVES.items() if self.max_sweeps and part in str(error)]
             if not meant:
                 raise
             raise TypeError(f"{self.function.__name__}: {meant[0]}") from error  # type: ignore[attr-defined]
 
-    def _as_traced(self, *lanes: Any, **named: Any) -> Any:
+    def _as_traced(self, *arguments: Any, **named: Any) -> Any:
         if self._backend.name == "tensorflow":
             _refuse_first_tensorflow()
-        given, inputs = self.function.bound_arguments(partial(map_leaves, self._stand_in), lanes, named)
+        given, inputs = self.function.bound_arguments(partial(map_leaves, self._stand_in), arguments, named)
         leaves = [
             leaf
             for argument, value in zip(given, inputs.values)

@@ -48,7 +48,7 @@ class CompiledFunction:
     depth_bound: DepthBound | None = None
     """The bound on the depth of stacks, where an input gives one."""
     costs: Costs | None = None
-    """Of `lowered`, where they are known."""
+    """The costs of the blocks of `lowered`, where they are known."""
 
 
 def compile_function(

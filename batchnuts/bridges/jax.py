@@ -72,20 +72,12 @@ def from_jax(
     dtype: DType = "float32",
     **fields: Any,
 ) -> Model:
-    """Make a model of a log-density written in JAX: a function of one tree of arrays to a scalar.
+    """See Model.from_jax. Chains start within 2 of the example, in unconstrained numbers.
 
-    example: such a tree, of real numbers or arrays; what is reported is named after its paths, `group.scale` say.
-    Chains start within 2 of it, in unconstrained numbers.
-
-    supports: by such a name, where a leaf lies, as in `{"tau": positive()}`; the density is one of values, and their
-    Jacobians are added. Or transform: a function of a tree of real numbers to a tree like the example (`softplus` of
-    a part, say), of which the density is one too. inverse: the way back; without it the unconstrained tree has the
-    example's shapes, and chains start within 2 of zero. log_jacobian: of the unconstrained tree, the logarithm of the
-    Jacobian's determinant; without it automatic differentiation gives it, for transformations element by element, and
-    for others of at most 64 numbers.
-
-    fields: others of a Model; `generated`, `log_likelihood`, `predictive` and `prior` take or give such trees.
-    Raises ModelError for an example that is none, names that do not fit, and functions that fail.
+    transform: without its inverse the unconstrained tree has the example's shapes, and chains start within 2 of zero.
+    log_jacobian: of the unconstrained tree, the logarithm of the Jacobian's determinant; without it automatic
+    differentiation gives it, for transformations element by element, and for others of at most MOST_DENSE numbers.
+    fields: those in _FIELDS.
     """
     title = name or str(getattr(log_density, "__name__", "model"))
     require_jax(title)

@@ -35,7 +35,7 @@ class Part:
     structure: Any
     """A drawn value, or what it is pinned to."""
     names: tuple[str, ...]
-    """Of its leaves."""
+    """The names of its leaves."""
     values: tuple[Any, ...]
     pinned: bool
 
@@ -124,7 +124,7 @@ class Parts:
         return self.joint._model_unflatten(flat)
 
     def log_density(self, values: Values) -> Any:
-        """Of the leaves of free parts, together with the data."""
+        """The joint log-density of the data and these leaves of the free parts."""
         return self.joint.log_prob(self.structure(values))
 
     def drawn(self) -> dict[str, Any]:

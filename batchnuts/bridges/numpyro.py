@@ -49,19 +49,12 @@ def from_numpyro(
     init_strategy: Callable[..., Any] | None = None,
     **kwargs: Any,
 ) -> Model:
-    """Make a model of a NumPyro model and the arguments with which it is called.
+    """See Model.from_numpyro. Axes have the names of plates; `dims` names others.
 
-    Reported are its latent sites and its deterministic ones, under their names. Axes have the names of plates; `dims`
-    names others, by the name of a site, and `coords` labels axes (of a plate, by its name). Observed sites give the
-    observed data, pointwise log-likelihoods and posterior predictions; draws of the prior are made by running the
-    model, unless it has factors or a prior that cannot be drawn.
-
-    dtype: NumPyro computes in it, whatever `jax_enable_x64` says. init_strategy: one of `numpyro.infer.init_to_*`;
-    default: uniform on (-2, 2) in unconstrained space, as NumPyro does. A model's own argument with the name of such an
-    option is bound beforehand, by functools.partial.
-
-    Raises ModelError for models that cannot be sampled: discrete latent sites, subsamples, `numpyro.param`, no latent
-    site, wrong arguments, data that do not fit, and what the model itself raises.
+    Draws of the prior are made by running the model, unless it has factors or a prior that cannot be drawn. dtype:
+    NumPyro computes in it, whatever `jax_enable_x64` says. init_strategy: by default uniform on (-2, 2) in
+    unconstrained space, as NumPyro does. A model's own argument with the name of an option is bound beforehand, by
+    functools.partial. Also refused are `numpyro.param`, models without a latent site, and data that do not fit dtype.
     """
     title = name or _name_of(model)
     _refuse_others(model)

@@ -32,7 +32,7 @@ class Site:
     """Names, dimensions (-1 the last) and sizes of the plates around it."""
     event_dims: int = 0
     event_names: tuple[str, ...] = ()
-    """Of `infer={"event_dims": ...}`."""
+    """Names of the event axes: those of `infer={"event_dims": ...}`."""
     improper: bool = False
 
 
@@ -43,11 +43,11 @@ class Found:
     sites: list[Site]
     """In the model's order."""
     shapes: dict[str, tuple[int, ...]]
-    """Of their values, but for factors."""
+    """Shapes of the values of sites other than factors."""
     free: dict[str, tuple[int, ...]]
-    """Of the unconstrained values of latent sites."""
+    """Shapes of the unconstrained values of latent sites."""
     values: dict[str, Any]
-    """Of observed sites: arrays, or JAX's tracers of what the model computes."""
+    """Values of observed sites: arrays, or JAX's tracers of what the model computes."""
 
 
 def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
@@ -185,7 +185,7 @@ class AxisNames:
             self._names[name] = tuple(axes)
 
     def of(self, name: str) -> tuple[str, ...]:
-        """Of a site's axes."""
+        """The names of a site's axes."""
         return self._names[name]
 
     def check_labels(self, coords: Mapping[str, Sequence[Any]]) -> None:

@@ -71,7 +71,7 @@ class _DefaultKey(numpyro.primitives.Messenger):  # type: ignore[misc]
     """A key for `numpyro.prng_key` statements, as NumPyro's samplers give them."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Of NumPyro's interface."""
+        """See numpyro.primitives.Messenger."""
         if msg["type"] == "prng_key" and msg["value"] is None:
             msg["value"] = jax.random.key(0)
 
@@ -84,7 +84,7 @@ class WholePlates(numpyro.primitives.Messenger):  # type: ignore[misc]
         self._title = title
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Of NumPyro's interface; raises ModelError."""
+        """See numpyro.primitives.Messenger. Raises ModelError for a plate with a random subsample."""
         if msg["type"] == "plate" and msg["args"][1] is not None and msg["args"][1] < msg["args"][0]:
             raise ModelError(
                 f"Model {self._title!r}: its plate {msg['name']!r} takes a random subsample of {msg['args'][1]} of "
@@ -97,7 +97,7 @@ class _Unobserved(numpyro.primitives.Messenger):  # type: ignore[misc]
     """Draws observed sites, in place of their data: as many numbers, also where one distribution is that of all."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Of NumPyro's interface."""
+        """See numpyro.primitives.Messenger."""
         if msg["type"] == "sample" and msg["is_observed"] and not is_factor(msg["fn"]):
             data, distribution = jnp.shape(msg["value"]), msg["fn"]
             batch = data[: len(data) - distribution.event_dim]
@@ -127,7 +127,7 @@ def log_density(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value
 
 
 def constrained(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of latent and deterministic sites."""
+    """The values of latent and deterministic sites at unconstrained `values`."""
     with HANDLERS:
         found: dict[str, Any] = infer.constrain_fn(
             _DefaultKey(model), args, kwargs, _plain(values), return_deterministic=True
@@ -160,7 +160,7 @@ def _trace_at(
 def log_likelihood(
     model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Of each observation, by site."""
+    """The log-likelihood of each observation, by site."""
     with HANDLERS:
         trace = _trace_at(model, args, kwargs, values)
         return {name: site["fn"].log_prob(site["value"]) for name, site in trace.items() if _is_observed(site)}

@@ -105,16 +105,10 @@ def from_pymc(
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence[Any]] | None = None,
 ) -> Model:
-    """Make a model of a PyMC model (5 or 6).
+    """See Model.from_pymc: a model of PyMC 5 or 6. Chains start within 1 of PyMC's initial point.
 
-    Reported are its free random variables and deterministics, under their names, with the model's dims and coords;
-    `dims` and `coords` add to these. Observed variables give the observed data, pointwise log-likelihoods and posterior
-    predictions; the prior is drawn unless there are potentials. Random variables that PyTensor cannot draw with JAX
-    have no predictions, and a line says so. Chains start within 1 of PyMC's initial point. Data are taken as they are
-    now: after `pm.set_data` make another model.
-
-    dtype: default is that of the model's variables, PyTensor's floatX. Raises ModelError for models that cannot be
-    sampled: discrete variables, no free variable, operations that PyTensor cannot translate.
+    The prior is drawn unless there are potentials. Random variables that PyTensor cannot draw with JAX have no
+    predictions, and a line says so. After `pm.set_data` make another model.
     """
     title = name or str(getattr(model, "name", "") or "pymc")
     _refuse_others(model)

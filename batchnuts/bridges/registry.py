@@ -29,7 +29,7 @@ class Bridge:
     options: type[Settings]
     """Its schema, with the bridge's key among its fields. Importing it imports none of the libraries."""
     build: Callable[[Any], Model]
-    """Of the options; raises ConfigError and ModelError."""
+    """Makes the model from its options; raises ConfigError and ModelError."""
     backend: str
     """"jax" or "tensorflow": the library of arrays that has to be there before."""
 

@@ -44,9 +44,13 @@ class JaxOptions(Settings):
         default_factory=dict,
         description="where parts lie, by their names, as in {tau: positive, group.scale: positive}",
     )
-    transform: str | None = Field(None, description="function of a tree of real numbers: the tree of values")
+    transform: str | None = Field(
+        None, description="function that maps a tree of unconstrained numbers to the tree of parameters"
+    )
     inverse: str | None = Field(None, description="the transform's way back")
-    log_jacobian: str | None = Field(None, description="function of a tree of real numbers: log |det| of the transform")
+    log_jacobian: str | None = Field(
+        None, description="function that maps a tree of unconstrained numbers to log |det J| of the transform"
+    )
     dtype: DType = Field("float32", description="precision of the sampler's arithmetic")
     dims: dict[str, list[str]] = Field(default_factory=dict, description="names of axes, by the name of a part")
     coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by the name of an axis")
@@ -187,7 +191,9 @@ class JointDistributionOptions(Settings):
     data: DataOptions | None = Field(
         None, description="a file whose columns the function gets as its argument `data`: {path, columns}"
     )
-    dtype: DType = Field("float32", description="of the columns of `data`; that of the model is that of its parts")
+    dtype: DType = Field(
+        "float32", description="dtype of the columns of `data`; the model's dtype comes from its parts"
+    )
     dims: dict[str, list[str]] = Field(default_factory=dict, description="by part: names of its axes")
     coords: dict[str, list[Any]] = Field(default_factory=dict, description="labels by the name of an axis")
 

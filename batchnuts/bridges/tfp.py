@@ -48,7 +48,7 @@ def require_version(package: str, version: str, oldest: tuple[int, ...]) -> None
 
 
 def installed_version(package: str) -> str | None:
-    """Of a package, or None where it is not installed."""
+    """The version of a package, or None where it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -92,7 +92,7 @@ class Leaf:
 
 
 def leaves(structure: Any, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """Of nested mappings, named tuples, tuples and lists, in the order of `tf.nest`."""
+    """The leaves of nested mappings, named tuples, tuples and lists, in the order of `tf.nest`."""
     if isinstance(structure, Mapping):
         for key in sorted(structure):
             yield from leaves(structure[key], (*path, str(key)))

@@ -27,7 +27,7 @@ FORMAT = b"batchnuts program 1\n"
 """The first bytes of an entry."""
 
 MOST_BYTES = 1 << 30
-"""Of all entries of a folder; beyond it the least recently used ones are deleted."""
+"""The most bytes of all entries of a folder; beyond it the least recently used ones are deleted."""
 
 _ENDING = ".program"
 _UNFINISHED = ".part"

@@ -12,7 +12,8 @@ from pathlib import Path
 import batchnuts
 
 MOST_CONSTANT_BYTES = 1 << 26
-"""Of a program that is kept. Its constants are part of what its key is made of, and of what is stored."""
+"""The most bytes of constants of a program that is kept. They are part of what its key is made of, and of what is
+stored."""
 
 _ENDS = 1 << 16
 """Bytes read at both ends of a library: the build's own number is in the first ones, its tables in the last."""

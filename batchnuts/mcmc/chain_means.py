@@ -1,4 +1,4 @@
-"""Of all that each chain has drawn: its mean, and its last draw. Kept while draws come in, in whatever parts."""
+"""The mean of all draws of each chain, and its last draw, kept up to date while draws come in, in whatever parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ChainMeans:
         self.last = np.zeros((chains, dimension), dtype)
         """The last draw of each."""
         self.step_size = np.zeros(chains, step_dtype)
-        """Of that."""
+        """The step size of that draw."""
 
     def add(
         self, chains: NDArray[np.int64], position: NDArray[Any], step_size: NDArray[Any], count: NDArray[np.int64]
@@ -56,7 +56,7 @@ class ChainMeans:
         self.count[chains] += count
 
     def centre(self, chains: NDArray[np.int64]) -> Centre:
-        """Of some chains, which all have draws."""
+        """The centre of some chains, which all have draws."""
         mean: Float = self.first[chains] + self.total[chains] / self.count[chains, None]
         pooled = np.average(mean, axis=0, weights=self.count[chains])
         return Centre(pooled, mean.var(axis=0) / len(chains))
@@ -72,7 +72,10 @@ class ChainMeans:
 
 
 def chain_means(position: NDArray[Any], step_size: NDArray[Any], done: NDArray[Any]) -> ChainMeans:
-    """Of draws in memory: position [chains, draws, dimension], step_size [chains, draws]; done [chains] of each."""
+    """The ChainMeans of draws in memory.
+
+    position: [chains, draws, dimension]. step_size: [chains, draws]. done: [chains], draws of each.
+    """
     means = ChainMeans(len(position), position.shape[2], position.dtype, step_size.dtype)
     chains = np.arange(len(position))
     for start in range(0, position.shape[1], ROWS):

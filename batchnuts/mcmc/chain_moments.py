@@ -20,13 +20,13 @@ MINIMUM_DRAWS = 4
 """Halves of chains need at least two draws each."""
 
 Part = Callable[[int, int], Array]
-"""Of the numbers of the first chain and of the one after the last: their values [coefficients, chains, draws], which
+"""A function of the first chain and of the one after the last: the values [coefficients, chains, draws] between, which
 whoever asks may change."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChainMoments:
-    """Of values [coefficients, chains, draws]; halves leave out a middle draw."""
+    """Means and variances of the chains of values [coefficients, chains, draws]; halves leave out a middle draw."""
 
     mean: Array
     """[coefficients, chains]."""
@@ -57,7 +57,7 @@ class ChainMoments:
 
 
 def chain_moments(part: Part, shape: tuple[int, int, int], *, effective_size: bool = False) -> ChainMoments:
-    """Of values [coefficients, chains, draws] of this shape, which `part` gives."""
+    """The ChainMoments of values of this shape [coefficients, chains, draws], which `part` gives."""
     count, chains, draws = shape
     half = draws // 2 if draws >= MINIMUM_DRAWS else 0
     mean, variance = np.empty((count, chains)), np.empty((count, chains))

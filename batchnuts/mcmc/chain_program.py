@@ -68,7 +68,7 @@ class ChainInputs(NamedTuple):
         transitions: Array,
         max_tree_depth: int,
     ) -> ChainInputs:
-        """Of chains [chains, ...] that each make `transitions` transitions (int64 [chains]) in this stretch."""
+        """The inputs of chains [chains, ...] that make `transitions` transitions (int64 [chains]) in this stretch."""
         none = np.zeros_like(first)
         return cls(
             key=key,

@@ -20,7 +20,7 @@ class ChainStates:
     gradient: np.ndarray
     """[chains, dimension], of the log-density."""
     metric: MetricParameters
-    """Of all chains; of a diagonal metric that not all share, each chain's."""
+    """The metric of all chains; where they do not share a diagonal metric, that of each chain."""
     inverse_mass: np.ndarray
     """[chains, dimension]: those of the metric, in the model's dtype."""
     step_size: np.ndarray

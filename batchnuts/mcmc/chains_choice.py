@@ -48,7 +48,7 @@ class Candidate:
     warmup: int
     """Transitions of each chain."""
     draws: int
-    """Of each chain, until what is asked holds."""
+    """Draws of each chain until the conditions hold."""
     seconds: float
     """In which every chain makes one gradient."""
 

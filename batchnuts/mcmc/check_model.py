@@ -21,7 +21,7 @@ from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.model import DType, Model, ModelError
 
 SHOWN_NUMBERS = 20
-"""Of a position in a message; the exception has all."""
+"""The most numbers of a position that a message shows; the exception has all of them."""
 
 
 class UnboundedDensityError(ModelError):
@@ -264,5 +264,5 @@ _NOT_USERS = (
 
 
 def first_line(error: BaseException) -> str:
-    """Of an error's text."""
+    """The first line of an error's text."""
     return next(iter(str(error).strip().splitlines()), "")

@@ -20,7 +20,7 @@ FUNCTION_OF_GROUP = {"log_likelihood": "log_likelihood", "posterior_predictive":
 """Groups that may be left out, and the functions of a model that give them; `prior_predictive` takes two of these."""
 
 AXES_OF_DIVERGENCES = frozenset({"divergence", "point"})
-"""Of the group of the ends of trajectories that diverged (output.py)."""
+"""Axes of the group `divergences`, the ends of trajectories that diverged (output.py)."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Content:
     """The settings of `output` that say so, whatever the format."""
 
     variables: tuple[str, ...] | None = None
-    """Of those that the model reports, and of what it generates; None: all."""
+    """Names of the variables and generated quantities that are saved; None: all."""
     thin: int = 1
     """Draws 0, thin, 2 thin, ... are saved."""
     dtype: str | None = None
-    """Of saved numbers that are not integers, but for statistics; None: the model's."""
+    """The dtype of saved numbers other than integers and statistics; None: the model's."""
     unconstrained: bool = False
     """Whether the real numbers that the sampler moved are saved too."""
     draws: bool = True
@@ -40,7 +40,7 @@ class Content:
     divergences: bool = False
     """Whether the ends of trajectories that diverged are saved too, those of draws that are not saved included."""
     groups: tuple[str, ...] | None = None
-    """Of FUNCTION_OF_GROUP, those that are computed and saved; None: all that the model has functions for."""
+    """The names in FUNCTION_OF_GROUP that are computed and saved; None: all that the model has functions for."""
 
     def computed(self, model: Model) -> Model:
         """The model with those of its functions alone whose groups are saved."""

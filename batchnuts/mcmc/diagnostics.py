@@ -78,7 +78,7 @@ class Diagnostics:
     nested: NDArray[np.float64] | None = None
     superchains: int = 0
     persistence: NDArray[np.float64] | None = None
-    """Of chains that form superchains: what lasts of the differences between chains (`stuck_chains.py`)."""
+    """Where chains form superchains: the share of the variance that is between chains and lasts (`stuck_chains.py`)."""
     stuck: tuple[int, ...] = ()
     """The numbers of chains that stay away from all others."""
     running: bool = False
@@ -173,7 +173,8 @@ class Diagnostics:
         if self.stuck:
             lines.append(
                 f"WARNING: {len(self.stuck)} of {self.chains} chains stayed away from all others: "
-                f"{some_numbers(self.stuck)}. What they found is another mode, or nothing: look at their draws."
+                f"{some_numbers(self.stuck)}. They are in another mode, or stuck where the density is low; inspect "
+                "their draws."
             )
         if self.persists:
             assert self.persistence is not None

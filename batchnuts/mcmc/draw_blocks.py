@@ -34,7 +34,7 @@ class DrawBlock(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """The dtype of the values."""
 
     def __getitem__(self, key: tuple[slice, slice, slice | int], /) -> NDArray[Any]:
         """Slices of chains, draws and coefficients, or one coefficient: then the last axis is dropped."""

@@ -78,7 +78,7 @@ class Progress:
     median: int = 0
     """Transitions that at least half of the chains have made in this phase."""
     window: tuple[int, int] | None = None
-    """Of warmup, the window that is under way: the numbers of its first and last transition, from 1."""
+    """The window of warmup that is under way: the numbers of its first and last transition, from 1."""
     remaining: float | None = None
     """An estimate of the seconds until this phase ends; None where nothing is known."""
     missing: tuple[str, ...] = ()
@@ -231,12 +231,12 @@ class Draws:
         return int(self.done[self.chains].min()) if len(self.chains) else 0
 
     def rectangle(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Of an array [chains, draws, ...] what each of `chains` has: [chains that had begun, complete, ...]."""
+        """What each of `chains` has of an array [chains, draws, ...]: [chains that had begun, complete, ...]."""
         whole = len(self.chains) == len(array)
         return array[:, : self.complete] if whole else array[self.chains, : self.complete]
 
     def what_there_is(self, kept: bool = True) -> str:
-        """Of the draws of a run that ended early, in words, by group of the output. kept: else there is a summary."""
+        """The draws of a run that ended early, in words, by group of the output. kept: False: there is a summary."""
         chains, asked = len(self.chains), len(self.done)
         if not kept:
             if not self.complete:

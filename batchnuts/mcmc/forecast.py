@@ -37,8 +37,8 @@ LIBRARIES = {"jax": 430_000_000, "tensorflow": 1_040_000_000, "numpy": 150_000_0
 """Bytes of a process that has imported the library of a backend and compiled a run of a small model."""
 
 LIBRARIES_OF_FILE, LIBRARIES_OF_STORE = 55_000_000, 105_000_000
-"""Of h5netcdf and rich, with which the command line writes a netCDF file and its summary, and of what a Zarr store or a
-summary of draws takes: xarray with pandas, zarr, rich. A report and results in Python take the latter, too."""
+"""Bytes of h5netcdf and rich, with which the command line writes a netCDF file and its summary; and of what a Zarr
+store or a summary of draws needs: xarray with pandas, zarr, rich. A report, and results in Python, need this, too."""
 
 VECTORS, VECTORS_OF_FRAME = {"nuts": 27, "walnuts": 34}, 5
 """Vectors of the position's size that a chain has in the machine, besides those of each frame of its stack."""
@@ -47,7 +47,7 @@ VECTORS_OF_DENSE = 12
 """More of them with a dense metric."""
 
 COPIES_OF_LAYOUT = 4
-"""Of the part of a block that is laid out and written: positions, values, statistics, bytes of a file."""
+"""Copies of the part of a block that is laid out and written: positions, values, statistics, bytes of a file."""
 
 _MATRICES = 8
 """In float64, that an estimate of a dense metric makes."""
@@ -124,7 +124,7 @@ class Forecast:
     file: int
     """On the disk."""
     file_at_least: int
-    """Of it, variables and statistics: what is certain."""
+    """The part of `file` that is certain: variables and statistics."""
     checkpoint: int
     """On the disk beside it, until the run ends: the records of draws that are in memory."""
 

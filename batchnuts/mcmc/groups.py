@@ -53,8 +53,8 @@ class Group:
 
     @classmethod
     def of(cls, arrays: Mapping[str, tuple[Any, ...]], coords: Mapping[str, Any], attrs: Mapping[str, Any]) -> Group:
-        """Of what xarray.Dataset takes: of arrays (dims, values) or (dims, values, attributes); of labels a list, or
-        (dims, values)."""
+        """The group of what xarray.Dataset takes: arrays as (dims, values) or (dims, values, attributes); labels as a
+        list or (dims, values)."""
         named = {
             name: Named.of(*given) if isinstance(given, tuple) else Named.of(name, given)
             for name, given in coords.items()
@@ -63,7 +63,7 @@ class Group:
 
     @classmethod
     def of_dataset(cls, dataset: xarray.Dataset) -> Group:
-        """Of a Dataset, whose arrays are read when they are used if it was opened lazily."""
+        """The group of a Dataset; if that was opened lazily, its arrays are read when they are used."""
 
         def named(variables: Mapping[Any, xarray.DataArray]) -> dict[str, Named]:
             return {
@@ -88,14 +88,14 @@ class Group:
         return replace(self, attrs={**self.attrs, **attrs})
 
     def length(self, dim: str) -> int:
-        """Of an axis. Raises KeyError for one that no array has."""
+        """The length of an axis. Raises KeyError for one that no array has."""
         for array in (*self.arrays.values(), *self.coords.values()):
             if dim in array.dims:
                 return int(array.values.shape[array.dims.index(dim)])
         raise KeyError(dim)
 
     def labels(self, dim: str) -> NDArray[Any]:
-        """Of an axis [its length]; numbers from 0 where it has none."""
+        """The labels of an axis [its length]; numbers from 0 where it has none."""
         if dim in self.coords:
             return np.asarray(self.coords[dim].values)
         return np.arange(self.length(dim))

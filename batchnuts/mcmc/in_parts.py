@@ -17,7 +17,7 @@ AT_ONCE = 256
 
 
 def width_for(chains: int) -> int:
-    """Of the calls in a run of so many chains."""
+    """The width of the calls in a run of so many chains."""
     return min(chains, AT_ONCE)
 
 

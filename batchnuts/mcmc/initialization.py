@@ -20,7 +20,8 @@ from batchnuts.mcmc.tuning import KEY, Tuning
 from batchnuts.settings.schema import SettingsError, shown
 
 Proposals = Callable[[int], NDArray[Any]]
-"""Of the number of an attempt: positions [chains, dimension] in the model's dtype, not finite where there is none."""
+"""A function of the number of an attempt: positions [chains, dimension] in the model's dtype, not finite where there is
+none."""
 
 
 def make_proposals(

@@ -54,7 +54,7 @@ class Ended:
     """How sampling ended."""
 
     draws: int
-    """Of each chain that are kept."""
+    """Draws of each chain that are kept."""
     reason: str
 
     def of(self, result: ChainResult) -> ChainResult:
@@ -65,7 +65,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class SavedInterimAnalyses:
-    """Of a run under way."""
+    """The state of the InterimAnalyses of a run under way, for a checkpoint."""
 
     left: tuple[int, ...]
     last: Decision

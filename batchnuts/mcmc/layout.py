@@ -31,7 +31,7 @@ GROUP_OF_FUNCTION = {"generated": "posterior", "log_likelihood": "log_likelihood
 
 
 class Layout:
-    """Of the draws of one run. execution: with the backend decided. between: see Quantities."""
+    """Lays out the draws of one run as they are saved. execution: with the backend decided. between: see Quantities."""
 
     def __init__(
         self, model: Model, content: Content, execution: ExecutionSettings, seed: int, between: Between | None = None

@@ -60,7 +60,7 @@ class EndedRun:
 
     path: OutputLocation
     draws: int
-    """Of each chain."""
+    """Draws of each chain."""
     saved: SavedRun
 
     @property

@@ -50,4 +50,4 @@ def _sentence(model: Model, name: str, values: NDArray[Any], lost: NDArray[np.bo
         return f"{said}. Leave out what is missing or infinite, or fill it in."
     if lost.all():
         return f"{said}: look at what all of them have in common, such as a scale that may be negative."
-    return f"{said}: is it outside of the support of its distribution, or is a value missing that it is explained by?"
+    return f"{said}: is it outside of the support of its distribution, or is one of its covariates missing?"

@@ -24,8 +24,8 @@ from batchnuts.mcmc.metric_estimates import MetricParameters
 Array = Any
 
 Product = Callable[[Array, Array], Array]
-"""Of a vector [dimension] of one chain and its `inverse_mass`: a function of one lane, or a batched primitive, which a
-batched function calls itself, not through a helper."""
+"""A function of a vector [dimension] of one chain and its `inverse_mass`: their product. It is one of a lane, or a
+batched primitive, which a batched function calls itself, not through a helper."""
 
 
 def _shape(x: Array) -> tuple[int, ...]:

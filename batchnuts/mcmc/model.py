@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import ops
 from batchnuts.autobatch.machine import library_of
-from batchnuts.mcmc.bijectors import Bijector, is_bijector
 from batchnuts.mcmc.findings import ModelCheck
-from batchnuts.mcmc.parameters import Parameter
+from batchnuts.mcmc.parameters import Parameter, declared_variables
 from batchnuts.mcmc.supports import SupportError
 from batchnuts.mcmc.variables import (
     Data,
@@ -34,8 +33,8 @@ __all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable", "how
 DType = Literal["float32", "float64"]
 
 NaturalScale = Callable[[Any], tuple[Mapping[str, Any], Any]]
-"""Of a dict of the variables' values: what they are in the natural scale, by name, and the log-density of that, without
-a Jacobian."""
+"""A function of a dict of the variables' values: the parameters in their natural scale, by name, and the log-density of
+these, without a Jacobian."""
 
 DATA_GROUPS = ("observed_data", "constant_data", "ground_truth")
 """Fields of a Model that are stored with the draws, as groups of the same names."""
@@ -222,7 +221,16 @@ class Model:
 
     @classmethod
     def from_jax(cls, log_density: Callable[[Any], Any], example: Any, **options: Any) -> Model:
-        """Make a model of a JAX function of any tree of arrays, like `example`; options: docs/jax_model.md."""
+        """Make a model of a log-density in JAX: a function of one tree of arrays to a scalar (docs/jax_model.md).
+
+        example: such a tree, of real numbers or arrays. It gives shapes, names (`group.scale`), and where chains start.
+        options: `supports`, declarations such as `positive()` by name, whose Jacobians are added; or `transform`,
+            which maps an unconstrained tree to one like the example, with its `inverse` and `log_jacobian` if known.
+            Further `name`, `dtype` ("float32"), and fields of a Model, whose functions take and give such trees.
+
+        Raises ModelError where JAX is not installed, for an example without numbers, options that do not fit it or are
+        unknown, and functions that fail.
+        """
         made: Model = _later("batchnuts.bridges.jax", "from_jax")(log_density, example, **options)
         return made
 
@@ -257,13 +265,28 @@ class Model:
 
     @classmethod
     def from_numpyro(cls, model: Any, *args: Any, **kwargs: Any) -> Model:
-        """Make a model of a NumPyro model and its arguments; further options: docs/numpyro_model.md."""
+        """Make a model of a NumPyro model that is called with these arguments (docs/numpyro_model.md).
+
+        kwargs: the model's keyword arguments, and the options `name`, `dtype` ("float32"), `dims` (names of axes by the
+            name of a site), `coords` (labels by the name of an axis) and `init_strategy` (a `numpyro.infer.init_to_*`).
+
+        Latent and deterministic sites are reported; observed ones give data, log-likelihoods and predictions. Raises
+        ModelError where NumPyro is not installed, for discrete latent sites, subsamples and other models that cannot be
+        sampled, arguments that do not fit, and what the model raises.
+        """
         made: Model = _later("batchnuts.bridges.numpyro", "from_numpyro")(model, *args, **kwargs)
         return made
 
     @classmethod
     def from_pymc(cls, model: Any, **options: Any) -> Model:
-        """Make a model of a PyMC model; options and what is refused: docs/pymc_model.md."""
+        """Make a model of a `pymc.Model`, with its data as they are now (docs/pymc_model.md).
+
+        options: `name`, `dtype` (default: that of its variables), `dims` and `coords`, which add to the model's own.
+
+        Free random variables and deterministics are reported; observed ones give data, log-likelihoods and predictions.
+        Raises ModelError where PyMC is not installed, for discrete variables, no free variable, and operations that
+        PyTensor cannot translate to JAX.
+        """
         made: Model = _later("batchnuts.bridges.pymc", "from_pymc")(model, **options)
         return made
 
@@ -439,7 +462,12 @@ class Model:
         return of_variables | {dim: list(names) for dim, names in self.coords.items()}
 
     def check(self, seed: int = 0) -> ModelCheck:
-        """Try the model before it is sampled; see `self_check.check`. Takes seconds, since programs are compiled."""
+        """Try the model at initial positions of this seed, before it is sampled; takes seconds to compile programs.
+
+        It compares Jacobians and the gradient with derivatives found otherwise, and many chains together with one
+        alone; starts must be finite, and functions of draws must fit. Returns a ModelCheck: `ok` says whether all is
+        so, and `print` shows each finding. Raises ModelError for a model that cannot be sampled at all.
+        """
         found: ModelCheck = _later("batchnuts.mcmc.self_check", "check")(self, seed)
         return found
 
@@ -461,27 +489,6 @@ def _later(module: str, name: str) -> Callable[..., Any]:
     """A function of a module that builds on this one, which is imported when a method needs it."""
     function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return function
-
-
-def declared_variables(title: str, variables: Any) -> tuple[Variable, ...]:
-    """The variables that a user declares by name; raises ModelError, which names the model, for anything else."""
-    expected = 'expected names with their shapes or supports, as in {"mu": real(), "tau": positive(), "theta": [8]}'
-    if not isinstance(variables, Mapping):
-        raise ModelError(f"Model {title!r}: variables is {variables!r}; {expected}.")
-    if not variables:
-        raise ModelError(f"Model {title!r}: variables is empty; expected at least one name and its shape.")
-    layout = []
-    for name, given in variables.items():
-        if isinstance(given, Parameter):
-            layout.append(given.named(name))
-        elif is_bijector(given):
-            layout.append(Variable(name, support=Bijector(given)))
-        elif isinstance(given, Sequence) and not isinstance(given, str):
-            layout.append(Variable(name, tuple(given)))
-        else:
-            made = " (call it, as in `positive()`)" if callable(given) else ""
-            raise ModelError(f"Model {title!r}: variables[{name!r}] is {given!r}{made}; {expected}.")
-    return tuple(layout)
 
 
 def _can_be_added(density: Any, log_jacobian: Any) -> bool:

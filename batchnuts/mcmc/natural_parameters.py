@@ -23,7 +23,7 @@ class NaturalParameters:
 
     names: tuple[str, ...]
     values: Callable[[NDArray[Any]], NDArray[Any]]
-    """Of positions [draws, dimension]: [draws, elements]."""
+    """A function of positions [draws, dimension]: the elements [draws, elements]."""
     may_be_constant: tuple[bool, ...]
     """Which of them may have one value for all positions: of generated quantities that is not known before."""
 

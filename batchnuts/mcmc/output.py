@@ -155,7 +155,7 @@ def unfinished(
 def divergences(
     chain: NDArray[np.int64], draw: NDArray[np.int64], points: NDArray[Any], layout: Layout, attributes: Attributes
 ) -> Group:
-    """Of each draw whose trajectory diverged: the variables' values where it began, and where it diverged.
+    """The group `divergences`: the variables' values where each trajectory that diverged began, and where it diverged.
 
     chain, draw [n]: their numbers, in this order. points [n, 2, dimension]. Dimensions are (divergence, point, ...),
     with `chain` and `draw` of each divergence, those in `unfinished` included.
@@ -216,7 +216,7 @@ def to_arviz(datasets: Mapping[str, xarray.Dataset]) -> Any:
 def attributes_of(
     draws: Draws, model: Model, config: Mapping[str, Any] | None, log_density: NDArray[Any] | DrawBlock
 ) -> Attributes:
-    """Of every group. log_density: that of the saved draws which every chain has."""
+    """The attributes of every group. log_density: that of the saved draws which every chain has."""
     attributes = {
         **settings_attributes(model, draws.settings, draws.execution, config),
         "warmup": draws.warmup.transitions,

@@ -10,7 +10,7 @@ POINTS = 64
 
 @dataclass
 class Pace:
-    """Of one phase: how many transitions every chain had made at which time since it began."""
+    """The pace of one phase: how many transitions every chain had made at which time since it began."""
 
     points: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, 0)])
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from batchnuts.mcmc.bijectors import Bijector
+from batchnuts.mcmc.bijectors import Bijector, is_bijector
 from batchnuts.mcmc.supports import (
     CorrelationCholesky,
     CovarianceCholesky,
@@ -21,10 +21,10 @@ from batchnuts.mcmc.supports import (
     UnitVector,
     Upper,
 )
-from batchnuts.mcmc.variables import Labels, Variable
+from batchnuts.mcmc.variables import Labels, ModelError, Variable
 
 Names = Sequence[str] | str | None
-"""Of axes; one may be given as a string, and None are ArviZ's."""
+"""Names of axes; one name may be given as a string, and None means ArviZ's default names."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,27 @@ def _declared(support: Support, shape: tuple[int, ...], dims: Names, coords: Lab
 def real(*shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
     """Any real numbers: `real()` is one, `real(8)` a vector.
 
-    Here and below: `dims` names the axes (one name may be given as a string), `coords` has labels by an axis's name.
+    Here and in the other declarations: `shape` is the shape in one chain, `dims` names its axes (one name may be given
+    as a string; default: ArviZ's names), and `coords` has labels by the name of an axis. All of it is checked when the
+    model is made, which raises ModelError for an axis without elements, dims that are not one distinct name for each
+    axis, and labels of an unknown axis or of another number than it has elements.
     """
     return _declared(Real(), shape, dims, coords)
 
 
 def positive(*shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
-    """Numbers above 0."""
+    """Numbers above 0. shape, dims, coords and errors: see `real`."""
     return _declared(Lower(0.0), shape, dims, coords)
 
 
 def lower(bound: ArrayLike, *shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
-    """Numbers above a bound, or above those of an array that broadcasts to the shape."""
+    """Numbers above a bound, or above those of an array that broadcasts to the shape. Making the model raises
+    ModelError for bounds that are not finite numbers or do not broadcast, and as for `real`."""
     return _declared(Lower(bound), shape, dims, coords)
 
 
 def upper(bound: ArrayLike, *shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
-    """Numbers below a bound, or below those of an array that broadcasts to the shape."""
+    """Numbers below a bound, or below those of an array that broadcasts to the shape; errors as for `lower`."""
     return _declared(Upper(bound), shape, dims, coords)
 
 
@@ -76,32 +80,38 @@ def interval(
     dims: Names = None,
     coords: Labels | None = None,
 ) -> Parameter:
-    """Numbers between two bounds, which may be arrays that broadcast to the shape."""
+    """Numbers between two bounds, which may be arrays that broadcast to the shape. Making the model raises ModelError
+    where `low` is not below `high`, and as for `lower`."""
     return _declared(Interval(low, high), shape, dims, coords)
 
 
 def unit_interval(*shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
-    """Numbers between 0 and 1."""
+    """Numbers between 0 and 1. shape, dims, coords and errors: see `real`."""
     return _declared(Interval(0.0, 1.0), shape, dims, coords)
 
 
 def ordered(*shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
-    """Vectors whose numbers ascend: `ordered(4)`; the last axis is the ordered one."""
+    """Vectors whose numbers ascend along the last axis: `ordered(4)` is one vector, `ordered(3, 4)` three. Making the
+    model raises ModelError for a shape without axes, and as for `real`."""
     return _declared(Ordered(), shape, dims, coords)
 
 
 def positive_ordered(*shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
-    """Vectors whose numbers ascend from above 0; the last axis is the ordered one."""
+    """Vectors whose numbers are above 0 and ascend along the last axis; shape and errors as for `ordered`."""
     return _declared(Ordered(positive=True), shape, dims, coords)
 
 
 def simplex(*shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
-    """Probabilities: positive, with sum 1 along the last axis. `simplex(8)` is one vector, `simplex(3, 8)` three."""
+    """Probabilities: positive, with sum 1 along the last axis. `simplex(8)` is one vector, `simplex(3, 8)` three. Your
+    log-density is that of all but the last number of each vector, which these determine. Making the model raises
+    ModelError for a shape without axes or whose last axis is shorter than 2, and as for `real`."""
     return _declared(Simplex(), shape, dims, coords)
 
 
 def unit_vector(*shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
-    """Directions: vectors of length 1 along the last axis. The density is one over the sphere."""
+    """Directions: vectors of length 1 along the last axis. Your log-density is taken with respect to the uniform
+    measure on the unit sphere. Making the model raises ModelError for a shape without axes or whose last axis is
+    shorter than 2, and as for `real`."""
     return _declared(UnitVector(), shape, dims, coords)
 
 
@@ -110,7 +120,10 @@ def correlation_cholesky(
 ) -> Parameter:
     """The Cholesky factor of a correlation matrix [n, n]: lower triangular, with rows of length 1.
 
-    batch: axes before those of the matrix. The density is that of the factor (LKJ's: `CholeskyLKJ`, `LKJCholesky`).
+    batch: axes before those of the matrix.
+
+    Your log-density is that of the factor L, as LKJ's is (`CholeskyLKJ`, `LKJCholesky`), not of L L^T. Making the model
+    raises ModelError for n below 2, and as for `real`.
     """
     return _declared(CorrelationCholesky(), (*batch, n, n), dims, coords)
 
@@ -120,11 +133,42 @@ def covariance_cholesky(
 ) -> Parameter:
     """The Cholesky factor of a covariance matrix [n, n]: lower triangular, with a positive diagonal.
 
-    batch: axes before those of the matrix. The density is that of the factor, not of the covariances.
+    batch: axes before those of the matrix.
+
+    Your log-density is that of the factor L, not of the covariances L L^T. Making the model raises ModelError for n
+    below 1, and as for `real`.
     """
     return _declared(CovarianceCholesky(), (*batch, n, n), dims, coords)
 
 
 def bijector(transformation: Any, *shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
-    """What a bijector of TensorFlow Probability makes of real numbers; `shape` is that of the values."""
+    """The values that a bijector of TensorFlow Probability makes of real numbers; `shape` is that of the values.
+
+    transformation: a bijector such as `tfb.Softplus()`, of `tfp` or of its JAX substrate, or any object with its
+    `forward`, `inverse`, `forward_log_det_jacobian`, `forward_event_shape` and `inverse_event_shape`.
+
+    The model then runs on the library of its arrays (JAX for the substrate, else TensorFlow). Making the model raises
+    ModelError for a shape that the bijector refuses or does not make, and as for `real`.
+    """
     return _declared(Bijector(transformation), shape, dims, coords)
+
+
+def declared_variables(title: str, variables: Any) -> tuple[Variable, ...]:
+    """The variables that a user declares by name; raises ModelError, which names the model, for anything else."""
+    expected = 'expected names with their shapes or supports, as in {"mu": real(), "tau": positive(), "theta": [8]}'
+    if not isinstance(variables, Mapping):
+        raise ModelError(f"Model {title!r}: variables is {variables!r}; {expected}.")
+    if not variables:
+        raise ModelError(f"Model {title!r}: variables is empty; expected at least one name and its shape.")
+    layout = []
+    for name, given in variables.items():
+        if isinstance(given, Parameter):
+            layout.append(given.named(name))
+        elif is_bijector(given):
+            layout.append(Variable(name, support=Bijector(given)))
+        elif isinstance(given, Sequence) and not isinstance(given, str):
+            layout.append(Variable(name, tuple(given)))
+        else:
+            made = " (call it, as in `positive()`)" if callable(given) else ""
+            raise ModelError(f"Model {title!r}: variables[{name!r}] is {given!r}{made}; {expected}.")
+    return tuple(layout)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 ValueAndGradient = Callable[[Float], tuple[float, Float]]
-"""Of one position [dimension]: log-density and gradient, float64."""
+"""A function of one position [dimension]: log-density and gradient, float64."""
 LogDensities = Callable[[Float], Float]
-"""Of positions [n, dimension]: [n]."""
+"""A function of positions [n, dimension]: log-densities [n]."""
 
 HISTORY = 6
 """Pairs of steps and changes of the gradient that an inverse Hessian is made of (J in the paper)."""
@@ -30,7 +30,7 @@ DRAWS = 10
 """Draws by which each approximation is judged (K in the paper)."""
 
 ITERATIONS = 200
-"""Of L-BFGS, at most."""
+"""The most iterations of L-BFGS."""
 
 MOST_APPROXIMATIONS = 40
 """Points on the way that are judged, at most: the last ones."""

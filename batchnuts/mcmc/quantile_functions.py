@@ -24,7 +24,7 @@ _STANDARD_NORMAL = NormalDist()
 
 
 def normal(probabilities: NDArray[Any]) -> NDArray[np.float64]:
-    """Of the standard normal distribution, of probabilities in (0, 1) of any shape; float64, to about 1e-15."""
+    """Quantiles of the standard normal distribution; probabilities in (0, 1), of any shape; float64, to about 1e-15."""
     if probabilities.size > FEW:
         from scipy.special import ndtri
 

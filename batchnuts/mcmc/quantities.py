@@ -30,7 +30,7 @@ ROWS = 1024
 """Most draws that are computed at once."""
 
 MOST_NUMBERS = 1 << 22
-"""Of results that are computed at once; fewer draws then."""
+"""The most numbers of results that are computed at once; where a draw has many, fewer draws are."""
 
 PRIOR_DRAWS = 1000
 
@@ -107,7 +107,7 @@ def log_likelihood_at(model: Model, engine: Engine, positions: NDArray[Any]) -> 
 
 
 class LeftOutError(Exception):
-    """Nobody waits for the quantities any longer."""
+    """Raised to stop computing generated quantities after a signal."""
 
 
 Between = Callable[[float], None]
@@ -151,7 +151,7 @@ class Quantities:
     def of_posterior(
         self, rows: NDArray[Any], chain: NDArray[np.int64] | None = None, draw: NDArray[np.int64] | None = None
     ) -> dict[str, Arrays]:
-        """Of positions [n, dimension], by role. Raises ModelError where a function fails.
+        """The quantities at positions [n, dimension], by role. Raises ModelError where a function fails.
 
         chain, draw [n]: the numbers of each row's chain, and of the draw in it; None: 0, where nothing is predicted.
         """

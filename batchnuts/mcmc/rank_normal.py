@@ -19,7 +19,7 @@ BLOCK = 2**17
 """Values that are looked at together: with their copies they stay in a processor's cache."""
 
 TABLE = 2**20
-"""Of up to as many values all scores are computed once (16 MB); of more, each score where it is needed."""
+"""The most values for which all scores are computed once (16 MB); of more, each score is computed when needed."""
 
 _OFFSET = 3 / 8
 """Blom's, in equation 14 of the paper."""
@@ -69,7 +69,7 @@ class Ranking:
 
     @property
     def dtype(self) -> type[np.signedinteger[Any]]:
-        """Of ranks."""
+        """The dtype of ranks."""
         return np.int32 if self.size < 2**30 else np.int64
 
     def at(self, place: int) -> Array:

@@ -37,7 +37,7 @@ Scores = Callable[[int], NormalScores]
 
 @dataclass(frozen=True, eq=False)
 class RankMoments:
-    """Of normal scores [coefficients, chains, draws]; `folded`: of distances from the median, if asked for."""
+    """Moments of normal scores [coefficients, chains, draws]; `folded`: of scores of distances from the median."""
 
     scores: ChainMoments
     folded: ChainMoments | None
@@ -55,19 +55,19 @@ class Reduced:
     """[all coefficients]: the smallest value: the only one of those that do not vary."""
     chains: int
     draws: int
-    """Of each chain."""
+    """Draws of each chain."""
     values: ChainMoments | None = None
-    """Of the draws themselves; None if no coefficient varies."""
+    """Moments of the draws themselves; None if no coefficient varies."""
     quantiles: Array = field(default_factory=lambda: np.empty((2, 0)))
     """[TAILS, coefficients]: linear between draws (Hyndman and Fan's type 7)."""
     whole: RankMoments | None = None
-    """Of scores among all draws."""
+    """Moments of scores among all draws."""
     halves: RankMoments | None = None
-    """Of scores among the draws of halves of chains, which have all of them if their number is even."""
+    """Moments of scores among the draws in halves of chains, which are all draws if their number per chain is even."""
     tail_sizes: Array | None = None
     """[TAILS, coefficients]: effective sizes of the indicator of being at most the quantile."""
     squares: ChainMoments | None = None
-    """Of squared distances from the mean."""
+    """Moments of squared distances from the mean."""
 
     def of_all(self, varying: Array, other: Array | float = np.nan) -> Array:
         """[all coefficients], of a number for each of those that vary, and another one for those that do not."""

@@ -108,15 +108,16 @@ class Run:
     """Whether the ends of trajectories are recorded."""
     spent: Spent = field(default_factory=Spent)
     checks: InterimAnalyses | None = None
-    """Of the draws, where the run may end before all are made."""
+    """The interim analyses of the draws, where the run may end before all are made."""
     tuning: Tuning | None = None
-    """Of an earlier run, from which warmup starts."""
+    """The tuning of an earlier run, from which warmup starts."""
     chains_reason: str = ""
     """Why there are so many chains, where the number was chosen."""
     storage: MakeStorage | None = None
-    """Of the draws. None: in memory, as what warmup records; with checkpoints also in their folder."""
+    """Makes the storage of the draws. None: they are in memory, as records of warmup are; with checkpoints also in the
+    folder of these."""
     keeper: Keeper | None = None
-    """Of checkpoints, if any are written."""
+    """Writes checkpoints, if any are written."""
     saved: SavedRun | None = None
     """What the run goes on from, if it does."""
     cluster: ClusterExecution | None = None
@@ -134,7 +135,7 @@ class Run:
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """Of warmup: those that are made, or, where it ends by itself, those that may be."""
+        """The windows of warmup: those that are made, or, where it ends by itself, those that may be."""
         settings, chains = self.sampler.warmup, self.sampler.chain_count
         if settings.transitions == "auto":
             left = settings.maximum - (self.check.transitions if self.check is not None else 0)
@@ -175,14 +176,14 @@ class Run:
         return np.broadcast_to(inverse_mass, (self.sampler.chain_count, self.model.dimension))
 
     def metric_now(self) -> MetricParameters:
-        """What `use` was given last."""
+        """The metric that `use` was given last."""
         parameters = self.programs.parameters
         assert parameters is not None, "the first states have a metric"
         return parameters
 
     @property
     def depth(self) -> int:
-        """Of the stacks of machines, at first: a tree of depth d is built by at most d + 1 calls, one in another."""
+        """The initial depth of the stacks: a tree of depth d is built by at most d + 1 calls, one in another."""
         return deepest_of(self.sampler) + 1
 
     @property

@@ -36,17 +36,17 @@ BATCHES = 128
 """At least, over all chains, where draws suffice: the relative standard error of effective sizes is below an eighth."""
 
 SEGMENTS = 8
-"""Of a chain, at least, so that most draws of a run that is interrupted are in whole ones."""
+"""The least segments of a chain: so most draws of a run that is interrupted are in whole segments."""
 
 SEGMENT_DRAWS = 4
-"""Of each segment, at least, where they suffice."""
+"""The least draws of a segment, where there are enough draws."""
 
 SKETCH = 1600
 """The parameter k of the KLL sketches: ranks are within 0.18% with a confidence of 99%, in 18 kB for each coefficient
 of float32 draws (Karnin, Lang, Liberty, "Optimal quantile approximation in streams", FOCS 2016)."""
 
 VALUES = 2**19
-"""Of draws in float64, that are looked at together."""
+"""The most numbers of draws, in float64, that are processed together."""
 
 
 def segments_of(chains: int, draws: int) -> int:
@@ -67,7 +67,7 @@ class RunningSummary:
     """
 
     ARRAYS = ("count", "mean", "squares", "pooled_mean", "products")
-    """Of what was added, all but the sketches."""
+    """The attributes that hold what was added, except for the sketches."""
 
     def __init__(self, chains: int, draws: int, coefficients: int, dtype: Any) -> None:
         import datasketches
@@ -180,7 +180,7 @@ class RunningSummary:
 
     @property
     def rank_error(self) -> float:
-        """Of a quantile: how far its rank may be off, as a share of all draws, with a confidence of 99%."""
+        """How far the rank of a quantile may be off, as a share of all draws, with a confidence of 99%."""
         return float(self.sketches[0].normalized_rank_error(False)) if self.sketches else 0.0
 
     def range(self) -> tuple[Float, Float]:
@@ -191,12 +191,12 @@ class RunningSummary:
 
     @property
     def whole_segments(self) -> int:
-        """Of each chain so far; an even number, so that they make halves."""
+        """The whole segments that each chain has so far, or one less: an even number, so that they make halves."""
         return min(self.count // self.length, self.segments) // 2 * 2 if self.length else 0
 
     @property
     def moments(self) -> ChainMoments:
-        """Of chains and of their halves; without halves where there are no two whole segments."""
+        """The moments of chains and of their halves; without halves where there are no two whole segments."""
         rows = [(n, *self._segment(n)) for n in range(self.segments + 1)]
         mean, squares = _joined([row for row in rows if self._draws_in(row[0])], self._draws_in)
         none = np.empty((self.coefficients, 0))
@@ -255,7 +255,7 @@ class RunningSummary:
 
 
 def summary_bytes(chains: int, draws: int, coefficients: int, item: int) -> int:
-    """Of a RunningSummary, and of what is looked at together; `item`: of a draw's number."""
+    """The bytes of a RunningSummary, and of what is processed together; `item`: bytes of a number of a draw."""
     segments = 2 * 8 * (segments_of(chains, draws) + 1) * chains * coefficients
     products = 8 * coefficients ** (2 if coefficients <= COVARIANCES else 1)
     return segments + products + coefficients * 3 * SKETCH * item + 4 * 8 * VALUES
@@ -263,10 +263,10 @@ def summary_bytes(chains: int, draws: int, coefficients: int, item: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Precision:
-    """Of each coefficient [coefficients]; NaN where it cannot be estimated."""
+    """How precise the estimates for each coefficient are: [coefficients]; NaN where this cannot be estimated."""
 
     effective_size: Float
-    """Of the mean."""
+    """The effective sample size of the mean."""
     of_mean: Float
     """Monte Carlo standard errors."""
     of_sd: Float

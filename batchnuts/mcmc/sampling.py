@@ -96,7 +96,9 @@ def sample_chains(
     )
     if not keep_draws and (unconstrained or divergences):
         named = "unconstrained" if unconstrained else "divergences"
-        raise SettingsError(f"keep_draws: found False with {named}=True, which takes the draws; expected one of them.")
+        raise SettingsError(
+            f"keep_draws: found False with {named}=True, which needs the draws; give only one of the two."
+        )
     view = nullcontext(progress) if callable(progress) else default_view(progress)
     with StopSignals() as stop, nullcontext() if keep_draws else _summaries(model, content) as stream:
 
@@ -223,7 +225,7 @@ def _on_cluster(run: Run, position: NDArray[Any]) -> Iterator[Run]:
 
 @dataclass(frozen=True, eq=False)
 class Beginning:
-    """With what a run begins, or goes on."""
+    """What a run starts or resumes with: its number of chains, an earlier run's tuning, what was spent, positions."""
 
     chains: int
     chains_reason: str
@@ -238,7 +240,7 @@ class Beginning:
 def _begin(
     model: Model, sampler: SamplerSettings, execution: ExecutionSettings, content: Content, streamed: bool
 ) -> Beginning:
-    """Of a new run."""
+    """The beginning of a new run."""
     tuning, began = read_tuning(model, sampler), time.perf_counter()
     chains, reason, checked = sampler.chains, "", None
     if chains == "auto":
@@ -250,7 +252,7 @@ def _begin(
 
 
 def _go_on(model: Model, saved: SavedRun) -> Beginning:
-    """Of the rest of a run: where its chains were when the stretch began."""
+    """The beginning of the rest of a run: where its chains were when the stretch began."""
     require_same(saved, model, saved.backend)
     spent = Spent(dict(saved.seconds), dict(saved.counts), history=saved.history)
     spent.began -= saved.history.seconds  # the time between the two processes does not count

@@ -29,7 +29,7 @@ TRIED = 4
 """Positions at which derivatives are compared."""
 
 MOST_ELEMENTS = 400
-"""Of a variable, or of a model of another library, whose Jacobian matrix is computed."""
+"""The most elements of a variable, or of a model of another library, whose Jacobian matrix is computed."""
 
 INDEPENDENT = 1e-4
 """Share of a row's length that is left when what earlier rows explain of it is taken away; less is rounding."""
@@ -89,7 +89,7 @@ def _jacobian(variable: Variable, engine: Engine, rng: np.random.Generator) -> F
     """At one position, in double precision: log |det| of the derivatives of as many elements as there are numbers."""
     name = f"Jacobian of {variable.name}"
     if isinstance(variable.support, UnitVector):
-        return Finding(name, True, "none to compare: a direction has one number less than it is made of")
+        return Finding(name, True, "none to compare: a unit vector has one degree of freedom less than it has elements")
     if int(_independent(variable).sum()) != variable.free:
         return Finding(name, True, "not compared: which elements determine the others is not known")
     if variable.size > MOST_ELEMENTS:

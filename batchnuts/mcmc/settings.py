@@ -43,16 +43,16 @@ class WarmupSettings(Settings):
         None,
         alias="from",
         min_length=1,
-        description="file of an earlier run, whose step size, metric and last positions are taken; auto: if a short "
-        "check confirms them, the draws begin, else warmup goes on",
+        description="file of an earlier run, whose step size, metric and last positions are taken. With `transitions: "
+        "auto` a short check follows: if it confirms them, drawing begins, otherwise warmup continues",
     )
     minimum: int = Field(
         30,
         ge=0,
         le=MOST_TRANSITIONS,
-        description="of auto: transitions that are made at least, unless an earlier run's tuning is confirmed",
+        description="with `transitions: auto`, the fewest transitions, unless an earlier run's tuning is confirmed",
     )
-    maximum: int = Field(1000, ge=1, le=MOST_TRANSITIONS, description="of auto: the most transitions")
+    maximum: int = Field(1000, ge=1, le=MOST_TRANSITIONS, description="with `transitions: auto`, the most transitions")
     pool: Literal["all", "groups", "none"] = Field(
         "all",
         description="which chains share a step size and a metric: all but outliers, those of a superchain, or each "
@@ -97,7 +97,7 @@ class InitSettings(Settings):
         "(-radius, radius), of the real numbers that the sampler moves; prior: draws from the model's prior; values: "
         "those given; run: draws of an earlier run; pathfinder: from uniform, by optimization",
     )
-    radius: float = Field(2.0, gt=0.0, le=1e6, description="of uniform")
+    radius: float = Field(2.0, gt=0.0, le=1e6, description="half-width of the interval that `uniform` draws from")
     jitter: float = Field(
         0.0, ge=0.0, le=1e6, description="standard deviation of normal noise that is added, on the same scale"
     )
@@ -212,7 +212,7 @@ class SamplerSettings(Settings):
     }
 
     def without_effect(self) -> set[str]:
-        """Of other metrics."""
+        """The settings that have no effect with this metric."""
         return set() if self.metric == "low_rank" else {"metric_rank"}
 
     @property
@@ -230,8 +230,8 @@ class SamplerSettings(Settings):
     def _consistent(self) -> SamplerSettings:
         if self.chains == "auto" and (self.until is None or not self.until.conditions):
             raise ValueError(
-                f"chains: found 'auto', but no accuracy is asked for that it could reach soonest; expected {_CHAINS}, "
-                f"or sampler.until with at least one of {', '.join(CONDITIONS)}"
+                f"chains: found 'auto', which needs a target accuracy; expected {_CHAINS}, or sampler.until with at "
+                f"least one of {', '.join(CONDITIONS)}"
             )
         self.refuse_without_effect(f"on metric {self.metric!r}")
         if self.metric in ("dense", "low_rank") and self.warmup.pool != "all":

@@ -55,7 +55,7 @@ class Checked:
     reached: Fingerprint
     """What the density found around it, before it was called."""
     identity: str | None = None
-    """Of the density with its gradient (`TensorLibrary.identity_of`), where the check found it out."""
+    """The identity of the density with its gradient (`TensorLibrary.identity_of`), where the check found it out."""
 
     def is_of(self, position: NDArray[Any]) -> bool:
         """Whether a check that begins at this position [dimension] would find the same."""

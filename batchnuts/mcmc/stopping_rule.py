@@ -32,8 +32,8 @@ from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.until import Condition, Until
 
 GROWTH = 1.25
-"""Of interim analyses: with 1.25, all of them together cost five times the last one at most, and a run makes at most a
-quarter more draws than it needs."""
+"""The factor between interim analyses: with 1.25, all together cost at most five times the last one, and a run makes at
+most a quarter more draws than it needs."""
 
 ESS_DRAWS = 10
 """With fewer draws, halves of chains have too few lags: the estimate then ignores autocorrelation, and is too high."""
@@ -45,7 +45,7 @@ LONGEST_WAIT = 4.0
 """Times as many draws after which conditions are looked at again in any case."""
 
 VALUES_AT_ONCE = 200_000
-"""Of coefficients that are looked at together."""
+"""The most numbers of draws of coefficients that are processed together."""
 
 WORDS = {"ess_bulk": "bulk ESS", "ess_tail": "tail ESS"}
 """Conditions on effective sample sizes, in messages."""
@@ -82,7 +82,7 @@ class StoppingRule:
     chains: int
     superchains: int
     may_be_constant: tuple[bool, ...] = ()
-    """Of which coefficients (none, if empty) one that is the same in all draws, or is not finite, is left out."""
+    """Which coefficients (none, if empty) are left out if they are the same in all draws, or not finite."""
 
     @property
     def nested(self) -> bool:

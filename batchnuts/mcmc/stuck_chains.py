@@ -35,7 +35,7 @@ from batchnuts.mcmc.reductions import STUCK, Reduced, in_order, reduce_draws
 from batchnuts.mcmc.warmup.outliers import far_and_stay
 
 LEAST_DRAWS = 10
-"""Of each chain: with fewer, a stuck chain cannot be distinguished from one in the tail."""
+"""The fewest draws of a chain: with fewer, a stuck chain cannot be distinguished from one in the tail."""
 
 FEWEST_CHAINS_JUDGED = 32
 """Below this number R-hat itself sees one chain: it has a seventh of the variance, or more."""
@@ -110,7 +110,7 @@ def has_enough_draws(shape: tuple[int, ...]) -> bool:
 
 
 def evidence_of(reduced: Reduced) -> StuckEvidence:
-    """Of draws that were reduced with STUCK among what was wanted, of which there are enough."""
+    """The StuckEvidence of draws that were reduced with STUCK among what was wanted, of which there are enough."""
     varies, of_draws = reduced.varies, reduced.values
     if of_draws is None:
         nothing = np.zeros((len(varies), 0))
@@ -127,8 +127,9 @@ def evidence_of(reduced: Reduced) -> StuckEvidence:
 
 
 def evidence_of_moments(moments: ChainMoments, draws: int, halves: int) -> StuckEvidence:
-    """Of draws that were not kept, of which moments are all that is known; there are `draws` of each chain, and
-    `halves` in each half.
+    """The StuckEvidence of draws that were not kept, of which moments are all that is known.
+
+    There are `draws` of each chain, and `halves` in each half.
 
     Without scores, how far a chain is counts only where it stays there or does not move; persistence is of the draws
     themselves, so that heavy tails hide some of it.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import xarray
 
 PROBABILITIES = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99)
-"""Of the quantiles that are saved."""
+"""The probabilities of the quantiles that are saved."""
 
 ESTIMATORS = {
     "mean": "of all draws",

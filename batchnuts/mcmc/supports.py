@@ -28,7 +28,7 @@ from batchnuts.autobatch.machine import library_of, tensor_library_of
 
 Shape = tuple[int, ...]
 Array = Any
-"""Of NumPy, TensorFlow or JAX."""
+"""An array of NumPy, TensorFlow or JAX."""
 
 
 class SupportError(ValueError):
@@ -245,10 +245,10 @@ class Simplex(Support):
 
 @dataclass(frozen=True)
 class UnitVector(Support):
-    """Of length 1 along the last axis: x / |x|.
+    """Vectors of length 1 along the last axis: x / |x|.
 
-    x has a standard normal density of its own, independent of its direction; so the density is one over the sphere, and
-    what stands for the Jacobian is -|x|^2 / 2.
+    The log-density is taken with respect to the uniform measure on the unit sphere. The length of x, on which the value
+    does not depend, gets the distribution that it has for a standard normal x: -|x|^2 / 2 takes the Jacobian's place.
     """
 
     kind: ClassVar[str] = "unit_vector"
@@ -275,7 +275,7 @@ class CorrelationCholesky(Support):
     """Lower triangular [n, n] with positive diagonal and rows of length 1: the Cholesky factor of a correlation matrix.
 
     z = tanh(x) are canonical partial correlations, row by row: L[i, j] = z[i, j] prod_{k < j} sqrt(1 - z[i, k]^2), with
-    z[i, i] = 1. The density is that of the numbers below the diagonal. (Lewandowski, Kurowicka, Joe, 2009.)
+    z[i, i] = 1. The density is that of the factor's numbers below the diagonal. (Lewandowski, Kurowicka, Joe, 2009.)
     """
 
     kind: ClassVar[str] = "correlation_cholesky"

@@ -42,7 +42,7 @@ class Tuning:
     """As the settings give it."""
     step_size: float
     metric: MetricParameters
-    """Of all chains."""
+    """The metric of all chains."""
     positions: NDArray[Any]
     """[chains of that run, dimension]: the last draw of each."""
     centre: Centre

@@ -216,7 +216,7 @@ def _group(result: Any, name: str) -> xarray.Dataset | None:
 
 
 def labelled_elements(name: str, labels: list[Any]) -> list[str]:
-    """Of one variable: its name, with the labels of each entry in brackets."""
+    """The names of the elements of one variable: its own, with the labels of each entry in brackets."""
     if not labels:
         return [name]
     return [f"{name}[{', '.join(map(str, entry))}]" for entry in itertools.product(*labels)]

@@ -57,7 +57,7 @@ class FinishedRun:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """Of the posterior, with those that only sample_stats has."""
+        """The attributes of the group `posterior`, and those that only `sample_stats` has."""
         return {**self.groups["posterior"].attrs, **self.groups["sample_stats"].attrs}
 
     @property

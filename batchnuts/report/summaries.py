@@ -21,25 +21,25 @@ WORST = 4
 """Parameters that have pictures: with the table, enough to see what kind of problem it is."""
 
 OF_STUCK_CHAINS = 2
-"""Of these, as many are where stuck chains are furthest from the others, if there are any: R-hat may not see them."""
+"""Parameters among these in which stuck chains are furthest from the others, if any are: R-hat may not see them."""
 
 SEPARATE_CHAINS = 8
 """Up to as many are drawn one by one, in colours that differ enough. Of more, quantiles over chains are drawn."""
 
 SINGLE_CHAINS = 3
-"""Of more chains, as many are drawn besides: those of lowest, middle and highest mean."""
+"""Chains that are drawn besides, where there are more: those of lowest, middle and highest mean."""
 
 LINE_POINTS = 200
-"""Of a line: a panel has fewer than two pixels for each."""
+"""The most points of a line: a panel has fewer than two pixels for each."""
 
 PAIR_POINTS = 800
-"""Of a scatter: more hide each other, and each takes 80 bytes of the page."""
+"""The most points of a scatter: more hide each other, and each takes 80 bytes of the page."""
 
 MARKED_POINTS = 200
-"""Of draws that diverged in a scatter: more than enough to see where they are."""
+"""The most draws that diverged in a scatter: more than enough to see where they are."""
 
 RANK_BINS = 20
-"""Of rank plots, as in Vehtari et al. 2021; fewer where a chain has fewer than DRAWS_PER_BIN draws for each."""
+"""Bins of rank plots, as in Vehtari et al. 2021; fewer where a chain has fewer than DRAWS_PER_BIN draws for each."""
 
 DRAWS_PER_BIN = 5
 HISTOGRAM_BINS = 40
@@ -47,13 +47,13 @@ BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles over chains: the middle half, nine tenths, and the median."""
 
 INTERVALS = 60
-"""Of a phase, in which speeds are averaged: chains report after many transitions at once, so short ones say little."""
+"""Intervals of a phase in which speeds are averaged: chains report after many transitions, so short ones say little."""
 
 SAMPLE = 20_000
 """Draws by which parameters are compared with divergences."""
 
 HISTOGRAM_VALUES = 2_000_000
-"""Of a histogram: more change no bar by a pixel."""
+"""The most values of a histogram: more change no bar by a pixel."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +142,8 @@ def histogram(values: NDArray[Any], span: tuple[float, float] | None = None) -> 
 
 
 def energies(values: NDArray[Any]) -> tuple[Floats, Floats]:
-    """Of energies [chain, draw], as many as a histogram takes: the energies less their mean, and changes from draw to
-    draw."""
+    """Energies less their mean, and their changes from draw to draw: as many of the values [chain, draw] as a histogram
+    takes."""
     chains, draws = values.shape
     some = values.reshape(-1)[thinned(values.size, HISTOGRAM_VALUES)].astype(np.float64)
     if draws < 2:
@@ -209,7 +209,7 @@ class Speed:
 
 
 def speeds(phase: NDArray[Any], seconds: Floats, useful: Floats, executed: Floats) -> list[Speed]:
-    """Of each phase in which gradients were computed, from the rows [rows] of a run's history (mcmc/history.py)."""
+    """The speed in each phase with gradients, from the rows [rows] of a run's history (mcmc/history.py)."""
     found = []
     for name in dict.fromkeys(phase.tolist()):
         rows = phase == name

@@ -22,7 +22,7 @@ OUTPUT = re.compile(r"(<!-- OUTPUT -->\n\n```text\n)(.*?)(^```$)", flags=re.MULT
 
 
 def names() -> list[str]:
-    """Of the analyses: those that have a page and a script."""
+    """The names of the analyses: those that have a page and a script."""
     return sorted(page.stem for page in GALLERY.glob("*.md") if page.stem != "index")
 
 

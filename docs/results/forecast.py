@@ -30,7 +30,7 @@ HEAD = ("run", "forecast, MB", "measured, MB", "ratio", "file forecast, MB", "fi
 
 
 def row(run: str) -> tuple[str, ...]:
-    """Of the table: the run is made."""
+    """A row of the table, for which the run is made."""
     config_name, *overrides = run.split()
     config = load_config(config_name, overrides)
     backend = "jax" if config.execution.backend == "auto" else config.execution.backend

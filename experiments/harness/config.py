@@ -32,14 +32,14 @@ FOLDER = "experiments"
 """Below `configs/`: where the packaged ones are."""
 
 SECTIONS = ("run", "curves", "measurement", "claims", "output", "quick")
-"""Of every config, after the section that says what is measured."""
+"""The sections of every config, after the section that says what is measured."""
 
 Point = tuple[str, str, int]
 """(curve, target, size): a curve is measured on a problem or a workload, at a number of chains or of rows."""
 
 
 class Labelled(Protocol):
-    """Of curves and targets."""
+    """A curve or a target, which has a label."""
 
     @property
     def label(self) -> str:
@@ -55,7 +55,7 @@ class Limits(Protocol):
 
     @property
     def max_seconds(self) -> float:
-        """Of a run; after a longer one, no larger size is measured."""
+        """The most seconds of a run; after a longer one, no larger size is measured."""
 
     @property
     def timeout(self) -> float:

@@ -52,7 +52,7 @@ class Experiment(Generic[C, R, S]):
 
     subject: Subject[C, R, S]
     name: str
-    """Of its module."""
+    """The name of its module."""
     title: str
     question: str
     """A paragraph for the summary: what is measured, how, and why."""

@@ -14,7 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WIDTH = 7.2
-"""Of every picture, in inches: the text width of most journals."""
+"""The width of every picture in inches: the text width of most journals."""
 
 _STYLE = {
     "font.size": 8,

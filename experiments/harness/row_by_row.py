@@ -24,7 +24,7 @@ class Concurrency(Limits, Protocol):
 
     @property
     def compile_at_once(self) -> int:
-        """Of them, before any is timed."""
+        """Tasks that compile at the same time, before any is timed."""
 
     @property
     def run_at_once(self) -> int:

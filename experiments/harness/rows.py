@@ -44,7 +44,7 @@ class Row(Protocol):
 
     @property
     def seconds(self) -> float | None:
-        """Of the run."""
+        """The seconds of the run."""
 
     @property
     def load(self) -> float | None:

@@ -44,7 +44,7 @@ class Attempt:
     """Date and time, UTC."""
     preparation: Preparation | None = None
     figures: Figures = field(default_factory=dict)
-    """Of the run."""
+    """The figures that were measured in the run."""
     group: str = ""
     """Runs with the same one were made in turns, side by side."""
     difference: float | None = None
@@ -66,7 +66,7 @@ class Task(Protocol[Made]):
 
     @property
     def heading(self) -> str:
-        """Of its process, in the log."""
+        """The heading of its process in the log."""
 
     @property
     def line(self) -> str:

@@ -19,7 +19,7 @@ PRIOR_SCALE = 2.0
 
 LARGEST = np.log(10.0)
 POINTS = 200
-"""Of each axis of the grid."""
+"""The points of each axis of the grid."""
 
 
 def posterior(

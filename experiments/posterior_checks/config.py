@@ -137,7 +137,7 @@ class PosteriorsConfig:
 
     problems: Mapping[str, ProblemSettings]
     configs: Mapping[str, RunConfig]
-    """Of each problem, with its settings."""
+    """The config of each problem, with its settings."""
     run: RunSettings
     curves: Mapping[str, Curve]
     measurement: MeasurementSettings
@@ -160,7 +160,7 @@ class PosteriorsConfig:
         return int(options.get("chains", self.configs[problem].sampler.chain_count))
 
     def options(self, curve: str, problem: str) -> dict[str, Any]:
-        """Of a curve's sampler, on a problem."""
+        """The options of a curve's sampler on a problem."""
         return {**self.curves[curve].options, **self.problems[problem].options.get(curve, {})}
 
     def points(self) -> Iterator[Point]:
@@ -198,7 +198,7 @@ class PosteriorsConfig:
         return f"{self.curves[curve].label}, {self.problems[problem].label}"
 
     def seeds(self) -> dict[int, int]:
-        """Of the one repetition."""
+        """The seed of the one repetition."""
         return {0: self.measurement.seed}
 
     def wants(self, row: Measurement) -> bool:

@@ -15,7 +15,7 @@ from batchnuts.mcmc.model import Model
 
 
 def lines_of_model(model: Model) -> int:
-    """Of one of ours: the density, what reports further parameters, and a line for each variable declared."""
+    """Lines of one of our models: the density, what reports further parameters, and one for each variable declared."""
     functions: dict[Any, FunctionType] = {}
     for function in (model.log_density, model.generated):
         for called in written_together(function):
@@ -37,7 +37,7 @@ def written_together(function: Any) -> Iterator[FunctionType]:
 
 
 def lines_of_function(function: Callable[..., Any]) -> int:
-    """Of its source, without its docstring, comments and empty lines."""
+    """Lines of its source, without its docstring, comments and empty lines."""
     source = textwrap.dedent(inspect.getsource(function))
     code = {
         line

@@ -39,7 +39,7 @@ class Measurement:
     """The smallest bulk ESS."""
     ess_of: str
     lines: int | None
-    """Of code that a user writes for the model, where that is counted."""
+    """Lines of code that a user writes for the model, where they are counted."""
     moments: str
     """moments.encode of what is compared."""
     load: float | None

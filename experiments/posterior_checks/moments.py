@@ -31,7 +31,10 @@ class MomentsError(BatchnutsError):
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """Of one parameter; every array float64 [*shape]. Standard errors are 0 where the moments are known exactly."""
+    """Mean and standard deviation of one parameter; every array is float64 [*shape].
+
+    Standard errors are 0 where the moments are known exactly.
+    """
 
     mean: NDArray[np.float64]
     sd: NDArray[np.float64]

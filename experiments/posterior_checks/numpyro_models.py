@@ -44,7 +44,7 @@ def eight_schools(y: Array, sigma: Array) -> None:
 
 
 def logistic_regression(x: Array, y: Array) -> None:
-    """Of labels 0 and 1."""
+    """A logistic regression of labels 0 and 1."""
     beta = sample("beta", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
     sample("y", dist.Bernoulli(logits=x @ beta).to_event(1), obs=y)
 

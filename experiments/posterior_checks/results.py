@@ -56,7 +56,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class PosteriorResults(PointResults[PosteriorsConfig, Measurement]):
-    """Of the check of posteriors."""
+    """The results of the check of posteriors."""
 
     def run_of(self, curve: str, problem: str) -> Measurement | None:
         """The run of a curve on a problem, if there is one."""

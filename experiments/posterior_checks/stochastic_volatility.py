@@ -23,7 +23,7 @@ from batchnuts.experiments.posterior_checks.moments import Moment, Moments
 Floats = NDArray[np.float64]
 
 LARGEST_Z = 7.0
-"""Of the grid of z: a normal number is beyond it with a probability of 3e-12."""
+"""The end of the grid of z: a normal number is beyond it with a probability of 3e-12."""
 
 
 @dataclass(frozen=True)

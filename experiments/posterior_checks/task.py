@@ -27,7 +27,7 @@ class MissingModel(Unavailable):
 
 
 AUTOMATIC = -1
-"""Of a warmup that ends by itself."""
+"""The number of transitions that stands for a warmup that ends by itself."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Task:
         return environment_for("cpu", {"OPENBLAS_NUM_THREADS": "1"})
 
     def fingerprint(self) -> str:
-        """Of all that makes it what it is."""
+        """A digest of every field that affects the measurement."""
         return fingerprint(self)
 
     def may_be_here(self) -> bool:
@@ -146,6 +146,6 @@ class Sampling:
     """A sampler made ready."""
 
     run: Callable[[int], Run]
-    """Of a seed."""
+    """Makes the run with a seed."""
     lines: int | None
-    """Of code that a user writes for the model; None for a model of another library, which is not counted."""
+    """Lines of code that a user writes for the model; None for a model of another library, whose are not counted."""

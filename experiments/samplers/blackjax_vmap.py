@@ -34,7 +34,7 @@ class Vmapped:
     """A number of chains compiled together."""
 
     arguments: Callable[[int, Any], Any]
-    """Of a seed and first positions [chains, dimension]."""
+    """Makes the arguments of `run` from a seed and first positions [chains, dimension]."""
     run: Callable[[Any], Outcome]
 
 

@@ -25,13 +25,13 @@ class NumbaDensity:
     """A compiled function and the memory that it reads."""
 
     function: Callable[[Any, Any, Any], float]
-    """Of a position [dimension], where its gradient goes [dimension], and `data`: the log-density."""
+    """Takes a position [dimension], an array [dimension] for its gradient, and `data`; gives the log-density."""
     data: NDArray[np.float64]
     """The problem's arrays, one after another, and as vectors."""
 
 
 def density(problem: Problem) -> NumbaDensity:
-    """Of the problem. Compiled when it is first called."""
+    """The density of the problem, compiled when it is first called."""
     import numba
 
     functions: dict[str, Callable[[Problem], Callable[..., Any]]] = {

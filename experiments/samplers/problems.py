@@ -76,7 +76,7 @@ class Problem:
 
     @property
     def dtype(self) -> str:
-        """Of positions and density: float32 or float64."""
+        """The dtype of positions and density: float32 or float64."""
         return self.options.dtype
 
     @cached_property
@@ -129,7 +129,7 @@ def _regression(options: LogisticRegressionOptions) -> Facts:
 
 
 def laplace_approximation(x: Array, y: Array) -> Normal:
-    """Of the posterior of the regression with a standard normal prior: the mode, by Newton's method."""
+    """Laplace approximation of the regression's posterior with a standard normal prior; its mode by Newton's method."""
     mode = np.zeros(x.shape[1])
     for _ in range(100):
         probability = 1 / (1 + np.exp(-x @ mode))

@@ -37,7 +37,7 @@ class OursOptions(ExecutionSettings):
 
 
 class NoOptions(Settings):
-    """Of a sampler that has none."""
+    """The options of a sampler that has none."""
 
 
 class LimitOptions(Settings):

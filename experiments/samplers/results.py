@@ -58,7 +58,7 @@ QUANTITIES: Mapping[Measure, Quantity] = {
 
 @dataclass(frozen=True)
 class Results(PointResults[ExperimentConfig, Measurement]):
-    """Of samplers."""
+    """The results of an experiment on samplers."""
 
     def value(self, measure: Measure, curve: str, problem: str, chains: int) -> Value | None:
         """A measure at one point; None where nothing was measured, or the sampler does not report it.
@@ -107,7 +107,7 @@ def judge(results: Results, claim: Claim) -> Verdict:
 
 
 def ratio(above: Value, below: Value) -> Value | None:
-    """Of two figures, with the widest range that their repetitions allow; None where the lower one may be 0."""
+    """The ratio of two figures, with the widest range that repetitions allow; None where the lower one may be 0."""
     if below.low <= 0:
         return None
     return Value(

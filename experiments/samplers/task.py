@@ -27,7 +27,7 @@ class Task:
     sampler: str
     """A name of `samplers.REGISTRY`."""
     options: dict[str, Any]
-    """Of that sampler; its schema stands beside it in the registry."""
+    """The options of that sampler; their schema stands beside it in the registry."""
     problem: dict[str, Any]
     """Options of a packaged model."""
     chains: int
@@ -69,7 +69,7 @@ class Task:
         return environment_for(self.device, self.environment)
 
     def fingerprint(self) -> str:
-        """Of all of it."""
+        """A digest of every field that affects the measurement."""
         return fingerprint(self)
 
     def may_be_here(self) -> bool:
@@ -134,7 +134,7 @@ class Timing:
     """Minimum bulk ESS of all coordinates, over all chains; None if not asked for."""
     ess_mean: float | None
     peak_memory_mb: float
-    """Of the process so far."""
+    """The peak memory of the process so far."""
     load: float
     """The machine's load average over the last minute, just before the run."""
 

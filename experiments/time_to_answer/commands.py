@@ -57,7 +57,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def users_environment(folder: Path) -> dict[str, str]:
-    """Of a command that a user starts: this process's, with what any of the samplers compiles kept in a folder.
+    """The environment of a command that a user starts: this process's, with what samplers compile kept in a folder.
 
     JAX keeps nothing unless it is told to, and only what took a second to compile; here it keeps all. Python keeps the
     bytecode of what it imports, as for users, where this process does not write it: installed packages have theirs from

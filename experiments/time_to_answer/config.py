@@ -164,7 +164,7 @@ class AnswerConfig:
 
     problems: Mapping[str, ProblemSettings]
     configs: Mapping[str, RunConfig]
-    """Of each problem, with its settings."""
+    """The config of each problem, with its settings."""
     run: RunSettings
     curves: Mapping[str, Curve]
     measurement: MeasurementSettings
@@ -217,7 +217,7 @@ class AnswerConfig:
         return f"{self.curves[curve].label}, {self.problems[problem].label}, ESS {size:,}"
 
     def seeds(self) -> dict[int, int]:
-        """Of each repetition."""
+        """The seed of each repetition."""
         return {number: self.measurement.seed + number for number in range(self.measurement.repetitions)}
 
     def wants(self, row: Measurement) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judged:
-    """Of all elements of all natural parameters."""
+    """What is found of the draws of all elements of all natural parameters."""
 
     chains: int
     draws: int

@@ -43,7 +43,7 @@ class Measurement:
     rhat_limit: float | None
     """What it had to be below: 1.01, for nested R-hat with what few draws of each superchain add."""
     gradients: float | None
-    """Of the draws, and of warmup where `warmup_counted`."""
+    """Gradients of the draws, and of warmup where `warmup_counted`."""
     executed: float | None
     """Gradients computed, useful or not, where the sampler says so."""
     warmup_counted: bool | None

@@ -22,7 +22,7 @@ class BatchnutsOptions(Settings):
 
 
 class PeerOptions(Settings):
-    """Of every peer."""
+    """The options of every peer."""
 
     chains: int = Field(4, ge=2, description="number of chains")
     warmup: int = Field(1000, ge=1, description="transitions that adapt each chain; not kept")
@@ -86,7 +86,7 @@ class Registered:
     compiles_for_goal: bool = False
     """It chooses the number of chains by the goal, and another number is another program to compile."""
     suffix: str = ".npz"
-    """Of the file of draws."""
+    """The suffix of the file of draws."""
     models: tuple[str, ...] | None = None
     """The packaged models that are written for it; None: all."""
 

@@ -32,7 +32,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class AnswerResults(PointResults[AnswerConfig, Measurement]):
-    """Of the times to an answer."""
+    """The results of the times to an answer."""
 
     def runs_of(self, curve: str, problem: str, goal: int) -> list[Measurement]:
         """The second starts at a point."""

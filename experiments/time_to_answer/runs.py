@@ -92,7 +92,7 @@ class Made:
 
 @dataclass(eq=False)
 class Runs:
-    """Of one sampler on one posterior."""
+    """The runs of one sampler on one posterior."""
 
     task: Task
     config: RunConfig

@@ -13,7 +13,7 @@ CLOSE = 0.8
 
 
 MOST_RUNS = 10
-"""Of a search: 500 times the draws of its first run at least."""
+"""The most runs of a search, which come to at least 500 times the draws of its first run."""
 
 
 class NotReached(BatchnutsError):

@@ -62,7 +62,7 @@ class Task:
     caches: str = field(compare=False)
     """A folder for what the samplers compile."""
     search_seed: int = field(compare=False)
-    """Of the runs that find out how many draws are enough."""
+    """The seed of the runs that find out how many draws are enough."""
 
     @property
     def module(self) -> str:
@@ -90,7 +90,7 @@ class Task:
         return environment_for("cpu", {"OPENBLAS_NUM_THREADS": "1"})
 
     def fingerprint(self) -> str:
-        """Of all that makes it what it is."""
+        """A digest of every field that affects the measurement."""
         return fingerprint(self)
 
     def may_be_here(self) -> bool:

@@ -27,11 +27,11 @@ class Measurement:
     status: Status
     repetition: int
     seconds: float | None
-    """Of one call."""
+    """The seconds of one call."""
     calls: int | None
-    """That were timed together."""
+    """Calls that were timed together."""
     units: float | None
-    """Of work in one call."""
+    """Units of work in one call."""
     difference: float | None
     """Relative, of the outputs from those of the first way of the group; None where they are not compared."""
     prepare_seconds: float | None

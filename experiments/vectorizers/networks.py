@@ -23,7 +23,7 @@ def _normal(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
 
 
 def convnet_weights(rng: np.random.Generator, filters: Sequence[int], hidden: int) -> dict[str, NDArray[np.float32]]:
-    """Of `convnet`."""
+    """The weights of `convnet`."""
     first, second = filters
     return {
         "kernel1": _normal(rng, 5, 5, 1, first),
@@ -55,7 +55,7 @@ def convnet_loss(image: Any, label: Any, w: Weights) -> Any:
 
 
 def lstm_weights(rng: np.random.Generator, features: int, units: int) -> dict[str, NDArray[np.float32]]:
-    """Of `lstm` and `lstm_by_hand`."""
+    """The weights of `lstm` and `lstm_by_hand`."""
     return {"cell": _normal(rng, features + units, 4 * units), "bias": np.zeros(4 * units, np.float32)}
 
 
@@ -102,7 +102,7 @@ def lstm_loss(tokens: Any, length: Any, w: Weights) -> Any:
 
 
 def vgg_weights(rng: np.random.Generator, side: int, filters: Sequence[int], outputs: int) -> dict[str, Any]:
-    """Of `vgg`: two kernels a block, and the dense layer."""
+    """The weights of `vgg`: two kernels a block, and the dense layer."""
     weights, channels = {}, 3
     for block, width in enumerate(filters):
         weights[f"kernel{block}a"] = _normal(rng, 3, 3, channels, width)

@@ -21,7 +21,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class VectorizingResults(PointResults[VectorizingConfig, Measurement]):
-    """Of vectorizers."""
+    """The results of an experiment on vectorizers."""
 
     def rate(self, curve: str, workload: str, size: int) -> Value | None:
         """Units per second: the median of the repetitions; None where nothing was measured."""
@@ -36,7 +36,7 @@ class VectorizingResults(PointResults[VectorizingConfig, Measurement]):
         return [value for value in found if value is not None]
 
     def ratio(self, curve: str, over: str, workload: str, size: int) -> Ratio | None:
-        """Of two curves' speeds; None unless both were measured, in one group."""
+        """The ratio of two curves' speeds; None unless both were measured, in one group."""
         above = {(row.group, row.repetition): row for row in self.rows_of(curve, workload, size) if row.ok}
         below = {(row.group, row.repetition): row for row in self.rows_of(over, workload, size) if row.ok}
         ratios = [above[turn].rate / below[turn].rate for turn in above.keys() & below.keys()]

@@ -28,7 +28,7 @@ class Task:
     kind: str
     """A name of `vectorizers.KINDS`."""
     options: dict[str, Any]
-    """Of that kind; its schema stands in the registry."""
+    """The options of that kind; their schema stands in the registry."""
     size: int
     method: Method
     compiled: bool
@@ -37,7 +37,7 @@ class Task:
     processors: int | None
     """How many processor cores its process may use; None: all."""
     seed: int
-    """Of the data."""
+    """The seed of the data."""
     min_seconds: float = field(default=0.0, compare=False)
     """A timing repeats a call until about so long; that does not make it another task."""
 
@@ -67,7 +67,7 @@ class Task:
         return environment_for(self.device, cores)
 
     def fingerprint(self) -> str:
-        """Of all that makes it what it is."""
+        """A digest of every field that affects the measurement."""
         return fingerprint(self)
 
     def may_be_here(self) -> bool:

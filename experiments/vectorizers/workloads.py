@@ -158,7 +158,7 @@ def lstm_gradients(options: LstmOptions, size: int, rng: np.random.Generator) ->
 
 
 def lstm_jacobian(options: LstmJacobianOptions, size: int, rng: np.random.Generator) -> Work:
-    """Of `size` outputs, by all tokens of one sequence."""
+    """The Jacobian of `size` outputs with respect to all tokens of one sequence."""
     inputs = {
         **networks.lstm_weights(rng, options.features, options.units),
         "readout": _normal(rng, size, options.units),
@@ -182,7 +182,7 @@ def lstm_jacobian(options: LstmJacobianOptions, size: int, rng: np.random.Genera
 
 
 def vgg_jacobian(options: VggOptions, size: int, rng: np.random.Generator) -> Work:
-    """Of `size` outputs, by all pixels of one image."""
+    """The Jacobian of `size` outputs with respect to all pixels of one image."""
     weights = networks.vgg_weights(rng, options.side, options.filters, size)
     inputs = {**weights, "image": rng.random((options.side, options.side, 3), np.float32)}
 

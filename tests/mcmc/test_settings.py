@@ -40,9 +40,9 @@ def test_numpy_scalars_are_numbers():
         ({"warmup": {"maximum": 0}}, "warmup.maximum: found 0 (an integer); expected an integer at least 1"),
         (
             {"chains": "auto"},
-            "chains: found 'auto', but no accuracy is asked for that it could reach soonest",
+            "chains: found 'auto', which needs a target accuracy",
         ),
-        ({"chains": "auto", "until": {"seconds": 1.0}}, "chains: found 'auto', but no accuracy is asked for"),
+        ({"chains": "auto", "until": {"seconds": 1.0}}, "chains: found 'auto', which needs a target accuracy"),
         ({"superchains": 0}, "superchains: found 0 (an integer); expected null or an integer at least 1"),
         ({"chains": 4, "superchains": 5}, "superchains: found 5; expected at most the number of chains, 4"),
         ({"seed": 2**63}, "expected an integer at least 0 and below 2**63"),

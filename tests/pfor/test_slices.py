@@ -102,7 +102,7 @@ def test_what_leaves_the_axis_when_it_runs(start: Callable[[Any], Any]) -> None:
         return X[i][start(i) : start(i) + 2]
 
     for masked in (None, True):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="leaves the axis"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="goes past an end of its axis"):
             pfor(body, ROWS, masked=masked)
     found = tf.function(lambda: pfor(body, ROWS), autograph=False, jit_compile=True)().numpy()
     starts = np.array([int(start(i)) for i in range(ROWS)])

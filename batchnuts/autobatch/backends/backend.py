@@ -65,7 +65,8 @@ class Identity:
         return made
 
     def key(self, *more: str, lanes: int) -> str | None:
-        """Of it and more, to find something on disk by; None where it might not say all."""
+        """A key of this identity and of further texts, to find something on disk by; None where it might not cover
+        everything."""
         place = lanes if self._by_lanes else 0
         if place not in self._first:
             self._first[place] = self._at_first(lanes)
@@ -85,7 +86,7 @@ class MachineFunction:
     gives: tuple[str, ...]
     """The names of the state that it gives."""
     text: Callable[[], str]
-    """Of the program, its lanes and schedule."""
+    """A text of the program, its lanes and its schedule."""
     lanes: int
     identity: Identity | None = None
 

@@ -22,7 +22,7 @@ class TreeDef:
 
     kind: type | None
     names: tuple[Any, ...] = ()
-    """Of the children; a dict's keys as they are, in order."""
+    """The names of the children; a dict's keys as they are, in order."""
     children: tuple[TreeDef, ...] = ()
 
     def __str__(self) -> str:

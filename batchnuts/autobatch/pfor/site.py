@@ -235,7 +235,7 @@ def shape_of(tensor: Tensor) -> list[Any]:
 
 
 def product(sizes: Sequence[Any]) -> Any:
-    """Of dimensions."""
+    """The product of dimensions."""
     result: Any = 1
     for size in sizes:
         result = size if isinstance(result, int) and result == 1 else result * size

@@ -68,7 +68,7 @@ class Rule:
         return is_open[block] & (reductions.count(is_open[:group_start]) == 0)
 
     def most_active(self, waiting: Array, reductions: Reductions) -> Array:
-        """Of the first group with an open block, the one where most lanes wait; ties: the earliest.
+        """The block where most lanes wait, in the first group with an open block; ties: the earliest.
 
         The number of blocks if none is open.
         """

@@ -24,7 +24,7 @@ from batchnuts.mcmc.checkpoint.trees import Arrays, pack, unpack
 from batchnuts.mcmc.saving import synchronize
 
 FORMAT = 3
-"""Of the tree that runs are saved as; a reader of one refuses others."""
+"""The version of the format in which runs are saved; a reader of one version refuses all others."""
 
 KIND = "batchnuts checkpoint"
 
@@ -111,7 +111,7 @@ def read_arrays(path: Path, expected: str) -> dict[str, NDArray[Any]]:
 
 
 def digest(array: NDArray[Any]) -> str:
-    """Of dtype, shape and bytes."""
+    """A digest of the dtype, shape and bytes of an array."""
     found = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
     found.update(np.ascontiguousarray(array).data if array.size else b"")
     return found.hexdigest()

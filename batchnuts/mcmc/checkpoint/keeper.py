@@ -52,7 +52,8 @@ def read_saved_run(folder: Path, types: Sequence[type]) -> SavedRun:
 
 
 class Keeper:
-    """Of one run. seconds: between two checkpoints; None: when the run ends early only. saved: what it goes on from.
+    """Writes the checkpoints of one run. seconds: between two of them; None: only when the run ends early. saved: the
+    checkpoint from which the run resumes.
 
     Raises CheckpointError where another process runs it.
     """

@@ -25,7 +25,7 @@ LIBRARIES = {
 """Packages on whose versions the numbers of a run depend, by its backend."""
 
 FUNCTIONS = ("log_density", "generated", "log_likelihood", "predictive", "prior")
-"""Of a model."""
+"""The functions of a model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class SavedRun:
     """Log-density [chains] and gradient [chains, dimension] at the positions there; evaluated by themselves, but for a
     run that had ended."""
     tuning: Tuning | None
-    """Of an earlier run, from which warmup began."""
+    """The tuning of an earlier run, from which warmup began."""
     seconds: dict[str, float]
     """That phases took before this stretch."""
     counts: dict[str, Any]
@@ -70,7 +70,7 @@ class SavedRun:
 
     @property
     def rows(self) -> int | None:
-        """Of a machine's buffers, likewise."""
+        """The rows of a machine's buffers, if the stretch had begun in chunks."""
         return getattr(self.stretch, "rows", None)
 
 

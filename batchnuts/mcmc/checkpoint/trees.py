@@ -45,7 +45,7 @@ def pack(tree: Any, arrays: Arrays) -> Any:
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """Of a dataclass or NamedTuple, by name; else None."""
+    """The fields of a dataclass or NamedTuple by name; None for anything else."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value) if field.init}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

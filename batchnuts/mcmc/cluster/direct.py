@@ -190,7 +190,7 @@ class DirectZarrRun(ZarrRun):
 
     ahead = True
     groups: list[ChainGroup]
-    """Of the stretch of draws."""
+    """The groups of chains of the stretch of draws."""
 
     def begin(self, sampler: SamplerSettings, execution: ExecutionSettings) -> MakeStorage:
         """See Stream."""

@@ -27,7 +27,7 @@ class Failure:
     text: str = ""
     """One paragraph; for the kind `other` what was raised, and where."""
     chain: int = 0
-    """Of `unbounded`: its number in the run."""
+    """For the kind `unbounded`: the number of the chain in the run."""
     position: Any = None
     """Likewise: [dimension]."""
     traceback: str = ""

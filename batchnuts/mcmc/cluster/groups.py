@@ -46,7 +46,7 @@ class ChainGroup:
     start: SavedGroup | ChainInputs
     """From where another worker goes on."""
     segment: int = 0
-    """Of the next one."""
+    """The number of its next segment."""
     worker: str | None = None
     """Where it is: this one can go on without `start`. None: none can."""
     saved_at: float = 0.0

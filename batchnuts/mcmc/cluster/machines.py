@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def versions_of(backend: str) -> dict[str, str]:
-    """Of this machine, all that draws depend on."""
+    """The versions of this machine on which draws depend, by name."""
     return versions.found_here(("batchnuts", *LIBRARIES.get(backend, ("numpy",)), "distributed"))
 
 

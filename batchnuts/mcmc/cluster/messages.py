@@ -59,7 +59,7 @@ class Stretch:
     """What is the same for all groups of a stretch."""
 
     number: int
-    """Of the run's stretches."""
+    """The number of this one among the run's stretches."""
     transitions: int
     leave: float
     phase: str
@@ -112,9 +112,9 @@ class SegmentTask:
     start: ChainInputs | SavedGroup | None
     """Where the group is; None: the worker that made the last segment knows."""
     metric: MetricParameters | None
-    """Of all chains, with `start`."""
+    """The metric of all chains; given with `start`."""
     depth: int | None
-    """Of the stacks, where they had to become deeper."""
+    """The depth of the stacks, where it had to grow."""
     store: StorePlan | None
     """With `start`: where its draws go; None: to the process that gives the order."""
 
@@ -183,7 +183,7 @@ class Report:
     lost_groups: tuple[str, ...] = ()
     """Groups and variables (`group/variable`) that are not computed any longer."""
     means: dict[str, NDArray[Any]] | None = None
-    """Of all its draws, where some went to the store: see ChainMeans.saved."""
+    """The means of all its draws, where some of these went to the store: see ChainMeans.saved."""
     saved: SavedGroup | None = None
     ended: ChainResult | None = None
     """The states of its chains without records, once the group has ended."""
@@ -192,7 +192,7 @@ class Report:
 
 
 def bytes_of(tree: Any) -> int:
-    """Of all arrays in what is sent."""
+    """The bytes of all arrays in what is sent."""
     arrays: Arrays = {}
     pack(tree, arrays)
     return sum(array.nbytes for array in arrays.values())
@@ -203,11 +203,11 @@ class SavedChains:
     """A stretch under way on a cluster, for a checkpoint."""
 
     lanes: int
-    """Of a chunk."""
+    """The lanes of a chunk."""
     rows: int
-    """Of a machine's buffers."""
+    """The rows of a machine's buffers."""
     groups: tuple[SavedGroup, ...]
-    """Of those that have not ended."""
+    """The states of groups that have not ended."""
     sizes: tuple[int, ...]
     """Chains of each group."""
     recorded: NDArray[np.int64]
@@ -217,9 +217,9 @@ class SavedChains:
     ended: tuple[int, ...]
     """Their numbers."""
     reduced: tuple[ReducedWindow | None, ...]
-    """Of each group, once it has ended."""
+    """The ReducedWindow of each group that has ended; None for others."""
     counts: tuple[Counts, ...]
-    """Of each group."""
+    """The Counts of each group."""
     divergences: NDArray[np.int64]
     """[chains]."""
     done: NDArray[np.int64]

@@ -38,7 +38,7 @@ SEGMENT = 1.0
 """Seconds of a task, about: progress is reported by each, and a run can be ended after it."""
 
 REPORTS = 50
-"""Of all groups together, in a second, at most: tasks are longer where there are more."""
+"""The most reports per second of all groups together: with many groups, tasks are longer."""
 
 SAVE = 20.0
 """Seconds after which a group's state is asked for: so much is made again where a worker dies."""
@@ -158,7 +158,7 @@ class RunningStretch:
             raise
 
     def counts(self) -> Counts:
-        """Of all groups so far."""
+        """The counts of all groups so far."""
         gradients = sum((group.counts for group in self.groups), Counts())
         return gradients + Counts.of_transitions(self.ends.done, self.ends.divergences)
 
@@ -225,7 +225,7 @@ class RunningStretch:
 
     @property
     def seconds(self) -> float:
-        """Of a task."""
+        """How long a task is to run."""
         at_once = min(len(self.groups), sum(self.workers.values()))
         return max(SEGMENT, at_once / REPORTS)
 

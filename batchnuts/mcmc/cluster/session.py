@@ -88,7 +88,10 @@ def session_of(run: str) -> Session:
 
 
 class Session:
-    """Of a run on a worker. Methods are called by the worker's threads."""
+    """A run on one worker: its model, its compiled programs, and groups of chains that the worker has.
+
+    Methods are called by the worker's threads.
+    """
 
     def __init__(self, plan: Plan, address: str, threads: int) -> None:
         import cloudpickle

@@ -22,7 +22,7 @@ WITHOUT_WORKERS = 120.0
 
 
 class Tasks:
-    """Of one run."""
+    """The tasks of one run on a Dask cluster, and their results."""
 
     def __init__(self, client: Client, stop: StopSignals) -> None:
         self.client = client
@@ -117,6 +117,5 @@ def error_of(failure: Failure, model: Model, phase: RunPhase) -> Exception:
 def differing(lines: Sequence[str]) -> ClusterError:
     """The error where machines are not alike."""
     return ClusterError(
-        "Workers differ from this machine, so chains would not draw what they draw here; install the same there:\n"
-        + "\n".join(lines)
+        "Workers differ from this machine, so draws would differ; install the same versions there:\n" + "\n".join(lines)
     )

@@ -54,7 +54,7 @@ class ChainMachine:
 
     @property
     def fingerprint(self) -> str:
-        """Of the program, its registers, lanes, stacks and schedule: of what saved states depend on."""
+        """A digest of the program, its registers, lanes, stacks and schedule, on which saved states depend."""
         return hashlib.sha256(self.machine.text.encode()).hexdigest()
 
     def set_stack_depth(self, stack_depth: int) -> None:

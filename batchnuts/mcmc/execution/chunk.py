@@ -112,13 +112,13 @@ class Chunk:
     chains: NDArray[np.int64]
     """[lanes]: the chain that each runs, or NO_CHAIN."""
     inputs: ChainInputs
-    """Of its lanes; `until` is where chains end, though the machine may stop them before."""
+    """The inputs of its lanes; `until` is where chains end, though the machine may stop them before."""
     state: State
     sweeps_per_second: float
     counts: Counts = NOTHING
     """Gradients so far, including those of chunks that were merged into this one."""
     merged: Counts = NOTHING
-    """Of the latter."""
+    """The part of `counts` that is of merged chunks."""
 
     @classmethod
     def begin(cls, machine: ChainMachine, chains: NDArray[np.int64], inputs: ChainInputs) -> Chunk:

@@ -79,7 +79,7 @@ class ChunkRunner:
 
     @property
     def chunks(self) -> Mapping[MergePosition, Chunk]:
-        """Of the last attempt, those that are not merged into others."""
+        """The chunks of the last attempt that are not merged into others."""
         return {} if self.attempt is None else self.attempt.chunks
 
     def wait_until_compiled(self) -> None:

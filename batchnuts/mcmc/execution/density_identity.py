@@ -22,10 +22,10 @@ def density_identity(
     alone: str | None = None,
     traced: Callable[..., Any] | None = None,
 ) -> str | None:
-    """Of the density with its gradient, and of its hand-batched twin for each number of lanes: it may do another thing
-    for another number. As hexadecimal digits; None where something is not known for certain.
+    """A digest, in hexadecimal digits, of what the density with its gradient computes, and its hand-batched twin, which
+    may differ between numbers of lanes, for each of these; None where something is not known for certain.
 
-    position [dimension]: one where the density is finite. alone: of the density with its gradient, if that is known.
+    position [dimension]: one where the density is finite. alone: that of the density with its gradient, if known.
     traced: computes both by a trace that programs use too (`TensorLibrary.traced_once`), if there is one.
     """
     library, twin = engine.library, model.batched_value_and_gradient

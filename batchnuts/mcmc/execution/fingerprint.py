@@ -27,7 +27,7 @@ MOST_OBJECTS = 100_000
 """Looked at in one function; of further ones only which object it is."""
 
 MOST_BYTES = 1 << 28
-"""Of arrays that are read whole in one function, half a second's worth; of further ones some elements are."""
+"""Bytes of arrays that are read whole for one function, half a second's worth; of further arrays some elements are."""
 
 SOME = 1 << 16
 """Elements of such an array."""
@@ -47,7 +47,7 @@ _LIBRARIES = (
 
 
 def fingerprint(*functions: Any, lasting: bool = False) -> Fingerprint:
-    """Of the functions, or other things that can be called; None has none."""
+    """The fingerprint of functions, or of other callable objects; None adds nothing."""
     reader = _Reader(lasting)
     for k, function in enumerate(functions):
         reader.read(function, (str(k),))

@@ -69,13 +69,13 @@ class Programs:
     runner: Runner | None = None
     """None until it is compiled."""
     rows: int = 0
-    """Of its buffers."""
+    """The rows of the runner's buffers."""
     divergences: bool = False
     """Whether it records the ends of trajectories."""
     identity: Identity | None = None
     """See `BatchedFunction.identity`."""
     parameters: MetricParameters | None = None
-    """Of the metric, as they were set last."""
+    """The parameters to which the metric was set last."""
 
     def know(self, identity: Identity | None) -> None:
         """What programs depend on that will be compiled from now on."""

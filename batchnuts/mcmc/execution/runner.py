@@ -118,7 +118,7 @@ class Runner(Protocol):
         """
 
     def reduced(self) -> ReducedWindow | None:
-        """Of the stretch that has ended what its `reduction` asks for, where its records are not in the result, since
+        """What the `reduction` of the stretch that has ended asks for, where its records are not in the result because
         they are in other processes; else None."""
 
     def pause(self) -> None:
@@ -133,7 +133,7 @@ class Runner(Protocol):
 
     @property
     def storage(self) -> Storage | None:
-        """Of the stretch that was run last; None where none has begun."""
+        """The storage of the stretch that was run last; None where none has begun."""
 
     def watch(self, transitions: int) -> None:
         """Bring the first `transitions` of every chain to the host as soon as all have made them; 0: nothing before the
@@ -148,7 +148,7 @@ class Runner(Protocol):
         not on the host yet."""
 
     def interrupted(self) -> Interrupted | None:
-        """Of the stretch that was run last; None where none has begun, or none that got anywhere."""
+        """The results so far of the stretch that was run last; None where none has begun, or none that got anywhere."""
 
     def forget(self) -> None:
         """Drop the results of runs; keep compiled programs."""

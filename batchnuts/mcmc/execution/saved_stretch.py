@@ -41,9 +41,9 @@ class SavedStretch:
     """All chunks, and the state of all chains on the host."""
 
     lanes: int
-    """Of each chunk."""
+    """The lanes of each chunk."""
     rows: int
-    """Of a machine's buffers."""
+    """The rows of a machine's buffers."""
     stack_depth: int
     machine: str
     """Its fingerprint."""

@@ -25,11 +25,11 @@ STATE = ".state"
 """What begins with it in a store is needed until the run ends."""
 
 STATE_FOLDER = "state"
-"""Of what is needed until then of a store under a URL: in the folder of the run's checkpoints."""
+"""The folder, within that of the run's checkpoints, of what a store under a URL needs until the run ends."""
 
 
 class Place(ABC):
-    """Of one store. Its text is that of the location. Methods raise OSError, but for what is not there."""
+    """Where one store is. Its text is that of the location. Methods raise OSError, but for what is not there."""
 
     location: OutputLocation
     state: Path
@@ -216,7 +216,7 @@ def is_store(folder: Path) -> bool:
 
 
 def temporary_name(name: str) -> str:
-    """Of a file that will have this name once it is whole."""
+    """A temporary name of a file that will have this name once it is whole."""
     return f".{name}.{uuid.uuid4().hex}.tmp"
 
 

@@ -135,14 +135,14 @@ class ChunkStore(PlaceStore):
 
     @override
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Of groups and arrays that this process has made: there may be chunks of another one."""
+        """Lists groups and arrays that this process has made; there may be chunks of another one."""
         start = f"{prefix}/" if prefix else ""
         for name in {key.removeprefix(start).partition("/")[0] for key in self.metadata if key.startswith(start)}:
             yield name
 
 
 class LocalChunkStore(ChunkStore):
-    """Of a folder: Zarr reads and writes its files without a thread for each."""
+    """The ChunkStore of a folder: Zarr reads and writes its files without a thread for each."""
 
     def get_sync(
         self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
@@ -160,7 +160,7 @@ class LocalChunkStore(ChunkStore):
 
 
 def chunk_store(place: Place) -> ChunkStore:
-    """Of a new one."""
+    """A new ChunkStore for a place."""
     return LocalChunkStore(place) if isinstance(place, LocalPlace) else ChunkStore(place)
 
 

@@ -34,7 +34,7 @@ class RowBlock:
 
     @property
     def rows(self) -> int:
-        """Of each chain."""
+        """The rows of each chain."""
         return int(self.records.lp.shape[1])
 
     @property
@@ -82,7 +82,7 @@ class RowBlocks:
         return block
 
     def numbers(self) -> list[int]:
-        """Of all blocks that some chain has come to, in order."""
+        """The numbers of all blocks that some chain has come to, in order."""
         return sorted({*self.in_memory, *self.filed})
 
     def save(self, folder: Path) -> list[Path]:

@@ -30,10 +30,10 @@ from batchnuts.mcmc.storage.logged import PART, LoggedStorage
 from batchnuts.mcmc.storage.row_blocks import RowBlock, RowBlocks
 
 BLOCK_BYTES = 32_000_000
-"""Of one block, about: large writes, and a small part of a process that has an array library in it."""
+"""Bytes of one block, about: large writes, and a small part of a process that has an array library in it."""
 
 CHAINS_BYTES = 8_000_000
-"""Of the records of a block that are laid out, and form chunks, together: all draws of some chains."""
+"""Bytes of the records of a block that are laid out, and form chunks, together: all draws of some chains."""
 
 IN_MEMORY = 5
 """Incomplete blocks in memory: chains may differ by four times a block's draws before files are needed."""
@@ -42,7 +42,7 @@ QUEUE = 2
 """Complete blocks that are written or wait for it."""
 
 SHARE = 20
-"""Of the draws of a run a block has at most one in so many, so that a run can be looked at on its way."""
+"""A block has at most one in so many draws of the run, so that a run can be looked at on its way."""
 
 
 class Sink(Protocol):

@@ -42,7 +42,7 @@ CLAIM = f"{STATE}/claim"
 """Has the name of the process that has made the store."""
 
 PROBE = f"{STATE}/probe-"
-"""Of what is put, and deleted, before a run."""
+"""The beginning of the keys that are put, and deleted, before a run."""
 
 OF_A_RUN = (CLAIM, PROBE, f"{STATE}/token", f"{STATE}/divergences/")
 """What the keys of a run begin with that are needed until it ends."""

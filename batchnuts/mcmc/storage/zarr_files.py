@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.layout import Entries
 
 PIECE_BYTES = 1_000_000
-"""Of a chunk at least, where an array is divided along its own axes: so that one coefficient can be read alone."""
+"""Least bytes of a chunk where an array is divided along its own axes, so that one coefficient can be read alone."""
 
 
 class ZarrFiles:
@@ -43,7 +43,7 @@ class ZarrFiles:
 
     @classmethod
     def of_store(cls, place: Place) -> ZarrFiles:
-        """Of a store that was written before, whose groups with draws grow further."""
+        """The files of a store that was written before, whose groups with draws grow further."""
         root = dict(place.root() or {})
         nodes = {"": root} | root.pop("consolidated_metadata")["metadata"]
         metadata = {}
@@ -54,7 +54,7 @@ class ZarrFiles:
 
     @classmethod
     def of_metadata(cls, place: Place, metadata: Mapping[str, bytes]) -> ZarrFiles:
-        """Of a store whose metadata are these, by key: of one that another process makes, say."""
+        """The files of a store with these metadata, by key: one that another process makes, say."""
         files = cls(place)
         files.store.metadata.update(metadata)
         for name, group in zarr.open_group(files.store, mode="r+", zarr_format=3).groups():
@@ -164,7 +164,7 @@ class ZarrFiles:
         self.place.remove(name)
 
     def set_attributes(self, name: str, attributes: Mapping[str, Any]) -> None:
-        """Of a group (`""`: the root), in place of all others but xarray's own."""
+        """Set the attributes of a group (`""`: the root), in place of all others but xarray's own."""
         key = _key(name)
         node = json.loads(self.store.metadata[key])
         own = {name: value for name, value in node["attributes"].items() if name == "coordinates"}
@@ -230,7 +230,7 @@ _CHUNK = re.compile(r"/c(/\d+)*$")
 
 
 class ZarrFilesBeside(ZarrFiles):
-    """Of a store that readers look at: they find what was there until `commit`, and then what is.
+    """The files of a store while others read it: readers find what was there until `commit`, and then what is.
 
     Arrays that take the place of others have chunks of other names beside theirs. The metadata lead to the one or the
     other.
@@ -303,7 +303,7 @@ def _consolidated(nodes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chunk_shape(chunk: tuple[int, int], rest: tuple[int, ...], item: int) -> tuple[int, ...]:
-    """Of an array [chains, draws, *rest]: divided along its first own axes into pieces of about PIECE_BYTES."""
+    """The shape of chunks of an array [chains, draws, *rest], divided along its first own axes: about PIECE_BYTES."""
     sizes = list(rest)
     for axis, size in enumerate(rest):
         one = math.prod(chunk) * math.prod(sizes[axis + 1 :]) * item

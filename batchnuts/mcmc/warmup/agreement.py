@@ -26,7 +26,7 @@ sixth more gradients. MEMORY is a share of the posterior's variance: draws from 
 deviations away are forgotten within a few transitions of the draws."""
 
 STANDARD_ERRORS = 3.0
-"""Of a drift, which a window of few chains may show by chance."""
+"""The standard errors of a drift, or of what is left of the starts, that a window of few chains may show by chance."""
 
 FALSE_ALARM = 0.05
 """Probability that chains which agree are found to differ, where each is a superchain of its own."""
@@ -86,7 +86,7 @@ def change_of_metric(before: Float, now: Float) -> float:
 
 
 def log_ratios(before: Float, now: Float) -> Float:
-    """Of the squared scales of two metrics: [2, dimension], or [2, chains, dimension] if one is not of all chains."""
+    """Log ratios of two metrics' squared scales: [2, dimension]; [2, chains, dimension] if one differs by chain."""
     one, other = (scales[:, None] if scales.ndim == 2 else scales for scales in (before, now))
     ratios: Float = np.log(other / one)
     return ratios

@@ -25,7 +25,7 @@ class DrawsWithGradients:
 
     positions: NDArray[Any]
     gradients: NDArray[Any]
-    """Of the log-density, at the positions."""
+    """The gradients of the log-density at the positions."""
     valid: NDArray[np.bool_]
     useful: int
     """Gradients that were evaluated at draws."""
@@ -46,7 +46,7 @@ def draws_with_gradients(
     gradients_at: Callable[[NDArray[Any]], NDArray[Any]],
     of_run: int | None = None,
 ) -> DrawsWithGradients:
-    """Of the draws [chains, transitions, dimension] of a window some of each chain, evenly spaced, the last one too.
+    """Some draws of each chain, evenly spaced, with the last one, of the [chains, transitions, dimension] of a window.
 
     Each chain has `done` [chains] draws there, of which those from number `first` [chains] on count. last_gradients
     [chains, dimension]: those at the last draws, which are known. gradients_at: of positions [chains, dimension], so

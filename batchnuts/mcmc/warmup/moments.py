@@ -31,7 +31,7 @@ class Centre:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Of the log-density (column 0) and every number of the position, for each chain; float64."""
+    """Moments of the log-density (column 0) and of every number of the position, for each chain; float64."""
 
     mean: Float
     """[chains, 1 + dimension]."""
@@ -53,7 +53,7 @@ class Moments:
 
     @property
     def centre(self) -> Centre:
-        """Of all columns."""
+        """The centre of all columns."""
         return Centre(self.pooled_mean, self.mean.var(axis=0) / len(self.mean))
 
     @property
@@ -64,17 +64,17 @@ class Moments:
 
 
 BATCHES = 4
-"""Of a chain's draws, one after another: the variance between their means tells how well the chain's mean is known. A
-batch that is not longer than draws depend on each other makes it too small, never too large."""
+"""Batches of a chain's draws, one after another: the variance between their means tells how well the chain's mean is
+known. A batch that is not longer than draws depend on each other makes it too small, never too large."""
 
 VALUES = 2**17
-"""In float64, that are looked at together, or one draw's columns of a chain's draws if these are more."""
+"""Numbers, in float64, that are processed together; or one draw's columns of a chain's draws if these are more."""
 
 BLOCK = 64
-"""Of a position, at a time."""
+"""The numbers of a position that are processed at a time."""
 
 COPIES = 2
-"""Of these values, at most, while they are looked at."""
+"""The most copies of these values while they are processed."""
 
 
 def moments_of(

@@ -32,7 +32,7 @@ LARGE_CHANGE = 2.0
 """Factor of a scale of the metric from which on the step size is searched for again."""
 
 JITTER = 0.1
-"""Of a chain that starts again near another: in standard deviations."""
+"""The jitter of a chain that starts again near another one, in standard deviations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +188,7 @@ def _estimated(run: Run, now: Pooled, reduced: ReducedWindow) -> MetricParameter
 
 
 def _with_metric(run: Run, now: Pooled, metric: MetricParameters) -> Pooled:
-    """That metric taken."""
+    """The states with this metric, which the programs use from now on."""
     return replace(now, states=replace(now.states, metric=metric, inverse_mass=run.use(metric)))
 
 

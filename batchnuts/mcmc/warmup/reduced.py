@@ -18,7 +18,7 @@ from batchnuts.mcmc.warmup.metric_draws import DrawsWithGradients, draws_with_gr
 from batchnuts.mcmc.warmup.moments import Moments, moments_of
 
 Evaluate = Callable[[NDArray[np.floating]], tuple[NDArray[np.floating], NDArray[np.floating]]]
-"""Of positions [n, dimension]: log-densities [n] and gradients [n, dimension]."""
+"""A function of positions [n, dimension]: log-densities [n] and gradients [n, dimension]."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Reduction:
 
     transitions: int
     chains: int
-    """Of the run: of how many of their draws gradients are evaluated depends on it."""
+    """The chains of the run; the number of their draws at which gradients are evaluated depends on it."""
     leaves: bool
     """Whether some chains may have been left behind: then all are where their last transition led."""
     second_half: bool

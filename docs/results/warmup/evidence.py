@@ -46,12 +46,12 @@ HEAD = (
 
 
 class Costs(NamedTuple):
-    """Of one run."""
+    """The costs of one run."""
 
     transitions: int
-    """Of warmup."""
+    """Transitions of warmup."""
     gradients: float
-    """Of warmup, for a chain."""
+    """Gradients of warmup per chain."""
     steps: float
     """Mean number of leapfrog steps of a draw."""
     z: np.ndarray
@@ -96,7 +96,7 @@ def run(config: PosteriorsConfig, problem: str, warmup: str, folder: Path) -> Co
 
 
 def row(label: str, auto: Costs, long: Costs) -> tuple[str, ...]:
-    """Of the table."""
+    """A row of the table."""
     both = (auto, long)
     return (
         label,

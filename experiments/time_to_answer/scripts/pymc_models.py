@@ -36,7 +36,7 @@ def eight_schools(y: Array, sigma: Array) -> pm.Model:
 
 
 def logistic_regression(x: Array, y: Array) -> pm.Model:
-    """Of labels 0 and 1."""
+    """A logistic regression of labels 0 and 1."""
     with pm.Model() as model:
         beta = pm.Normal("beta", 0, 1, shape=x.shape[1])
         pm.Bernoulli("y", logit_p=pt.dot(x.astype("float64"), beta), observed=y)

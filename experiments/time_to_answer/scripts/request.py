@@ -29,7 +29,7 @@ class Request:
     """The file for the draws."""
 
     def arguments(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """Of the inputs those that a function takes."""
+        """The inputs that are arguments of a function."""
         return {name: self.inputs[name] for name in signature(function).parameters}
 
     def save(self, draws: Mapping[str, Any]) -> None:

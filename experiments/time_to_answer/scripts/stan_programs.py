@@ -18,7 +18,7 @@ class StanProgram(NamedTuple):
     code: str
     parameters: tuple[str, ...]
     data: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """Of `model_inputs.inputs_of`."""
+    """Makes the data of the program from those of `model_inputs.inputs_of`."""
 
 
 CORRELATED_GAUSSIAN = """

@@ -1,4 +1,4 @@
-"""Programs that XLA compiled for TensorFlow, kept on disk from one process to the next (batchnuts/store).
+"""Programs that XLA compiled for TensorFlow, kept on disk from one process to the next (batchnuts/disk_cache).
 
 TensorFlow itself stores programs in a folder, and reads it without a check that a file is whole: a damaged one is an
 error or worse, and names of files have counters of the process in them. So it gets a folder of this process alone
@@ -52,7 +52,7 @@ class KeptProgram:
 
     @classmethod
     def of_graph(cls, graph_def: Any, entries: Entries, folder: Path) -> KeptProgram:
-        """Of a graph that calls one function; the message is changed."""
+        """Made from a graph that calls one function; `graph_def` is changed in place."""
         names = number_functions(graph_def)
         key = digest_of(
             "tensorflow", graph_def.SerializeToString(deterministic=True), compiler(), settings_of_process()

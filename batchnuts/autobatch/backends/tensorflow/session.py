@@ -61,7 +61,7 @@ class SessionProgram:
 
     @classmethod
     def of_function(cls, function: Any, specs: Sequence[tf.TensorSpec]) -> SessionProgram:
-        """Of a `tf.function`; captured tensors keep their present values."""
+        """Made from a `tf.function`; captured tensors keep their present values."""
         # a graph with nothing in it but the call: XLA compiles the body of the called function
         concrete = tf.function(lambda *arrays: function(*arrays), autograph=False).get_concrete_function(*specs)
         kept = kept_program(concrete.graph)

@@ -1,4 +1,4 @@
-"""Programs that JAX compiles, or loads from the disk where they were compiled before (batchnuts/store).
+"""Programs that JAX compiles, or loads from the disk where they were compiled before (batchnuts/disk_cache).
 
 A program is its StableHLO text with all constants in it and without the places of the source, so what runs is always
 what was traced here; only XLA's part of the work is left out. Its key has all else that XLA's result depends on.

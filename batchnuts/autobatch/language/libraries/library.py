@@ -70,7 +70,7 @@ class Library(Protocol):
     minimum: Function
     maximum: Function
     logaddexp: Function
-    """Of reals; finite gradients where both are infinite, halves at a tie."""
+    """log(exp(x) + exp(y)) of real numbers; finite gradients where both are infinite, halves at a tie."""
     multiply: Function
     not_equal: Function
 
@@ -162,7 +162,7 @@ class TensorLibrary(Library, Protocol):
     add: Function
     subtract: Function
     divide: Function
-    """Of floats."""
+    """The quotient of floats."""
     floor_divide: Function
     """Rounded down; what an integer divided by zero gives is open."""
     remainder: Function

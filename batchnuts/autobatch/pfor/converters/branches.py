@@ -107,7 +107,7 @@ def to_tensor(loop: Loop, value: Value, vary: bool) -> Tensor:
     if isinstance(value, OptionalValue):
         return unpacked(loop, value, vary).tensor
     if isinstance(value, Invariant) and vary and value.tensor.dtype == tf.variant:
-        raise Refused("what a branch gives back, a variant, has no rows where that of another has")
+        raise Refused("one branch returns a list that differs per iteration, another one that does not")
     if isinstance(value, ListHandle):
         if value.lengths is not None:
             raise Refused("the length of a list depends on the iteration")
@@ -205,7 +205,7 @@ def _spread(site: Site, value: Value, rows: Tensor) -> Value:
     if isinstance(value, Invariant):
         return value
     if not isinstance(value, Stacked):
-        raise Refused("a branch that only some iterations take leaves a list for its gradient")
+        raise Refused("a branch that only some iterations take stores a list for its gradient")
     shape = tf.concat([site.loop.count[None], tf.shape(value.tensor)[1:]], 0)
     spread = tf.scatter_nd(rows[:, None], value.tensor, shape)
     return Stacked(with_shape(spread, (site.loop.known, *value.tensor.shape[1:])))
@@ -214,7 +214,7 @@ def _spread(site: Site, value: Value, rows: Tensor) -> Value:
 def _single(value: Value) -> tuple[Value, ...] | None:
     """What an Optional of one branch holds."""
     if not isinstance(value, OptionalValue) or len(value.contents) != 1:
-        raise Refused("what a branch gives back, a variant, cannot be joined with what others give")
+        raise Refused("a list that one branch returns cannot be joined with what the other branches return")
     return value.contents[0]
 
 

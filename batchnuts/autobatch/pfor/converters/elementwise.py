@@ -54,7 +54,7 @@ def computed_once(site: Site) -> list[Value]:
 
 @converts("ZerosLike")
 def zeros(site: Site) -> list[Value]:
-    """Of a list too: the same number of elements, all zeros."""
+    """Zeros like a tensor, or like a list: the same number of elements, all zeros."""
     value = site.inputs[0]
     if isinstance(value, ListHandle):
         return [ListHandle(site.emit(value.tensor)[0], value.lengths)]

@@ -107,7 +107,11 @@ def _value_of(site: Site, tensor: Tensor, inside: Inside) -> Value:
     if not is_visible(tensor):
         tensor = given.get(tensor.ref(), tensor)
         if tensor.graph is not here:
-            raise refusal(site.op, f"its own gradient needs {tensor.name!r} of the graph around this one")
+            raise refusal(
+                site.op,
+                f"its custom gradient (tf.custom_gradient) uses the tensor {tensor.name!r} of an enclosing graph, "
+                "which is not given to this one",
+            )
         return site.value_of(tensor)
     return Invariant(inside(tensor))
 
@@ -120,7 +124,7 @@ def _nothing(site: Site, k: int) -> Value:
     """The upstream gradient of what has none."""
     output = site.op.outputs[k]
     if not output.shape.is_fully_defined() or output.dtype in (tf.variant, tf.resource):
-        raise refusal(site.op, "its own gradient needs one of a tensor that has none")
+        raise refusal(site.op, "its custom gradient (tf.custom_gradient) needs the gradient of an output that has none")
     return Invariant(tf.zeros(output.shape, output.dtype))
 
 
@@ -136,4 +140,4 @@ def _for_input(site: Site, k: int, value: Value) -> Tensor:
         return tf.reduce_sum(tensor, 0)
     if isinstance(value, Invariant):
         return value.tensor
-    raise PforError("a gradient of its own gives rows of different lengths, or a list", None)
+    raise PforError("a custom gradient returns rows of different lengths, or a list", None)

@@ -78,7 +78,7 @@ def gather_nd(site: Site) -> list[Value]:
 
 @converts("ResourceGather", varying="indices", always=True)
 def gather_from_variable(site: Site) -> list[Value]:
-    """Of a variable that is the same for all rows."""
+    """Slices of a variable that is the same for all rows."""
     touch(site, "read")
     if not site.varies(1):
         return [Invariant(tensor) for tensor in site.emit(*site.tensors())]

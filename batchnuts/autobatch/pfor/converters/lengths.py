@@ -46,7 +46,7 @@ def where(site: Site) -> list[Value]:
 
 @converts("Unique UniqueWithCounts", no_xla="UniqueWithCounts")
 def unique(site: Site) -> list[Value]:
-    """Of vectors, by comparing each entry with each: the entries that no earlier one equals, in order."""
+    """The entries of each vector that equal no earlier one, in order, by comparing each entry with each."""
     x = site.tensor(0)
     index = site.attr("out_idx")
     extent = shape_of(x)[1]
@@ -219,7 +219,7 @@ def to_shape(site: Site) -> list[Value]:
 
 @on_lengths("Shape")
 def shape(site: Site) -> list[Value]:
-    """Of each row."""
+    """The shape of each row."""
     value = _padded_input(site)
     dtype = site.attr("out_type")
     rest = tf.shape(value.tensor, dtype)[2:]
@@ -229,7 +229,7 @@ def shape(site: Site) -> list[Value]:
 
 @on_lengths("Size")
 def size(site: Site) -> list[Value]:
-    """Of each row."""
+    """The number of elements of each row."""
     value = _padded_input(site)
     dtype = site.attr("out_type")
     return [Stacked(tf.cast(value.lengths, dtype) * tf.reduce_prod(tf.shape(value.tensor, dtype)[2:]))]
@@ -333,7 +333,7 @@ def segments(site: Site) -> list[Value]:
 
 @on_lengths("StridedSliceGrad")
 def slice_gradient(site: Site) -> list[Value]:
-    """Of x[a:n]: zeros in the padding, to be put from a to the end of the axis."""
+    """The gradient of x[a:n]: zeros in the padding, to be put from a to the end of the axis."""
     shape, begin, _, strides, above = site.inputs
     if not isinstance(above, Padded):
         raise NoRule

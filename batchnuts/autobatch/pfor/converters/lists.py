@@ -139,7 +139,7 @@ def _refuse_ragged(handle: ListHandle) -> None:
 
 @converts("EmptyTensorList TensorListReserve", varying="none")
 def new_list(site: Site) -> list[Value]:
-    """Of what size, or of elements of what shape, must be the same for all rows.
+    """A new list, whose size and shape of elements must be the same for all rows.
 
     In the gradient of a loop both are those of a list of the loop, noted at each trip: rows have the same in truth.
     """
@@ -339,7 +339,7 @@ def scatter_elements(site: Site) -> list[Value]:
 
 @converts("TensorListLength", varying="input_handle")
 def length(site: Site) -> list[Value]:
-    """Of the list; the row's own where they differ."""
+    """The list's length; each row's own where they differ."""
     handle = site.inputs[0]
     assert isinstance(handle, ListHandle)
     if handle.lengths is not None:
@@ -388,7 +388,7 @@ def value_of_optional(site: Site) -> list[Value]:
     optional = site.inputs[0]
     if isinstance(optional, OptionalValue):
         if len(optional.contents) != 1:
-            raise Refused("what branches left is opened outside of a branch")
+            raise Refused("a value stored by a branch for its gradient is read outside that branch")
         if optional.contents[0] is not None:
             return list(optional.contents[0])
     if isinstance(optional, ListHandle):
@@ -402,7 +402,7 @@ def value_of_optional(site: Site) -> list[Value]:
         return [Invariant(tensor) for tensor in site.emit(optional.tensor)]
     outputs = site.op.outputs
     if any(None in (output.shape if output.shape.rank is not None else (None,)) for output in outputs):
-        raise Refused("what a branch leaves for its gradient has no static shape")
+        raise Refused("a value stored by a branch for its gradient has no static shape")
     return [Invariant(tf.zeros(output.shape, output.dtype)) for output in outputs]
 
 
@@ -421,15 +421,23 @@ def has_value(site: Site) -> list[Value]:
 def unpacked(loop: Loop, box: OptionalValue, vary: bool = True) -> ListHandle:
     """A real Optional, for a place that needs a tensor: of rows if it may vary, else of what is the same."""
     if len(box.contents) != 1:
-        raise Refused("what branches left that iterations take differently cannot be put into a list")
+        raise Refused(
+            "values stored for their gradients by branches of which iterations take different ones cannot be put into "
+            "a list, or carried through a loop or branch"
+        )
     if box.contents[0] is None:
         return ListHandle(_raw.OptionalNone())
     parts = []
     for value in box.contents[0]:
         if isinstance(value, OptionalValue) or (isinstance(value, Invariant) and value.tensor.dtype == tf.variant):
-            raise Refused("an Optional that holds a list or an Optional is changed by a loop or a branch, or put away")
+            raise Refused(
+                "an Optional that contains a list or an Optional cannot be put into a list, or carried through a loop "
+                "or branch"
+            )
         assert isinstance(value, (Invariant, Stacked, ListHandle))
         if not vary and not isinstance(value, Invariant):
-            raise Refused("what a branch leaves for its gradient has rows where that of another has none")
+            raise Refused(
+                "one branch stores a value for its gradient that differs per iteration, another one that does not"
+            )
         parts.append(loop.rows(value.tensor) if vary and isinstance(value, Invariant) else value.tensor)
     return ListHandle(_raw.OptionalFromValue(components=parts))

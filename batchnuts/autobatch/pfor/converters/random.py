@@ -35,7 +35,7 @@ def _shape_with_rows(site: Site, k: int) -> Tensor:
 
 @converts("RandomUniform RandomStandardNormal TruncatedNormal", varying="none", always=True)
 def draw(site: Site) -> list[Value]:
-    """Of a fixed distribution."""
+    """Numbers of a distribution without parameters."""
     return site.emit_rows(_shape_with_rows(site, 0))
 
 

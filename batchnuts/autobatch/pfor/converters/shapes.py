@@ -75,7 +75,7 @@ def to_shape(site: Site) -> list[Value]:
 
 @converts("EnsureShape")
 def ensure(site: Site) -> list[Value]:
-    """Of a row."""
+    """The shape that is required is that of a row."""
     expected = tf.TensorShape(site.attr("shape"))
     return site.emit_rows(site.tensor(0), shape=tf.TensorShape([None]).concatenate(expected))
 
@@ -314,7 +314,7 @@ def evenly(site: Site) -> list[Value]:
 
 @converts("Diag DiagPart")
 def diagonal(site: Site) -> list[Value]:
-    """Of tensors of any rank, made or read as a flat matrix."""
+    """The diagonal of tensors of any rank, made or read as a flat matrix."""
     value = site.tensor(0)
     sizes = shape_of(value)
     count, row = sizes[0], sizes[1:]
@@ -336,5 +336,5 @@ def invert_permutation(site: Site) -> list[Value]:
 
 @converts("BroadcastGradientArgs", varying="none")
 def broadcast_gradient(site: Site) -> list[Value]:
-    """Of shapes, which are the same for all rows."""
+    """Shapes must be the same for all rows."""
     raise Refused("a shape depends on the iteration, so rows would have different shapes")

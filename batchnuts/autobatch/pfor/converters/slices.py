@@ -197,7 +197,7 @@ _NO_SIZE = (
     "them as row[:length] of its to_tensor())"
 )
 _BACKWARDS = "the slice goes backwards from a place that depends on the iteration: write tf.gather(x, i - tf.range(n))"
-_LEAVES = "a slice x[a : a + n] in the body of a pfor leaves the axis it is taken of, so it would have fewer entries"
+_LEAVES = "a slice x[a : a + n] in the body of a pfor goes past an end of its axis, so rows would differ in length"
 
 
 def _length(site: Site, part: Part) -> int | None:

@@ -85,7 +85,7 @@ def assign(site: Site) -> list[Value]:
 
 @converts("Assert", varying="condition", always=True)
 def check(site: Site) -> list[Value]:
-    """Of all rows that get here."""
+    """The assertion, of all rows that get here."""
     holds = site.tensor(0)
     if site.varies(0):
         if site.loop.mask is not None:
@@ -97,7 +97,7 @@ def check(site: Site) -> list[Value]:
 
 @converts("CheckNumerics", varying="any", always=True)
 def check_numbers(site: Site) -> list[Value]:
-    """Of all rows; those that do not count have what one has that does."""
+    """The check, of all rows: those that are masked have the numbers of one that is not."""
     message = f"{site.attr('message').decode()} {_place(site)}"
     (checked,) = site.emit(site.tensor(0), message=message)
     return [Stacked(checked) if site.varies(0) else Invariant(checked)]
