@@ -20,6 +20,7 @@ from op_cases import (
     shuffled,
     small,
     splits,
+    steady,
     whole,
 )
 
@@ -144,18 +145,47 @@ INDEXING = [
 ]
 
 RAGGED = [
-    case("RaggedTensorToTensor", xla=False, shape=tf.constant([2, 5, 2]), values=floats(6, 2), default_value=floats(),
-         row_partition_tensors=[splits(4)], row_partition_types=["ROW_SPLITS"]),
-    case("RaggedTensorToTensor", INTS, xla=False, shape=tf.constant([4, 3, 6]), values=whole(6), default_value=whole(),
-         row_partition_tensors=[tf.constant(3, tf.int64), in_order(6), in_order(6)],
-         row_partition_types=["FIRST_DIM_SIZE", "VALUE_ROWIDS", "VALUE_ROWIDS"]),
-    case("RaggedTensorToTensor", xla=False, shape=tf.constant(-1), values=floats(5, 2), default_value=floats(2),
-         row_partition_tensors=[tf.constant([0, 2, 2, 3], tf.int64), tf.constant([0, 2, 2, 5], tf.int64)],
-         row_partition_types=["ROW_SPLITS", "ROW_SPLITS"]),
-    case("RaggedTensorToTensor", xla=False, shape=tf.constant([-1, -1]), values=floats(5), default_value=floats(),
-         row_partition_tensors=[tf.constant(4, tf.int64), tf.constant([0, 2, 2, 2, 3], tf.int64)],
-         row_partition_types=["FIRST_DIM_SIZE", "VALUE_ROWIDS"]),
-]  # fmt: skip
+    case(
+        "RaggedTensorToTensor",
+        ("float64",),
+        xla=False,
+        shape=tf.constant([2, 5, 2]),
+        values=floats(6, 2),
+        default_value=floats(),
+        row_partition_tensors=[splits(4)],
+        row_partition_types=["ROW_SPLITS"],
+    ),
+    case(
+        "RaggedTensorToTensor",
+        ("int32",),
+        xla=False,
+        shape=tf.constant([4, 3, 6]),
+        values=whole(6),
+        default_value=steady(whole()),
+        row_partition_tensors=[tf.constant(3, tf.int64), in_order(6), in_order(6)],
+        row_partition_types=["FIRST_DIM_SIZE", "VALUE_ROWIDS", "VALUE_ROWIDS"],
+    ),
+    case(
+        "RaggedTensorToTensor",
+        ("float64",),
+        xla=False,
+        shape=tf.constant(-1),
+        values=floats(5, 2),
+        default_value=floats(2),
+        row_partition_tensors=[tf.constant([0, 2, 2, 3], tf.int64), tf.constant([0, 2, 2, 5], tf.int64)],
+        row_partition_types=["ROW_SPLITS", "ROW_SPLITS"],
+    ),
+    case(
+        "RaggedTensorToTensor",
+        ("float64",),
+        xla=False,
+        shape=tf.constant([-1, -1]),
+        values=floats(5),
+        default_value=floats(),
+        row_partition_tensors=[tf.constant(4, tf.int64), tf.constant([0, 2, 2, 2, 3], tf.int64)],
+        row_partition_types=["FIRST_DIM_SIZE", "VALUE_ROWIDS"],
+    ),
+]
 
 # What they give differs in length from row to row: compared by its sum and its size (see test_lengths.py).
 LENGTHS = [
