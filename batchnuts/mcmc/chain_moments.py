@@ -108,14 +108,14 @@ def effective_size(values: Array) -> Array:
     return sizes.result()
 
 
-def _length_of_transforms(least: int) -> int:
+def _length_of_transforms(minimum: int) -> int:
     """The lowest product of twos, threes and fives that is no lower: transforms of such lengths are fast."""
-    found = 1 << (least - 1).bit_length()
+    found = 1 << (minimum - 1).bit_length()
     fives = 1
     while fives < found:
         threes = fives
         while threes < found:
-            found = min(found, threes << (-(-least // threes) - 1).bit_length())
+            found = min(found, threes << (-(-minimum // threes) - 1).bit_length())
             threes *= 3
         fives *= 5
     return found

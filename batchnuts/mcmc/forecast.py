@@ -129,7 +129,7 @@ class Forecast:
     """On the disk beside it, until the run ends: the records of draws that are in memory."""
 
     @property
-    def least(self) -> int:
+    def lasting(self) -> int:
         """Bytes of memory that draws take in any case, however few coefficients are looked at together."""
         return self.libraries + self.records + self.values
 
@@ -147,7 +147,7 @@ class Forecast:
     @property
     def peak(self) -> int:
         """Bytes of memory at most, at one time."""
-        return self.least + max(self.stages.values())
+        return self.lasting + max(self.stages.values())
 
     def __str__(self) -> str:
         stage, most = max(self.stages.items(), key=lambda item: item[1])
@@ -270,7 +270,7 @@ def memory_problem(
         return forecast(sampler, execution, size, content=content, streamed=streamed, backend=backend)
 
     def needs(found: Forecast) -> int:
-        return found.peak if sampler.until is None else max(found.least, found.metric)
+        return found.peak if sampler.until is None else max(found.lasting, found.metric)
 
     def fits(*changed: Any, **others: Any) -> bool:
         return needs(of(*changed, **others)) <= there

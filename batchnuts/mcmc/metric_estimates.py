@@ -24,10 +24,10 @@ Estimates are shrunk by these: of a coordinate towards the geometric mean over a
 (empirical Bayes); of a matrix towards its diagonal. Draws are counted as if they were independent; those of one chain
 are not, so an estimate from a single chain is shrunk too little.
 
-**No information.** By Stein's identity cov(x_i, g_i) = -1, so var x_i * var g_i >= 1. Where it is less than LEAST of
-that, and gradients are no linear function either, the density is flat where the chains are: then the estimate is the
-variance of positions. Where positions do not vary it is the inverse variance of gradients, and where neither does the
-geometric mean over the others. So all estimates are positive and finite.
+**No information.** By Stein's identity cov(x_i, g_i) = -1, so var x_i * var g_i >= 1. Where it is less than
+MINIMUM_PRODUCT of that, and gradients are no linear function either, the density is flat where the chains are: then the
+estimate is the variance of positions. Where positions do not vary it is the inverse variance of gradients, and where
+neither does the geometric mean over the others. So all estimates are positive and finite.
 
 All arrays are float64; n draws come from all chains alike.
 """
@@ -45,7 +45,7 @@ Floats = NDArray[np.float64]
 Kind = Literal["diag", "dense", "low_rank", "unit"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-LEAST = 1e-4
+MINIMUM_PRODUCT = 1e-4
 """Less than this share of the smallest possible product of two variances is no noise of a sample."""
 
 CUTOFF = 2.0
@@ -154,7 +154,7 @@ def _diagonal(x: Floats, g: Floats, depends: bool) -> Floats:
     both = has_x & has_g
     log_x, log_g = np.log(np.where(has_x, var_x, 1.0)), np.log(np.where(has_g, var_g, 1.0))
     r_squared = np.where(both, np.minimum((cov * np.exp(-0.5 * (log_x + log_g))) ** 2, 1.0), 0.0)
-    flat = ~has_g | ((log_x + log_g < np.log(LEAST)) & (r_squared < 0.5))
+    flat = ~has_g | ((log_x + log_g < np.log(MINIMUM_PRODUCT)) & (r_squared < 0.5))
     log_ratio, variance = 0.5 * (log_x - log_g), (1.0 - r_squared) / (n - 2)
     if depends:
         share = np.maximum(1.0 - (1.0 - r_squared) * (n - 1) / (n - 2), 0.0)  # R^2, without its bias of few draws
@@ -227,7 +227,7 @@ def _bulk(x: Floats, g: Floats, basis: Floats) -> float | None:
         return None
     outside = [np.sum(draws**2) - np.sum((draws @ basis) ** 2) for draws in (x, g)]
     rounding = [1e-10 * np.sum(draws**2) for draws in (x, g)]
-    if any(part <= least for part, least in zip(outside, rounding)):
+    if any(part <= bound for part, bound in zip(outside, rounding)):
         return 1.0
     return float(np.sqrt(outside[0] / outside[1]))
 
@@ -265,13 +265,16 @@ def _shrunk(covariance: Floats, target: Floats, weight: float) -> Floats:
 def geometric_mean(cov_x: Floats, cov_g: Floats) -> Floats:
     """cov_g^-1 # cov_x, the symmetric solution of M cov_g M = cov_x, of symmetric positive semidefinite matrices.
 
-    M = cov_g^-1/2 (cov_g^1/2 cov_x cov_g^1/2)^1/2 cov_g^-1/2. Eigenvalues of one matrix below LEAST divided by the
-    largest of the other are raised to that (Stein's identity, see the module).
+    M = cov_g^-1/2 (cov_g^1/2 cov_x cov_g^1/2)^1/2 cov_g^-1/2. Eigenvalues of one matrix below MINIMUM_PRODUCT divided
+    by the largest of the other are raised to that (Stein's identity, see the module).
     """
     largest = [max(float(np.linalg.eigvalsh(cov)[-1]), np.finfo(float).tiny) for cov in (cov_x, cov_g)]
     values_x, vectors_x = np.linalg.eigh(cov_x)
     values_g, vectors_g = np.linalg.eigh(cov_g)
-    values_x, values_g = np.maximum(values_x, LEAST / largest[1]), np.maximum(values_g, LEAST / largest[0])
+    values_x, values_g = (
+        np.maximum(values_x, MINIMUM_PRODUCT / largest[1]),
+        np.maximum(values_g, MINIMUM_PRODUCT / largest[0]),
+    )
     cov_x = (vectors_x * values_x) @ vectors_x.T
     root, inverse_root = ((vectors_g * values_g**power) @ vectors_g.T for power in (0.5, -0.5))
     middle_values, middle_vectors = np.linalg.eigh(root @ cov_x @ root)

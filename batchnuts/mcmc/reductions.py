@@ -80,7 +80,7 @@ def reduce_draws(values: NDArray[Any], wanted: Collection[str], scores: Scores =
     """Reduce draws [coefficients, chains, draws], C-contiguous float32 or float64.
 
     wanted: which of STATISTICS and of SUMMARY, NESTED and STUCK. Those of STATISTICS need
-    4 draws of each chain (chain_moments.MINIMUM_DRAWS), STUCK LEAST_DRAWS (stuck_chains.py).
+    4 draws of each chain (chain_moments.MINIMUM_DRAWS), STUCK MINIMUM_DRAWS_JUDGED (stuck_chains.py).
     """
     low, high = values.min(axis=(1, 2)), values.max(axis=(1, 2))
     finite = np.isfinite(low) & np.isfinite(high)  # NaN is the smallest and the largest

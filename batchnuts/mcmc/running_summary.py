@@ -36,10 +36,10 @@ BATCHES = 128
 """At least, over all chains, where draws suffice: the relative standard error of effective sizes is below an eighth."""
 
 SEGMENTS = 8
-"""The least segments of a chain: so most draws of a run that is interrupted are in whole segments."""
+"""The fewest segments of a chain: so most draws of a run that is interrupted are in whole segments."""
 
 SEGMENT_DRAWS = 4
-"""The least draws of a segment, where there are enough draws."""
+"""The fewest draws of a segment, where there are enough draws."""
 
 SKETCH = 1600
 """The parameter k of the KLL sketches: ranks are within 0.18% with a confidence of 99%, in 18 kB for each coefficient

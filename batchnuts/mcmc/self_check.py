@@ -37,7 +37,7 @@ INDEPENDENT = 1e-4
 ROUNDING = 64.0
 """How far two log-densities of the same values may differ, in units of rounding of the largest."""
 
-LEAST_CERTAIN = 0.3
+TOO_UNCERTAIN = 0.3
 """A difference of two log-densities with this rounding, or a larger one, shows nothing."""
 
 AGREEMENT = 10.0
@@ -149,7 +149,7 @@ def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, at
     densities = np.array([[float(np.asarray(d)) for d in pair] for pair in map(library.compiled(both), positions)])
     largest = float(np.abs(densities).max())
     rounding = ROUNDING * float(np.finfo(model.dtype).eps) * (1 + size + largest)
-    if not rounding < LEAST_CERTAIN:
+    if not rounding < TOO_UNCERTAIN:
         hidden = f"rounding of a log-density of {largest:.1g} in {model.dtype} is too large"
         return Finding(name, True, f"not compared: {hidden}")
     rows, units = library.compiled(row), [library.tensor(unit) for unit in np.eye(size, dtype=model.dtype)]

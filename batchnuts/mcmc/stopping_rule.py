@@ -211,7 +211,7 @@ class StoppingRule:
         return {**found, "rhat": found["r_hat"]}
 
     def _wanted(self, condition: str, draws: int) -> float:
-        """The bound of a statistic: the least for sizes, what it must be below for R-hat."""
+        """The bound of a statistic: the minimum for sizes, what it must be below for R-hat."""
         wanted = float(getattr(self.until, condition))
         if condition == "rhat" and self.nested:
             return limit_of(wanted, self.chains / self.superchains, draws)

@@ -4,9 +4,9 @@ R-hat is a ratio of variances, so one chain among C can add little to it however
 about z = Phi^-1(1 - 1/(2 C)), and z^2/C of the variance is 0.03 for 256 chains and 0.01 for 1,024. Nested R-hat sees
 even less of it, and nothing of chains that are stuck in several places in equal shares of each superchain. Two tests
 close these holes. Both look at normal scores (rank_normal.py), so heavy tails do not matter, and both take chains of at
-least LEAST_DRAWS draws:
+least MINIMUM_DRAWS_JUDGED draws:
 
-- *Apart*: the mean score of a chain is further from the median of all chains than chance allows, by the robust spread
+- *Stuck*: the mean score of a chain is further from the median of all chains than chance allows, by the robust spread
   of the chains' own means. This spread contains whatever autocorrelation there is, so nothing is assumed about it.
   Where it is wide, since each chain has few effective draws, a chain is still stuck that is ten robust standard
   deviations away and stays there, as in warmup (warmup/outliers.py), or of which no coefficient moved.
@@ -34,7 +34,7 @@ from batchnuts.mcmc.rank_normal import BLOCK
 from batchnuts.mcmc.reductions import STUCK, Reduced, in_order, reduce_draws
 from batchnuts.mcmc.warmup.outliers import far_and_stay
 
-LEAST_DRAWS = 10
+MINIMUM_DRAWS_JUDGED = 10
 """The fewest draws of a chain: with fewer, a stuck chain cannot be distinguished from one in the tail."""
 
 FEWEST_CHAINS_JUDGED = 32
@@ -106,7 +106,7 @@ class StuckEvidence:
 
 def has_enough_draws(shape: tuple[int, ...]) -> bool:
     """Whether there are enough of the draws [chains, draws, ...]."""
-    return shape[0] >= 2 and shape[1] >= LEAST_DRAWS
+    return shape[0] >= 2 and shape[1] >= MINIMUM_DRAWS_JUDGED
 
 
 def evidence_of(reduced: Reduced) -> StuckEvidence:

@@ -457,14 +457,16 @@ def _require_bound(bound: ArrayLike, shape: Shape) -> None:
         )
 
 
-def _require_axis(shape: Shape, least: int, expected: str) -> None:
-    if not shape or shape[-1] < least:
+def _require_axis(shape: Shape, minimum: int, expected: str) -> None:
+    if not shape or shape[-1] < minimum:
         raise SupportError(f"has shape {shape}; {expected}")
 
 
-def _require_square(shape: Shape, least: int) -> int:
-    if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] < least:
-        raise SupportError(f"has shape {shape}; expected a square matrix of at least {least} rows as the last two axes")
+def _require_square(shape: Shape, minimum: int) -> int:
+    if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] < minimum:
+        raise SupportError(
+            f"has shape {shape}; expected a square matrix of at least {minimum} rows as the last two axes"
+        )
     return shape[-1]
 
 

@@ -25,7 +25,7 @@ _NAME = len("diagnostics")
 _INDENTED = 60
 """Characters of a terminal on which lines are indented by the name of the phase."""
 _BAR = (4, 60)
-"""The least and most characters of a bar."""
+"""The minimum and maximum characters of a bar."""
 
 
 class SafeConsole(Console):

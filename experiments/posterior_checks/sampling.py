@@ -34,7 +34,7 @@ class ReadySampling:
         run = self.sampling.run(seed)
         moments, found = summarize(transformed(run.draws, self.task.transforms))
         worst = int(found.worst_first()[0])
-        least = int(np.nanargmin(found.columns["ess_bulk"]))
+        worst = int(np.nanargmin(found.columns["ess_bulk"]))
         return asdict(
             Figures(
                 seconds=run.seconds,
@@ -42,8 +42,8 @@ class ReadySampling:
                 divergences=run.divergences,
                 rhat=float(found.rhat[worst]),
                 rhat_of=found.names[worst],
-                ess=float(found.columns["ess_bulk"][least]),
-                ess_of=found.names[least],
+                ess=float(found.columns["ess_bulk"][worst]),
+                ess_of=found.names[worst],
                 lines=self.sampling.lines,
                 moments=encode(moments),
                 load=load,

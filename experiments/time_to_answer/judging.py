@@ -42,12 +42,12 @@ def judge(file: Path, parameters: Sequence[str]) -> Judged:
     """
     found = diagnose_groups(read_draws(file)[list(parameters)], None)
     ess = found.columns["ess_bulk"]
-    least = int(np.nanargmin(ess)) if np.isfinite(ess).any() else 0
+    worst = int(np.nanargmin(ess)) if np.isfinite(ess).any() else 0
     return Judged(
         chains=found.chains,
         draws=found.draws,
-        ess=float(ess[least]),
-        ess_of=found.names[least],
+        ess=float(ess[worst]),
+        ess_of=found.names[worst],
         rhat=float(found.deciding_rhat[found.worst_first()[0]]),
         rhat_limit=found.limit,
         converged=bool(found.converged),

@@ -106,5 +106,5 @@ def test_quantiles_are_those_of_scipy() -> None:
 
 
 def test_transforms_have_lengths_that_are_fast() -> None:
-    lengths = [_length_of_transforms(least) for least in range(1, 3000)]
-    assert lengths == [fft.next_fast_len(least, real=True) for least in range(1, 3000)]
+    lengths = [_length_of_transforms(minimum) for minimum in range(1, 3000)]
+    assert lengths == [fft.next_fast_len(minimum, real=True) for minimum in range(1, 3000)]

@@ -110,18 +110,18 @@ def failures(found: list[Found]) -> list[str]:
     bound = stats.t(len(errors) - 1).isf(ALPHA / tests / 2)
     wrong = [f"average {i} is off by {value:.1f} standard errors" for i, value in enumerate(z) if abs(value) > bound]
     limit, most_extreme = band(len(ranks), ALPHA / tests), extremes(ranks.T, CHAINS)
-    print(f"least pointwise probability of ranks: {most_extreme}, limit {limit:.2g}")
+    print(f"smallest pointwise probability of ranks: {most_extreme}, limit {limit:.2g}")
     return wrong + [f"ranks of {i} are not uniform" for i, value in enumerate(most_extreme) if value < limit]
 
 
 def extremes(ranks: np.ndarray, most: int) -> np.ndarray:
-    """Of ranks [samples, count] among 0 to `most`: the least probability, of the two tails of any point of the
+    """Of ranks [samples, count] among 0 to `most`: the smallest probability, of the two tails of any point of the
     empirical distribution, under uniformity."""
     counts = np.stack([np.bincount(row, minlength=most + 1) for row in ranks])
-    return _least_tail(counts)
+    return _smaller_tail(counts)
 
 
-def _least_tail(counts: np.ndarray) -> np.ndarray:
+def _smaller_tail(counts: np.ndarray) -> np.ndarray:
     """Of counts [samples, values] of each rank."""
     total, values = counts[0].sum(), counts.shape[1]
     up_to = np.arange(1, values) / values
@@ -138,7 +138,7 @@ def band(count: int, alpha: float) -> float:
     al. 2022, section 2.2, by simulation)."""
     rng = np.random.default_rng(0)
     simulated = rng.multinomial(count, np.full(CHAINS + 1, 1 / (CHAINS + 1)), size=200_000)
-    return float(np.quantile(_least_tail(simulated), alpha))
+    return float(np.quantile(_smaller_tail(simulated), alpha))
 
 
 def test_gradients_are_those_of_the_density(made: ModelWithData) -> None:

@@ -80,10 +80,10 @@ class DirectStorage:
                 for name, array in vars(self.means).items():
                     array[chains] = means[name]
         self.recorded[chains] = np.maximum(self.recorded[chains], self.written[group.number] + self.plan.earlier)
-        if (least := int(self.written.min())) > self.visible:
-            self.visible = least
+        if (minimum := int(self.written.min())) > self.visible:
+            self.visible = minimum
             try:
-                self.sink.commit(least)
+                self.sink.commit(minimum)
             except OSError as error:
                 raise self.sink.failed(error) from error
 

@@ -212,9 +212,9 @@ class RunningStretch:
 
     def _give_again(self, now: float) -> None:
         """What takes far too long, to another worker: the first one may hang, or be very slow."""
-        least, times = STALLED
+        seconds, times = STALLED
         for group in self.groups:
-            if group.began is not None and now - group.began > max(least, times * self.seconds):
+            if group.began is not None and now - group.began > max(seconds, times * self.seconds):
                 group.worker, group.began = None, None
                 group.segment += 1
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from batchnuts.mcmc.layout import Entries
 
 PIECE_BYTES = 1_000_000
-"""Least bytes of a chunk where an array is divided along its own axes, so that one coefficient can be read alone."""
+"""The minimum bytes of a chunk where an array is divided along its own axes: one coefficient can be read alone."""
 
 
 class ZarrFiles:
@@ -307,9 +307,9 @@ def chunk_shape(chunk: tuple[int, int], rest: tuple[int, ...], item: int) -> tup
     sizes = list(rest)
     for axis, size in enumerate(rest):
         one = math.prod(chunk) * math.prod(sizes[axis + 1 :]) * item
-        least = min(size, max(1, PIECE_BYTES // one))
+        minimum = min(size, max(1, PIECE_BYTES // one))
         # chunks at the end are stored whole: of sizes up to twice that, the one that leaves least empty
-        sizes[axis] = min(range(least, min(size, 2 * least) + 1), key=lambda n: -(-size // n) * n)
+        sizes[axis] = min(range(minimum, min(size, 2 * minimum) + 1), key=lambda n: -(-size // n) * n)
         if sizes[axis] > 1 or one <= PIECE_BYTES:
             break
     return (*chunk, *sizes)

@@ -319,7 +319,7 @@ def _is_half(y: Array) -> bool:
 
 
 def _or_nan(reduction: Function, x: Array, axis: Any, keepdims: bool) -> Array:
-    """The least or greatest element; of floats NaN if there is one, which XLA on processors can lose (`minimum`)."""
+    """The minimum or maximum; of floats NaN if there is one, which XLA on processors can lose (`minimum`)."""
     extreme = reduction(x, axis, keepdims)
     if not x.dtype.is_floating:
         return extreme
