@@ -46,13 +46,16 @@ def cli(tmp_path, monkeypatch, capsys):
 def test_a_run_prints_summary_verdict_path_and_timings(cli, tmp_path):
     code, out, err = cli()
     assert code == 0
-    assert "1 more coefficients are not shown" in out
+    assert "1 more coefficient is not shown" in out
     assert "R-hat < 1.01 on all 3 coefficients: " in out
     assert "Time: compile 1.0 s, warmup 2.0 s, sampling 3.0 s, saving " in out
     assert ", diagnostics " in out
     assert "200 useful gradients/s in warmup and sampling, utilization 0.75; 2 chunks of 10 chains" in out
     assert "on 2 threads, schedule sweep" in out
     assert f"Draws: {tmp_path.resolve() / 'out.nc'}" in out
+    advice = "\n-> There are few effective draws: raise draws until the minimum bulk ESS is 400.\n"
+    assert out.count(advice) == 1
+    assert out.index("\nDivergences: 0") < out.index(advice) < out.index("\nWarmup: ")
     assert "sampling 100%" in err
     assert "utilization 0.75" in err
     assert "0 divergences" in err
@@ -60,6 +63,10 @@ def test_a_run_prints_summary_verdict_path_and_timings(cli, tmp_path):
         assert dict(posterior["x"].sizes) == {"chain": 4, "draw": 20, "coordinate": 3}
         config = YAML(typ="safe").load(posterior.attrs["config"])
     assert config["sampler"]["draws"] == 20
+
+
+def test_a_run_in_which_all_is_well_gives_no_advice(cli):
+    assert "->" not in cli("sampler.chains=20", "sampler.draws=200")[1]
 
 
 def test_quiet_prints_the_path_alone(cli, tmp_path):

@@ -28,7 +28,7 @@ from batchnuts.mcmc.stopping_rule import WORDS, StoppingRule
 from batchnuts.mcmc.superchains import count_superchains
 from batchnuts.mcmc.until import Until
 from batchnuts.mcmc.warmup.windows import likely_transitions
-from batchnuts.settings.schema import SettingsError
+from batchnuts.settings.schema import SettingsError, in_words
 
 EFFICIENCY = 0.5
 """Effective draws of a draw, of the worst parameter. Measured for packaged models: 0.13 to 1.6."""
@@ -161,7 +161,7 @@ def _reason(sampler: SamplerSettings, best: Candidate, table: Sequence[Candidate
         for other in table[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1]
         if other is not best
     ]
-    processors = f"{cores} processor{'s' * (cores > 1)}"
+    processors = in_words(cores, "processor")
     text = (
         f"{best.chains} are expected to reach {' and '.join(asked)} soonest on {processors}, with about "
         f"{best.warmup} transitions of warmup and {best.draws} draws each; a gradient of one of them takes "

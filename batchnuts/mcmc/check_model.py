@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.model import DType, Model, ModelError
+from batchnuts.settings.schema import in_words
 
 SHOWN_NUMBERS = 20
 """The most numbers of a position that a message shows; the exception has all of them."""
@@ -159,8 +160,8 @@ def check_density(
             if not is_decomposition(error):
                 _refuse_container(here, _undifferentiated(model, library.tensor(start)))
                 raise ModelError(
-                    f"{here} of {model.dimension} numbers ({model.dtype}), failed with {type(error).__name__}: {error}"
-                    f"{place_of(error, model)}"
+                    f"{here} of {in_words(model.dimension, 'number')} ({model.dtype}), failed with "
+                    f"{type(error).__name__}: {error}{place_of(error, model)}"
                 ) from error
     else:
         raise ModelError(

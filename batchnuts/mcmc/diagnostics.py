@@ -26,6 +26,7 @@ from batchnuts.mcmc.nested_rhat import limit_of, nested_of
 from batchnuts.mcmc.rank_normal import BLOCK, NormalScores
 from batchnuts.mcmc.reductions import NESTED, STATISTICS, STUCK, SUMMARY, WORKING_BYTES, Reduced, reduce_draws
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, StuckEvidence, evidence_of, has_enough_draws, stuck_of
+from batchnuts.settings.schema import in_words
 
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
@@ -143,7 +144,8 @@ class Diagnostics:
             value = self.deciding_rhat[worst]
             shown = "not defined (it never moved)" if np.isnan(value) else f"{value:.4f}"
             agree = "yes" if self.agrees else "no"
-            lines = [f"{self._kind()} on all {count} coefficients: {agree}, worst {self.names[worst]} = {shown}"]
+            which = f"all {count} coefficients" if count > 1 else "the one coefficient"
+            lines = [f"{self._kind()} on {which}: {agree}, worst {self.names[worst]} = {shown}"]
             lines += self._stuck()
         ess = self.ess
         if np.isfinite(ess).any():
@@ -171,10 +173,11 @@ class Diagnostics:
         """What was found of stuck chains, in words."""
         lines = []
         if self.stuck:
+            they, their = ("It is", "its") if len(self.stuck) == 1 else ("They are", "their")
             lines.append(
                 f"WARNING: {len(self.stuck)} of {self.chains} chains stayed away from all others: "
-                f"{some_numbers(self.stuck)}. They are in another mode, or stuck where the density is low; inspect "
-                "their draws."
+                f"{some_numbers(self.stuck)}. {they} in another mode, or stuck where the density is low; inspect "
+                f"{their} draws."
             )
         if self.persists:
             assert self.persistence is not None
@@ -256,7 +259,9 @@ def diagnose(
         )
     chains, draws, _ = shapes[0]
     if not chains or not draws:
-        raise DiagnosticsError(f"There is nothing to diagnose: {chains} chains with {draws} draws each.")
+        raise DiagnosticsError(
+            f"There is nothing to diagnose: {in_words(chains, 'chain')} with {in_words(draws, 'draw')} each."
+        )
     count = 0 if superchain is None else len(np.unique(superchain))
     nested = superchain if 1 < count < chains else None
     wanted = {SUMMARY} | ({NESTED} if nested is not None else set())

@@ -14,6 +14,7 @@ from batchnuts.mcmc.history import History
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.until import Condition
+from batchnuts.settings.schema import in_words
 
 RunPhase = Literal["compile", "warmup", "sampling"]
 """Those of a run, in their order; each has its time in the file."""
@@ -140,8 +141,8 @@ class Arrangement:
 
     def __str__(self) -> str:
         """The text in a run's summary."""
-        lanes = f"{self.chunk_lanes} chain{'s' * (self.chunk_lanes > 1)}"
-        many = f"{self.chunks} chunks of {lanes} on {self.shards} thread{'s' * (self.shards > 1)}"
+        lanes = in_words(self.chunk_lanes, "chain")
+        many = f"{self.chunks} chunks of {lanes} on {in_words(self.shards, 'thread')}"
         parts = [many if self.chunks > 1 else f"one chunk of {lanes}"]
         return ", ".join(parts + ([f"schedule {self.schedule}"] if self.schedule else []))
 
@@ -241,7 +242,8 @@ class Draws:
         if not kept:
             if not self.complete:
                 return "not every chain has a draw yet, so there is no summary"
-            return f"a summary of the first {self.complete} of {self.settings.draws} draws of each of {chains} chains"
+            made = f"the first {self.complete} of {self.settings.draws} draws"
+            return f"a summary of {made} of each of {in_words(chains, 'chain')}"
         further = int(self.done.sum()) - self.complete * chains
         if not self.complete:
             some = int((self.done > 0).sum())
@@ -249,6 +251,8 @@ class Draws:
                 f"not every chain has a draw yet: the {further} draws of {some} of {asked} chains are in the group "
                 "'unfinished'"
             )
-        whose = f"{asked} chains" if chains == asked else f"{chains} chains (the other {asked - chains} had not begun)"
+        whose = in_words(chains, "chain")
+        if chains < asked:
+            whose = f"{whose} (the other {asked - chains} had not begun)"
         rest = f"; the faster chains' further draws ({further} in all) are in the group 'unfinished'" if further else ""
         return f"{self.complete} of {self.settings.draws} draws of each of {whose}{rest}"

@@ -32,6 +32,7 @@ from batchnuts.mcmc.storage.streamed import BLOCK_BYTES, CHAINS_BYTES, IN_MEMORY
 from batchnuts.mcmc.summary_group import PROBABILITIES
 from batchnuts.mcmc.warmup.moments import moments_bytes
 from batchnuts.mcmc.warmup.windows import automatic_windows, fixed_windows, settling_window
+from batchnuts.settings.schema import in_words
 
 LIBRARIES = {"jax": 430_000_000, "tensorflow": 1_040_000_000, "numpy": 150_000_000}
 """Bytes of a process that has imported the library of a backend and compiled a run of a small model."""
@@ -303,10 +304,11 @@ def memory_problem(
         remedies.append(f"set sampler.chains to at most {chains}")
     if sampler.until is None and draws:
         remedies.append(f"end with sampler.until as soon as enough is known, of at most {draws} draws")
+    draw = in_words(size.dimension, "number")
     return (
-        f"sampler.chains x sampler.draws: {sampler.fewest_chains} x {sampler.draws} draws of {size.dimension} numbers "
-        f"or more take about {short_bytes(needs(found))} of memory ({short_bytes(found.records)} for draws), and "
-        f"{has}; {', or '.join(remedies) or 'take a smaller model, or a larger machine'}"
+        f"sampler.chains x sampler.draws: {sampler.fewest_chains} x {sampler.draws} draws of {draw} or more take about "
+        f"{short_bytes(needs(found))} of memory ({short_bytes(found.records)} for draws), and {has}; "
+        f"{', or '.join(remedies) or 'take a smaller model, or a larger machine'}"
     )
 
 

@@ -40,6 +40,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.settings.schema import in_words
+
 Floats = NDArray[np.float64]
 
 Kind = Literal["diag", "dense", "low_rank", "unit"]
@@ -77,7 +79,7 @@ class MetricParameters:
 
     def __str__(self) -> str:
         """The text in a run's summary."""
-        directions = f", {len(self.eigenvalues)} direction{'s' * (len(self.eigenvalues) != 1)} corrected"
+        directions = f", {in_words(len(self.eigenvalues), 'direction')} corrected"
         return self.kind + (directions if self.kind == "low_rank" else "")
 
     def root(self) -> Floats:

@@ -26,7 +26,7 @@ from batchnuts.mcmc.variables import (
     checked_dims,
     checked_labels,
 )
-from batchnuts.settings.schema import nearest, shown
+from batchnuts.settings.schema import in_words, nearest, shown
 
 __all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable", "how_to_wrap"]
 
@@ -156,7 +156,7 @@ class Model:
         if total != self.dimension:
             layout = ", ".join(f"{variable.name}{list(variable.shape)}" for variable in self.variables)
             raise ModelError(
-                f"Model {self.name!r}: its variables ({layout}) are made of {total} real numbers together, "
+                f"Model {self.name!r}: its variables ({layout}) are made of {in_words(total, 'real number')} together, "
                 f"but its dimension is {self.dimension}."
             )
         if not self.structured and not self.is_real:

@@ -21,6 +21,7 @@ from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.starts import evaluate_at, make_evaluate, not_finite
 from batchnuts.mcmc.supports import UnitVector
 from batchnuts.mcmc.variables import Variable
+from batchnuts.settings.schema import in_words
 
 STARTS = 64
 """Initial positions that are tried."""
@@ -158,7 +159,7 @@ def _jacobian_of_library(model: Model, engine: Engine, natural: NaturalScale, at
         matrix = np.stack([np.asarray(rows(x, unit), "float64") for unit in units])
         chosen = list(range(size)) if size == model.dimension else _first_independent(matrix)
         if len(chosen) != model.dimension:
-            said = f"{model.dimension} numbers make values of which {len(chosen)} elements are independent"
+            said = f"the values have {in_words(len(chosen), 'independent element')}; expected {model.dimension}"
             return Finding(name, True, f"not compared: at an initial position, {said}")
         found.append(_log_volume(matrix[chosen]))
     differences = densities[:, 0] - densities[:, 1] - found

@@ -24,6 +24,7 @@ from batchnuts.mcmc.netcdf import plain
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
+from batchnuts.settings.schema import in_words
 
 if TYPE_CHECKING:
     import xarray
@@ -57,11 +58,15 @@ class Check:
 
     def __str__(self) -> str:
         head = "OK" if self.ok else "NOT OK"
-        size = f"{self.diagnostics.chains} chains x {self.diagnostics.draws} draws"
-        return "\n".join([f"{head}: {size}", self.diagnostics.verdict(), *(f"-> {line}" for line in self.advice)])
+        chains, draws = in_words(self.diagnostics.chains, "chain"), in_words(self.diagnostics.draws, "draw")
+        return f"{head}: {chains} x {draws}\n{self.lines()}"
 
     def __repr__(self) -> str:
         return str(self)
+
+    def lines(self) -> str:
+        """What was found, one line each, and then the advice."""
+        return "\n".join([self.diagnostics.verdict(), *(f"-> {line}" for line in self.advice)])
 
 
 def check(result: Any) -> Check:
@@ -156,6 +161,12 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
     advice = []
     if interrupted:
         advice.append("The run was interrupted: there are fewer draws than were asked for.")
+    rounded = found.rounding > ROUNDING_LIMIT
+    if rounded:  # before what else it may be the cause of
+        advice.append(
+            f"The log-density is rounded by {found.rounding:.2g}, so that states are accepted wrongly: compute it in "
+            'float64 (dtype="float64" of the model, model.dtype=float64 in a config), or leave out its constant terms.'
+        )
     if found.converged is None:
         advice.append(f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each.")
     if found.stuck:
@@ -177,12 +188,6 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
         advice.append(f"There are few effective draws: raise draws until {wanted}.")
     if found.divergences:
         advice.append("Some trajectories diverged: raise target_acceptance (0.9, 0.99), or reparametrize the model.")
-    rounded = found.rounding > ROUNDING_LIMIT
-    if rounded:
-        advice.append(
-            f"The log-density is rounded by {found.rounding:.2g}, so that states are accepted wrongly: leave out its "
-            "constant terms, or use float64."
-        )
     if found.reached_max_treedepth > TREEDEPTH_SHARE * total:
         advice.append(
             "Many trajectories were cut off at max_tree_depth: bring the variables to similar scales, or raise it."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from batchnuts.mcmc.draws import Progress
+from batchnuts.settings.schema import in_words
 
 WITH_TRANSITIONS = ("warmup", "sampling")
 """Phases that have any."""
@@ -48,7 +49,7 @@ def details(progress: Progress) -> list[str]:
         f"{short(progress.done / seconds)} {unit}/s",
         f"{short(progress.useful_gradients / seconds)} useful gradients/s",
         f"utilization {progress.utilization:.2f}",
-        f"{progress.divergences} divergence{'s' * (progress.divergences != 1)}",
+        in_words(progress.divergences, "divergence"),
     ]
     return phrases + _why(progress)
 

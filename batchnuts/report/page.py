@@ -22,6 +22,7 @@ from batchnuts.report import pictures
 from batchnuts.report.figures import Picture, require_matplotlib, with_own_ids
 from batchnuts.report.run_file import FinishedRun, next_steps, shortened
 from batchnuts.report.table import shown
+from batchnuts.settings.schema import in_words
 
 TABLE_ROWS = 12
 """As many as the printed table has by default."""
@@ -167,7 +168,8 @@ def _cost(run: FinishedRun) -> str:
         rows.append(("utilization", f"{float(made['utilization']):.2f} of the gradients computed were useful"))
     if "chunk_lanes" in made:
         policy = f", schedule {made['schedule']}" if "schedule" in made else ""
-        chunks = f"{made.get('chunks', 1)} x {made['chunk_lanes']} chains on {made.get('shards', 1)} threads{policy}"
+        threads = in_words(int(made.get("shards", 1)), "thread")
+        chunks = f"{made.get('chunks', 1)} x {in_words(int(made['chunk_lanes']), 'chain')} on {threads}{policy}"
         rows.append(("arrangement", chunks))
     if "backend" in made:
         rows.append(("backend", str(made["backend"])))
@@ -206,7 +208,7 @@ def _table(run: FinishedRun) -> str:
     )
     kind = "R-hat" if found.nested is None else "nested R-hat"
     left_out = len(found.names) - len(order)
-    more = f"; {left_out} more are not shown" if left_out else ""
+    more = f"; {left_out} more {'is' if left_out == 1 else 'are'} not shown" if left_out else ""
     note = f'<p class="small">Worst {kind} first (below {found.limit:.4g} is good){more}.</p>'
     return _section("Worst parameters", note, f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>')
 

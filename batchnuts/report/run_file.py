@@ -232,8 +232,9 @@ def next_steps(run: FinishedRun) -> list[str]:
         steps.append("Warmup had not settled when it ended: raise sampler.warmup.maximum, or reparametrize the model.")
     if outliers := attributes.get("outlier_chains"):
         steps.append(
-            f"Chains {shortened(str(outliers))} stayed far from all others in warmup, and did not count for the step "
-            "size and metric: sampler.warmup.restart=true starts such chains again near others."
+            f"{'Chains' if ',' in str(outliers) else 'Chain'} {shortened(str(outliers))} stayed far from all others in "
+            "warmup, and did not count for the step size and metric: sampler.warmup.restart=true starts such chains "
+            "again near others."
         )
     if run.check is not None and run.check.divergences and "divergences" not in run.groups:
         steps.append("output.divergences=true also saves where each trajectory that diverged began and where it did.")

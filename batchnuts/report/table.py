@@ -14,18 +14,31 @@ from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.groups import AnyGroup, datasets_of
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.url import OutputLocation
-from batchnuts.mcmc.verdict import diagnose_groups
+from batchnuts.mcmc.verdict import diagnose_groups, judge
 from batchnuts.progress.terminal import SafeConsole
 from batchnuts.progress.views import View, phase
 from batchnuts.progress.words import short
+from batchnuts.settings.schema import in_words
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from batchnuts.config import RunConfig
 
-_NARROW = ("mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "ess_mean", "r_hat")
-"""Of all columns, those that fit 80 characters."""
+_LEFT_OUT_FIRST = (
+    ("mcse_sd",),
+    ("5%", "95%"),
+    ("mcse_mean",),
+    ("ess_tail",),
+    ("sd",),
+    ("ess_bulk", "ess_mean"),
+    ("mean",),
+)
+"""Columns in the order in which they are left out where a table is too wide."""
+_SPACE, _EDGES = 3, 4
+"""Characters between two columns of a table, and those at its two edges together."""
+_NAME = 12
+"""Characters of a name that are shown on one line, whatever the width of the table."""
 _PLAIN_WIDTH = 120  # of tables that do not go to a terminal
 _NO_VIEW: View = nullcontext()
 
@@ -56,8 +69,8 @@ def print_report(
             else:
                 found = diagnose_groups(groups["posterior"], groups["sample_stats"])
         timings["diagnostics"] = time.monotonic() - started
-        console.print(summary_table(found, config.output.summary_rows, narrow=console.width < 105))
-        console.print(found.verdict(), highlight=False, markup=False, soft_wrap=True)
+        console.print(summary_table(found, config.output.summary_rows, width=console.width))
+        console.print(judge(found, draws.interrupted).lines(), highlight=False, markup=False, soft_wrap=True)
     seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
     speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s in warmup and sampling, " if seconds else ""
     served = f"; {draws.arrangement}" if draws.arrangement is not None else ""
@@ -79,22 +92,24 @@ def print_report(
 def _warmup(draws: Draws) -> str:
     """How warmup went, in one line, or two where chains were left out."""
     report = draws.warmup
-    text = f"Warmup: {report.transitions} transitions ({report.reason})"
+    text = f"Warmup: {in_words(report.transitions, 'transition')} ({report.reason})"
     if report.agreed is False:
         text += "\nWARNING: warmup had not settled when it ended: raise sampler.warmup.maximum, or reparametrize."
     if report.outliers:
         text += (
             f"\nWARNING: {len(report.outliers)} of {len(draws.done)} chains stayed far from all others, and did not "
-            f"count for the step size and metric: {some_numbers(report.outliers)}. Their draws are in "
-            "the file; sampler.warmup.restart=true starts such chains again near others."
+            f"count for the step size and metric: {some_numbers(report.outliers)}. "
+            f"{'Its' if len(report.outliers) == 1 else 'Their'} draws are in the file; sampler.warmup.restart=true "
+            "starts such chains again near others."
         )
     return text
 
 
-def summary_table(found: Diagnostics, rows: int = 12, *, narrow: bool = False) -> Table:
+def summary_table(found: Diagnostics, rows: int = 12, *, width: int = _PLAIN_WIDTH) -> Table:
     """A table of at most `rows` coefficients: all in order, or the worst R-hat first where some are left out.
 
-    The caption gives the number left out; `narrow` leaves out the columns that do not fit 80 characters.
+    The caption gives the number left out. Columns that do not fit `width` characters are left out, the least important
+    first; numbers are never cut, and long names take several lines.
     Raises DiagnosticsError for rows < 1.
     """
     from rich.box import SIMPLE_HEAD
@@ -107,16 +122,32 @@ def summary_table(found: Diagnostics, rows: int = 12, *, narrow: bool = False) -
     left_out = max(count - rows, 0)
     order: Sequence[int] = list(range(count)) if not left_out else [int(i) for i in found.worst_first()[:rows]]
     order_of = "R-hat" if found.nested is None else "nested R-hat"
-    caption = f"worst {order_of} first; {left_out} more coefficients are not shown" if left_out else None
-    columns = [name for name in (RUNNING_COLUMNS if found.running else COLUMNS) if not narrow or name in _NARROW]
-    title = f"{count} coefficients, {found.chains} chains x {found.draws} draws"
+    more = f"{in_words(left_out, 'more coefficient')} {'is' if left_out == 1 else 'are'} not shown"
+    caption = f"worst {order_of} first; {more}" if left_out else None
+    names = [found.names[index] for index in order]
+    cells = {
+        name: [shown(name, found.columns[name][index]) for index in order]
+        for name in (RUNNING_COLUMNS if found.running else COLUMNS)
+    }
+    columns = _those_that_fit(cells, width - min(max(map(len, names)), max(width // 4, _NAME)) - _EDGES)
+    title = f"{in_words(count, 'coefficient')}, {in_words(found.chains, 'chain')} x {in_words(found.draws, 'draw')}"
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)
-    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    for index in order:
-        table.add_row(escape(found.names[index]), *(shown(name, found.columns[name][index]) for name in columns))
+    for name, *numbers in zip(names, *(cells[column] for column in columns), strict=True):
+        table.add_row(escape(name), *numbers)
     return table
+
+
+def _those_that_fit(cells: Mapping[str, Sequence[str]], width: int) -> list[str]:
+    """Names of the columns that fit so many characters beside the names of coefficients; at least one."""
+    widths = {name: _SPACE + max(map(len, (name, *column))) for name, column in cells.items()}
+    for group in _LEFT_OUT_FIRST:
+        if sum(widths.values()) <= width:
+            break
+        widths = {name: size for name, size in widths.items() if name not in group}
+    return [*widths]
 
 
 def shown(column: str, value: float) -> str:

@@ -56,6 +56,11 @@ _REPR.maxlong = 60
 _REPR.maxlist = _REPR.maxdict = _REPR.maxtuple = 12
 
 
+def in_words(count: int, what: str) -> str:
+    """`1 worker`, `3 workers`."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The clause `; did you mean 'x'?` where a valid name is close to `name`, else an empty string.
 

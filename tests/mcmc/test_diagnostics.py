@@ -1,4 +1,5 @@
 import io
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -18,8 +19,8 @@ def names(count):
     return [f"b[{index}]" for index in range(count)]
 
 
-def text(table):
-    console = Console(width=160, file=io.StringIO())
+def text(table, width=160):
+    console = Console(width=width, file=io.StringIO())
     console.print(table)
     return console.file.getvalue()
 
@@ -228,9 +229,43 @@ def test_table_is_bounded():
     whole = text(summary_table(found, 20))
     assert [line.split()[0] for line in whole.splitlines() if line.strip().startswith("b[")] == names(20)
     assert "not shown" not in whole
-    assert len(text(summary_table(found, 3, narrow=True)).splitlines()[1].rstrip()) < 80
+    assert "1 more coefficient is not shown" in text(summary_table(found, 19))
     with pytest.raises(DiagnosticsError, match="0 rows"):
         summary_table(found, 0)
+
+
+LONG = "a_long_name_of_a_parameter_of_the_model"
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "columns"),
+    [
+        ("theta", 120, "mean sd 5% 95% mcse_mean mcse_sd ess_bulk ess_tail r_hat"),
+        ("theta", 80, "mean sd mcse_mean ess_bulk ess_tail r_hat"),
+        ("theta", 60, "mean sd ess_bulk r_hat"),
+        (LONG, 120, "mean sd 5% 95% mcse_mean ess_bulk ess_tail r_hat"),
+        (LONG, 60, "mean sd ess_bulk r_hat"),
+        (LONG, 40, "mean r_hat"),
+    ],
+)
+def test_narrow_tables_leave_columns_out_and_cut_nothing(name, width, columns):
+    position = np.random.default_rng(0).normal(size=(4, 50, 3)) * [1e3, -1e-4, 1]
+    found = diagnose(position, [f"{name}[{index}]" for index in (0, 1, 10)])
+    lines = text(summary_table(found, width=width), width).splitlines()
+    assert max(map(len, lines)) <= width
+    head = next(number for number, line in enumerate(lines) if "r_hat" in line)
+    assert lines[head].split() == columns.split()
+    rows = [re.split("   +", line.strip()) for line in lines[head + 2 :] if line.strip()]
+    assert "".join(row[0] for row in rows) == "".join(found.names), "long names take several lines"
+    last = [row[-1] for row in rows if len(row) > 1]
+    assert last == [f"{value:.4f}" for value in found.rhat]
+
+
+@pytest.mark.parametrize(("chains", "said"), [(1, "1 coefficient, 1 chain x 50 draws"), (4, "1 coefficient, 4 chains")])
+def test_one_of_something_is_in_the_singular(chains, said):
+    found = diagnose(np.random.default_rng(0).normal(size=(chains, 50, 1)), ["mu"])
+    assert text(summary_table(found)).startswith(said)
+    assert chains == 1 or "R-hat < 1.01 on the one coefficient: " in found.verdict()
 
 
 def test_unusable_draws_are_refused():

@@ -16,8 +16,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from batchnuts.autobatch.machine import processors
-from batchnuts.mcmc.cluster.errors import ClusterError, in_words
+from batchnuts.mcmc.cluster.errors import ClusterError
 from batchnuts.mcmc.settings import LOCAL, ClusterSettings
+from batchnuts.settings.schema import in_words
 from batchnuts.stopping import StopSignals, say
 
 if TYPE_CHECKING:

@@ -31,8 +31,3 @@ class Failure:
     position: Any = None
     """Likewise: [dimension]."""
     traceback: str = ""
-
-
-def in_words(count: int, what: str) -> str:
-    """`1 worker`, `3 workers`."""
-    return f"{count} {what}{'s' * (count != 1)}"
