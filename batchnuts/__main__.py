@@ -24,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"No programs are kept: {VARIABLE} is empty, or there is no home folder.")
         return 0
     found = entries.clear() if arguments.clear else entries.summary()
-    print(f"folder: {found.folder}{'' if entries.usable else ' (not used: others own it or may write to it)'}")
+    print(f"folder: {found.folder}")
+    if problem := entries.problem():
+        print(f"No programs are kept: {problem}.")
     print(f"entries: {found.entries}{', all deleted' if arguments.clear and found.entries else ''}")
     print(f"size: {found.size / 1e6:.1f} MB of at most {entries.most_bytes / 1e6:.0f} MB")
     return 0

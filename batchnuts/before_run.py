@@ -13,6 +13,7 @@ from batchnuts.stopping import say
 def dry_run(config: RunConfig) -> int:
     """Print the resolved config; on stderr the memory and disk that the run takes, and the check of a user's model."""
     from batchnuts.mcmc.engine import likely_backend
+    from batchnuts.mcmc.execution.program_cache import check_disk_cache
 
     own, fits = is_users_own(config.model), True
     if own:
@@ -30,6 +31,7 @@ def dry_run(config: RunConfig) -> int:
         fits = found.ok
         say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
     say(f"forecast of this run:\n{forecast_of(config, model)}")
+    check_disk_cache(config.execution.cache)
     problem = memory_problem(
         config.sampler,
         config.execution,

@@ -130,13 +130,19 @@ class Entries:
         sizes = [status.st_size for path, status in self._files() if path.suffix == _ENDING]
         return Summary(self.folder, len(sizes), sum(sizes))
 
-    @property
-    def usable(self) -> bool:
-        """Whether the folder, if it is there, is the user's own, and no one else may write to it."""
+    def problem(self) -> str | None:
+        """Why nothing can be kept: the folder, or that in which it would be made, cannot be written, or the folder is
+        not the user's own; None where entries can be kept. Nothing that was written for this stays."""
+        there = self.folder
         try:
-            return not self.folder.exists() or self._is_ours()
-        except OSError:
-            return False
+            while not there.exists():
+                there = there.parent
+            if there == self.folder and there.is_dir() and not self._is_ours():
+                return f"others own {there} or may write to it"
+            with tempfile.TemporaryDirectory(dir=there):  # permission bits are not sufficient (read-only mounts, root)
+                return None
+        except OSError as error:
+            return f"{there} cannot be written: {error.strerror or error}"
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_ENDING}"

@@ -27,7 +27,7 @@ from batchnuts.mcmc.choose_by_time import choose_by_time
 from batchnuts.mcmc.content import Content, check_content, chosen_groups
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.engine import choose_engine, likely_backend
-from batchnuts.mcmc.execution.program_cache import borrow, give_back
+from batchnuts.mcmc.execution.program_cache import borrow, check_disk_cache, give_back
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.freed_memory import give_back_freed
@@ -167,6 +167,7 @@ def run_chains(
     if too_large := memory_problem(sampler, execution, size, content=content, streamed=streamed, backend=backend):
         raise SettingsError(f"{too_large}.")
     saved = keeper.saved if keeper is not None else ended
+    check_disk_cache(execution.cache, goes_on=saved is not None)
     with keeping(execution.cache):
         begin = _begin(model, sampler, execution, content, streamed) if saved is None else _go_on(model, saved)
         sampler = with_chains(sampler, begin.chains)

@@ -20,10 +20,12 @@ from batchnuts import sample_chains
 from batchnuts.autobatch import BatchedFunction, StackOverflowError, ops
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import STATISTICS, Draws, Progress
+from batchnuts.mcmc.execution.program_cache import check_disk_cache
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.output import to_datasets
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
+from batchnuts.settings.schema import SettingsError
 
 MODEL = gaussian(3, covariance="ar1", correlation=0.6)
 FIXED: dict[str, Any] = {"chains": 4, "warmup": 0, "draws": 9, "step_size": 0.4, "seed": 7, "backend": "numpy"}
@@ -48,6 +50,22 @@ def assert_same(one: Draws, other: Draws, chains: slice = slice(None), draws: sl
 @pytest.fixture(scope="module")
 def plain() -> Draws:
     return run()
+
+
+def test_a_disk_cache_that_cannot_be_written_is_reported(capsys: Any, monkeypatch: Any) -> None:
+    with pytest.raises(
+        SettingsError, match=r"execution\.cache: found '/proc/x', where no .* \(/proc cannot be written"
+    ):
+        run(cache="/proc/x")
+    monkeypatch.setenv("BATCHNUTS_CACHE", "/proc/y")
+    run(draws=1)
+    said = capsys.readouterr().err
+    assert said.startswith("batchnuts: warning: no compiled programs can be kept (/proc cannot be written: ")
+    assert "set BATCHNUTS_CACHE to a folder" in said
+    run(draws=1)
+    assert capsys.readouterr().err == "", "it is said once"
+    check_disk_cache("/proc/z", goes_on=True)
+    assert "no compiled programs can be kept" in capsys.readouterr().err
 
 
 def test_every_chain_has_the_draws_asked_for(plain: Draws) -> None:

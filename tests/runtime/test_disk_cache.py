@@ -132,6 +132,17 @@ def test_a_read_only_entry_is_read(kept: Entries, monkeypatch: pytest.MonkeyPatc
     assert kept.get(KEY) == CONTENT
 
 
+@pytest.mark.parametrize(
+    ("there", "reason"),
+    [("/proc/x", "/proc cannot be written: "), ("file", "file cannot be written: Not a directory")],
+)
+def test_why_nothing_can_be_kept_is_known_beforehand(tmp_path: Path, there: str, reason: str) -> None:
+    (tmp_path / "file").touch()
+    assert reason in str(Entries(tmp_path / there / "programs").problem())
+    assert Entries(tmp_path / "a" / "b").problem() is None
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "what was tried leaves nothing"
+
+
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="owners as in POSIX")
 def test_a_folder_that_others_may_write_to_is_not_used(kept: Entries) -> None:
     kept.put(KEY, CONTENT)
@@ -140,7 +151,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(kept: Entries) -> None:
     kept.folder.chmod(0o770)
     assert kept.get(KEY) is None
     assert not kept.put(OTHER, CONTENT)
-    assert not kept.usable
+    assert kept.problem() == f"others own {kept.folder} or may write to it"
     kept.folder.chmod(0o755)
     assert kept.get(KEY) == CONTENT
 
@@ -248,6 +259,9 @@ def test_the_command_where_nothing_is_kept(
     monkeypatch.setenv("BATCHNUTS_CACHE", "")
     assert command.main(["cache", "--clear"]) == 0
     assert "No programs are kept: BATCHNUTS_CACHE is empty" in capsys.readouterr().out
+    monkeypatch.setenv("BATCHNUTS_CACHE", "/proc/y")
+    assert command.main(["cache"]) == 0
+    assert "No programs are kept: /proc cannot be written: " in capsys.readouterr().out
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(SystemExit):

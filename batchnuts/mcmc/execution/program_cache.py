@@ -17,13 +17,14 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from batchnuts.autobatch import BatchedFunction
 from batchnuts.autobatch.machine import Identity
-from batchnuts.disk_cache.folder import current
+from batchnuts.disk_cache.folder import AUTO, VARIABLE, current, entries_of
 from batchnuts.disk_cache.identity import digest_of
 from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.execution.density_identity import density_identity
@@ -36,6 +37,8 @@ from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.starts import Checked, make_evaluate, reached_by
 from batchnuts.mcmc.step_size import make_first_step_size
+from batchnuts.settings.schema import SettingsError
+from batchnuts.stopping import say
 
 ANY_VALUE = frozenset({"seed", "warmup", "superchains", "init", "until", "draws", "step_size", "cluster"})
 """Settings that no program depends on; the length of buffers is checked separately."""
@@ -49,6 +52,30 @@ _lock = threading.Lock()
 _last: OrderedDict[tuple[int, Shape], weakref.ref[Model]] = OrderedDict()
 """Whose programs are kept, the least recently used first; the programs themselves are with the models."""
 _limit = 4
+_warned: set[Path] = set()
+"""Folders of the disk cache of which it was said that they cannot be written."""
+
+
+def check_disk_cache(setting: str | None, *, goes_on: bool = False) -> None:
+    """Refuse a folder of `execution.cache` that cannot be written, and warn, once, where that of `auto` cannot.
+
+    goes_on: of a run that goes on, whose settings cannot be changed: a warning in any case. Raises SettingsError.
+    """
+    entries = entries_of(setting)
+    problem = None if entries is None else entries.problem()
+    if entries is None or problem is None:
+        return
+    if setting != AUTO and not goes_on:
+        raise SettingsError(
+            f"execution.cache: found {setting!r}, where no compiled programs can be kept ({problem}); expected auto, "
+            "the path of a folder that you can write to, or null to keep none"
+        )
+    if entries.folder not in _warned:
+        _warned.add(entries.folder)
+        say(
+            f"warning: no compiled programs can be kept ({problem}), so the next start compiles again; set {VARIABLE} "
+            "to a folder that you can write to, or execution.cache to null."
+        )
 
 
 @dataclass
