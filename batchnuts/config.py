@@ -21,7 +21,7 @@ from batchnuts.mcmc.settings import MOST_TRANSITIONS, ExecutionSettings, Sampler
 from batchnuts.mcmc.stored_run import has_zarr
 from batchnuts.mcmc.url import is_url, url_problem
 from batchnuts.models import REGISTRY, ModelOptions, build
-from batchnuts.settings.schema import Settings, expected, fields_of, nearest, shown
+from batchnuts.settings.schema import IN_OTHER_LIBRARIES, Settings, expected, fields_of, nearest, shown
 from batchnuts.settings.yaml import (
     ConfigError,
     Origin,
@@ -188,7 +188,10 @@ _SECTIONS: dict[str, type[Settings]] = {
 _MAIN_KEYS = {"sampler.warmup": "transitions", "sampler.init": "method"}
 """Of groups that may be written as one value: what it stands for."""
 
-_ELSEWHERE = {name: f"{section}.{name}" for section, schema in _SECTIONS.items() for name in schema.model_fields}
+_ELSEWHERE = {  # of a name that two sections have, the first one: sampler.draws
+    name: f"{section}.{name}" for section, schema in reversed(_SECTIONS.items()) for name in schema.model_fields
+}
+_ELSEWHERE |= {word: _ELSEWHERE[ours] for word, ours in IN_OTHER_LIBRARIES.items()}
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,10 @@ BAD = [
     ("sampler: 5\n", (), "my.yaml:2: sampler: found 5; expected a mapping with keys among chains, warmup"),
     ("sampelr: {}\n", (), "my.yaml:2: sampelr: unknown section; did you mean 'sampler'?"),
     ("chains: 4\n", (), "my.yaml:2: chains: unknown section; did you mean 'sampler.chains'?"),
+    ("draws: 4\n", (), "my.yaml:2: draws: unknown section; did you mean 'sampler.draws'?"),
+    ("iter: 4\n", (), "my.yaml:2: iter: unknown section; did you mean 'sampler.draws'?"),
+    ("sampler: {iter: 4}\n", (), "my.yaml:2: sampler.iter: unknown key; did you mean 'sampler.draws'?"),
+    ("sampler: {cores: 4}\n", (), "my.yaml:2: sampler.cores: unknown key; did you mean 'execution.shards'?"),
     ("sampler: {seed: 1}\nsampler: {seed: 2}\n", (), "my.yaml:3: the key 'sampler' is given twice"),
     ("sampler: {seed: 1\n", (), "this is not YAML"),
     ("sampler: {1: 2}\n", (), "found the key 1; expected names as keys"),
@@ -293,9 +297,7 @@ def test_all_mistakes_are_reported_together(config):
 
 def test_unreadable_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        ConfigError, match=r"did you mean 'logreg.yaml'\?.*Packaged configs: correlated_gaussian.yaml, "
-    ):
+    with pytest.raises(ConfigError, match=r"did you mean 'logreg'\?.*Packaged configs: correlated_gaussian.yaml, "):
         load_config("logrg.yaml")
     with pytest.raises(ConfigError, match="this is a folder"):
         load_config(".")

@@ -61,14 +61,35 @@ def in_words(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
+IN_OTHER_LIBRARIES = {
+    word: ours
+    for ours, words in {
+        "chains": "nchains n_chains num_chains",
+        "warmup": "tune burn burnin burn_in iter_warmup n_warmup num_warmup num_tune",
+        "draws": "iter iterations iter_sampling nsteps samples n_draws n_samples num_draws num_samples",
+        "init": "inits initvals init_strategy init_params",
+        "seed": "random_seed rng_key rng_seed",
+        "target_acceptance": "adapt_delta target_accept target_accept_prob target_accept_rate",
+        "max_tree_depth": "max_depth maxdepth max_treedepth",
+        "metric": "dense_mass inv_metric mass_matrix",
+        "thin": "thinning",
+        "shards": "cores n_cores num_cores n_jobs threads parallel_chains",
+    }.items()
+    for word in words.split()
+}
+"""Words of Stan, PyMC, NumPyro and others for settings, and ours for the same."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The clause `; did you mean 'x'?` where a valid name is close to `name`, else an empty string.
 
-    Names that `name` is the beginning of come first, up to three of them: `ess` is `ess_bulk` or `ess_tail`.
+    What another library calls a setting comes first; then names that `name` is the beginning of, up to three of them:
+    `ess` is `ess_bulk` or `ess_tail`.
     """
     names, written = list(valid), name.lower()
     longer = [known for known in names if len(written) > 1 and known.lower().startswith(written)]
-    close = longer[:3] or difflib.get_close_matches(written, names, n=1, cutoff=0.5)
+    close = [known for known in names if known == IN_OTHER_LIBRARIES.get(written)] or longer[:3]
+    close = close or difflib.get_close_matches(written, names, n=1, cutoff=0.65 if len(written) > 2 else 0.5)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 

@@ -75,8 +75,9 @@ def find_config(name: str, folder: str = ".") -> Path:
     for candidate in (name, f"{name}.yaml"):
         if candidate in known:
             return _PACKAGED / folder / candidate
+    hint = nearest(path.stem, [Path(one).stem for one in known]) or "."
     raise ConfigError(
-        f"--config {name}: there is no such file, and no packaged config of that name{nearest(name, known)} "
+        f"--config {name}: there is no such file, and no packaged config of that name{hint} "
         f"Packaged configs: {', '.join(known)}."
     )
 

@@ -293,7 +293,7 @@ def test_a_config_names_an_object(tmp_path: Path, module: str) -> None:
         ("joint_distribution: 'M:needs_more', data: {path: data.csv}", "'other' is not given"),
         ("joint_distribution: 'M:fails'", "RuntimeError: no such file at .*py:22"),
         ("joint_distribution: 'M:fixed', pinned: {x: [1, 2]}", r"shape \(2,\); the part has shape \(\)"),
-        ("joint_distribution: 'M:fixed', pins: {x: 1}", "model.pins: unknown key; did you mean 'pinned'"),
+        ("joint_distribution: 'M:fixed', pins: {x: 1}", "model.pins: unknown key; expected one of .* pinned, "),
         ("joint_distribution: nowhere", "expected package.module:function"),
     ],
 )

@@ -93,6 +93,13 @@ def test_numpy_scalars_are_numbers():
             "metric: found 'dense' with warmup.pool 'none'; all",
         ),
         ({"metric": "lowrank"}, "expected one of diag, dense, low_rank, unit; did you mean 'low_rank'?"),
+        ({"num_samples": 4}, "num_samples: unknown setting; did you mean 'draws'?"),
+        ({"tune": 4}, "tune: unknown setting; did you mean 'warmup'?"),
+        ({"adapt_delta": 0.9}, "adapt_delta: unknown setting; did you mean 'target_acceptance'?"),
+        ({"max_treedepth": 9}, "max_treedepth: unknown setting; did you mean 'max_tree_depth'?"),
+        ({"cores": 2}, "cores: unknown setting; did you mean 'shards'?"),
+        ({"nsteps": 2}, "nsteps: unknown setting; did you mean 'draws'?"),
+        ({"thinner": 2}, "thinner: unknown setting; expected one of chains, warmup, "),
         ({"qqqq": 4}, "qqqq: unknown setting; expected one of chains, warmup, "),
     ],
 )
