@@ -62,6 +62,11 @@ def lines(*steps):
     return found
 
 
+def test_a_warmup_of_fixed_length_goes_on_without_a_reason():
+    assert "goes on because" in plain_line(WARMUP)
+    assert "goes on because" not in plain_line(replace(WARMUP, total=2 * WARMUP.done))
+
+
 def test_a_log_has_a_few_plain_lines():
     assert lines(*STEPS) == [
         "start  2 s",

@@ -55,11 +55,12 @@ def details(progress: Progress) -> list[str]:
 
 
 def _why(progress: Progress) -> list[str]:
-    """Why it goes on: what `sampler.until` asks for and what was found, or what warmup has not agreed about."""
+    """Why it goes on: what `sampler.until` asks for and what was found, or what warmup has not agreed about, where its
+    length is not fixed."""
     if progress.phase == "sampling":
         begins, stop, said = "until", ",", [f"{one}{' ok' * one.met}" for one in progress.until]
     else:
-        begins, stop, said = "goes on because", ";", list(progress.missing)
+        begins, stop, said = "goes on because", ";", [] if progress.total else list(progress.missing)
     if said:
         said[0] = f"{begins} {said[0]}"
     return [*(one + stop for one in said[:-1]), *said[-1:]]

@@ -125,10 +125,11 @@ def summary_table(found: Diagnostics, rows: int = 12, *, width: int = _PLAIN_WID
     more = f"{in_words(left_out, 'more coefficient')} {'is' if left_out == 1 else 'are'} not shown"
     caption = f"worst {order_of} first; {more}" if left_out else None
     names = [found.names[index] for index in order]
-    cells = {
-        name: [shown(name, found.columns[name][index]) for index in order]
-        for name in (RUNNING_COLUMNS if found.running else COLUMNS)
-    }
+    values = {name: found.columns[name] for name in (RUNNING_COLUMNS if found.running else COLUMNS)}
+    if found.nested is not None:  # what the rows are in the order of, and the verdict is about
+        del values["r_hat"]
+        values[order_of] = found.nested
+    cells = {name: [shown(name, column[index]) for index in order] for name, column in values.items()}
     columns = _those_that_fit(cells, width - min(max(map(len, names)), max(width // 4, _NAME)) - _EDGES)
     title = f"{in_words(count, 'coefficient')}, {in_words(found.chains, 'chain')} x {in_words(found.draws, 'draw')}"
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=SIMPLE_HEAD)

@@ -310,6 +310,10 @@ def test_nested_rhat_decides_where_chains_form_superchains(draws):
     assert found.converged is False
     assert "no, worst b[1] = " in found.verdict()
     assert found.worst_first()[0] == 1
+    table = text(summary_table(found, 1))
+    assert "nested R-hat" in table.splitlines()[2]
+    assert "r_hat" not in table
+    assert table.splitlines()[4].split()[-1] == f"{found.nested[1]:.4f}"
 
 
 @pytest.mark.parametrize("superchain", [np.zeros(8, int), np.arange(8)])
