@@ -178,7 +178,8 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
             "model."
         )
     if found.converged is False and (found.persists or not found.agrees):
-        what = f"R-hat above {found.limit:.4g}" if not found.agrees else "differences between them last"
+        of = "R-hat" if found.nested is None else "nested R-hat"
+        what = f"{of} above {found.limit:.4g}" if not found.agrees else "differences between them last"
         advice.append(
             f"The chains do not agree ({what}): double draws, and warmup where its length is fixed. If that changes "
             "little, chains are stuck in different places: reparametrize the model."

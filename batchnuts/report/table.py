@@ -79,9 +79,11 @@ def print_report(
     console.print(_warmup(draws), highlight=False, markup=False, soft_wrap=True)
     if draws.ended:
         console.print(f"Sampling ended: {draws.ended}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"Backend: {draws.execution.backend}{' ' * bool(draws.engine)}{draws.engine}", highlight=False)
+    console.print(
+        f"Backend: {draws.execution.backend}{' ' * bool(draws.engine)}{draws.engine}", highlight=False, soft_wrap=True
+    )
     console.print(f"Speed: {speed}utilization {draws.utilization:.2f}{served}", highlight=False, soft_wrap=True)
-    console.print(f"Metric: {draws.metric}", highlight=False)
+    console.print(f"Metric: {draws.metric}", highlight=False, soft_wrap=True)
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in timings.items())
     console.print(f"Time: {spent}", highlight=False, soft_wrap=True)
     what = "Draws" if config.output.draws else "Summary (draws were not kept)"

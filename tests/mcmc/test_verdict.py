@@ -152,3 +152,4 @@ def test_superchains_of_a_file_decide(count: int | None, tmp_path: Any) -> None:
     found = batchnuts.check(result_of(cut))
     assert found.diagnostics.chains == 1000
     assert (found.diagnostics.converged is False) is (count is None)
+    assert any("(nested R-hat above " in line for line in found.advice) is (count is None)
