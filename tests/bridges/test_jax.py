@@ -272,7 +272,7 @@ def test_a_density_that_fails_is_named_with_its_line() -> None:
     def wrong(p: Any) -> Any:
         return -0.5 * p["b"] ** 2
 
-    with pytest.raises(ModelError, match=r"failed with KeyError: 'b' at .*test_jax.py:\d+"):
+    with pytest.raises(ModelError, match=r"position of 1 number \(.*failed with KeyError: 'b' at .*test_jax.py:\d+"):
         Model.from_jax(wrong, {"a": 0.0}).check()
 
 

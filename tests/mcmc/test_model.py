@@ -67,6 +67,7 @@ def test_initial_positions_default_and_own():
         ({"dimension": 3, "dtype": "float16"}, "dtype is 'float16'"),
         ({"dimension": 3, "log_density": 1}, "expected a function"),
         ({"dimension": 3, "variables": (Variable("a", (2,)),)}, r"\(a\[2\]\) are made of 2 real numbers together"),
+        ({"dimension": 3, "variables": (Variable("a"),)}, r"\(a\[\]\) are made of 1 real number together"),
         ({"dimension": 2, "variables": (Variable("a"), Variable("a"))}, "two variables share a name"),
         (
             {"dimension": 5, "variables": (Variable("a", (2,), ("d",)), Variable("b", (3,), ("d",)))},
