@@ -8,6 +8,7 @@ from batchnuts.config import RunConfig, build_model, is_users_own
 from batchnuts.mcmc.forecast import Forecast, Size, forecast, memory_problem
 from batchnuts.mcmc.model import Model
 from batchnuts.stopping import say
+from batchnuts.target import DataOptions
 
 
 def dry_run(config: RunConfig) -> int:
@@ -26,6 +27,9 @@ def dry_run(config: RunConfig) -> int:
     finally:
         sys.stdout.write(config.to_yaml())
         sys.stdout.flush()
+    if isinstance(data := getattr(config.model, "data", None), DataOptions):
+        dtype = getattr(config.model, "dtype", None) or "float64"
+        say(f"{data.path}, as it is read: {data.read(dtype)}")
     if own:
         found = config.output.content.computed(model).check(config.sampler.seed)
         fits = found.ok

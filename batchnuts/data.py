@@ -7,16 +7,18 @@ Every fault names the file, the column and the row.
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.models.tables import DataError
-from batchnuts.settings.schema import nearest
+from batchnuts.models.tables import DataError, lost_by_rounding
+from batchnuts.settings.schema import nearest, shown
 
 if TYPE_CHECKING:
     import pandas
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
 Kind = Literal["auto", "number", "integer", "category"]
 
 _MISSING = ("", "NA", "N/A", "na", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "?")
+
+_FORMATTED_NUMBER = re.compile(
+    r"""[-+\u2212(]?\s*[$€£¥]?\s*[-+\u2212]?\s*
+        (\d{1,3}(?:[,.'\u2019\s]\d{3})+(?:[.,]\d+)? | \d+[.,]?\d* | [.,]\d+) (?:[eE][-+]?\d+)?
+        \s*[%‰$€£¥]?\s*\)?""",
+    re.VERBOSE,
+)
+"""A number as people write it: with separators of thousands, a decimal comma, a percent or currency sign."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +52,47 @@ class Columns:
     arrays: dict[str, NDArray[Any]]
     labels: dict[str, list[str]]
 
+    def __str__(self) -> str:
+        """How each column was read: `y: number (float32), county: category (85 labels)`."""
+        return ", ".join(f"{name}: {self._kind(name)}" for name in self.arrays)
 
-def read_columns(path: str, columns: Mapping[str, Column] | None, dtype: str = "float32") -> Columns:
+    def _kind(self, name: str) -> str:
+        if name in self.labels:
+            count = len(self.labels[name])
+            return f"category ({count} label{'s' * (count != 1)})"
+        dtype = self.arrays[name].dtype
+        return f"{'integer' if dtype.kind == 'i' else 'number'} ({dtype})"
+
+
+def read_columns(path: str | PathLike[str], columns: Any = None, dtype: str = "float32") -> Columns:
     """Read a file by its ending: .csv, .parquet, .feather or .arrow, .npz. Raises DataError for every fault.
 
-    columns: by the names of the arrays; None: all, under their own names. `auto` makes numbers of `dtype`, and
-    categories of columns in which no value is a number; a column with both must be named a category.
+    columns: as in a config, a list of names, or by the names of the arrays a column's name, a Column, or
+    {"column": name, "as": kind}; None: all, under their own names. `auto` makes numbers of `dtype`, and categories of
+    columns in which no value is a number; a column with both must be named a category.
     """
+    if not isinstance(path, str | PathLike):
+        raise DataError(f"path is {shown(path)}; expected the path of a file ({', '.join(_READERS)}).")
+    if dtype not in ("float32", "float64"):
+        raise DataError(f"{path}: dtype is {shown(dtype)}; expected 'float32' or 'float64'.")
+    try:
+        asked = columns_asked(columns)
+    except DataError as error:
+        raise DataError(f"{path}: {error}.") from None
     file = Path(path).expanduser()
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: the ending {file.suffix!r} is not known; expected one of {', '.join(_READERS)}.")
     if not file.is_file():
         raise DataError(f"{path}: there is no such file (looked for {file.absolute()}).")
-    table = reader(file, None if columns is None else {column.name for column in columns.values()})
-    wanted = {str(name): Column(str(name)) for name in table} if columns is None else dict(columns)
+    table = reader(file, None if asked is None else {column.name for column in asked.values()})
+    wanted = {str(name): Column(str(name)) for name in table} if asked is None else asked
     arrays: dict[str, NDArray[Any]] = {}
     labels: dict[str, list[str]] = {}
     for name, column in wanted.items():
         if column.name not in table:
             known = [str(each) for each in table]
-            hint = nearest(column.name, known) or f"; its columns are {', '.join(known[:12])}"
+            hint = nearest(column.name, known).removesuffix("?") or f"; its columns are {', '.join(known[:12])}"
             raise DataError(f"{file}: there is no column {column.name!r}{hint}.")
         arrays[name], found = _made(file, column, table[column.name], dtype)
         if found is not None:
@@ -70,6 +100,43 @@ def read_columns(path: str, columns: Mapping[str, Column] | None, dtype: str = "
     if not arrays or not all(array.size for array in arrays.values()):
         raise DataError(f"{file}: there are column names but no rows.")
     return Columns(arrays, labels)
+
+
+def columns_asked(given: Any) -> dict[str, Column] | None:
+    """The columns that `read_columns` is asked for, by the names of the arrays; None: all.
+
+    Raises DataError, without a full stop, for what is no such list or mapping.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Mapping | list | tuple):
+        raise DataError(f"columns: found {shown(given)}; expected a list of names, or columns by the names of arrays")
+    if not isinstance(given, Mapping):
+        if other := [name for name in given if not isinstance(name, str)]:
+            raise DataError(f"columns: found {shown(other[0])} in the list; expected names of columns")
+        return {name: Column(name) for name in given}
+    return {_text("columns", name): _column(name, column) for name, column in given.items()}
+
+
+def _column(name: str, given: Any) -> Column:
+    place = f"columns.{name}"
+    if isinstance(given, str):
+        return Column(given)
+    if not isinstance(given, Mapping | Column):
+        raise DataError(f"{place}: found {shown(given)}; expected a column's name, or {{column: name, as: category}}")
+    options = {"column": given.name, "as": given.kind} if isinstance(given, Column) else given
+    if unknown := next((key for key in options if key not in ("column", "as")), None):
+        raise DataError(f"{place}: unknown key {unknown!r}; expected column and as")
+    kind = options.get("as", "auto")
+    if kind not in get_args(Kind):
+        raise DataError(f"{place}.as: found {shown(kind)}; expected one of {', '.join(get_args(Kind))}")
+    return Column(_text(f"{place}.column", options.get("column", name)), cast(Kind, kind))
+
+
+def _text(place: str, given: Any) -> str:
+    if not isinstance(given, str):
+        raise DataError(f"{place}: found {shown(given)}; expected a name")
+    return given
 
 
 # From a file to columns, each an array of NumPy's: numbers, or objects (text, None where missing). `wanted` names those
@@ -87,7 +154,7 @@ def _read_csv(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
     if twice := next((name for name in asked if asked.count(name) > 1), None):
         raise DataError(f"{file}: {asked.count(twice)} columns are called {twice!r}; give each a name of its own.")
     renamed = [column for column, name in zip(table, names) if names.count(name) > 1 and str(column) != name]
-    return _of_pandas(table.drop(columns=renamed))
+    return _of_pandas(table.drop(columns=renamed), _MISSING)  # spaces behind them hide such words from pandas
 
 
 def _read_parquet(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
@@ -135,16 +202,21 @@ def _require_pyarrow(file: Path) -> None:
         raise DataError(f"{file}: {file.suffix} files are read by pyarrow; install it: pip install 'batchnuts[data]'.")
 
 
-def _of_pandas(frame: pandas.DataFrame) -> dict[str, NDArray[Any]]:
+def _of_pandas(frame: pandas.DataFrame, words: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """words: texts that mean a missing value."""
     columns: dict[str, NDArray[Any]] = {}
     for name, column in frame.items():
         missing = column.isna().to_numpy()
         if column.dtype.kind in "biuf":
             columns[str(name)] = column.to_numpy()
         else:
-            values = np.array([None if gone else value for value, gone in zip(column, missing, strict=True)], object)
-            columns[str(name)] = values
+            values = [None if gone else _stripped(value) for value, gone in zip(column, missing, strict=True)]
+            columns[str(name)] = np.array([None if value in words else value for value in values], object)
     return columns
+
+
+def _stripped(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value
 
 
 # From a column to an array
@@ -156,13 +228,8 @@ def _made(file: Path, column: Column, values: NDArray[Any], dtype: str) -> tuple
     _refuse_missing(place, values, is_text)
     kind = column.kind
     if kind == "auto":
-        numeric = [i for i, value in enumerate(values.reshape(-1)) if _is_number(value)] if is_text else [0]
-        if is_text and numeric:
-            other = next(i for i, value in enumerate(values.reshape(-1)) if not _is_number(value))
-            raise DataError(
-                f"{place}: {_row(other)} is {values.reshape(-1)[other]!r}, which is no number, beside numbers. Correct "
-                "it, or name the column a category."
-            )
+        if is_text:
+            _refuse_texts_of_numbers(place, values.reshape(-1))
         kind = "category" if is_text else "number"
     if kind == "category":
         if values.dtype.kind == "f" and (values == np.round(values)).all():
@@ -170,9 +237,27 @@ def _made(file: Path, column: Column, values: NDArray[Any], dtype: str) -> tuple
         labels, codes = np.unique(values, return_inverse=True) if not is_text else _text_categories(values)
         return codes.reshape(values.shape).astype("int32"), [str(label) for label in labels]
     if is_text:
-        first = next(i for i, value in enumerate(values.reshape(-1)) if not _is_number(value))
-        raise DataError(f"{place}: {_row(first)} is {values.reshape(-1)[first]!r}; expected a number.")
+        first = next((i for i, value in enumerate(values.reshape(-1)) if not _is_number(value)), 0)
+        raise DataError(f"{place}: {_row(first)} is {values.reshape(-1)[first]!r}; expected a number, not a text.")
     return (_integers(place, values) if kind == "integer" else _numbers(place, values, dtype)), None
+
+
+def _refuse_texts_of_numbers(place: str, flat: NDArray[Any]) -> None:
+    """Raise DataError for texts that are no labels of categories: some or all of them are numbers."""
+    if not len(flat):
+        return
+    if all(_is_number(value) or _FORMATTED_NUMBER.fullmatch(str(value)) for value in flat):
+        raise DataError(
+            f"{place}: its values look like numbers, but they are texts: {_row(0)} is {str(flat[0])!r}. Write plain "
+            "numbers, such as 1234.5 without quotes, signs of percent or currency, or separators of thousands; or, if "
+            "they are labels, name the column a category (as: category)."
+        )
+    other = next(i for i, value in enumerate(flat) if not _is_number(value))
+    if any(map(_is_number, flat)):
+        raise DataError(
+            f"{place}: {_row(other)} is {flat[other]!r}, which is no number, beside numbers. Correct it, or name the "
+            "column a category."
+        )
 
 
 def _text_categories(values: NDArray[Any]) -> tuple[Sequence[str], NDArray[Any]]:
@@ -208,6 +293,8 @@ def _numbers(place: str, values: NDArray[Any], dtype: str) -> NDArray[Any]:
             f"{place}: {_row(first)} is {values.reshape(-1)[first]}; expected finite numbers of at most {largest:.2g} "
             f"({dtype})."
         )
+    if lost := lost_by_rounding(values.reshape(-1), dtype):
+        raise DataError(f"{place}: {lost.what}. {lost.remedy(integers=True)}")
     return values.astype(dtype)
 
 

@@ -6,11 +6,11 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
-from batchnuts.data import Column, Columns, Kind, read_columns
+from batchnuts.data import Column, Columns, columns_asked, read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.mcmc.parameters import Parameter
 from batchnuts.mcmc.settings import MOST_NUMBERS
@@ -26,6 +26,7 @@ from batchnuts.mcmc.supports import (
     UnitVector,
     Upper,
 )
+from batchnuts.models.tables import DataError
 from batchnuts.settings.schema import Settings, nearest, shown
 from batchnuts.settings.yaml import ConfigError
 from batchnuts.users_code import imported, refuse_other_than_place
@@ -149,20 +150,14 @@ class DataOptions(Settings):
 
     def asked(self) -> dict[str, Column] | None:
         """By the name that the functions use; raises ValueError for keys that are not known."""
-        if self.columns is None:
-            return None
-        if isinstance(self.columns, list):
-            return {name: Column(name) for name in self.columns}
-        found = {}
-        for name, given in self.columns.items():
-            options = {"column": given} if isinstance(given, str) else given
-            if unknown := sorted(options.keys() - {"column", "as"}):
-                raise ValueError(f"columns.{name}: unknown key {unknown[0]!r}; expected column and as")
-            kind = options.get("as", "auto")
-            if kind not in get_args(Kind):
-                raise ValueError(f"columns.{name}.as: found {kind!r}; expected one of {', '.join(get_args(Kind))}")
-            found[name] = Column(options.get("column", name), cast(Kind, kind))
-        return found
+        try:
+            return columns_asked(self.columns)
+        except DataError as error:
+            raise ValueError(error) from None
+
+    def read(self, dtype: str) -> Columns:
+        """The columns; raises DataError for what the file cannot give."""
+        return read_columns(self.path, self.asked(), dtype)
 
 
 class TargetOptions(Settings):
@@ -220,7 +215,7 @@ def build_target(options: TargetOptions) -> Model:
     groups: dict[str, Any] = {}
     labels: dict[str, list[str]] = {}
     if options.data is not None:
-        found = read_columns(options.data.path, options.data.asked(), options.dtype)
+        found = options.data.read(options.dtype)
         labels, groups = found.labels, data_groups(options.data, found)
         density = _with_data("target", density, found)
         functions = {key: f if key == "initializer" else _with_data(key, f, found) for key, f in functions.items()}

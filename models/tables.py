@@ -33,6 +33,55 @@ class LabelledTable:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class LostByRounding:
+    """What a column of numbers loses in a dtype."""
+
+    what: str
+    dtype: str
+    small_integers: bool
+    """Whether all are integers of 32 bits."""
+
+    def remedy(self, *, integers: bool) -> str:
+        """What to do about it; integers: whether a column can be asked for as integers."""
+        remedies = ["set dtype: float64"] * (self.dtype != "float64")
+        remedies += ["ask for integers (as: integer)"] * (integers and self.small_integers)
+        remedies.append("subtract a constant from the column, such as its smallest value")
+        text = ", or ".join(remedies)
+        return f"{text[0].upper()}{text[1:]}."
+
+
+MOST_LOST = 1e-3
+"""Of a column's standard deviation: the largest error that rounding to a dtype may make."""
+
+
+def lost_by_rounding(values: NDArray[Any], dtype: str) -> LostByRounding | None:
+    """Whether numbers [n] lose their differences when they are rounded to `dtype`: an error above MOST_LOST."""
+    exact = values.astype(np.longdouble)
+    if not len(values) or exact.min() == exact.max():
+        return None
+    rounded = values.astype(dtype).astype(np.longdouble)
+    errors = np.abs(rounded - exact)
+    worst = int(np.argmax(errors))
+    if errors[worst] <= MOST_LOST * exact.std():
+        return None
+    order = np.argsort(exact, kind="stable")
+    merged = np.flatnonzero((np.diff(exact[order]) > 0) & (np.diff(rounded[order]) == 0))
+    if len(merged):
+        first, second = sorted(order[merged[0] : merged[0] + 2])
+        what = (
+            f"{values[first]} and {values[second]} become the same number in {dtype}, "
+            f"{values[first].astype(dtype):.12g}"
+        )
+    else:
+        what = (
+            f"{values[worst]} becomes {values[worst].astype(dtype):.12g} in {dtype}, an error of "
+            f"{errors[worst] / exact.std():.1%} of the column's standard deviation"
+        )
+    small = bool((exact == np.round(exact)).all() and np.abs(exact).max() < 2**31)
+    return LostByRounding(what, dtype, small)
+
+
 def read_labelled(
     path: str, label: str | int | None, features: Sequence[str | int] | None, dtype: str = "float64"
 ) -> LabelledTable:
@@ -52,11 +101,15 @@ def read_labelled(
     if not file.is_file():
         raise DataError(f"{path}: there is no such file (looked for {file.absolute()}).")
     try:
-        return reader(file, label, features, dtype)
+        table = reader(file, label, features, dtype)
     except UnicodeDecodeError:
         raise _not_text(file) from None
     except (OSError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as {file.suffix}: {_cause(error)}.") from error
+    for name, column in zip(table.names, table.features.T, strict=True):
+        if lost := lost_by_rounding(column, dtype):
+            raise DataError(f"{file}: column {name!r}: {lost.what}. {lost.remedy(integers=False)}")
+    return table
 
 
 def _cause(error: BaseException) -> str:

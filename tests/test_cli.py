@@ -391,13 +391,18 @@ def test_dry_run_prints_a_config_and_runs_nothing(cli):
 
 def test_dry_run_checks_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    functions = "def density(p):\n    return -p['tau'] - p['x'] ** 2\n\n\ndef fails(p):\n    1 / 0\n"
+    functions = "def density(p, data):\n    return -p['tau'] - p['x'] ** 2\n\n\ndef fails(p, data):\n    1 / 0\n"
     Path("mine_to_check.py").write_text(functions)
-    Path("mine.yaml").write_text("model: {target: 'mine_to_check:density', variables: {tau: positive, x: [], y: []}}\n")
+    Path("t.csv").write_text("y,n,who\n1,2,me\n3,4,you\n")
+    data = "data: {path: t.csv, columns: {y: y, n: {column: n, as: integer}, who: who}}"
+    Path("mine.yaml").write_text(
+        f"model: {{target: 'mine_to_check:density', variables: {{tau: positive, x: [], y: []}}, {data}}}\n"
+    )
     assert sample.main(["--config", "mine.yaml", "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert YAML(typ="safe").load(out)["model"]["variables"] == {"tau": {"support": "positive"}, "x": {}, "y": {}}
     assert "ok  Jacobian of tau: " in err
+    assert "t.csv, as it is read: y: number (float32), n: integer (int32), who: category (2 labels)" in err
     assert not Path("mine.nc").exists()
     left_out = ["model.log_likelihood=fails", "output.groups=[]"]
     assert sample.main(["--config", "mine.yaml", "--dry-run", *left_out]) == 0

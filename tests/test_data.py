@@ -16,6 +16,12 @@ from batchnuts.output_path import path_of_new_run
 
 CSV = "y,floor,county,visits\n1.5,0,AITKIN,3\n2.5,1,ANOKA,4\n0.5,0,AITKIN,5\n"
 
+NEAR = "id,t,same\n123456789,1234.001,0.1\n123456790,1234.002,0.1\n123456791,1234.003,0.1\n"
+TEXTS = (
+    "thousands,share,price,decimal,python,side\n"
+    '"1,000",50%,$5,"1,5",1_000,north \n"2,000,000.5",7.5 %,$7.50,"-2,25",2_000, north\n'
+)
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -80,11 +86,45 @@ def test_columns_are_renamed_and_made_what_is_asked(folder: Path) -> None:
         ("y,x, y\n1,2,3\n", None, "2 columns are called 'y'; give each a name of its own"),
         ("y,x, y\n1,2,3\n", {"n": Column("y")}, "2 columns are called 'y'"),
         ("y,x,y\n1,2,3\n", {"n": Column("y.1")}, "no column 'y.1'"),
+        (NEAR, ["id"], r"'id': 123456789 and 123456790 become the same number in float32, 123456792\. Set dtype: f"),
+        (NEAR, ["id"], "float64, or ask for integers .as: integer., or subtract a constant from the column"),
+        (NEAR, ["t"], "'t': 1234.003 becomes 1234.00305176 in float32, an error of 6.3% of the column's st"),
+        (
+            TEXTS,
+            ["thousands"],
+            "'thousands': its values look like numbers, but they are texts: row 1 is '1,000'.*as: c",
+        ),
+        (TEXTS, ["share"], "'share': its values look like numbers, but they are texts: row 1 is '50%'"),
+        (TEXTS, ["price"], r"'price': its values look like numbers, but they are texts: row 1 is '\$5'"),
+        (TEXTS, ["decimal"], "'decimal': its values look like numbers, but they are texts: row 1 is '1,5'"),
+        (TEXTS, ["python"], "'python': its values look like numbers, but they are texts: row 1 is '1_000'"),
+        (TEXTS, {"n": Column("python", "number")}, "row 1 is '1_000'; expected a number, not a text"),
+        (CSV.replace("ANOKA", "NA "), None, "column 'county': row 2 has no value"),
+        (CSV, {"n": {"column": "y", "like": "number"}}, "columns.n: unknown key 'like'; expected column and as"),
+        (CSV, {"n": {"column": "y", "as": "factor"}}, "columns.n.as: found 'factor'; expected one of auto, number, in"),
+        (CSV, {"n": {"column": 3}}, "columns.n.column: found 3; expected a name"),
+        (CSV, {"n": 3}, "columns.n: found 3; expected a column's name, or {column: name, as: category}"),
+        (CSV, {3: "y"}, "columns: found 3; expected a name"),
+        (CSV, "y", "columns: found 'y'; expected a list of names, or columns by the names of arrays"),
+        (CSV, ["y", 3], "columns: found 3 in the list; expected names of columns"),
     ],
 )
 def test_faults_name_column_and_row(folder: Path, content: str, columns: Any, said: str) -> None:
     with pytest.raises(DataError, match=rf"table.csv: .*{said}"):
         read_columns(written("table.csv", content), columns)
+
+
+def test_numbers_that_keep_their_differences_are_read(folder: Path) -> None:
+    written("table.csv", NEAR)
+    assert read_columns("table.csv", ["same"]).arrays["same"].tolist() == [np.float32(0.1)] * 3
+    assert read_columns("table.csv", ["id"], "float64").arrays["id"].tolist() == [123456789.0, 123456790.0, 123456791.0]
+
+
+def test_texts_may_be_asked_for_as_categories_without_the_spaces_around_them(folder: Path) -> None:
+    asked = {"n": {"column": "thousands", "as": "category"}, "side": "side"}
+    found = read_columns(Path(written("table.csv", TEXTS)), asked)
+    assert found.labels == {"n": ["1,000", "2,000,000.5"], "side": ["north"]}
+    assert str(found) == "n: category (2 labels), side: category (1 label)"
 
 
 def test_two_columns_of_one_name_may_be_left_out(folder: Path) -> None:
@@ -93,12 +133,17 @@ def test_two_columns_of_one_name_may_be_left_out(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("no.csv", "there is no such file"), ("t.xls", "the ending '.xls' is not known; expected one of .csv, .parquet")],
+    ("name", "dtype", "said"),
+    [
+        ("no.csv", "float32", "there is no such file"),
+        ("t.xls", "float32", "the ending '.xls' is not known; expected one of .csv, .parquet"),
+        (3, "float32", "path is 3; expected the path of a file"),
+        ("no.csv", "int32", "dtype is 'int32'; expected 'float32' or 'float64'"),
+    ],
 )
-def test_files_that_cannot_be_read(folder: Path, name: str, said: str) -> None:
+def test_files_that_cannot_be_read(folder: Path, name: Any, dtype: str, said: str) -> None:
     with pytest.raises(DataError, match=said):
-        read_columns(name, None)
+        read_columns(name, dtype=dtype)
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.feather", "t.npz"])

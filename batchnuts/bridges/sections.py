@@ -17,7 +17,6 @@ from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
 from batchnuts.bridges.errors import NUMPYRO, PYMC
 from batchnuts.bridges.tfp import import_tfp
-from batchnuts.data import read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.settings.schema import Settings, nearest, shown
 from batchnuts.settings.yaml import ConfigError
@@ -207,7 +206,7 @@ def build_joint_distribution(options: JointDistributionOptions) -> Model:
     """Make the model; raises ConfigError for what cannot be imported or does not fit."""
     import_tfp()
     found = imported("joint_distribution", options.joint_distribution, function=False)
-    columns = None if options.data is None else read_columns(options.data.path, options.data.asked(), options.dtype)
+    columns = None if options.data is None else options.data.read(options.dtype)
     arrays = {} if columns is None else columns.arrays
     if inspect.isfunction(found):
         found = _joint_distribution_of(options, found, arrays if options.data is not None else None)
@@ -266,7 +265,7 @@ def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[s
         return args, kwargs, {}
     if options.data.observed:
         raise ConfigError(f"model.data.observed: which data are observed is said by the model ({key}); leave it out.")
-    found = read_columns(options.data.path, options.data.asked(), dtype)
+    found = options.data.read(dtype)
     takes, takes_any = list(found.arrays), False
     with suppress(TypeError, ValueError):  # a function without a signature
         parameters = inspect.signature(function).parameters

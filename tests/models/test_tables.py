@@ -148,6 +148,14 @@ def test_what_float32_cannot_hold_is_refused_with_its_place(file, value):
         read_labelled(file("a.npz", X=array[:, :1], y=array[:, 1]), None, None, "float32")
 
 
+def test_features_that_become_equal_in_float32_are_refused(file):
+    text = "a,b,y\n1,1600000001,0\n2,1600000002,1\n"
+    said = "column 'b': 1600000001.0 and 1600000002.0 become the same number in float32"
+    with pytest.raises(DataError, match=said):
+        read_labelled(file("a.csv", text), None, None, "float32")
+    assert read_labelled(file("a.csv", text), None, ["a"], "float32").names == ("a",)
+
+
 @pytest.mark.parametrize(
     ("array", "message"),
     [
