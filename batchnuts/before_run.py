@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from batchnuts.config import RunConfig, build_model, is_users_own
 from batchnuts.mcmc.forecast import Forecast, Size, forecast, memory_problem
 from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.saving import check_space
+from batchnuts.output_path import checked_path_of_new_run
 from batchnuts.stopping import say
 from batchnuts.target import DataOptions
 
+if TYPE_CHECKING:
+    from batchnuts.mcmc.engine import Engine
 
-def dry_run(config: RunConfig) -> int:
-    """Print the resolved config; on stderr the memory and disk that the run takes, and the check of a user's model."""
-    from batchnuts.mcmc.engine import likely_backend
+
+def dry_run(config: RunConfig, *, force: bool) -> int:
+    """Print the resolved config; on stderr the memory and disk that the run takes, and the check of a user's model.
+
+    Raises what the run would raise before it draws, for an output that cannot be written and variables that there are
+    not.
+    """
+    from batchnuts.mcmc.content import check_content
+    from batchnuts.mcmc.engine import choose_engine, likely_backend
     from batchnuts.mcmc.execution.program_cache import check_disk_cache
 
     own, fits = is_users_own(config.model), True
@@ -34,7 +48,8 @@ def dry_run(config: RunConfig) -> int:
         found = config.output.content.computed(model).check(config.sampler.seed)
         fits = found.ok
         say(f"the model was {'checked' if found.ok else 'checked, and something is wrong'}:\n{found}")
-    say(f"forecast of this run:\n{forecast_of(config, model)}")
+    expected = forecast_of(config, model)
+    say(f"forecast of this run:\n{expected}")
     check_disk_cache(config.execution.cache)
     problem = memory_problem(
         config.sampler,
@@ -46,6 +61,15 @@ def dry_run(config: RunConfig) -> int:
     )
     if problem is not None:
         say(f"it does not fit into memory.\n{problem}.")
+
+    def engine() -> Engine:
+        start = model.initial_positions(np.random.default_rng(0), 1)[0]
+        return choose_engine(model, config.execution, start)[0]
+
+    check_content(model, engine, config.output.content)
+    location = checked_path_of_new_run(config, force=force)
+    if isinstance(location, Path):
+        check_space(location, expected.file_at_least, folder=config.output.format == "zarr")
     return 0 if fits and problem is None else 1
 
 

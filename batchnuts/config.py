@@ -19,7 +19,7 @@ from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.settings import MOST_TRANSITIONS, ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.stored_run import has_zarr
-from batchnuts.mcmc.url import is_url, url_problem
+from batchnuts.mcmc.url import LONGEST_OUTPUT_NAME, is_url, long_name, url_problem
 from batchnuts.models import REGISTRY, ModelOptions, build
 from batchnuts.settings.schema import IN_OTHER_LIBRARIES, Settings, expected, fields_of, nearest, shown
 from batchnuts.settings.yaml import (
@@ -58,7 +58,6 @@ class OutputSettings(Settings):
 
     path: str | None = Field(
         None,
-        min_length=1,
         description="file to write, relative to the current folder, or the URL of a Zarr store (s3://bucket/run.zarr); "
         "null: the config's name + .nc or .zarr",
     )
@@ -111,8 +110,13 @@ class OutputSettings(Settings):
 
     @field_validator("path")
     @classmethod
-    def _url(cls, path: str | None) -> str | None:
-        if path is not None and is_url(path) and (problem := url_problem(path)) is not None:
+    def _place(cls, path: str | None) -> str | None:
+        if path is None:
+            return None
+        if not path:
+            raise ValueError("found '' (an empty text); expected a path, a URL, or null")
+        long = None if is_url(path) else long_name(Path(path), LONGEST_OUTPUT_NAME)
+        if problem := url_problem(path) if is_url(path) else long and f"the path {long}":
             raise ValueError(problem)
         return path
 

@@ -7,17 +7,17 @@ Every fault names the file, the column and the row.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.models.tables import DataError, lost_by_rounding
+from batchnuts.models.tables import DataError, lost_by_rounding, require_file
 from batchnuts.settings.schema import nearest, shown
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ class Columns:
         return f"{'integer' if dtype.kind == 'i' else 'number'} ({dtype})"
 
 
-def read_columns(path: str | PathLike[str], columns: Any = None, dtype: str = "float32") -> Columns:
+def read_columns(path: str | os.PathLike[str], columns: Any = None, dtype: str = "float32") -> Columns:
     """Read a file by its ending: .csv, .parquet, .feather or .arrow, .npz. Raises DataError for every fault.
 
     columns: as in a config, a list of names, or by the names of the arrays a column's name, a Column, or
     {"column": name, "as": kind}; None: all, under their own names. `auto` makes numbers of `dtype`, and categories of
     columns in which no value is a number; a column with both must be named a category.
     """
-    if not isinstance(path, str | PathLike):
+    if not isinstance(path, str | os.PathLike):
         raise DataError(f"path is {shown(path)}; expected the path of a file ({', '.join(_READERS)}).")
     if dtype not in ("float32", "float64"):
         raise DataError(f"{path}: dtype is {shown(dtype)}; expected 'float32' or 'float64'.")
@@ -83,8 +83,7 @@ def read_columns(path: str | PathLike[str], columns: Any = None, dtype: str = "f
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: the ending {file.suffix!r} is not known; expected one of {', '.join(_READERS)}.")
-    if not file.is_file():
-        raise DataError(f"{path}: there is no such file (looked for {file.absolute()}).")
+    require_file(str(path))
     table = reader(file, None if asked is None else {column.name for column in asked.values()})
     wanted = {str(name): Column(str(name)) for name in table} if asked is None else asked
     arrays: dict[str, NDArray[Any]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from batchnuts.config import RunConfig
@@ -12,21 +13,45 @@ from batchnuts.mcmc.storage.url_place import check_url
 from batchnuts.mcmc.url import OutputLocation, Url, folder_of, location_of
 
 
+class OutputRefused(OutputError):
+    """The output that a config or the command line names cannot be written; known before the run."""
+
+
 def path_of_new_run(config: RunConfig, *, force: bool) -> OutputLocation:
-    """As the config says, absolute. Raises OutputError where nothing can be written there, a package lacks, or there is
-    the checkpoint of a run that has not ended."""
+    """`checked_path_of_new_run`; with `force`, what was kept of a run that has not ended is deleted."""
+    path = checked_path_of_new_run(config, force=force)
+    if force:
+        delete(folder_of(path))
+    return path
+
+
+def checked_path_of_new_run(config: RunConfig, *, force: bool) -> OutputLocation:
+    """As the config says, absolute.
+
+    Raises OutputRefused where nothing can be written there, a package lacks, or, unless `force`, there is the
+    checkpoint of a run that has not ended.
+    """
+    try:
+        return _path_of_new_run(config, force=force)
+    except OutputError as error:
+        raise OutputRefused(str(error)) from error
+
+
+def _path_of_new_run(config: RunConfig, *, force: bool) -> OutputLocation:
     assert config.output.path is not None  # it is decided with the format
+    location = location_of(config.output.path)
     try:
         path = checked_path(config, config.output.path, force=force)
     except OutputError:
         # what is in the way may be what a run has saved so far, which can go on
-        if isinstance(location := location_of(config.output.path), Path) and location.name and not force:
-            _require_no_checkpoint(location.absolute(), force=False)
+        if isinstance(location, Path) and location.name and not force:
+            _require_no_checkpoint(location.absolute())
         raise
     for name, file in config.inputs.items() if isinstance(path, Path) else ():
         if file.resolve() == path:
             raise OutputError(f"Cannot write {path}: the run reads it ({name}). Set another output.path.")
-    _require_no_checkpoint(path, force=force)
+    if not force:
+        _require_no_checkpoint(path)
     return path
 
 
@@ -56,12 +81,10 @@ def checked_path(config: RunConfig, path: str | OutputLocation, *, force: bool) 
     return output
 
 
-def _require_no_checkpoint(output: OutputLocation, *, force: bool) -> None:
-    """That a new run replaces no checkpoint of one that has not ended, unless that is asked for."""
+def _require_no_checkpoint(output: OutputLocation) -> None:
+    """That a new run replaces no checkpoint of one that has not ended."""
     folder = folder_of(output)
-    if force:
-        delete(folder)
-    elif (folder / NAME).exists():
+    if os.path.exists(folder / NAME):  # false, too, for a name that is too long
         raise OutputError(
             f"{folder} has the checkpoint of a run that has not ended. Go on with --resume {output}, or give --force "
             "to drop it, or set another output.path."

@@ -1,6 +1,7 @@
 """The command line: `python -m batchnuts.sample --config logreg.yaml [key.path=value ...]`.
 
-Exit codes: 0 done, 1 the run failed, 2 the command line or the config is wrong; 130 interrupted by Ctrl-C, 143 by
+Exit codes: 0 done, 1 the run failed, 2 the command line or the config is wrong, or names an output that cannot be
+written or a data file that is missing; 130 interrupted by Ctrl-C, 143 by
 SIGTERM, 129 by SIGHUP.
 Slow imports come after signals are handled, TensorFlow and ArviZ after everything that can be checked without them.
 """
@@ -101,7 +102,7 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
     from batchnuts.autobatch import BatchnutsError
     from batchnuts.before_run import dry_run
     from batchnuts.config import ConfigError, load_config
-    from batchnuts.output_path import path_of_new_run
+    from batchnuts.output_path import OutputRefused, path_of_new_run
     from batchnuts.settings.schema import SettingsError
 
     try:
@@ -112,12 +113,15 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
             return _resume(run, stop, ending, force=arguments.force, quiet=arguments.quiet)
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
-            return dry_run(config)
+            return dry_run(config, force=arguments.force)
         if config.output.format != "auto":  # else it is known once the model is
             path_of_new_run(config, force=arguments.force)
         return _run(config, None, stop, ending, force=arguments.force, quiet=arguments.quiet)
     except (ConfigError, SettingsError) as error:
         ending.say(f"the config cannot be used.\n{error}")
+        return 2
+    except OutputRefused as error:
+        ending.say(str(error))
         return 2
     except BatchnutsError as error:
         ending.say(str(error))
@@ -135,8 +139,9 @@ def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
         prog="python -m batchnuts.sample",
         description="Sample a model with recursive NUTS, many chains at once, and save the draws as netCDF for ArviZ.",
         epilog=f"keys of a config (each can be given as an override, e.g. sampler.draws=1000):\n\n{keys}\n\n"
-        "exit codes: 0 done; 1 the run failed; 2 the command line or the config is wrong; 130 interrupted (Ctrl-C), "
-        "143 ended by SIGTERM, 129 by SIGHUP, each with the draws so far saved, and a checkpoint to go on from.",
+        "exit codes: 0 done; 1 the run failed; 2 the command line or the config is wrong, or names an output that "
+        "cannot be written or a data file that is missing; 130 interrupted (Ctrl-C), 143 ended by SIGTERM, 129 by "
+        "SIGHUP, each with the draws so far saved, and a checkpoint to go on from.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     begun = parser.add_mutually_exclusive_group(required=True)

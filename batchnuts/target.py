@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_serializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
 
 from batchnuts.data import Column, Columns, columns_asked, read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
@@ -26,7 +26,7 @@ from batchnuts.mcmc.supports import (
     UnitVector,
     Upper,
 )
-from batchnuts.models.tables import DataError
+from batchnuts.models.tables import DataError, existing_file
 from batchnuts.settings.schema import Settings, nearest, shown
 from batchnuts.settings.yaml import ConfigError
 from batchnuts.users_code import imported, refuse_other_than_place
@@ -135,7 +135,9 @@ def in_full(given: Any) -> Any:
 class DataOptions(Settings):
     """The section `model.data`."""
 
-    path: str = Field(description="a .csv, .parquet, .feather, .arrow or .npz file, relative to the current folder")
+    path: Annotated[str, AfterValidator(existing_file)] = Field(
+        description="a .csv, .parquet, .feather, .arrow or .npz file, relative to the current folder"
+    )
     columns: list[str] | dict[str, str | dict[str, str]] | None = Field(
         None,
         description="which columns the functions get, in the dict `data`: names, or by new names a column or "

@@ -6,17 +6,17 @@ for one chain, and once for many by hand, where each gradient is one pass of two
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from batchnuts.autobatch import ops
 from batchnuts.mcmc.memory import machine_memory
 from batchnuts.mcmc.model import DType, Model, Variable
 from batchnuts.mcmc.settings import MOST_NUMBERS
-from batchnuts.models.tables import read_labelled
+from batchnuts.models.tables import existing_file, read_labelled
 from batchnuts.settings.schema import Settings
 
 
@@ -29,7 +29,7 @@ class LogisticRegressionOptions(Settings):
     data_seed: int = Field(
         0, ge=0, lt=2**63, description="synthetic data: seed of features, true coefficients and labels"
     )
-    data: str | None = Field(
+    data: Annotated[str | None, AfterValidator(existing_file)] = Field(
         None, description="a .csv, .npy or .npz file to use in place of synthetic data, relative to the current folder"
     )
     label: str | int | None = Field(

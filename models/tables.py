@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import warnings
 from array import array
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,23 @@ class LabelledTable:
     features: NDArray[np.float64]
     labels: NDArray[np.float64]
     names: tuple[str, ...]
+
+
+def require_file(path: str) -> None:
+    """Raise DataError where there is no file at a path."""
+    file = Path(path).expanduser()
+    if not os.path.isfile(file):  # false, too, for a name that is too long
+        raise DataError(f"{path}: there is no such file (looked for {file.absolute()}).")
+
+
+def existing_file(path: str | None) -> str | None:
+    """For the validator of a key that names a file of data: the path; raises ValueError where there is no file."""
+    if path is not None:
+        try:
+            require_file(path)
+        except DataError as error:
+            raise ValueError(str(error).removesuffix(".")) from None
+    return path
 
 
 @dataclass(frozen=True)
@@ -98,8 +116,7 @@ def read_labelled(
     reader = readers.get(file.suffix.lower())
     if reader is None:
         raise DataError(f"{path}: the ending {file.suffix!r} is not known; expected one of {_FORMATS}.")
-    if not file.is_file():
-        raise DataError(f"{path}: there is no such file (looked for {file.absolute()}).")
+    require_file(path)
     try:
         table = reader(file, label, features, dtype)
     except UnicodeDecodeError:

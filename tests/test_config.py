@@ -17,8 +17,9 @@ GAUSS = "model: {name: correlated_gaussian, dimension: 3}\n"
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    """Write a config into an empty current folder and load it."""
+    """Write a config into a current folder, which has a file of data, and load it."""
     monkeypatch.chdir(tmp_path)
+    Path("a.csv").touch()
 
     def load(text, *overrides):
         Path("my.yaml").write_text(text)
@@ -281,6 +282,14 @@ def test_bad_configs_are_named_with_their_place(config, text, overrides, message
         ("model: {dimension: 2}", "neither name nor target"),
         ("model: {name: logistic_regression, label: y}", "label: found 'y', which has no effect on synthetic data"),
         ("model: {name: logistic_regression, data: a.csv, rows: 5}", "rows: found 5, which has no effect where data"),
+        (
+            "model: {name: logistic_regression, data: b.csv}",
+            "my.yaml:1: model.data: b.csv: there is no such file (look",
+        ),
+        (
+            "model: {target: 'a:b', dimension: 1,\n  data: {path: b.csv}}",
+            "my.yaml:2: model.data.path: b.csv: there is no such file (looked for /",
+        ),
     ],
 )
 def test_bad_models_are_named(config, text, message):

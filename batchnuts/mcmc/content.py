@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,8 +89,11 @@ def chosen_groups(groups: Any) -> tuple[str, ...] | None:
     return chosen
 
 
-def check_content(model: Model, engine: Engine, content: Content) -> None:
-    """Raise SettingsError for variables that the model does not report, or that cannot be saved with divergences."""
+def check_content(model: Model, engine: Callable[[], Engine], content: Content) -> None:
+    """Raise SettingsError for variables that the model does not report, or that cannot be saved with divergences.
+
+    engine: asked for where the names of generated quantities are needed.
+    """
     if content.divergences:
         used = {name for variable in model.variables for name in (variable.name, *variable.axis_names)}
         if taken := sorted(used & AXES_OF_DIVERGENCES):
@@ -101,8 +104,8 @@ def check_content(model: Model, engine: Engine, content: Content) -> None:
     if content.variables is None:
         return
     names = [variable.name for variable in model.variables if model.reports_variables]
-    if model.generated is not None:
-        names += generated_shapes(model, engine)
+    if model.generated is not None and any(name not in names for name in content.variables):
+        names += generated_shapes(model, engine())
     if unknown := [name for name in content.variables if name not in names]:
         raise SettingsError(
             "\n".join(

@@ -25,9 +25,9 @@ def read_groups(path: str, names: Sequence[str], key: str) -> dict[str, xarray.D
     """
     import xarray
 
-    file = location_of(path)
     groups: dict[str, xarray.Dataset] = {}
     try:
+        file = location_of(path)
         zarr = is_zarr(file)
     except OutputError as error:
         raise SettingsError(f"{key}: {error}") from error

@@ -180,7 +180,7 @@ def run_chains(
             checked = check_at_starts(model, engine, proposals, position)
         first = checked.position
         check_quantities(content.computed(model), engine, first)
-        check_content(model, engine, content)
+        check_content(model, lambda: engine, content)
         checks = interim_analyses_of(model, engine, sampler, execution)
         run = Run(
             model,

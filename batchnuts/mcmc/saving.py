@@ -14,10 +14,11 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.groups import AnyGroup, Group
 from batchnuts.mcmc.netcdf import plain, write_group
-from batchnuts.mcmc.url import as_path
+from batchnuts.mcmc.url import LONGEST_OUTPUT_NAME, as_path, long_name
+from batchnuts.mcmc.url import OutputError as OutputError
+from batchnuts.settings.schema import shown
 
 OVERHEAD = 100_000
 """Bytes of a file besides its arrays, about."""
@@ -27,10 +28,6 @@ _TABLE = 2**21
 
 _AT_ONCE = 2**23
 """Most bytes in one write: signals are handled between two, and HDF5 gives arrays of gigabytes."""
-
-
-class OutputError(BatchnutsError):
-    """The output file cannot be written: it exists, or its folder is missing, unwritable or full; or cannot be read."""
 
 
 class NotSaved(OutputError):
@@ -53,6 +50,8 @@ def check_path(
     """
     if _names_a_folder(path):
         raise OutputError(f"Cannot write {path}: it names a folder. Set {key} to a file's name.")
+    if long := long_name(Path(os.path.basename(path)), LONGEST_OUTPUT_NAME):
+        raise OutputError(f"Cannot write {shown(os.fspath(path))}: it {long}. Set {key} to a shorter one.")
     target = Path(as_path(os.fspath(path))).expanduser()
     try:
         target = target.resolve()

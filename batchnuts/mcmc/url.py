@@ -8,10 +8,23 @@ import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from batchnuts.autobatch import BatchnutsError
+from batchnuts.settings.schema import shown
+
 _URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.:-]*)://(?P<rest>.*)", re.DOTALL)
 
 LOCAL = ("file", "local")
 """Protocols of URLs that are paths."""
+
+LONGEST_NAME = 255
+"""Bytes of a file's name, on all usual file systems."""
+
+LONGEST_OUTPUT_NAME = LONGEST_NAME - 32
+"""Those of an output's name: a run makes files beside it whose names are longer."""
+
+
+class OutputError(BatchnutsError):
+    """The output file cannot be written: it exists, or its folder is missing, unwritable or full; or cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +61,29 @@ OutputLocation = Path | Url
 
 
 def location_of(path: str | os.PathLike[str] | Url) -> OutputLocation:
-    """The place that a user names: a path, also as the URL of a file, or a URL of another place."""
+    """The place that a user names: a path, also as the URL of a file, or a URL of another place.
+
+    Raises OutputError for what is no path, and for a name that is too long for any file.
+    """
     if isinstance(path, Url):
         return path
+    if not isinstance(path, str | os.PathLike):
+        raise OutputError(f"Found {shown(path)} in place of a path; expected the path or the URL of a run's output.")
     text = os.fspath(path)
-    return Url(text) if is_url(text) else Path(as_path(text)).expanduser()
+    if is_url(text):
+        return Url(text)
+    place = Path(as_path(text)).expanduser()
+    if long := long_name(place, LONGEST_NAME):
+        raise OutputError(f"The path {long}.")
+    return place
+
+
+def long_name(path: Path, most: int) -> str | None:
+    """What is wrong where the name of a file or a folder in a path is longer than `most` bytes."""
+    for part in path.parts:
+        if (length := len(os.fsencode(part))) > most:
+            return f"has the name {shown(part)} of {length} bytes; expected names of at most {most} bytes"
+    return None
 
 
 def is_url(text: str) -> bool:

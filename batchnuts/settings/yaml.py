@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,9 +68,9 @@ def packaged_configs(folder: str = ".") -> list[str]:
 def find_config(name: str, folder: str = ".") -> Path:
     """The file that `--config` names: a path, or else a packaged config. Raises ConfigError, which lists the latter."""
     path = Path(name).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):  # false, too, for a name that is too long
         return path
-    if path.is_dir():
+    if os.path.isdir(path):
         raise ConfigError(f"--config {name}: this is a folder; expected a YAML file.")
     known = packaged_configs(folder)
     for candidate in (name, f"{name}.yaml"):

@@ -1,0 +1,89 @@
+"""`--dry-run`: what is known of a run before it is made."""
+
+import os
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from batchnuts import sample
+
+SMALL = """\
+model: {name: correlated_gaussian, dimension: 3}
+sampler: {chains: 4, draws: 20, warmup: 10}
+output: {path: out.nc}
+"""
+
+
+@pytest.fixture
+def dry_run(tmp_path, monkeypatch, capsys):
+    """Call the command line in a folder with a config; gives (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(SMALL)
+
+    def call(*arguments):
+        code = sample.main(["--config", "small.yaml", "--dry-run", *arguments])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_dry_run_prints_a_config_and_runs_nothing(dry_run):
+    code, out, err = dry_run("sampler.draws=9")
+    assert code == 0
+    assert "memory: about 525 MB (libraries" in err
+    assert "disk: about 1" in err
+    assert YAML(typ="safe").load(out)["sampler"]["draws"] == 9
+    assert os.listdir() == ["small.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("output.path=missing/out.nc", "missing does not exist. Make it, or set output.path"),
+        ("output.path=.", "Cannot write .: it names a folder"),
+        ("output.path=/dev/null", "Cannot write /dev/null: it is not a file"),
+        ("output.path=small.yaml", "small.yaml exists and is not overwritten"),
+        ("output.path=foo://bucket/x.zarr", "the protocol 'foo' is unknown"),
+        (f"output.path={'x' * 240}.nc", "of 243 bytes; expected names of at most 223 bytes"),
+        (
+            "output.variables=[foo]",
+            "output.variables: found 'foo', which the model does not report; expected some of x",
+        ),
+    ],
+)
+def test_dry_run_refuses_what_the_run_would_refuse(dry_run, key, message):
+    code, _, err = dry_run(key)
+    assert code == 2
+    assert message in err
+
+
+def test_dry_run_with_force_deletes_nothing(dry_run):
+    kept = Path("out.nc.checkpoint/checkpoint.npz")
+    kept.parent.mkdir()
+    kept.touch()
+    code, _, err = dry_run()
+    assert code == 2
+    assert "has the checkpoint of a run that has not ended" in err
+    assert dry_run("--force", "output.variables=[x]")[0] == 0
+    assert kept.exists()
+
+
+def test_dry_run_checks_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    functions = "def density(p, data):\n    return -p['tau'] - p['x'] ** 2\n\n\ndef fails(p, data):\n    1 / 0\n"
+    Path("mine_to_check.py").write_text(functions)
+    Path("t.csv").write_text("y,n,who\n1,2,me\n3,4,you\n")
+    data = "data: {path: t.csv, columns: {y: y, n: {column: n, as: integer}, who: who}}"
+    Path("mine.yaml").write_text(
+        f"model: {{target: 'mine_to_check:density', variables: {{tau: positive, x: [], y: []}}, {data}}}\n"
+    )
+    assert sample.main(["--config", "mine.yaml", "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert YAML(typ="safe").load(out)["model"]["variables"] == {"tau": {"support": "positive"}, "x": {}, "y": {}}
+    assert "ok  Jacobian of tau: " in err
+    assert "t.csv, as it is read: y: number (float32), n: integer (int32), who: category (2 labels)" in err
+    assert not Path("mine.nc").exists()
+    left_out = ["model.log_likelihood=fails", "output.groups=[]"]
+    assert sample.main(["--config", "mine.yaml", "--dry-run", *left_out]) == 0
+    assert sample.main(["--config", "mine.yaml", "--dry-run", *left_out[:1]]) == 1
