@@ -99,19 +99,20 @@ class VariableOptions(Settings):
 
         Raises ConfigError for a category that the data do not have.
         """
-        shape, dims, coords = [], [], dict(self.coords)
+        shape, axes, coords = [], [], dict(self.coords)
         for axis, length in enumerate(self.shape):
             if isinstance(length, int):
                 shape.append(length)
-                dims.append(f"{name}_dim_{axis}")
+                axes.append(f"{name}_dim_{axis}")
                 continue
             if length not in labels:
                 known = f"the data have {', '.join(labels)}" if labels else "the data have no category"
                 raise ConfigError(f"model.variables.{name}.shape: found {length!r}, but {known}.")
             shape.append(len(labels[length]))
-            dims.append(length)
+            axes.append(length)
             coords[length] = labels[length]
-        return Parameter(self._support(), tuple(shape), tuple(dims if self.dims is None else self.dims), coords)
+        dims = self.dims if self.dims is not None else axes or None
+        return Parameter(self._support(), tuple(shape), None if dims is None else tuple(dims), coords)
 
     def _support(self) -> Support:
         match self.support:
@@ -224,6 +225,7 @@ def build_target(options: TargetOptions) -> Model:
     variables = None
     if options.variables is not None:
         variables = {name: entry.parameter(name, labels) for name, entry in options.variables.items()}
+    axes = {axis for parameter in (variables or {}).values() for axis in parameter.dims or ()}
     try:
         return Model.from_function(
             density,
@@ -231,7 +233,7 @@ def build_target(options: TargetOptions) -> Model:
             variables=variables,
             name=options.target,
             dtype=options.dtype,
-            coords=labels,
+            coords={axis: names for axis, names in labels.items() if axis in axes},
             **groups,
             **functions,
         )

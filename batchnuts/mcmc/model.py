@@ -21,14 +21,17 @@ from batchnuts.mcmc.variables import (
     Labels,
     ModelError,
     Variable,
+    check_axes,
     check_group,
     checked_data,
     checked_dims,
     checked_labels,
+    refuse_unknown_names,
 )
+from batchnuts.mcmc.wrapping import how_to_wrap
 from batchnuts.settings.schema import in_words, nearest, shown
 
-__all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable", "how_to_wrap"]
+__all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable"]
 
 DType = Literal["float32", "float64"]
 
@@ -43,23 +46,6 @@ _INITIALIZER = (
     "a function of NumPy's random generator and the number of chains that gives positions [chains, dimension], or a "
     "dict of the variables' values [chains, *shape]"
 )
-
-
-def how_to_wrap(given: Any) -> str:
-    """What to do with a distribution in place of a model or a density; empty for anything else."""
-    if not callable(getattr(given, "log_prob", None)):
-        return ""
-    kinds = " ".join(kind.__name__ for kind in type(given).__mro__)
-    if "Sequential" in kinds:
-        wrapped = '`lambda p: distribution.log_prob([p["a"], p["b"]])` with `variables={"a": [], "b": []}`, say'
-    elif "JointDistribution" in kinds:
-        wrapped = "`lambda p: distribution.log_prob(**p)` with `variables`, the shapes of its parts by name"
-    else:
-        wrapped = (
-            "`distribution.log_prob` for a flat position, or `lambda p: distribution.log_prob(**p)` with `variables` "
-            "for one with named parts"
-        )
-    return f" A distribution has one: give Model.from_function {wrapped}; declare supports, as in `positive()`."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -147,8 +133,11 @@ class Model:
             )
         if self.dtype not in ("float32", "float64"):
             raise ModelError(f"Model {self.name!r}: dtype is {self.dtype!r}; expected 'float32' or 'float64'.")
+        owner = f"Model {self.name!r}"
+        object.__setattr__(self, "dims", checked_dims(owner, self.dims))
         if not self.variables:
-            object.__setattr__(self, "variables", (Variable("position", (self.dimension,)),))
+            flat = Variable("position", (self.dimension,), self.dims.get("position"))  # type: ignore[arg-type]
+            object.__setattr__(self, "variables", (flat,))
         names = [variable.name for variable in self.variables]
         if len(set(names)) != len(names):
             raise ModelError(f"Model {self.name!r}: two variables share a name; the variables are {', '.join(names)}.")
@@ -165,8 +154,6 @@ class Model:
                 f"Model {self.name!r}: variable {named!r} has a support, so its log_density takes a dict of values; "
                 "set structured=True."
             )
-        owner = f"Model {self.name!r}"
-        object.__setattr__(self, "dims", checked_dims(owner, self.dims))
         object.__setattr__(self, "coords", checked_labels(owner, self.coords))
         if not isinstance(self.of_data, (frozenset, set, list, tuple)):
             raise ModelError(f"{owner}: of_data is {shown(self.of_data)}; expected a set of names.")
@@ -180,6 +167,8 @@ class Model:
             check_group(f"{owner}: {group}", arrays, labels, of_draws=False)
         if not self.reports_variables and self.generated is None:
             raise ModelError(f"Model {self.name!r}: its variables are not reported, so it needs `generated`.")
+        if self.reports_variables:
+            check_axes(owner, self.variables, self.dims, self.coords)
 
     def __getstate__(self) -> dict[str, Any]:
         # compiled programs (mcmc/execution/program_cache.py) are not part of a model: a copy has none
@@ -213,11 +202,17 @@ class Model:
             )
         if variables is None:
             assert dimension is not None
-            return cls(name=title, log_density=log_density, dimension=dimension, dtype=dtype, **fields)
-        layout = declared_variables(title, variables)
+            return cls(name=title, log_density=log_density, dimension=dimension, dtype=dtype, **fields)._named()
+        layout = declared_variables(title, variables, checked_dims(f"Model {title!r}", fields.get("dims")))
         total = sum(variable.free for variable in layout)
         given = {**fields, "variables": layout, "structured": True}
-        return cls(name=title, log_density=log_density, dimension=total, dtype=dtype, **given)
+        return cls(name=title, log_density=log_density, dimension=total, dtype=dtype, **given)._named()
+
+    def _named(self) -> Model:
+        """Itself; raises ModelError where dims or coords have other names, unless those may be a function's results."""
+        if not any((self.generated, self.log_likelihood, self.predictive, self.prior)):
+            refuse_unknown_names(f"Model {self.name!r}", self.dims, self.coords, self.axes())
+        return self
 
     @classmethod
     def from_jax(cls, log_density: Callable[[Any], Any], example: Any, **options: Any) -> Model:
@@ -439,9 +434,7 @@ class Model:
         Those of `dims`; else of the data or variable of that name, if it has as many axes; else ArviZ's. Raises
         ModelError where `dims` or `coords` do not fit the shape.
         """
-        others = {**self.constant_data, **self.observed_data}
-        named = {v.name: v.axis_names for v in self.variables} | {key: tuple(d) for key, (d, _) in others.items()}
-        given = tuple(self.dims[name]) if name in self.dims else None
+        named, given = self.axes(), tuple(self.dims[name]) if name in self.dims else None
         if given is not None and len(given) != len(shape):
             raise ModelError(f"Model {self.name!r}: {name!r} has shape {shape}, but its dims are {given}.")
         dims = given or named.get(name, ())
@@ -455,6 +448,11 @@ class Model:
                     "labels."
                 )
         return dims
+
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """By the name of a variable or of data: the names of its axes."""
+        data = {**self.ground_truth, **self.constant_data, **self.observed_data}
+        return {v.name: v.axis_names for v in self.variables} | {key: tuple(dims) for key, (dims, _) in data.items()}
 
     def labels(self) -> dict[str, list[Any]]:
         """By the name of an axis: its labels."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,14 +36,18 @@ class Parameter:
     dims: tuple[str, ...] | None = None
     coords: Labels = field(default_factory=dict)
 
-    def named(self, name: str) -> Variable:
-        """The variable of that name."""
-        return Variable(name, self.shape, self.dims, self.coords, self.support)
+    def named(self, name: str, dims: tuple[str, ...] | None = None) -> Variable:
+        """The variable of that name; dims: of its axes, where the declaration names none."""
+        return Variable(name, self.shape, dims if self.dims is None else self.dims, self.coords, self.support)
 
 
-def _declared(support: Support, shape: tuple[int, ...], dims: Names, coords: Labels | None) -> Parameter:
-    names = (dims,) if isinstance(dims, str) else None if dims is None else tuple(dims)
-    return Parameter(support, shape, names, dict(coords or {}))
+def _declared(support: Support, shape: tuple[int, ...], dims: Any, coords: Any) -> Parameter:
+    """Of what a user gives, which is checked once the variable has a name."""
+    alone = dims is not None and (isinstance(dims, str) or not isinstance(dims, Iterable))
+    names = (dims,) if alone else None if dims is None else tuple(dims)
+    return Parameter(
+        support, shape, names, dict(coords) if isinstance(coords, Mapping) else {} if coords is None else coords
+    )
 
 
 def real(*shape: int, dims: Names = None, coords: Labels | None = None) -> Parameter:
@@ -153,8 +157,11 @@ def bijector(transformation: Any, *shape: int, dims: Names = None, coords: Label
     return _declared(Bijector(transformation), shape, dims, coords)
 
 
-def declared_variables(title: str, variables: Any) -> tuple[Variable, ...]:
-    """The variables that a user declares by name; raises ModelError, which names the model, for anything else."""
+def declared_variables(title: str, variables: Any, dims: Mapping[str, tuple[str, ...]]) -> tuple[Variable, ...]:
+    """The variables that a user declares by name; raises ModelError, which names the model, for anything else.
+
+    dims: by the name of a variable, those of its axes.
+    """
     expected = 'expected names with their shapes or supports, as in {"mu": real(), "tau": positive(), "theta": [8]}'
     if not isinstance(variables, Mapping):
         raise ModelError(f"Model {title!r}: variables is {variables!r}; {expected}.")
@@ -163,11 +170,11 @@ def declared_variables(title: str, variables: Any) -> tuple[Variable, ...]:
     layout = []
     for name, given in variables.items():
         if isinstance(given, Parameter):
-            layout.append(given.named(name))
+            layout.append(given.named(name, dims.get(name)))
         elif is_bijector(given):
-            layout.append(Variable(name, support=Bijector(given)))
+            layout.append(Variable(name, (), dims.get(name), support=Bijector(given)))
         elif isinstance(given, Sequence) and not isinstance(given, str):
-            layout.append(Variable(name, tuple(given)))
+            layout.append(Variable(name, tuple(given), dims.get(name)))
         else:
             made = " (call it, as in `positive()`)" if callable(given) else ""
             raise ModelError(f"Model {title!r}: variables[{name!r}] is {given!r}{made}; {expected}.")

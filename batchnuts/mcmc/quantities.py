@@ -23,7 +23,7 @@ from batchnuts.mcmc.check_model import place_of
 from batchnuts.mcmc.engine import LIBRARIES, Engine, default_engine
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
-from batchnuts.mcmc.variables import check_group
+from batchnuts.mcmc.variables import check_group, refuse_unknown_names
 from batchnuts.settings.schema import nearest
 
 ROWS = 1024
@@ -49,17 +49,22 @@ def has_quantities(model: Model) -> bool:
     return any(getattr(model, role) is not None for role in (*OF_DRAWS, "prior"))
 
 
-def check_quantities(model: Model, engine: Engine, position: NDArray[Any]) -> None:
+def check_quantities(model: Model, engine: Engine, position: NDArray[Any], *, whole: bool = True) -> None:
     """Trace each function for one draw, so that a mistake is found before a run and not after it.
 
-    position [dimension]: a start. Raises ModelError for a function that fails, and for a result that does not fit.
+    position [dimension]: a start. whole: whether the model has all of its functions, of whose results `dims` and
+    `coords` may be. Raises ModelError for a function that fails, and for a result or names that do not fit.
     """
     of_draws = _shapes(model, engine, _of_draw(model), position, random.key(0)) if has_quantities(model) else {}
+    axes = model.axes()
     for role, found in of_draws.items():
         arrays = {name: (model.dims_of(name, shape), shape) for name, shape in found.items()}
+        axes |= {name: dims for name, (dims, _) in arrays.items()}
         if role == "generated" and model.reports_variables:  # they are saved together
             arrays |= {variable.name: (variable.axis_names, variable.shape) for variable in model.variables}
         check_group(f"Model {model.name!r}: its function {role}", arrays, model.labels())
+    if whole and model.reports_variables:
+        refuse_unknown_names(f"Model {model.name!r}", model.dims, model.coords, axes)
     variables = {variable.name for variable in model.variables if model.reports_variables}
     if taken := of_draws.get("generated", {}).keys() & variables:
         raise ModelError(

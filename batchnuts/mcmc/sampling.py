@@ -33,7 +33,7 @@ from batchnuts.mcmc.forecast import Size, memory_problem
 from batchnuts.mcmc.freed_memory import give_back_freed
 from batchnuts.mcmc.initialization import Proposals, make_proposals, positions_to_check
 from batchnuts.mcmc.interim_analyses import interim_analyses_of
-from batchnuts.mcmc.model import Model, ModelError, how_to_wrap
+from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.quantities import check_quantities
 from batchnuts.mcmc.run import ProgressCallback, Run
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings, split_settings
@@ -42,6 +42,7 @@ from batchnuts.mcmc.starts import Checked, check_at_starts
 from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.warmup.phase import CHECK, InWarmup, warm_up
+from batchnuts.mcmc.wrapping import how_to_wrap
 from batchnuts.settings.schema import SettingsError
 from batchnuts.stopping import StopSignals, say
 
@@ -179,7 +180,8 @@ def run_chains(
         if checked is None or not checked.is_of(position[0]):
             checked = check_at_starts(model, engine, proposals, position)
         first = checked.position
-        check_quantities(content.computed(model), engine, first)
+        computed = content.computed(model)
+        check_quantities(computed, engine, first, whole=computed is model)
         check_content(model, lambda: engine, content)
         checks = interim_analyses_of(model, engine, sampler, execution)
         run = Run(

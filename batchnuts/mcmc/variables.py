@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.supports import REAL, Real, Support, SupportError
-from batchnuts.settings.schema import shown
+from batchnuts.settings.schema import nearest, shown
 
 Labels = Mapping[str, Sequence[Any]]
 """By the name of an axis: a label for each of its elements."""
@@ -48,6 +49,10 @@ class Variable:
     support: Support = REAL
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ModelError(f"A variable is called {shown(self.name)}; expected a text as its name.")
+        if not isinstance(self.dims, tuple | None) or not all(isinstance(axis, str) for axis in self.dims or ()):
+            raise ModelError(f"Variable {self.name!r} has dims {shown(self.dims)}; expected a name for each axis.")
         if not self.name or self.name in RESERVED:
             raise ModelError(f"A variable cannot be called {self.name!r}; choose a name other than chain and draw.")
         if slashed := [name for name in (self.name, *(self.dims or ())) if "/" in name]:
@@ -66,6 +71,7 @@ class Variable:
             )
         object.__setattr__(self, "coords", checked_labels(f"Variable {self.name!r}", self.coords))
         for dim, labels in self.coords.items():
+            refuse_repeated(f"Variable {self.name!r}", dim, labels)
             if dim not in dims or len(labels) != self.shape[dims.index(dim)]:
                 raise ModelError(
                     f"Variable {self.name!r} has {len(labels)} coordinate labels for {dim!r}; its axes are "
@@ -160,6 +166,42 @@ def check_group(
         )
 
 
+def check_axes(owner: str, variables: Iterable[Variable], dims: Mapping[str, Any], coords: Labels) -> None:
+    """Raise ModelError for dims of a variable that are not its own, and for repeated labels of its axes."""
+    for variable in variables:
+        if dims.get(variable.name, variable.axis_names) != variable.axis_names:
+            raise ModelError(
+                f"{owner}: dims[{variable.name!r}] is {dims[variable.name]}, but the variable's own dims are "
+                f"{variable.axis_names}; leave one of them out."
+            )
+        for axis in variable.axis_names:
+            refuse_repeated(owner, axis, coords.get(axis, ()))
+
+
+def refuse_repeated(owner: str, dim: str, labels: Sequence[Any]) -> None:
+    """Raise ModelError for two equal labels of an axis, by which its elements are named."""
+    if twice := [label for label, count in Counter(labels).items() if count > 1]:
+        raise ModelError(
+            f"{owner}: several elements along {dim!r} have the label {twice[0]!r} (coords); give each one of its own."
+        )
+
+
+def refuse_unknown_names(
+    owner: str, dims: Mapping[str, Any], coords: Labels, axes: Mapping[str, Sequence[str]]
+) -> None:
+    """Raise ModelError for dims of arrays, and for labels of axes, that there are not.
+
+    owner: begins the message. axes: by the name of an array, those of all arrays.
+    """
+    if (name := next((name for name in dims if name not in axes), None)) is not None:
+        hint = nearest(name, axes) or f"; expected names among {', '.join(axes)}."
+        raise ModelError(f"{owner}: dims has {name!r}, which is no variable, data or quantity of it{hint}")
+    known = dict.fromkeys(axis for names in axes.values() for axis in names)
+    if (axis := next((axis for axis in coords if axis not in known), None)) is not None:
+        hint = nearest(axis, known) or (f"; its axes are {', '.join(known)}." if known else "; it has no axes.")
+        raise ModelError(f"{owner}: coords has labels of {axis!r}, which is no axis of it{hint}")
+
+
 def checked_dims(owner: str, dims: Any) -> dict[str, tuple[str, ...]]:
     """Names of axes by the name of an array, of which one may be given as a text.
 
@@ -169,6 +211,7 @@ def checked_dims(owner: str, dims: Any) -> dict[str, tuple[str, ...]]:
         raise ModelError(f"{owner}: dims is {shown(dims)}; expected names of axes by the name of an array, {_DIMS}.")
     named: dict[str, tuple[str, ...]] = {}
     for name, given in (dims or {}).items():
+        _require_text(f"{owner}: dims", name)
         axes = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else None
         if axes is None or not all(isinstance(axis, str) for axis in axes):
             raise ModelError(f"{owner}: dims[{name!r}] is {shown(given)}; expected a name for each axis, {_DIMS}.")
@@ -190,7 +233,14 @@ def checked_labels(owner: str, coords: Any) -> dict[str, list[Any]]:
         raise ModelError(
             f"{owner}: coords is {shown(coords)}; expected labels by the name of an axis, as in {example}."
         )
+    for axis in coords or {}:
+        _require_text(f"{owner}: coords", axis)
     return {axis: _labels(f"{owner}: coords[{axis!r}]", given) for axis, given in (coords or {}).items()}
+
+
+def _require_text(what: str, name: Any) -> None:
+    if not isinstance(name, str):
+        raise ModelError(f"{what} has the name {shown(name)}; expected a text.")
 
 
 def _labels(owner: str, given: Any) -> list[Any]:
@@ -222,6 +272,7 @@ def checked_data(owner: str, data: Any, dims: Mapping[str, Sequence[str]]) -> Da
         raise ModelError(f"{owner} is {shown(data)}; expected arrays by name.")
     found: dict[str, tuple[tuple[str, ...], NDArray[Any]]] = {}
     for name, given in (data or {}).items():
+        _require_text(owner, name)
         names, array = given if _has_names(given) else (dims.get(name), given)
         array = _array(f"{owner}[{name!r}]", array)
         axes = tuple(f"{name}_dim_{axis}" for axis in range(array.ndim)) if names is None else names

@@ -5,6 +5,7 @@ import pytest
 import xarray
 
 from batchnuts.mcmc.model import Model, ModelError, Variable
+from batchnuts.mcmc.parameters import real
 
 
 def structured():
@@ -91,6 +92,17 @@ def test_initial_positions_default_and_own():
             {"dimension": 3, "variables": (Variable("a", (2,), ("i",)), Variable("i"))},
             "'i' is the name of an array and of an axis, of 'a'; .* Rename one of them",
         ),
+        (
+            {"dimension": 2, "variables": (Variable("a", (2,), ("i",)),), "dims": {"a": ["k"]}},
+            r"dims\['a'\] is \('k',\), but the variable's own dims are \('i',\); leave one of them out",
+        ),
+        (
+            {"dimension": 2, "variables": (Variable("a", (2,), ("i",)),), "coords": {"i": ["x", "x"]}},
+            "several elements along 'i' have the label 'x' .coords.; give each one of its own",
+        ),
+        ({"dimension": 1, "dims": {1: "x"}}, "dims has the name 1; expected a text"),
+        ({"dimension": 1, "coords": {1: ["x"]}}, "coords has the name 1; expected a text"),
+        ({"dimension": 1, "observed_data": {1: [1.0]}}, "observed_data has the name 1; expected a text"),
     ],
 )
 def test_contradictions_are_refused(arguments, message):
@@ -156,6 +168,38 @@ def test_data_are_stored_as_a_file_can_hold_them(given, found):
 def test_data_that_are_no_arrays_are_refused(given):
     with pytest.raises(ModelError, match=r"observed_data\['y'\] is .*; expected an array of numbers or texts"):
         Model.from_function(lambda q: q, dimension=1, observed_data={"y": given})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"variables": {1: []}}, "A variable is called 1; expected a text as its name"),
+        ({"variables": {"a": real(2, dims=1)}}, r"Variable 'a' has dims \(1,\); expected a name for each axis"),
+        ({"variables": {"a": real(2, coords=3)}}, "Variable 'a': coords is 3; expected labels by the name of an axis"),
+        (
+            {"variables": {"a": real(3, dims="i", coords={"i": ["x", "x", "y"]})}},
+            "Variable 'a': several elements along 'i' have the label 'x'",
+        ),
+        (
+            {"dimension": 2, "dims": {"c": ["x"]}},
+            "dims has 'c', which is no variable, data or quantity of it; expected n",
+        ),
+        ({"dimension": 2, "dims": {"positoin": ["x"]}}, "dims has 'positoin', which .* did you mean 'position'"),
+        (
+            {"dimension": 2, "coords": {"zz": [1, 2]}},
+            "coords has labels of 'zz', which is no axis of it; its axes are posi",
+        ),
+    ],
+)
+def test_names_that_mean_nothing_are_refused(given, message):
+    with pytest.raises(ModelError, match=message):
+        Model.from_function(lambda q: q, **given)
+
+
+def test_dims_name_axes_of_variables_that_have_no_names_of_their_own():
+    model = Model.from_function(lambda p: 0.0, variables={"a": [2]}, dims={"a": "k"}, coords={"k": ["x", "y"]})
+    assert model.variables[0].dims == ("k",)
+    assert Model.from_function(lambda q: 0.0, dimension=1, dims={"position": ["k"]}).variables[0].dims == ("k",)
 
 
 def test_bad_variables_are_refused():

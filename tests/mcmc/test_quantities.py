@@ -227,6 +227,8 @@ def fails(p: Any) -> Any:
         ({"generate": fails}, "there is no field 'generate'; did you mean 'generated'"),
         ({"generated": 3}, "generated is 3; expected a function"),
         ({"of_data": {"ration"}}, r"of_data names 'ration', which .* does not give; did you mean 'ratio'\?"),
+        ({"dims": {"ration": ["k"]}}, "dims has 'ration', which is no variable, .*; did you mean 'ratio'"),
+        ({"coords": {"zz": [1, 2]}}, "coords has labels of 'zz', which is no axis of it; its axes are "),
         ({"of_data": {"mu"}, "generated": None}, "of_data names 'mu', which its function generated does not give"),
     ],
 )

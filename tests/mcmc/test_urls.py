@@ -83,6 +83,9 @@ def test_urls_of_files_are_paths(tmp_path: Path) -> None:
     assert check_path(f"file://{tmp_path}/a.zarr", is_store=is_store) == tmp_path / "a.zarr"
     assert location_of("s3://runs/a.zarr") == Url("s3://runs/a.zarr")
     assert location_of(Path("a.zarr")) == Path("a.zarr")
+    for path, said in ((3, "Found 3 in place of a path"), ("x" * 256, "of 256 bytes; expected names of at most 255")):
+        with pytest.raises(OutputError, match=said):
+            open_run(path)  # type: ignore[arg-type]
 
 
 def test_readers_find_whole_draws_at_any_moment(in_memory: Url, monkeypatch: pytest.MonkeyPatch) -> None:
