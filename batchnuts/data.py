@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.models.tables import DataError, lost_by_rounding, require_file
-from batchnuts.settings.schema import nearest, shown
+from batchnuts.settings.schema import in_words, nearest, sentence, shown
 
 if TYPE_CHECKING:
     import pandas
@@ -58,8 +58,7 @@ class Columns:
 
     def _kind(self, name: str) -> str:
         if name in self.labels:
-            count = len(self.labels[name])
-            return f"category ({count} label{'s' * (count != 1)})"
+            return f"category ({in_words(len(self.labels[name]), 'label')})"
         dtype = self.arrays[name].dtype
         return f"{'integer' if dtype.kind == 'i' else 'number'} ({dtype})"
 
@@ -91,8 +90,8 @@ def read_columns(path: str | os.PathLike[str], columns: Any = None, dtype: str =
     for name, column in wanted.items():
         if column.name not in table:
             known = [str(each) for each in table]
-            hint = nearest(column.name, known).removesuffix("?") or f"; its columns are {', '.join(known[:12])}"
-            raise DataError(f"{file}: there is no column {column.name!r}{hint}.")
+            hint = nearest(column.name, known) or f"; its columns are {', '.join(known[:12])}"
+            raise DataError(sentence(f"{file}: there is no column {column.name!r}{hint}"))
         arrays[name], found = _made(file, column, table[column.name], dtype)
         if found is not None:
             labels[name] = found

@@ -83,9 +83,11 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
 
 def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
     from batchnuts.config import describe_keys, packaged_configs
+    from batchnuts.settings.yaml import refuse_unknown_arguments
 
     parser = _parser(describe_keys(), packaged_configs())
-    arguments = parser.parse_intermixed_args(argv)
+    arguments, unknown = parser.parse_known_intermixed_args(argv)
+    refuse_unknown_arguments(parser, unknown)
     further = _further_draws(parser, arguments) if arguments.resume is not None else 0
     if not arguments.json:
         return _refused_or_run(arguments, stop, ending, further)

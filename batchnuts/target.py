@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, field_validator, model_validator
 
 from batchnuts.data import Column, Columns, columns_asked, read_columns
 from batchnuts.mcmc.model import DType, Model, ModelError
@@ -27,7 +27,7 @@ from batchnuts.mcmc.supports import (
     Upper,
 )
 from batchnuts.models.tables import DataError, existing_file
-from batchnuts.settings.schema import Settings, nearest, shown
+from batchnuts.settings.schema import Settings, nearest, sentence, shown
 from batchnuts.settings.yaml import ConfigError
 from batchnuts.users_code import imported, refuse_other_than_place
 
@@ -61,6 +61,9 @@ _WITHOUT_BOUNDS: dict[str, Support] = {
     "covariance_cholesky": CovarianceCholesky(),
 }
 
+_DISCRETE = ("integer", "int", "discrete", "categorical", "category", "binary", "boolean", "bool", "count", "bernoulli")
+"""Words that users write in place of a support, and that have none."""
+
 FUNCTIONS = ("initializer", "generated", "log_likelihood", "predictive", "prior")
 """Keys that name a further function of the model."""
 
@@ -78,6 +81,15 @@ class VariableOptions(Settings):
     bound: float | None = Field(None, description="of the supports lower and upper")
     low: float | None = Field(None, description="of the support interval")
     high: float | None = Field(None, description="of the support interval")
+
+    @field_validator("support", mode="before")
+    @classmethod
+    def _continuous(cls, given: Any) -> Any:
+        if given in _DISCRETE:
+            raise ValueError(
+                f"found {given!r}, but discrete parameters cannot be sampled; sum them out of the log-density"
+            )
+        return given
 
     @model_validator(mode="after")
     def _sizes(self) -> VariableOptions:
@@ -128,9 +140,17 @@ class VariableOptions(Settings):
 
 def in_full(given: Any) -> Any:
     """A support or a shape alone, as options."""
-    if isinstance(given, str):
-        return {"support": given}
-    return {"shape": given} if isinstance(given, list) else given
+    match given:
+        case str():
+            return {"support": given}
+        case list():
+            return {"shape": given}
+        case Mapping():
+            return given
+    raise ValueError(
+        f"found {shown(given)}; expected a shape such as [3] ([] for one number), a support such as positive, or a "
+        "mapping with both"
+    )
 
 
 class DataOptions(Settings):
@@ -260,7 +280,7 @@ def data_groups(options: DataOptions, found: Columns) -> dict[str, Any]:
     for name in options.observed:
         if name not in found.arrays:
             hint = nearest(name, found.arrays) or f"; expected one of {', '.join(found.arrays)}"
-            raise ConfigError(f"model.data.observed: found {name!r}, which is no column{hint}.")
+            raise ConfigError(sentence(f"model.data.observed: found {name!r}, which is no column{hint}"))
     lengths = {len(array) for array in found.arrays.values()}
     groups: dict[str, Any] = {"observed_data": {}, "constant_data": {}}
     for name, array in found.arrays.items():

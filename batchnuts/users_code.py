@@ -17,7 +17,8 @@ def refuse_other_than_place(key: str, name: str) -> None:
     """Raise ValueError for a text that is not `package.module:name`."""
     module, colon, attribute = name.partition(":")
     if not (colon and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ValueError(f"{key} is {shown(name)}; expected package.module:function")
+        hint = ", without .py" if module.endswith(".py") else ""
+        raise ValueError(f"{key} is {shown(name)}; expected package.module:function{hint}")
 
 
 def imported(key: str, target: str, *, function: bool = True) -> Any:
@@ -35,9 +36,10 @@ def imported(key: str, target: str, *, function: bool = True) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(f"{missing}."):
+            hint = f" Leave .py out: {module_name.removesuffix('.py')}:{attribute}." if missing.endswith(".py") else ""
             raise ConfigError(
                 f"model.{key}: found {target!r}, but there is no module {missing!r}; expected one in {os.getcwd()} "
-                f"or installed in this environment."
+                f"or installed in this environment.{hint}"
             ) from error
         raise ConfigError(f"model.{key}: {target!r} cannot be imported: {_failure(error)}.") from error
     except BaseException as error:  # the user's module may raise anything, SystemExit too

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.settings.schema import nearest, shown
+from batchnuts.settings.schema import nearest, sentence, shown
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _FORMATS = ".csv, .npy, .npz"
@@ -243,7 +243,8 @@ def _named_column(file: Path, header: Sequence[str], name: str | int, key: str) 
         return header.index(str(name))
     shown = ", ".join(header[:12]) + (f", ... ({len(header)} in all)" if len(header) > 12 else "")
     raise DataError(
-        f"{file}: {key} is {name!r}, but there is no such column{nearest(str(name), header)}. Columns: {shown}."
+        sentence(f"{file}: {key} is {name!r}, but there is no such column{nearest(str(name), header)}")
+        + f" Columns: {shown}."
     )
 
 

@@ -196,10 +196,21 @@ def test_bad_config_exits_2(cli, arguments, message):
 
 
 def test_bad_target_exits_2(cli):
-    Path("own.yaml").write_text("model: {target: 'not_there_at_all:f', dimension: 3}\n")
-    code, out, err = cli(config="own.yaml")
-    assert (code, out) == (2, "")
-    assert "there is no module 'not_there_at_all'" in err
+    Path("small.py").touch()
+    for target, said in (
+        ("not_there_at_all:f", "no module 'not_there_at_all'"),
+        ("small.py:f", "Leave .py out: small:f"),
+    ):
+        Path("own.yaml").write_text(f"model: {{target: '{target}', dimension: 3}}\n")
+        code, out, err = cli(config="own.yaml")
+        assert (code, out) == (2, "")
+        assert said in err
+
+
+def test_dashes_before_a_key_are_refused_with_a_hint(cli, capsys):
+    with pytest.raises(SystemExit):
+        cli("--sampler.draws=3")
+    assert "keys of a config are written without dashes: sampler.draws=value" in capsys.readouterr().err
 
 
 def test_bad_data_exits_1_and_names_the_cell(cli):

@@ -128,7 +128,7 @@ BAD = [
     (
         "output: {path: 's3://runs/a.nc'}\n",
         (),
-        "output: path: found the URL 's3://runs/a.nc' with a netCDF file; these are written to local disks",
+        "output.path: found the URL 's3://runs/a.nc' with a netCDF file; these are written to local disks",
     ),
     ("", ("output.path=gs://runs/a", "output.format=netcdf"), "found the URL 'gs://runs/a' with a netCDF file"),
     (
@@ -146,11 +146,11 @@ BAD = [
         (),
         "output.path: found 's3://runs/'; expected the URL of a store in it, such as s3://runs/run.zarr",
     ),
-    ("output: {draws: false, path: 's3://runs/a'}\n", (), "output: draws: found false with a Zarr store"),
+    ("output: {draws: false, path: 's3://runs/a'}\n", (), "output.draws: found false with a Zarr store"),
     (
         "output: {path: a.zarr, format: netcdf}\n",
         (),
-        "output: path: found 'a.zarr' with format netcdf; expected a path",
+        "output.path: found 'a.zarr' with format netcdf; expected a path",
     ),
     (
         "output: {path: a.NC, format: zarr}\n",
@@ -165,10 +165,10 @@ BAD = [
     (
         "output: {draws: false, thin: 2, report: true}\n",
         (),
-        "output: draws: found false with report, thin, which need the draws; expected draws: true, or no report and no "
+        "output.draws: found false with report, thin, which need the draws; expected draws: true, or no report and no "
         "thin",
     ),
-    ("output: {draws: false, path: a.zarr}\n", (), "output: draws: found false with a Zarr store"),
+    ("output: {draws: false, path: a.zarr}\n", (), "output.draws: found false with a Zarr store"),
     (
         "output: {draws: false}\nsampler: {until: {ess_bulk: 400}}\n",
         (),
@@ -233,6 +233,30 @@ BAD += [
     ("", ("sampler.seed=" + "[" * 5000,), "more than 20 lists or mappings within each other"),
     ("", ("sampler.seed=&a [*a]",), "command line, sampler.seed=&a [*a]: anchors and aliases"),
     ("", (".".join(["sampler"] * 5000) + "=1",), "found 5000 keys; expected key.path=value"),
+    ("", ("samplr.draws=3",), "command line, samplr.draws=3: samplr: unknown section; did you mean 'sampler'?"),
+    ("sampler: {seed: 1}\n", ("sampler.chains=auto",), "command line, sampler.chains=auto: sampler.chains: found 'a"),
+    ("", ("output.path=x.nc", "output.format=zarr"), "command line, output.path=x.nc: output.path: found 'x.nc' with"),
+    (
+        "sampler: {seed: 1}\n",
+        ("sampler.until.parameters=[mu]",),
+        "command line, sampler.until.parameters=[mu]: sampler.until: nothing ends sampling",
+    ),
+    (
+        "sampler:\n  init: {method: uniform}\n",
+        ("sampler.init.method=values",),
+        "my.yaml:3, and command line, sampler.init.method=values: sampler.init: method is values, but",
+    ),
+    ("", ("draws=3",), "command line, draws=3: draws: unknown section; did you mean 'sampler.draws'?"),
+    ("", ("output.path=''",), "output.path: found '' (an empty text); expected a path, a URL, or null"),
+    ("", ("output.variables=[]",), "found [] (a list); expected null or a list (each item a text) with 1 or more"),
+    ("", ("sampler.init.run=''",), "found '' (a text); expected null or a text of at least 1 character"),
+    ("", ("model={target: 'a:b', variables: {a: null}}",), "variables.a: found None; expected a shape such as [3]"),
+    (
+        "",
+        ("model={target: 'a:b', variables: {k: integer}}",),
+        "variables.k.support: found 'integer', but discrete parameters cannot be sampled",
+    ),
+    ("", ("model={target: 'a/b.py:f', dimension: 1}",), "expected package.module:function, without .py"),
     ("", ("sampler.seed=!!python/name:os.system x",), "is not read; expected a plain value"),
     ("", ("sampler.seed=1\n--- 2",), "a second document begins here"),
     ("", ("sampler.seed=\x01",), "the value is not YAML: the character '\\x01' is not allowed"),
@@ -278,7 +302,7 @@ def test_bad_configs_are_named_with_their_place(config, text, overrides, message
         ("model: {target: 'a:b'}", "exactly one of dimension"),
         ("model: {target: 'a:b', dimension: 2, variables: {a: []}}", "exactly one of dimension"),
         ("model: {target: 'a:b', variables: {}}", "variables is empty"),
-        ("model: {target: 'a:b', variables: {mu: 3}}", "model.variables.mu: found 3 (an integer); expected"),
+        ("model: {target: 'a:b', variables: {mu: 3}}", "model.variables.mu: found 3; expected a shape such as [3]"),
         ("model: {dimension: 2}", "neither name nor target"),
         ("model: {name: logistic_regression, label: y}", "label: found 'y', which has no effect on synthetic data"),
         ("model: {name: logistic_regression, data: a.csv, rows: 5}", "rows: found 5, which has no effect where data"),

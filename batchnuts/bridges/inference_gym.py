@@ -28,7 +28,7 @@ from batchnuts.bridges.tfp import (
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.variables import Labels, checked_dims, checked_labels
 from batchnuts.quiet import quiet_imports, without_jax
-from batchnuts.settings.schema import nearest
+from batchnuts.settings.schema import nearest, sentence
 
 OLDEST = (0, 0, 5)
 
@@ -86,7 +86,7 @@ def make_target(name: str, **arguments: Any) -> Any:
     takes = inspect.signature(made).parameters
     if unknown := sorted(given.keys() - takes.keys()):
         raise ModelError(
-            f"the target {name} takes ({', '.join(takes)}), not {unknown[0]!r}{nearest(unknown[0], takes)}."
+            sentence(f"the target {name} takes ({', '.join(takes)}), not {unknown[0]!r}{nearest(unknown[0], takes)}")
         )
     needed = [p.name for p in takes.values() if p.default is p.empty and p.name not in given]
     if needed:

@@ -15,7 +15,7 @@ from batchnuts.autobatch.machine import has_jax, tensor_library
 from batchnuts.bridges.errors import NotInstalledError, failed
 from batchnuts.mcmc.model import DType, Model, Parameter
 from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
-from batchnuts.settings.schema import nearest, shown
+from batchnuts.settings.schema import nearest, sentence, shown
 
 Tree = Any
 
@@ -85,7 +85,7 @@ def from_jax(
         swapped = " The function comes first, the example second." if callable(example) else ""
         raise ModelError(f"Model {title!r}: log_density is {shown(log_density)}; expected a function.{swapped}")
     if unknown := sorted(fields.keys() - set(_FIELDS)):
-        raise ModelError(f"Model {title!r}: there is no field {unknown[0]!r}{nearest(unknown[0], _FIELDS)}.")
+        raise ModelError(sentence(f"Model {title!r}: there is no field {unknown[0]!r}{nearest(unknown[0], _FIELDS)}"))
     from batchnuts.bridges.tracing import around
 
     values = layout_of(title, example, dtype)
@@ -105,7 +105,9 @@ def from_jax(
     declared = dict(supports or {})
     if unknown := sorted(declared.keys() - set(values.shapes)):
         hint = nearest(unknown[0], values.shapes) or f"; its parts are {', '.join(values.shapes)}"
-        raise ModelError(f"Model {title!r}: supports has {unknown[0]!r}, which is no part of the example{hint}.")
+        raise ModelError(
+            sentence(f"Model {title!r}: supports has {unknown[0]!r}, which is no part of the example{hint}")
+        )
     dims = checked_dims(f"Model {title!r}", fields.pop("dims", None))
     coords = checked_labels(f"Model {title!r}", fields.get("coords"))
     variables = tuple(

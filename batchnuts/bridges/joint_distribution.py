@@ -18,7 +18,7 @@ from batchnuts.bridges.tfp import failed, import_tfp, leaves, variable_of
 from batchnuts.mcmc.model import Model, ModelError, Variable
 from batchnuts.mcmc.supports import Support
 from batchnuts.mcmc.variables import Labels, checked_dims, checked_labels
-from batchnuts.settings.schema import nearest
+from batchnuts.settings.schema import nearest, sentence
 
 Initializer = Callable[[np.random.Generator, int], Any]
 
@@ -45,8 +45,8 @@ def from_joint_distribution(
     known = [leaf for part in parts.all for leaf in part.names]
     if unknown := [key for key in axes if key not in known]:
         raise ModelError(
-            f"Model {title!r}: dims has {unknown[0]!r}, which is no part{nearest(unknown[0], known)}. The parts are "
-            f"{', '.join(known)}."
+            sentence(f"Model {title!r}: dims has {unknown[0]!r}, which is no part{nearest(unknown[0], known)}")
+            + f" The parts are {', '.join(known)}."
         )
     observed = {
         leaf: (axes.get(leaf, tuple(f"{leaf}_dim_{axis}" for axis in range(np.ndim(value)))), np.asarray(value))

@@ -16,7 +16,7 @@ import numpy as np
 from batchnuts.bridges.tfp import failed, leaves, one_dtype, support_of
 from batchnuts.mcmc.model import DType, ModelError
 from batchnuts.mcmc.supports import Support
-from batchnuts.settings.schema import nearest
+from batchnuts.settings.schema import nearest, sentence
 
 Values = Mapping[str, Any]
 """By the name of a leaf: its array."""
@@ -75,8 +75,8 @@ class Parts:
             ) from error
         if unknown := sorted(pins.keys() - set(names)):
             raise ModelError(
-                f"Model {title!r}: it has no part {unknown[0]!r} to pin{nearest(unknown[0], names)}. Its parts are "
-                f"{', '.join(names)}."
+                sentence(f"Model {title!r}: it has no part {unknown[0]!r} to pin{nearest(unknown[0], names)}")
+                + f" Its parts are {', '.join(names)}."
             )
         found = []
         for name, distribution, value in zip(names, flat, drawn, strict=True):

@@ -18,7 +18,7 @@ from batchnuts.bridges.errors import failed, refuse_names
 from batchnuts.bridges.tracing import LIBRARY
 from batchnuts.mcmc.model import DType
 from batchnuts.mcmc.variables import RESERVED, ModelError
-from batchnuts.settings.schema import nearest, shown
+from batchnuts.settings.schema import nearest, sentence, shown
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class AxisNames:
         for name, axes in given.items():
             if name not in reported:
                 hint = nearest(name, reported) or f"; its sites are {', '.join(reported)}"
-                raise ModelError(f"Model {title!r}: dims has {name!r}, which is no site of it{hint}.")
+                raise ModelError(sentence(f"Model {title!r}: dims has {name!r}, which is no site of it{hint}"))
             if len(axes) != len(found.shapes[name]):
                 raise ModelError(
                     f"Model {title!r}: dims names {len(axes)} axes of {name!r}, which has shape {found.shapes[name]}."
@@ -199,8 +199,10 @@ class AxisNames:
             if axis not in lengths:
                 known = f"; its axes are {', '.join(lengths)}" if lengths else "; no site has an axis"
                 raise ModelError(
-                    f"Model {self._title!r}: coords has labels of {axis!r}, which is no axis of a site"
-                    f"{nearest(axis, lengths) or known}."
+                    sentence(
+                        f"Model {self._title!r}: coords has labels of {axis!r}, which is no axis of a site"
+                        f"{nearest(axis, lengths) or known}"
+                    )
                 )
             length, name = lengths[axis]
             if len(labels) != length:

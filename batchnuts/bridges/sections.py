@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, field_serializer, model_validator
 from batchnuts.bridges.errors import NUMPYRO, PYMC
 from batchnuts.bridges.tfp import import_tfp
 from batchnuts.mcmc.model import DType, Model, ModelError
-from batchnuts.settings.schema import Settings, nearest, shown
+from batchnuts.settings.schema import Settings, nearest, sentence, shown
 from batchnuts.settings.yaml import ConfigError
 from batchnuts.target import DataOptions, VariableOptions, in_full
 from batchnuts.users_code import imported, refuse_other_than_place
@@ -214,7 +214,7 @@ def build_joint_distribution(options: JointDistributionOptions) -> Model:
     for part, given in options.pinned.items():
         if isinstance(given, str) and given not in arrays:
             hint = nearest(given, arrays) or (f"; the columns are {', '.join(arrays)}" if arrays else "")
-            raise ConfigError(f"model.pinned.{part}: found {given!r}, which is no column of model.data{hint}.")
+            raise ConfigError(sentence(f"model.pinned.{part}: found {given!r}, which is no column of model.data{hint}"))
         pinned[part] = arrays[given] if isinstance(given, str) else given
     labels = {**({} if columns is None else columns.labels), **options.coords}
     named = {"name": options.joint_distribution, "dims": options.dims, "coords": labels}
@@ -279,8 +279,8 @@ def _arguments(key: str, function: Any, options: Any) -> tuple[list[Any], dict[s
         if name not in takes and not takes_any:
             hint = nearest(name, takes) or f"; it takes ({', '.join(takes)})"
             raise ConfigError(
-                f"model.data: the column {name!r} is no argument of the model{hint}. Choose columns by "
-                "model.data.columns, by new names if need be: {argument: column}."
+                sentence(f"model.data: the column {name!r} is no argument of the model{hint}")
+                + " Choose columns by model.data.columns, by new names if need be: {argument: column}."
             )
     return args, {**kwargs, **columns}, found.labels
 

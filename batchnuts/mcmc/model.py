@@ -29,7 +29,7 @@ from batchnuts.mcmc.variables import (
     refuse_unknown_names,
 )
 from batchnuts.mcmc.wrapping import how_to_wrap
-from batchnuts.settings.schema import in_words, nearest, shown
+from batchnuts.settings.schema import in_words, nearest, sentence, shown
 
 __all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable"]
 
@@ -198,7 +198,7 @@ class Model:
         title = name or str(getattr(log_density, "__name__", "model"))
         if unknown := sorted(fields.keys() - _FIELDS):
             raise ModelError(
-                f"Model {title!r}: there is no field {unknown[0]!r}{nearest(unknown[0], sorted(_FIELDS))}."
+                sentence(f"Model {title!r}: there is no field {unknown[0]!r}{nearest(unknown[0], sorted(_FIELDS))}")
             )
         if variables is None:
             assert dimension is not None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.supports import REAL, Real, Support, SupportError
-from batchnuts.settings.schema import nearest, shown
+from batchnuts.settings.schema import nearest, sentence, shown
 
 Labels = Mapping[str, Sequence[Any]]
 """By the name of an axis: a label for each of its elements."""
@@ -194,12 +194,12 @@ def refuse_unknown_names(
     owner: begins the message. axes: by the name of an array, those of all arrays.
     """
     if (name := next((name for name in dims if name not in axes), None)) is not None:
-        hint = nearest(name, axes) or f"; expected names among {', '.join(axes)}."
-        raise ModelError(f"{owner}: dims has {name!r}, which is no variable, data or quantity of it{hint}")
+        hint = nearest(name, axes) or f"; expected names among {', '.join(axes)}"
+        raise ModelError(sentence(f"{owner}: dims has {name!r}, which is no variable, data or quantity of it{hint}"))
     known = dict.fromkeys(axis for names in axes.values() for axis in names)
     if (axis := next((axis for axis in coords if axis not in known), None)) is not None:
-        hint = nearest(axis, known) or (f"; its axes are {', '.join(known)}." if known else "; it has no axes.")
-        raise ModelError(f"{owner}: coords has labels of {axis!r}, which is no axis of it{hint}")
+        hint = nearest(axis, known) or (f"; its axes are {', '.join(known)}" if known else "; it has no axes")
+        raise ModelError(sentence(f"{owner}: coords has labels of {axis!r}, which is no axis of it{hint}"))
 
 
 def checked_dims(owner: str, dims: Any) -> dict[str, tuple[str, ...]]:

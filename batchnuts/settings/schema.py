@@ -93,6 +93,11 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
+def sentence(text: str) -> str:
+    """A text with a full stop, unless it ends with a question, as the clauses of `nearest` do."""
+    return text if text.endswith("?") else f"{text}."
+
+
 def explain(
     error: ValidationError,
     schema: type[BaseModel],
@@ -122,9 +127,14 @@ def explain(
             what = expected(inner, field)
             lines.append(f"{where(path)}{path}: this key is required; expected {what}")
         elif item["type"] == "value_error":
-            # The message of our own validators, without pydantic's "Value error, ".
+            # The message of our own validators, without pydantic's "Value error, ". One of a group begins with a key.
+            text = str(item["ctx"]["error"])
+            key = text.partition(": ")[0]
+            if key in fields_of(inner) and (not location or field not in fields_of(inner)):
+                path = ".".join([*([path] if path else []), key])
+                text = text.removeprefix(f"{key}: ")
             head = f"{path}: " if path else ""
-            lines.append(f"{where(path)}{head}{item['ctx']['error']}")
+            lines.append(f"{where(path)}{head}{text}")
         else:
             found = f"found {shown(item['input'])}" + _kind(item["input"])
             hint = ""
@@ -187,6 +197,9 @@ def expected(schema: type[BaseModel], name: str) -> str:
                 power = isinstance(limit, int) and limit > 10**15 and limit & (limit - 1) == 0
                 number = f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
                 bounds.append(f"{phrase} {f'2**{limit.bit_length() - 1}' if power else number}")
+        if fewest := getattr(rule, "min_length", None):
+            is_text = field.annotation in (str, str | None)
+            bounds.append(f"of at least {in_words(fewest, 'character')}" if is_text else f"with {fewest} or more")
     return _type_words(field.annotation) + (" " + " and ".join(bounds) if bounds else "")
 
 

@@ -5,6 +5,7 @@ All mistakes of a file are reported at once, each with its place. Reading and ch
 
 from __future__ import annotations
 
+import argparse
 import functools
 import io
 import os
@@ -48,14 +49,19 @@ class Origin:
     overrides: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, path: str) -> str:
-        """The place of a key, or of the nearest key above it that was written, ending in `: `."""
+        """The place of a key, or of the nearest key above it that was written, ending in `: `; with the overrides of
+        keys within it, which may be what is wrong with it."""
+        within = [text for key, text in self.overrides.items() if key.startswith(f"{path}.")]
+        if within and path not in self.lines and path not in self.overrides:
+            return f"command line, {', '.join(within)}: "
+        also = f", and command line, {', '.join(within)}" if within else ""
         keys = path.split(".")
         while keys:
             known = ".".join(keys)
             if known in self.overrides:
-                return f"command line, {self.overrides[known]}: "
+                return f"command line, {', '.join([self.overrides[known], *within])}: "
             if known in self.lines:
-                return f"{self.file}:{self.lines[known]}: "
+                return f"{self.file}:{self.lines[known]}{also}: "
             keys.pop()
         return f"{self.file}: "
 
@@ -214,6 +220,14 @@ def _plain(value: Any, origin: Origin, path: str) -> Any:
 
 def _line(mapping: CommentedMap, key: Any) -> int:
     return int(mapping.lc.key(key)[0]) + 1
+
+
+def refuse_unknown_arguments(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
+    """End the program with argparse's error for arguments that it does not know; with a hint for keys with dashes."""
+    if unknown:
+        key = unknown[0].lstrip("-")
+        hint = f"; keys of a config are written without dashes: {key.partition('=')[0]}=value" if "." in key else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
 def apply_override(

@@ -22,7 +22,7 @@ from typing import IO, Any, TypeVar
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.experiments.harness.config import FOLDER, Config
 from batchnuts.experiments.harness.rows import MeasurementsError
-from batchnuts.settings.yaml import ConfigError, packaged_configs
+from batchnuts.settings.yaml import ConfigError, packaged_configs, refuse_unknown_arguments
 
 _INTERRUPTED = 130
 _LINE_EVERY = 10.0
@@ -55,7 +55,9 @@ def run_command(
     load: (config, overrides, quick=) -> a config, or raises ConfigError; run: (config, folder, fresh, curves to measure
     again).
     """
-    arguments = _parser(name, title).parse_intermixed_args(argv)
+    parser = _parser(name, title)
+    arguments, unknown = parser.parse_known_intermixed_args(argv)
+    refuse_unknown_arguments(parser, unknown)
     folder = None
     try:
         _check_experiment(arguments.config, name)

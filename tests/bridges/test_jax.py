@@ -175,7 +175,7 @@ def density(p):
     return -p["tau"] - 0.5 * jnp.sum((p["theta"] - 1) ** 2)
 
 def start():
-    return {"tau": 1.0, "theta": jnp.zeros(2)}
+    return {"tau": 1.0, "theta": jnp.ones(2)}
 
 def broken():
     return 1 / 0
@@ -185,9 +185,9 @@ def generated(p):
 """
 
 
-@pytest.mark.parametrize("example", ["{tau: 1, theta: [0, 0]}", "own_jax:start"])
+@pytest.mark.parametrize("example", ["{tau: 1, theta: [1, 1]}", "own_jax:start"])
 def test_config(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, example: str) -> None:
-    more = "supports: {tau: positive}, generated: generated, dims: {theta: [site]}, dtype: float64"
+    more = "supports: {tau: positive, theta: positive}, generated: generated, dims: {theta: [site]}, dtype: float64"
     model = build_model(
         config_of(tmp_path, monkeypatch, "own_jax", MODULE, f"{{jax: own_jax:density, example: {example}, {more}}}")
     )
