@@ -32,7 +32,7 @@ import numpy as np
 
 from batchnuts.autobatch.api import BatchedFunction
 from batchnuts.autobatch.backends.backend import Identity, State
-from batchnuts.autobatch.backends.registry import get_backend, has_jax, is_compiled_whole
+from batchnuts.autobatch.backends.registry import BACKENDS, get_backend, has_jax, is_compiled_whole
 from batchnuts.autobatch.ir.program import STORED, WriteRowOp
 from batchnuts.autobatch.language.arrays import library_of, tensor_library, tensor_library_of
 from batchnuts.autobatch.language.libraries.library import TensorLibrary
@@ -316,8 +316,14 @@ def use_own_threads(shards: int | None = None, backend: str = "tensorflow") -> b
     TensorFlow: whether the processor is so divided now; False, and nothing changed, if devices exist already or there
     is a graphics card, and for fewer than two shards. What XLA compiles for one thread lies in a temporary directory
     until the process ends, for the others (`execution.cache` keeps it for later processes). JAX needs no devices for
-    that: whether there are at least two shards and no accelerator. Other backends: False.
+    that: whether there are at least two shards and no accelerator. NumPy: False.
+
+    Raises ValueError for an unknown backend, and for shards that are no integer of at least 1.
     """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; found {backend!r}")
+    if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
+        raise ValueError(f"shards must be an integer of at least 1, or None; found {shards!r}")
     threads = _threads_of(backend)
     return threads is not None and threads.use_own_threads(processors() if shards is None else shards)
 

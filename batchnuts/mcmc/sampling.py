@@ -43,7 +43,7 @@ from batchnuts.mcmc.storage.contract import Stream
 from batchnuts.mcmc.tuning import Tuning, read_tuning
 from batchnuts.mcmc.warmup.phase import CHECK, InWarmup, warm_up
 from batchnuts.mcmc.wrapping import how_to_wrap
-from batchnuts.settings.schema import SettingsError
+from batchnuts.settings.schema import SettingsError, shown
 from batchnuts.stopping import StopSignals, say
 
 if TYPE_CHECKING:
@@ -88,6 +88,9 @@ def sample_chains(
         )
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise SettingsError(f"progress: found {progress!r}; expected true, false, None, or a function of a Progress.")
+    for name, given in (("unconstrained", unconstrained), ("divergences", divergences), ("keep_draws", keep_draws)):
+        if not isinstance(given, bool | np.bool_):
+            raise SettingsError(f"{name}: found {shown(given)}; expected True or False.")
     sampler, execution = split_settings(settings)
     content = Content(
         unconstrained=unconstrained,

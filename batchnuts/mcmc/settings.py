@@ -62,6 +62,21 @@ class WarmupSettings(Settings):
         False, description="whether a chain that is stuck far from all others starts again where another chain is"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_longer_minimum(cls, given: Any) -> Any:
+        """Without a minimum, one that is not beyond the maximum."""
+        maximum = given.get("maximum") if isinstance(given, Mapping) else None
+        if isinstance(maximum, int) and maximum < 30 and "minimum" not in given:
+            return {**given, "minimum": maximum}
+        return given
+
+    @model_validator(mode="after")
+    def _minimum_to_maximum(self) -> WarmupSettings:
+        if self.transitions == "auto" and self.minimum > self.maximum:
+            raise ValueError(f"minimum: found {self.minimum} with maximum {self.maximum}; expected at most the maximum")
+        return self
+
     @field_validator("from_", mode="before")
     @classmethod
     def _a_path(cls, path: Any) -> Any:
@@ -397,6 +412,16 @@ class ExecutionSettings(Settings):
         description="other processes or machines that run the chains: local, the address of a Dask scheduler "
         "(tcp://HOST:PORT), or a mapping with what starts one; null: threads of this process",
     )
+
+    def without_effect(self) -> set[str]:
+        """NumPy has no modes."""
+        return {"mode"} if self.backend == "numpy" else set()
+
+    @model_validator(mode="after")
+    def _modes(self) -> ExecutionSettings:
+        if self.backend == "numpy" and "mode" in self.model_fields_set:
+            raise ValueError(f"mode: found {self.mode!r}, which has no effect on backend numpy; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _on_cluster(self) -> ExecutionSettings:

@@ -130,7 +130,7 @@ def explain(
             # The message of our own validators, without pydantic's "Value error, ". One of a group begins with a key.
             text = str(item["ctx"]["error"])
             key = text.partition(": ")[0]
-            if key in fields_of(inner) and (not location or field not in fields_of(inner)):
+            if key in _keys_of_group(inner, location):
                 path = ".".join([*([path] if path else []), key])
                 text = text.removeprefix(f"{key}: ")
             head = f"{path}: " if path else ""
@@ -161,6 +161,16 @@ def _innermost(
             if isinstance(entry, type) and issubclass(entry, BaseModel):
                 return entry, [str(part) for part in location[:2]], location[2:]
     return schema, [], location
+
+
+def _keys_of_group(schema: type[BaseModel], location: tuple[int | str, ...]) -> Iterable[str]:
+    """The keys of the group of settings at a place in another one; that one itself where the place is empty."""
+    if not location:
+        return fields_of(schema)
+    field = fields_of(schema).get(str(location[0]))
+    kinds = () if field is None or len(location) > 1 else (field.annotation, *get_args(field.annotation))
+    groups = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return fields_of(groups[0]) if groups else ()
 
 
 def _key_path(schema: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

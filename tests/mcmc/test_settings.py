@@ -37,6 +37,12 @@ def test_numpy_scalars_are_numbers():
         ({"warmup": {"pool": "each"}}, "warmup.pool: found 'each' (a text); expected one of all, groups, none"),
         ({"warmup": {"from": 3}}, "warmup.from: found 3 (an integer); expected null or a text"),
         ({"warmup": {"form": "run.nc"}}, "warmup.form: unknown key; did you mean 'from'?"),
+        (
+            {"warmup": {"minimum": 100, "maximum": 10}},
+            "warmup.minimum: found 100 with maximum 10; expected at most the",
+        ),
+        ({"warmup": {"minimum": 2000}}, "warmup.minimum: found 2000 with maximum 1000; expected at most the maximum"),
+        ({"backend": "numpy", "mode": "xla"}, "mode: found 'xla', which has no effect on backend numpy; leave it out"),
         ({"warmup": {"maximum": 0}}, "warmup.maximum: found 0 (an integer); expected an integer at least 1"),
         (
             {"chains": "auto"},

@@ -134,6 +134,9 @@ def test_a_run_without_draws_is_the_run_with_them() -> None:
 
 def test_what_takes_draws_is_refused() -> None:
     model = Model.from_function(lambda q: -0.5 * ops.sum(q * q), dimension=2)
+    for given in ({"keep_draws": "no"}, {"unconstrained": "a"}, {"divergences": 1}):
+        with pytest.raises(SettingsError, match=f"{next(iter(given))}: found .*; expected True or False"):
+            batchnuts.sample_chains(model, **given)
     with pytest.raises(SettingsError, match="keep_draws: found False with divergences=True"):
         batchnuts.sample_chains(model, keep_draws=False, divergences=True)
     with pytest.raises(SettingsError, match=r"sampler\.until: found conditions for draws that are not kept"):

@@ -133,3 +133,7 @@ def test_only_a_compiler_has_a_text() -> None:
 
 def test_a_backend_that_computes_in_the_calling_thread_has_no_threads_to_divide() -> None:
     assert not use_own_threads(2, "numpy")
+    with pytest.raises(ValueError, match="backend must be one of tensorflow, jax, numpy; found 'foo'"):
+        use_own_threads(2, "foo")
+    with pytest.raises(ValueError, match="shards must be an integer of at least 1, or None; found 0"):
+        use_own_threads(0, "jax")

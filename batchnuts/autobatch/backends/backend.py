@@ -95,6 +95,9 @@ class MachineFunction:
         return self.advance(state, *scalars)
 
 
+MODES = ("xla", "graph", "eager")
+"""Of TensorFlow; JAX has the first and the last, and NumPy none."""
+
 STYLES = ("masking", "gather")
 """How a primitive runs on the active lanes only: masking computes all rows and selects, so that shapes stay static;
 gather computes the active lanes' rows and scatters the results back, so that no work is wasted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 
-from batchnuts.autobatch.backends.backend import STYLES, Backend
+from batchnuts.autobatch.backends.backend import MODES, STYLES, Backend
 from batchnuts.quiet import import_tensorflow
 
 BACKENDS = ("tensorflow", "jax", "numpy")
@@ -14,13 +14,15 @@ BACKENDS = ("tensorflow", "jax", "numpy")
 def get_backend(name: str, mode: str, style: str = "auto") -> Backend:
     """The backend of that name, mode and style: the same object for equal arguments.
 
-    NumPy knows no modes and ignores `mode`. The style `auto` is gather on NumPy, which computes row by row, and masking
-    on the others. Raises ValueError for unknown ones, ImportError for a library that is not installed.
+    NumPy has no modes: it ignores those of the others. The style `auto` is gather on NumPy, which computes row by row,
+    and masking on the others. Raises ValueError for unknown ones, ImportError for a library that is not installed.
     """
     if name not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {name!r}")
     if style not in ("auto", *STYLES):
         raise ValueError(f"style must be one of auto, {', '.join(STYLES)}; found {style!r}")
+    if name == "numpy" and mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
     if style == "auto":
         style = "gather" if name == "numpy" else "masking"
     return _make_backend(name, "eager" if name == "numpy" else mode, style)

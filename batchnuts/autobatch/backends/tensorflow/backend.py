@@ -20,6 +20,7 @@ from batchnuts.autobatch.backends.abstract import (
     without_lanes,
 )
 from batchnuts.autobatch.backends.backend import (
+    MODES,
     BlockStep,
     CompiledMachine,
     Interpreted,
@@ -42,7 +43,6 @@ from batchnuts.autobatch.pfor.errors import warn_of_assertions
 from batchnuts.autobatch.pfor.graphs import trace_of
 from batchnuts.autobatch.pfor.loop import over_rows
 
-MODES = ("xla", "graph", "eager")
 VECTORIZERS: dict[str, Callable[..., Any]] = {
     "pfor": over_rows,
     "tensorflow": lambda function, rows: tf.vectorized_map(lambda row: function(*row), tuple(rows)),
