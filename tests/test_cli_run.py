@@ -161,7 +161,7 @@ def test_the_file_has_arvizs_schema(finished: Any) -> None:
 def test_an_existing_file_is_overwritten_only_by_force(tmp_path: Path, run_here: Callable[..., str]) -> None:
     (tmp_path / "small.yaml").write_text(CONFIG)
     (tmp_path / "out.nc").write_text("precious")
-    refused = run_here("--config", "small.yaml", cwd=tmp_path, code=1)
+    refused = run_here("--config", "small.yaml", cwd=tmp_path, code=2)
     assert "exists and is not overwritten. Give --force" in refused
     assert (tmp_path / "out.nc").read_text() == "precious"
     quick = ("execution.backend=numpy", "sampler.chains=2", "sampler.draws=3", "sampler.warmup=0", "--quiet", "--force")
@@ -465,7 +465,7 @@ def test_bad_settings(models: Path, run_here: Callable[..., str], override: str,
 
 @pytest.mark.parametrize("path", ["missing/out.nc", ".", "/proc/out.nc"])
 def test_unwritable_outputs(models: Path, run_here: Callable[..., str], path: str) -> None:
-    assert "Cannot write" in run_here("--config", "flat.yaml", f"output.path={path}", cwd=models, code=1)
+    assert "Cannot write" in run_here("--config", "flat.yaml", f"output.path={path}", cwd=models, code=2)
 
 
 @pytest.mark.slow

@@ -200,7 +200,7 @@ def test_a_signal_saves_draws_and_a_checkpoint(folder: Path) -> None:
     _, said = process.communicate()
     assert process.returncode == 143
     assert "Go on with --resume" in said
-    again = run("--config", "run.yaml", "output.path=ended.nc", "--quiet", cwd=folder, code=1)
+    again = run("--config", "run.yaml", "output.path=ended.nc", "--quiet", cwd=folder, code=2)
     assert "has the checkpoint of a run that has not ended" in again.stderr
     run("--resume", "ended.nc", "--quiet", cwd=folder)
     said = run("--resume", "ended.nc", cwd=folder, code=1).stderr

@@ -81,7 +81,7 @@ def test_a_run_is_killed_goes_on_and_is_made_longer(environment: Mapping[str, st
         xarray.testing.assert_equal(tree["posterior"].to_dataset(), groups_of(tmp_path / "copy.zarr")["posterior"])
     assert "a.html" in ended(URL, cwd=tmp_path, module="report")
     assert (tmp_path / "a.html").exists()
-    again = ended("--config", "run.yaml", f"output.path={URL}", cwd=tmp_path, code=1)
+    again = ended("--config", "run.yaml", f"output.path={URL}", cwd=tmp_path, code=2)
     assert f"{URL} exists and is not overwritten" in again
 
 
@@ -105,6 +105,6 @@ REFUSED = {
 def test_what_is_refused(environment: Mapping[str, str], tmp_path: Path, name: str) -> None:
     url, variables, said = REFUSED[name]
     (tmp_path / "run.yaml").write_text(CONFIG)
-    found = ended("--config", "run.yaml", f"output.path={url}", cwd=tmp_path, code=1, **variables)
+    found = ended("--config", "run.yaml", f"output.path={url}", cwd=tmp_path, code=2, **variables)
     assert re.search(said, found)
     assert "Traceback" not in found

@@ -79,6 +79,7 @@ class Model:
     `predictive`, of values and a seed to data like those observed; `prior`, of a seed to a dict of values. The seed is
     an array of two 32-bit integers, a key for `jax.random`, `batchnuts.autobatch.random`, and TensorFlow's stateless
     functions. `dims` and `coords` name the axes of their results, and label them; results come in the order of `dims`.
+    (`from_function` names the axes of variables by `dims`, too.)
     `of_data`: names of generated quantities that are computed from the data: draws of the prior have none of these.
 
     `library`: what `log_density` is written in, "jax" or "tensorflow", where that is known; None: it is found out.
