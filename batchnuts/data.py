@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +146,21 @@ def _read_csv(file: Path, wanted: set[str] | None) -> dict[str, NDArray[Any]]:
     import pandas
 
     options: Any = {"keep_default_na": False, "na_values": _MISSING, "skipinitialspace": True, "encoding": "utf-8-sig"}
-    table = _read(file, lambda: pandas.read_csv(file, **options))
+
+    def read() -> pandas.DataFrame:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            return pandas.read_csv(file, index_col=False, **options)  # else a further cell moves all to the left
+
+    try:
+        table = _read(file, read)
+    except DataError as error:
+        if not isinstance(error.__cause__, pandas.errors.ParserWarning):
+            raise
+        raise DataError(
+            f"{file}: row 1 has more cells than there are names of columns. Name every column; write numbers without "
+            "separators of thousands, and put a text with a comma into quotes."
+        ) from None
     header = _read(file, lambda: pandas.read_csv(file, header=None, nrows=1, dtype=str, **options))
     names = [str(name) for name in header.iloc[0]]  # pandas numbers those that come again
     asked = [name for name in names if (name != "nan" if wanted is None else name in wanted)]

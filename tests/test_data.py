@@ -86,6 +86,11 @@ def test_columns_are_renamed_and_made_what_is_asked(folder: Path) -> None:
         ("y,x, y\n1,2,3\n", None, "2 columns are called 'y'; give each a name of its own"),
         ("y,x, y\n1,2,3\n", {"n": Column("y")}, "2 columns are called 'y'"),
         ("y,x,y\n1,2,3\n", {"n": Column("y.1")}, "no column 'y.1'"),
+        (
+            "y,x\n1,1,000\n3,2,000\n",
+            None,
+            "row 1 has more cells than there are names of columns.*without separators of th",
+        ),
         (NEAR, ["id"], r"'id': 123456789 and 123456790 become the same number in float32, 123456792\. Set dtype: f"),
         (NEAR, ["id"], "float64, or ask for integers .as: integer., or subtract a constant from the column"),
         (NEAR, ["t"], "'t': 1234.003 becomes 1234.00305176 in float32, an error of 6.3% of the column's st"),
