@@ -159,7 +159,6 @@ def check_density(
             failure = error
             if not is_decomposition(error):
                 _refuse_container(here, _undifferentiated(model, library.tensor(start)))
-                size = in_words(model.dimension, "number")
                 raise ModelError(
                     f"{here} of {in_words(model.dimension, 'number')} ({model.dtype}), failed with "
                     f"{type(error).__name__}: {error}{place_of(error, model)}"
