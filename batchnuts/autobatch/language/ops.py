@@ -33,6 +33,7 @@ from batchnuts.autobatch.language.arrays import library_of as _library_of
 from batchnuts.autobatch.language.arrays import require_fits as _require_fits
 from batchnuts.autobatch.language.arrays import static_shape as static_shape
 from batchnuts.autobatch.language.arrays import tensor_library_of as _tensor_library_of
+from batchnuts.autobatch.language.libraries.bounds import index_error as _index_error
 from batchnuts.autobatch.language.pytree import flatten as _flatten
 from batchnuts.autobatch.language.pytree import unflatten as _unflatten
 
@@ -167,9 +168,16 @@ _product = _pairwise("multiply", _ANY, "x * y.")
 
 
 def take(x: Array, indices: Any, axis: int = 0) -> Array:
-    """The elements of `x` along an axis at constant integer indices, an array of NumPy's of any shape, all inside."""
+    """The elements of `x` along an axis at constant integer indices, an array of NumPy's of any shape.
+
+    They count from 0, and not from the end: raises IndexError for a negative one, or one beyond the axis.
+    """
     places = np.asarray(indices)
     shape, library = static_shape(x), _tensor_library_of(x)
+    length = np.shape(x)[axis] if library is None else None if shape is None else shape[axis]
+    error = None if length is None or places.dtype.kind not in "iu" else _index_error(places, length)
+    if error is not None:
+        raise error
     if library is None or shape is None:
         return np.take(x, places, axis=axis)
     axis = axis % len(shape)

@@ -23,6 +23,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 
 from batchnuts.autobatch.language.libraries.jax_flags import compile_small_loops_whole
 from batchnuts.autobatch.language.libraries.jax_identity import identity_of
+from batchnuts.autobatch.language.libraries.jax_indices import refuse_indices_outside
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
 from batchnuts.autobatch.language.libraries.library import Array, Function
 from batchnuts.autobatch.language.libraries.tensors import Formulas
@@ -105,8 +106,13 @@ def _elementwise(function: Function) -> Any:
 
 
 def _depends(function: Function, x: Array) -> bool:
-    """Whether a function has one result, which depends on its argument other than through `stop_gradient`."""
-    jaxpr = jax.make_jaxpr(function)(x).jaxpr
+    """Whether a function has one result, which depends on its argument other than through `stop_gradient`.
+
+    Raises IndexError for a constant index outside of an axis.
+    """
+    closed = jax.make_jaxpr(function)(x)
+    refuse_indices_outside(closed)
+    jaxpr = closed.jaxpr
     if len(jaxpr.outvars) != 1:
         return False
     reached = set(jaxpr.invars)
@@ -405,7 +411,9 @@ class JaxLibrary(Formulas):
     def result_shapes(self, function: Function, *tensors: Array) -> Any:
         """See TensorLibrary."""
         with enable_x64():
-            found = jax.eval_shape(lambda *given: self.call(function, *given), *tensors)
+            trace = jax.make_jaxpr(lambda *given: self.call(function, *given), return_shape=True)
+            closed, found = trace(*tensors)
+        refuse_indices_outside(closed)
         return jax.tree.map(lambda leaf: tuple(leaf.shape), found)
 
     def dependent(self, function: Function, *tensors: Array) -> list[bool]:
@@ -430,6 +438,8 @@ class JaxLibrary(Formulas):
                 except (jax.errors.ConcretizationTypeError, TypeError):  # as it stands, the error is the user's own
                     depends = True
                     value = _as_users(function, x)(x)
+                    if isinstance(value, np.ndarray | np.generic | float | int):  # JAX's array was made NumPy's
+                        raise
                     if not isinstance(value, jax.Array):
                         return value, None
                 if not depends:

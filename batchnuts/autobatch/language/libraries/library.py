@@ -214,14 +214,18 @@ class TensorLibrary(Library, Protocol):
         """
 
     def result_shapes(self, function: Function, *tensors: Array) -> Any:
-        """The shapes of a user's function's arrays, in the structure (of dicts) of its result; it is traced only."""
+        """The shapes of a user's function's arrays, in the structure (of dicts) of its result; it is traced only.
+
+        Raises IndexError for a constant index outside of an axis where the library would say nothing of it.
+        """
 
     def differentiated(
         self, function: Function, known: Callable[[str], None] | None = None
     ) -> Callable[[Array], tuple[Any, Array | None]]:
         """`value_and_gradient` of a function in the same way; for arrays whose values are known.
 
-        known: called with the `identity_of` of both, where a call finds it out by the way.
+        known: called with the `identity_of` of both, where a call finds it out by the way. Raises IndexError as
+        `result_shapes`.
         """
 
     def value_and_gradient(self, function: Function, x: Array) -> tuple[Any, Array | None]:
