@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType
 from typing import Any, get_args
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
 from batchnuts.mcmc.engine import Engine
+from batchnuts.mcmc.failures import failed_with, foreign_arrays
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.settings.schema import in_words
 
@@ -33,6 +33,13 @@ class UnboundedDensityError(ModelError):
         names, values = model.element_names(), model.elements(position)
         numbers = ", ".join(f"{n} = {x}" for n, x in zip(names[:SHOWN_NUMBERS], values, strict=False))
         more = f" and {len(names) - SHOWN_NUMBERS} more" if len(names) > SHOWN_NUMBERS else ""
+        if not np.isfinite(values).all():
+            super().__init__(
+                f"Model {model.name!r}: chain {chain} has gone to infinity ({when}): {numbers}{more}. The log-density "
+                "does not fall to -inf there, so that its integral is infinite and it cannot be sampled: give each "
+                "parameter a prior, and look for a wrong sign."
+            )
+            return
         super().__init__(
             f"Model {model.name!r}: its log-density is +inf at a position of chain {chain} ({when}): {numbers}{more}. "
             "Such a density cannot be sampled: no other position would ever be accepted. Look for an overflow, a "
@@ -89,18 +96,27 @@ def density_failure(model: Model, error: BaseException, when: str) -> ModelError
     )
 
 
+def user_functions(model: Model) -> list[Any]:
+    """The density, its twin and what is computed of draws, with what partials and decorators hide."""
+    names = ("log_density", "batched_value_and_gradient", "generated", "log_likelihood", "predictive", "prior")
+    return [f for name in names for f in _within(getattr(model, name))]
+
+
+def _names_of(model: Model) -> list[str]:
+    """Of the parameters that the log-density takes by name."""
+    return [variable.name for variable in model.variables] if model.structured else []
+
+
 def _files_of(model: Model) -> set[str]:
     """Where the density and its twin are written."""
-    names = ("log_density", "batched_value_and_gradient", "generated", "log_likelihood", "predictive", "prior")
-    codes = [code for name in names for code in _codes_of(getattr(model, name))]
+    codes = [f.__code__ for f in user_functions(model) if hasattr(f, "__code__")]
     return {code.co_filename for code in codes if not Path(code.co_filename).is_relative_to(_BRIDGES)}
 
 
-def _codes_of(function: Any) -> list[CodeType]:
-    """Of a function; of functools.partial too, with those of functions that it binds, as bridges bind the user's."""
+def _within(function: Any) -> list[Any]:
+    """A function; of functools.partial too, with the functions that it binds, as bridges bind the user's."""
     bound = function.args if isinstance(function, functools.partial) else ()
-    found = [getattr(f, "__code__", None) for given in (function, *bound) for f in _unwrapped(given)]
-    return [code for code in found if code is not None]
+    return [f for given in (function, *bound) for f in _unwrapped(given)]
 
 
 def _unwrapped(function: Any) -> Iterator[Any]:
@@ -159,10 +175,9 @@ def check_density(
             failure = error
             if not is_decomposition(error):
                 _refuse_container(here, _undifferentiated(model, library.tensor(start)))
-                raise ModelError(
-                    f"{here} of {in_words(model.dimension, 'number')} ({model.dtype}), failed with "
-                    f"{type(error).__name__}: {error}{place_of(error, model)}"
-                ) from error
+                failed = failed_with(error, place_of(error, model), _names_of(model), *user_functions(model))
+                size = in_words(model.dimension, "number")
+                raise ModelError(f"{here} of {size} ({model.dtype}), {failed}") from error
     else:
         raise ModelError(
             f"{here}, failed at all of {tried} initial positions{place_of(failure, model)}: "
@@ -173,6 +188,7 @@ def check_density(
         raise ModelError(
             f"{here}, returned {type(value).__name__}; expected a scalar tensor, so that it can be differentiated. "
             "Write it with operations of TensorFlow, of JAX or of batchnuts.autobatch.ops, which run on either."
+            f"{f' {foreign}' if (foreign := foreign_arrays(*user_functions(model))) else ''}"
         )
     dtype = library.dtype_of(value).name
     if library.static_shape(value) != ():

@@ -22,6 +22,7 @@ from batchnuts.mcmc.variables import (
     ModelError,
     Variable,
     check_axes,
+    check_bounds,
     check_group,
     checked_data,
     checked_dims,
@@ -155,6 +156,7 @@ class Model:
                 f"Model {self.name!r}: variable {named!r} has a support, so its log_density takes a dict of values; "
                 "set structured=True."
             )
+        check_bounds(owner, self.variables, self.dtype)
         object.__setattr__(self, "coords", checked_labels(owner, self.coords))
         if not isinstance(self.of_data, (frozenset, set, list, tuple)):
             raise ModelError(f"{owner}: of_data is {shown(self.of_data)}; expected a set of names.")
@@ -192,14 +194,13 @@ class Model:
         stands for real numbers. `fields` are the others of a Model: `initializer`, `observed_data`, `generated`, ...
         Raises ModelError unless exactly one of `dimension` and `variables` is given, and for unknown fields.
         """
+        title = name or str(getattr(log_density, "__name__", "model"))
+        if unknown := sorted(fields.keys() - _FIELDS):
+            near = nearest(unknown[0], sorted(_FIELDS | {"dimension", "variables", "name", "dtype"}))
+            raise ModelError(f"Model {title!r}: there is no field {unknown[0]!r}{near or '.'}")
         if (dimension is None) == (variables is None):
             raise ModelError(
                 "Give exactly one of dimension (for a flat position) and variables (for a dict of arrays)."
-            )
-        title = name or str(getattr(log_density, "__name__", "model"))
-        if unknown := sorted(fields.keys() - _FIELDS):
-            raise ModelError(
-                sentence(f"Model {title!r}: there is no field {unknown[0]!r}{nearest(unknown[0], sorted(_FIELDS))}")
             )
         if variables is None:
             assert dimension is not None

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from batchnuts.autobatch import BatchedFunction, batch, ops, primitive, random
 from batchnuts.autobatch.machine import TensorLibrary, tensor_library_of
 from batchnuts.disk_cache.folder import keeping
-from batchnuts.mcmc.check_model import place_of
+from batchnuts.mcmc.check_model import place_of, user_functions
 from batchnuts.mcmc.engine import LIBRARIES, Engine, default_engine
+from batchnuts.mcmc.failures import failed_with
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.variables import check_group, refuse_unknown_names
@@ -276,10 +277,9 @@ def _called(model: Model, role: str, inputs: tuple[Any, ...], library: TensorLib
     try:
         result = getattr(model, role)(*inputs)
     except Exception as error:
-        raise ModelError(
-            f"Model {model.name!r}: its function {role}, given one draw, failed with {type(error).__name__}: {error}"
-            f"{place_of(error, model)}"
-        ) from error
+        names = [variable.name for variable in model.variables] if role != "prior" else []
+        failed = failed_with(error, place_of(error, model), names, *user_functions(model))
+        raise ModelError(f"Model {model.name!r}: its function {role}, given one draw, {failed}") from error
     return _by_name(model, role, result, library)
 
 
@@ -295,7 +295,8 @@ def _by_name(model: Model, role: str, result: Any, library: TensorLibrary | None
         named = {next(iter(model.observed_data)): result}
     else:
         alone = "" if role in ("prior", "generated") else "; an array alone is for models with one observed variable"
-        given = "an array" if tensor_library_of(result) is not None else f"a {type(result).__name__}"
+        several_of = isinstance(result, list | tuple)
+        given = "an array" if not several_of and tensor_library_of(result) is not None else f"a {type(result).__name__}"
         raise ModelError(
             f"Model {model.name!r}: its function {role} gives {given}; expected a dict of names and arrays{alone}."
         )
@@ -330,6 +331,6 @@ def _failed(model: Model, error: BaseException) -> ModelError:
         return error
     has = [role for role in (*OF_DRAWS, "prior") if getattr(model, role) is not None]
     return ModelError(
-        f"Model {model.name!r}: what is computed from draws ({', '.join(has)}) failed with {type(error).__name__}: "
-        f"{error}{place_of(error, model)}"
+        f"Model {model.name!r}: what is computed from draws ({', '.join(has)}) "
+        f"{failed_with(error, place_of(error, model), (), *user_functions(model))}"
     )

@@ -14,6 +14,7 @@ from batchnuts.mcmc.check_model import check_density
 from batchnuts.mcmc.engine import Engine, default_engine
 from batchnuts.mcmc.findings import Finding, ModelCheck
 from batchnuts.mcmc.hamiltonian import value_and_gradient
+from batchnuts.mcmc.improper import refuse_improper
 from batchnuts.mcmc.lost_observations import lost_observations
 from batchnuts.mcmc.model import Model, ModelError, NaturalScale
 from batchnuts.mcmc.quantities import check_quantities, has_quantities
@@ -61,7 +62,8 @@ def check(model: Model, seed: int = 0) -> ModelCheck:
     rng = np.random.default_rng(seed)
     positions = model.initial_positions(rng, STARTS)
     engine = default_engine(model, positions[0])
-    check_density(model, positions, engine)
+    *_, at_start = check_density(model, positions, engine)
+    refuse_improper(model, engine, positions, at_start)
     execution = ExecutionSettings.model_validate({"backend": engine.backend})
     log_density, gradient = evaluate_at(model, make_evaluate(value_and_gradient(model, engine)), positions, execution)
     finite = ~not_finite(log_density, gradient)

@@ -24,6 +24,7 @@ from batchnuts.mcmc.check_model import (
 )
 from batchnuts.mcmc.engine import Engine, default_engine
 from batchnuts.mcmc.execution.fingerprint import Fingerprint, fingerprint
+from batchnuts.mcmc.improper import refuse_improper
 from batchnuts.mcmc.in_parts import in_parts, width_for
 from batchnuts.mcmc.initialization import Proposals
 from batchnuts.mcmc.lost_observations import lost_observations
@@ -71,6 +72,7 @@ def check_at_starts(model: Model, engine: Engine, proposals: Proposals, position
     reached = reached_by(model)
     known: list[str] = []
     found, log_density, gradient = check_density(model, islice(one_by_one, TRIES), engine, known.append)
+    refuse_improper(model, engine, position, gradient)
     values = np.asarray(log_density), np.asarray(gradient)
     return Checked(position[0], found, *values, reached, known[-1] if known else None)
 

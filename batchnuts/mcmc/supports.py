@@ -40,6 +40,8 @@ class Support(ABC):
 
     kind: ClassVar[str]
     """Its name in configs and in files of draws."""
+    proper: ClassVar[bool] = True
+    """Whether a constant density of the values can be sampled: its integral is finite."""
 
     @property
     def library(self) -> str | None:
@@ -72,6 +74,7 @@ class Real(Support):
     """Every number."""
 
     kind: ClassVar[str] = "real"
+    proper: ClassVar[bool] = False
 
     def free(self, shape: Shape) -> int:
         """See Support."""
@@ -94,6 +97,7 @@ class Lower(Support):
     """Above `bound`: bound + exp(x). A bound may be an array that broadcasts to the shape."""
 
     kind: ClassVar[str] = "lower"
+    proper: ClassVar[bool] = False
 
     bound: ArrayLike = 0.0
 
@@ -120,6 +124,7 @@ class Upper(Support):
     """Below `bound`: bound - exp(x). A bound may be an array that broadcasts to the shape."""
 
     kind: ClassVar[str] = "upper"
+    proper: ClassVar[bool] = False
 
     bound: ArrayLike
 
@@ -181,6 +186,7 @@ class Ordered(Support):
     """Ascending along the last axis: the first one as it is, and the logarithms of the differences."""
 
     kind: ClassVar[str] = "ordered"
+    proper: ClassVar[bool] = False
 
     positive: bool = False
     """Whether all are above 0: then the first one is exp(x) too."""
@@ -331,6 +337,7 @@ class CovarianceCholesky(Support):
     """
 
     kind: ClassVar[str] = "covariance_cholesky"
+    proper: ClassVar[bool] = False
 
     def free(self, shape: Shape) -> int:
         """See Support."""

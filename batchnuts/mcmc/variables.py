@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
-from batchnuts.mcmc.supports import REAL, Real, Support, SupportError
+from batchnuts.mcmc.supports import REAL, Interval, Lower, Real, Support, SupportError, Upper
 from batchnuts.settings.schema import nearest, sentence, shown
 
 Labels = Mapping[str, Sequence[Any]]
@@ -123,6 +123,21 @@ class Variable:
         if not self.shape:
             return [f"unconstrained({self.name})"]
         return [f"unconstrained({self.name})[{i}]" for i in range(self.free)]
+
+
+def check_bounds(owner: str, variables: Iterable[Variable], dtype: str) -> None:
+    """Raise ModelError for bounds, or a distance between two, that overflow the dtype. owner: begins the message."""
+    for variable in variables:
+        support, shape = variable.support, variable.shape
+        if not isinstance(support, Lower | Upper | Interval):
+            continue
+        with np.errstate(all="ignore"):
+            value, _ = support.constrain(np.zeros(variable.free, dtype), shape)
+        if not np.isfinite(value).all():
+            raise ModelError(
+                f"{owner}: the bounds of variable {variable.name!r} overflow {dtype}, whose largest number is "
+                f"{np.finfo(dtype).max:.3g}. Rescale the variable{', or use dtype float64' * (dtype == 'float32')}."
+            )
 
 
 def check_group(

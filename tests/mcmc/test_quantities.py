@@ -204,6 +204,8 @@ def fails(p: Any) -> Any:
             r"its function generated, given one draw, failed with RuntimeError: no such thing at .*:\d",
         ),
         ({"generated": lambda p: p["mu"]}, "its function generated gives an array; expected a dict of names"),
+        ({"generated": lambda p: (p["mu"], 1.0)}, "its function generated gives a tuple; expected a dict of names"),
+        ({"generated": lambda p: {"a": ops.stack([p["mu"]])[1]}}, r"the index 1 is outside an axis of 1 elements.*:\d"),
         ({"generated": lambda p: {"mu": p["mu"]}}, r"its function generated gives \['mu'\], which are its variables"),
         (
             {"generated": lambda p: {"both_dim_0": p["mu"], "both": ops.stack([p["mu"], p["tau"]])}},
@@ -225,6 +227,7 @@ def fails(p: Any) -> Any:
         ({"dims": {"ratio": ("row",)}}, r"'ratio' has shape \(\), but its dims are \('row',\)"),
         ({"dims": {"both": ("row",)}}, "'both' has 2 elements along 'row', which has 4 labels"),
         ({"generate": fails}, "there is no field 'generate'; did you mean 'generated'"),
+        ({"dimensions": 2, "variables": None}, r"there is no field 'dimensions'; did you mean 'dimension'\?$"),
         ({"generated": 3}, "generated is 3; expected a function"),
         ({"of_data": {"ration"}}, r"of_data names 'ration', which .* does not give; did you mean 'ratio'\?"),
         ({"dims": {"ration": ["k"]}}, "dims has 'ration', which is no variable, .*; did you mean 'ratio'"),

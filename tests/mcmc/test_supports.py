@@ -236,6 +236,9 @@ def test_values_outside_are_refused(parameter: Parameter, value: Any, said: str)
     [
         (lower(np.zeros(3), 2), r"Variable 'x' has bounds of shape \(3,\); expected a number, or an array"),
         (lower(math.inf), "has the bound inf; expected finite numbers"),
+        (interval(1e39, 1e40), "the bounds of variable 'x' overflow float32, whose largest number is 3.4e.38"),
+        (interval(-3e38, 3e38), "the bounds of variable 'x' overflow float32"),
+        (upper(-1e39), "the bounds of variable 'x' overflow float32"),
         (interval(2, 1), "lies between 2 and 1; expected the lower bound to be below the upper one"),
         (ordered(), r"has shape \(\); expected a last axis, along which"),
         (simplex(1), r"has shape \(1,\); expected a last axis of at least 2"),
@@ -345,7 +348,7 @@ def test_bijectors_of_tensorflow_probability_are_supports() -> None:
 
     tfb = tfp.bijectors
     model = Model.from_function(
-        lambda p: -ops.sum(p["x"]) - ops.sum(p["L"] ** 2),
+        lambda p: -ops.sum(p["x"]) - ops.sum(p["L"] ** 2) - p["y"],
         variables={"x": tfb.Softplus(), "L": bijector(tfb.CorrelationCholesky(), 3, 3), "y": positive()},
     )
     assert model.dimension == 1 + 3 + 1

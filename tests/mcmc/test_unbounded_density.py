@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from ways import rotating
 from batchnuts import sample_chains
 from batchnuts.autobatch import ops, random
 from batchnuts.mcmc.check_model import UnboundedDensityError
+from batchnuts.mcmc.execution.chunk import Chunk
+from batchnuts.mcmc.execution.runner import UnboundedDensity
 from batchnuts.mcmc.hamiltonian import value_and_gradient
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.sampling import run_chains
@@ -154,3 +158,22 @@ def test_many_numbers_are_not_all_shown() -> None:
     error = UnboundedDensityError(model, 3, np.arange(100.0), "sampling")
     assert "position[19] = 19.0 and 80 more." in str(error)
     assert len(error.position) == 100
+
+
+def test_a_chain_that_ended_at_nan_is_named() -> None:
+    """The same number is rounded in two ways where it overflows: a state may be accepted that is NaN in the end."""
+    working = {"log_density": np.array([np.nan, 0.0, np.nan]), "position": np.array([[np.inf], [0.0], [1.0]])}
+    machine = SimpleNamespace(
+        machine=SimpleNamespace(live=lambda state: np.array([False, False, True])),
+        working=lambda state, name: working[name],
+        sweeps_per_second=1.0,
+    )
+    chunk = Chunk(machine, np.array([4, 5, 6]), None, None, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(UnboundedDensity) as met:
+        chunk.check_bounded()
+    assert met.value.chain == 4
+    model = Model.from_function(lambda x: 0.0 * ops.sum(x), dimension=1)
+    said = str(UnboundedDensityError(model, met.value.chain, met.value.position, "sampling"))
+    assert re.search(
+        r"chain 4 has gone to infinity \(sampling\): position\[0\] = inf\..* its integral is infinite", said
+    )

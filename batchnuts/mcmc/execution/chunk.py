@@ -159,9 +159,10 @@ class Chunk:
         return self.live() <= leave_at
 
     def check_bounded(self) -> None:
-        """Raises UnboundedDensity where a chain has encountered a density of +inf, and ended there."""
+        """Raises UnboundedDensity where a chain has encountered a density of +inf, or of NaN, and ended there."""
         halted = ~self.machine.machine.live(self.state)  # on other lanes variables have intermediate values
-        met = halted & (self.chains != NO_CHAIN) & np.isposinf(self.machine.working(self.state, "log_density"))
+        below = self.machine.working(self.state, "log_density") < np.inf
+        met = halted & (self.chains != NO_CHAIN) & ~below
         if met.any():
             lane = int(np.argmax(met))
             raise UnboundedDensity(int(self.chains[lane]), self.machine.working(self.state, "position")[lane])

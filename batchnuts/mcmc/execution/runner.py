@@ -27,7 +27,10 @@ STRETCH = 5
 
 
 class UnboundedDensity(Exception):
-    """A chain has encountered a log-density of +inf at a position [dimension], and ended there."""
+    """A chain has encountered a log-density of +inf at a position [dimension], and ended there.
+
+    Or one of NaN, where the position has overflowed: it is rounded in two ways then, and one of them was accepted.
+    """
 
     def __init__(self, chain: int, position: np.ndarray) -> None:
         super().__init__(f"chain {chain} at {position}")
@@ -215,7 +218,7 @@ class StretchRunner:
             if kept is None:
                 kept = self.kept = StretchKept(make_storage(result.records, len(inputs.key), transitions), result)
             kept.take(result, start, length)
-            unbounded = np.isposinf(result.log_density)
+            unbounded = ~(result.log_density < np.inf)
             if unbounded.any():
                 first = int(np.argmax(unbounded))
                 raise UnboundedDensity(first, result.position[first])

@@ -1,0 +1,63 @@
+"""What is said of an exception that a user's function has raised: where, which one, and what to write instead."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from batchnuts.settings.schema import nearest
+
+_NO_VALUE = {
+    "TracerBoolConversionError": "if",
+    "OperatorNotAllowedInGraphError": "if",
+    "ConcretizationTypeError": "number",
+    "TracerArrayConversionError": "number",
+    "TracerIntegerConversionError": "number",
+}
+"""Errors of JAX and TensorFlow for a value that is asked for while there is none, and what usually asks."""
+
+_ADVICE = {
+    "if": (
+        "A Python `if`, `while`, `and` or `not` cannot decide by the value of a parameter, which differs between "
+        "chains: write batchnuts.autobatch.ops.where(condition, x, y)"
+    ),
+    "number": (
+        "NumPy's functions, float() and int() cannot take the value of a parameter: use functions of the array library "
+        "or of batchnuts.autobatch.ops"
+    ),
+}
+
+
+def failed_with(error: BaseException, place: str, names: Iterable[str], *functions: Any) -> str:
+    """The end of a sentence: "failed with KeyError: ... at file:line".
+
+    place: " at file:line", or nothing. names: the parameters. functions: those of the user, which may have failed.
+    """
+    text, advice = str(error), ""
+    first = text.strip().partition("\n")[0]
+    asks = _NO_VALUE.get(type(error).__name__)
+    known = list(names)
+    if isinstance(error, TypeError) and asks != "if" and (foreign := foreign_arrays(*functions)):
+        known_cause = asks or "pandas" in text or "xarray" in text
+        said = "" if known_cause else f" What was raised: {type(error).__name__}: {first}"
+        return f"failed{place}: {foreign}{said}"
+    if asks:
+        text, advice = first.removesuffix("."), f". {_ADVICE[asks]}."
+    elif isinstance(error, KeyError) and known and (key := next(iter(error.args), None)) not in known:
+        advice = f". The model's parameters are {', '.join(known)}{nearest(str(key), known) or '.'}"
+    return f"failed with {type(error).__name__}: {text}{place}{advice}"
+
+
+def foreign_arrays(*functions: Any) -> str:
+    """What to do about a pandas or xarray object that a function of the user reads, if it reads one."""
+    for function in functions:
+        if not inspect.isfunction(function):
+            continue
+        found = inspect.getclosurevars(function)
+        for name, value in {**found.globals, **found.nonlocals}.items():
+            library, kind = type(value).__module__.partition(".")[0], type(value).__name__
+            if library in ("pandas", "xarray") and hasattr(value, "to_numpy"):
+                what = f"a pandas {kind}" if library == "pandas" else f"an xarray {kind}"
+                return f"`{name}` is {what}, which cannot be combined with a parameter: use `{name}.to_numpy()`."
+    return ""
