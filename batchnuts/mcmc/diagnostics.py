@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,10 @@ from batchnuts.settings.schema import in_words
 RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
 """Nats of rounding in the log-density above which acceptances are visibly wrong: exp(0.05) is 1.05."""
+COARSE = 4.0
+"""Units of rounding that a standard deviation should have: with 4 rounding adds half a percent to the variance."""
+MOST_NAMES = 5
+"""Names that a line of the verdict has."""
 COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
 """What is computed of each coefficient; `batchnuts/report/table.py` prints it."""
 RUNNING_COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_mean", "r_hat")
@@ -82,6 +86,10 @@ class Diagnostics:
     """Where chains form superchains: the share of the variance that is between chains and lasts (`stuck_chains.py`)."""
     stuck: tuple[int, ...] = ()
     """The numbers of chains that stay away from all others."""
+    not_finite: Mapping[str, int | None] = field(default_factory=dict)
+    """Generated quantities that are left out, by name: of how many draws they are not finite; None: not counted."""
+    coarse: tuple[str, ...] = ()
+    """Coefficients whose draws take few values, since the dtype has no others so far from 0 (see `coarse_of`)."""
     running: bool = False
     """Whether draws were not kept: then `columns` are RUNNING_COLUMNS, R-hat is that of moments, and effective sizes
     are of means."""
@@ -165,8 +173,17 @@ class Diagnostics:
                 "them which states are accepted, are wrong by as much, and these draws may be too wide. Leave out "
                 "constant terms (or subtract a constant from each observation's term), or use float64."
             )
+        if self.coarse:
+            lines.append(
+                f"WARNING: {_some(self.coarse)} so far from 0 that rounding leaves few values to the draws. Use "
+                'dtype="float64", or subtract an offset: sample the difference from a number near the mean.'
+            )
         if self.reached_max_treedepth:
             lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth}")
+        for name, bad in list(self.not_finite.items())[:MOST_NAMES]:
+            lines.append(f"{name}: {'some' if bad is None else bad} of {total} draws are not finite, not judged")
+        if (more := len(self.not_finite) - MOST_NAMES) > 0:
+            lines.append(f"{more} more generated quantities are not finite in some draws, and not judged")
         return "\n".join(lines)
 
     def _stuck(self) -> list[str]:
@@ -207,6 +224,27 @@ def some_numbers(numbers: Sequence[int], most: int = 20) -> str:
     """The first of the numbers of chains, and how many more there are."""
     more = len(numbers) - most
     return f"{', '.join(map(str, numbers[:most]))}{f' and {more} more' if more > 0 else ''}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names as the subject of a sentence, with its verb."""
+    more = len(names) - MOST_NAMES
+    shown = f"{', '.join(names[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
+    return f"{shown} {'lies' if len(names) == 1 else 'lie'}"
+
+
+def coarse_of(
+    names: Sequence[str], mean: NDArray[np.float64], sd: NDArray[np.float64], dtypes: Sequence[np.dtype[Any] | None]
+) -> tuple[str, ...]:
+    """Those of the coefficients whose standard deviation is below COARSE units of rounding at their mean.
+
+    dtypes: of the draws of each; None for one that is not looked at. Coefficients that never move are none of them.
+    """
+    found = []
+    for name, centre, spread, dtype in zip(names, mean, sd, dtypes, strict=True):
+        if dtype is not None and dtype.kind == "f" and 0 < spread < COARSE * np.spacing(np.abs(centre).astype(dtype)):
+            found.append(name)
+    return tuple(found)
 
 
 def rounding_of(log_density: NDArray[Any] | DrawBlock) -> float:

@@ -6,6 +6,7 @@ judged again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,10 @@ ESTIMATORS, DIGEST = "estimators", "digest"
 ARRAYS = ("nested", "persistence")
 """Fields of Diagnostics that are arrays [coefficients] where they are not None."""
 
-_OTHERS = ("names", "columns", "stuck", "running", *ARRAYS)
+TEXTS = ("not_finite", "coarse")
+"""Fields of Diagnostics that are attributes as JSON."""
+
+_OTHERS = ("names", "columns", "stuck", "running", *ARRAYS, *TEXTS)
 NUMBERS = tuple(field.name for field in fields(Diagnostics) if field.name not in _OTHERS)
 """Fields of Diagnostics that are attributes."""
 
@@ -65,7 +69,8 @@ def diagnostics_group(found: Diagnostics) -> xarray.Dataset:
         {name: ("coefficient", values) for name, values in of_each.items()}
         | {"stuck_chains": ("stuck", np.array(found.stuck, np.int64))},
         coords={"coefficient": np.array(found.names)},
-        attrs={name: getattr(found, name) for name in NUMBERS},
+        attrs={name: getattr(found, name) for name in NUMBERS}
+        | {name: json.dumps(getattr(found, name)) for name in TEXTS},
     )
     return group.assign_attrs({ESTIMATORS: _estimators() or "", DIGEST: _digest(group)})
 
@@ -89,6 +94,8 @@ def kept_diagnostics(groups: Mapping[str, xarray.Dataset]) -> Diagnostics | None
             names=tuple(str(name) for name in group["coefficient"].values),
             columns={name: group[name].values for name in COLUMNS},
             stuck=tuple(group["stuck_chains"].values.tolist()),
+            not_finite=json.loads(attributes["not_finite"]),
+            coarse=tuple(json.loads(attributes["coarse"])),
             **arrays,
             **{name: attributes[name] for name in NUMBERS},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,9 @@ def summary_group(
     import xarray
 
     moments, variance, precision = running.moments, running.variance, running.precision()
-    kept = np.ones(len(names), bool)
+    kept, not_finite = np.ones(len(names), bool), np.zeros(len(names), bool)
     if may_be_constant is not None:
+        not_finite = may_be_constant & ~np.isfinite(variance) & (running.total > 1)
         kept = ~may_be_constant | (np.isfinite(variance) & (variance > 0))
     low, high = running.range()
     of_each: dict[str, NDArray[Any]] = {
@@ -101,6 +103,7 @@ def summary_group(
             "draws": running.count,
             "rank_error": running.rank_error,
             "bfmi": totals.bfmi,
+            "not_finite": json.dumps(np.array(names)[not_finite].tolist()),
             "log_density_rounding": rounding_of(totals.log_density[:, None]),
         },
     )
@@ -125,6 +128,7 @@ def diagnosed(summary: xarray.Dataset) -> Diagnostics:
         divergences=int(summary["diverging"].values.sum()),
         reached_max_treedepth=int(summary["reached_max_treedepth"].values.sum()),
         rounding=float(summary.attrs["log_density_rounding"]),
+        not_finite=dict.fromkeys(json.loads(summary.attrs.get("not_finite", "[]"))),
         nested=nested,
         superchains=len(np.unique(superchain[summary["chain"].values])),
         persistence=None if nested is None else np.asarray(summary["persistence"].values, np.float64),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from batchnuts.mcmc.diagnostics import (
     ROUNDING_LIMIT,
     Diagnostics,
     DiagnosticsError,
+    coarse_of,
     diagnose,
     some_numbers,
 )
@@ -41,11 +42,11 @@ class Check:
     """The verdict on a run; `print` shows all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
 
     `ok` is True if R-hat is below 1.01 (nested R-hat below its limit, where chains form superchains), no chain is stuck
-    away from others (stuck_chains.py), the bulk ESS is at least 400 on all coefficients, no draw diverged, and the
-    log-density is not rounded by more than 0.05 (see `Diagnostics.rounding`). `worst_rhat` is of the R-hat that
-    decides. It and `min_ess` are NaN where they cannot be computed (see Diagnostics). With fewer than 4 draws of each
-    chain, `min_ess` is the number of chains where nested R-hat is below its limit: draws of different chains are
-    independent then. `advice` is empty if all is well.
+    away from others (stuck_chains.py), the bulk ESS is at least 400 on all coefficients, no draw diverged, and neither
+    the log-density is rounded by more than 0.05 (`Diagnostics.rounding`) nor draws to few values (`coarse`).
+    `worst_rhat` is of the R-hat that decides. It and `min_ess` are NaN where they cannot be computed (see Diagnostics).
+    With fewer than 4 draws of each chain, `min_ess` is the number of chains where nested R-hat is below its limit:
+    draws of different chains are independent then. `advice` is empty if all is well.
     """
 
     diagnostics: Diagnostics
@@ -108,8 +109,22 @@ def diagnose_groups(posterior: AnyGroup, stats: AnyGroup | None) -> Diagnostics:
         flags["superchain"] = superchain_of(int(numbers.max()) + 1, count)[numbers]
     if "lp" in found:
         flags["log_density"] = VariableBlock(found["lp"].ordered("chain", "draw"))
-    blocks, names = coefficients(posterior)
-    return diagnose(blocks, names, **flags)
+    judged, not_finite = _judged(posterior)
+    result = diagnose([one.block for one in judged], [name for one in judged for name in one.names], **flags)
+    # quantities that are generated may lie near a number by what they are, as a probability near 1
+    dtypes = [None if one.generated else one.block.dtype for one in judged for _ in one.names]
+    coarse = coarse_of(result.names, result.columns["mean"], result.columns["sd"], dtypes)
+    return replace(result, not_finite=not_finite, coarse=coarse)
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """What is judged of one variable."""
+
+    block: VariableBlock
+    names: list[str]
+    """Of its coefficients."""
+    generated: bool
 
 
 def coefficients(posterior: AnyGroup, judged: Collection[str] | None = None) -> tuple[list[VariableBlock], list[str]]:
@@ -118,35 +133,42 @@ def coefficients(posterior: AnyGroup, judged: Collection[str] | None = None) -> 
     Without those that `diagnose_groups` leaves out. Of a group that was opened lazily no draws stay in memory; those of
     generated quantities are read once, but not where `judged` has the names of all that were diagnosed.
     """
-    posterior = _as_group(posterior)
+    found, _ = _judged(_as_group(posterior), judged)
+    return [one.block for one in found], [name for one in found for name in one.names]
+
+
+def _judged(posterior: Group, judged: Collection[str] | None = None) -> tuple[list[_Judged], dict[str, int | None]]:
+    """The same by variable; and of how many draws the generated quantities that are left out are not finite."""
     known = None if judged is None else frozenset(judged)
-    blocks, names = [], []
+    kept: list[_Judged] = []
+    not_finite: dict[str, int | None] = {}
     for variable, array in posterior.arrays.items():
         rest = [d for d in array.dims if d not in ("chain", "draw")]
         ordered = array.ordered("chain", "draw", *rest)
         block = VariableBlock(ordered)
-        found = labelled_elements(variable, [posterior.labels(d) for d in rest])
+        names = labelled_elements(variable, [posterior.labels(d) for d in rest])
+        generated = bool(array.attrs.get("generated"))
         varies = elements_that_vary(array.attrs.get("support", ""), ordered.shape[2:]).reshape(-1)
-        if array.attrs.get("generated"):
-            varies = _vary(block) if known is None else np.array([name in known for name in found], bool)
+        if generated and known is not None:
+            varies = np.array([name in known for name in names], bool)
+        elif generated:
+            varies, bad = _vary(block)
+            not_finite |= {name: int(count) for name, count in zip(names, bad, strict=True) if count}
         if not varies.all():
-            block, found = (
-                VariableBlock(ordered, np.flatnonzero(varies)),
-                list(itertools.compress(found, varies)),
-            )
-        blocks.append(block)
-        names += found
-    return blocks, names
+            block = VariableBlock(ordered, np.flatnonzero(varies))
+            names = list(itertools.compress(names, varies))
+        kept.append(_Judged(block, names, generated))
+    return kept, not_finite
 
 
-def _vary(block: VariableBlock) -> NDArray[np.bool_]:
-    """[coefficients]: which are finite in all draws, and not the same in all."""
+def _vary(block: VariableBlock) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """[coefficients]: which are finite in all draws, and not the same in all; and in how many they are not finite."""
     first = block[:1, :1, :]
-    finite, varies = np.ones(block.shape[2], bool), np.zeros(block.shape[2], bool)
+    bad, varies = np.zeros(block.shape[2], np.int64), np.zeros(block.shape[2], bool)
     for _, _, columns, values in parts_of(block):
-        finite[columns] &= np.isfinite(values).all(axis=(0, 1))
+        bad[columns] += (~np.isfinite(values)).sum(axis=(0, 1))
         varies[columns] |= (values != first[:, :, columns]).any(axis=(0, 1))
-    return finite & varies
+    return (bad == 0) & varies, bad
 
 
 def judge(found: Diagnostics, interrupted: bool) -> Check:
@@ -166,6 +188,12 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
         advice.append(
             f"The log-density is rounded by {found.rounding:.2g}, so that states are accepted wrongly: compute it in "
             'float64 (dtype="float64" of the model, model.dtype=float64 in a config), or leave out its constant terms.'
+        )
+    if found.coarse:
+        advice.append(
+            f"The draws of {found.coarse[0]} are rounded to few values: sample in float64 "
+            '(dtype="float64" of the model, model.dtype=float64 in a config), or the difference from a number near its '
+            "mean."
         )
     if found.converged is None:
         advice.append(f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each.")
@@ -196,7 +224,7 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
     return Check(
         diagnostics=found,
         interrupted=interrupted,
-        ok=bool(found.converged) and lowest >= ESS_LIMIT and not found.divergences and not rounded,
+        ok=bool(found.converged) and lowest >= ESS_LIMIT and not (found.divergences or rounded or found.coarse),
         worst_rhat=worst,
         min_ess=lowest,
         divergences=found.divergences,

@@ -290,6 +290,7 @@ def _verdict(
         "draws": draws,
         "interrupted": bool(attributes.get("interrupted", 0)),
         "stuck_chains": [],
+        "not_finite": {},
         "advice": advice,
     }
     if check is not None:
@@ -302,6 +303,7 @@ def _verdict(
             f"min_{size}": _named(found, found.columns[size], check.min_ess, np.nanargmin),
             "divergences": check.divergences,
             "stuck_chains": list(found.stuck),
+            "not_finite": dict(found.not_finite),
         }
     return content
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,12 @@ from fake_run import make_draws
 import batchnuts
 from batchnuts.mcmc.diagnostics import DiagnosticsError, diagnose
 from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.kept_diagnostics import diagnostics_group
 from batchnuts.mcmc.model import Model, Variable
 from batchnuts.mcmc.output import to_arviz, to_datasets
 from batchnuts.mcmc.saving import save
 from batchnuts.mcmc.settings import SamplerSettings
+from batchnuts.report.run_file import verdict_at_end
 
 MODEL = Model(
     name="m",
@@ -134,6 +137,36 @@ def test_a_large_float32_density_is_reported_after_a_real_run() -> None:
     assert not found.ok
     assert found.advice[0].startswith("The log-density is rounded by 8, ")
     assert len(found.advice) > 1, "what may follow from it comes later"
+
+
+def test_generated_quantities_that_are_not_finite_are_named(tmp_path: Any) -> None:
+    """In the verdict and in the JSON of a report, also where a store has kept what was diagnosed."""
+    result = result_of(GOOD)
+    bad = np.where(np.arange(result.posterior.sizes["draw"]) < 3, np.nan, result.posterior["mu"])
+    result.posterior["half"] = (("chain", "draw"), bad, {"generated": 1})
+    found = batchnuts.check(result)
+    count = 3 * result.posterior.sizes["chain"]
+    assert found.diagnostics.not_finite == {"half": count}
+    assert re.search(rf"^half: {count} of \d+ draws are not finite, not judged$", str(found), re.MULTILINE)
+    groups = {name: result[name] for name in ("posterior", "sample_stats")}
+    group = {"diagnostics": diagnostics_group(found.diagnostics)}
+    for kept in ({}, group):
+        verdict, _ = verdict_at_end(tmp_path, groups | kept, 1, 1)
+        assert verdict["not_finite"] == {"half": count}
+        assert verdict["ok"] is found.ok
+
+
+@pytest.mark.parametrize(
+    ("offset", "dtype", "coarse"), [(2e7, "float32", True), (2e7, "float64", False), (1e4, "float32", False)]
+)
+def test_draws_that_rounding_leaves_few_values_are_reported(offset: float, dtype: str, coarse: bool) -> None:
+    result = result_of(GOOD)
+    result.posterior["mu"] = (result.posterior["mu"].astype("float64") + offset).astype(dtype)
+    found = batchnuts.check(result)
+    assert found.diagnostics.coarse == (("mu",) if coarse else ())
+    assert ("mu lies so far from 0 that rounding leaves few values" in str(found)) is coarse
+    assert any("rounded to few values: use float64" in line for line in found.advice) is coarse
+    assert not (coarse and found.ok)
 
 
 @pytest.mark.parametrize("count", [None, 4])
