@@ -71,7 +71,8 @@ def test_dry_run_with_force_deletes_nothing(dry_run):
 
 def test_dry_run_checks_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    functions = "def density(p, data):\n    return -p['tau'] - p['x'] ** 2\n\n\ndef fails(p, data):\n    1 / 0\n"
+    density = "def density(p, data):\n    return -p['tau'] - p['x'] ** 2 - p['y'] ** 2\n"
+    functions = f"{density}\n\ndef fails(p, data):\n    1 / 0\n"
     Path("mine_to_check.py").write_text(functions)
     Path("t.csv").write_text("y,n,who\n1,2,me\n3,4,you\n")
     data = "data: {path: t.csv, columns: {y: y, n: {column: n, as: integer}, who: who}}"
@@ -87,3 +88,7 @@ def test_dry_run_checks_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
     left_out = ["model.log_likelihood=fails", "output.groups=[]"]
     assert sample.main(["--config", "mine.yaml", "--dry-run", *left_out]) == 0
     assert sample.main(["--config", "mine.yaml", "--dry-run", *left_out[:1]]) == 1
+    capsys.readouterr()
+    unused = ["model.variables={tau: positive, x: [], y: [], taus: positive}"]
+    assert sample.main(["--config", "mine.yaml", "--dry-run", *unused]) == 1
+    assert "its log-density does not depend on 'taus'" in capsys.readouterr().err

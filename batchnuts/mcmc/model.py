@@ -30,7 +30,7 @@ from batchnuts.mcmc.variables import (
     refuse_unknown_names,
 )
 from batchnuts.mcmc.wrapping import how_to_wrap
-from batchnuts.settings.schema import in_words, nearest, sentence, shown
+from batchnuts.settings.schema import in_words, nearest, shown
 
 __all__ = ["DType", "Data", "Model", "ModelError", "Parameter", "Variable"]
 
