@@ -9,7 +9,7 @@ and not judged; nor is it where the user asked for what happens outside (`mode="
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -29,11 +29,10 @@ _Known = dict[Any, NDArray[Any]]
 
 def refuse_indices_outside(closed: Any) -> None:
     """Raise IndexError, with the traceback of the user's line, for a constant index outside of an axis."""
-    for _ in _walk(closed.jaxpr, closed.consts, {}):
-        pass
+    _walk(closed.jaxpr, closed.consts, {})
 
 
-def _walk(jaxpr: Any, constants: Any, known: _Known) -> Iterator[NDArray[Any] | None]:
+def _walk(jaxpr: Any, constants: Any, known: _Known) -> list[NDArray[Any] | None]:
     """The results that are known, None for others. known: arguments."""
     for variable, value in zip(jaxpr.constvars, constants, strict=True):
         if _is_small_integers(variable.aval) and not isinstance(value, jax.core.Tracer):
@@ -50,7 +49,7 @@ def _walk(jaxpr: Any, constants: Any, known: _Known) -> Iterator[NDArray[Any] | 
         if name in _CALLS:
             inner = equation.params["jaxpr"]
             given = {v: a for v, a in zip(inner.jaxpr.invars, values, strict=True) if a is not None}
-            results = list(_walk(inner.jaxpr, inner.consts, given))
+            results = _walk(inner.jaxpr, inner.consts, given)
             known |= {v: r for v, r in zip(equation.outvars, results, strict=True) if r is not None}
             continue
         if name == "gather" and values[1] is not None:
@@ -60,7 +59,7 @@ def _walk(jaxpr: Any, constants: Any, known: _Known) -> Iterator[NDArray[Any] | 
         elif name in _FOLDED and all(v is not None for v in values) and _is_small_integers(equation.outvars[0].aval):
             with np.errstate(all="ignore"):  # integers wrap, as JAX's do
                 known[equation.outvars[0]] = np.asarray(_FOLDED[name](equation.params, *values))
-    yield from map(value_of, jaxpr.outvars)
+    return [value_of(atom) for atom in jaxpr.outvars]
 
 
 _CALLS = ("jit", "pjit")
