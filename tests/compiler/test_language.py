@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from array_libraries import HAS_JAX
+from programs import BY_NAME
 
 from batchnuts.autobatch import LaneAssertionError, UnsupportedSyntaxError, batch, ops
 from batchnuts.autobatch.language.pytree import flatten
@@ -171,6 +173,12 @@ def test_structures() -> None:
 
 
 # ---- names from around the function ---------------------------------------------------------------------------------
+
+
+def test_structures_are_compared_by_their_elements() -> None:
+    on_jax = ({"backend": "jax", "mode": "eager"},) if HAS_JAX else ()
+    case = BY_NAME["compares_structures"]
+    agrees(case.function, *case.inputs, ways=(*WAYS, *on_jax))
 
 
 def factory(offset: int) -> Any:

@@ -134,7 +134,22 @@ def sort_three(triple):
     return ((a, b), c), [c, (b, a)]
 
 
+@batch
+def compares_structures(x, n):
+    """Comparisons of structures of equal and of differing shape, in conditions and as values."""
+    p, q, k = Point(x, n), (n, x), 0
+    pair, swapped = Pair(n, (x, k)), Pair(k + 1, (2 * x, 0))
+    while (n, k) != (0, 3) and (k, n) <= (3, 4):
+        n, k = max(n - 1, 0), k + 1
+    equal = p == q, p == (2, 2), [n, 1] == [k, 1], {"a": n, "b": x} == {"b": 2, "a": k - 2}, pair == swapped
+    never = p == (x, n, n), (n, k) == [n, k], {"a": n} == {"b": n}, pair == p, (n, "a") != (n, "b"), n in (None, "a")
+    member = (n, k) in ((1, 2), (0, 3), q), [n] not in [[k - 3], [1]], p in {(2, 2), (4, 0)}, n in {"a": k - 3}.values()
+    ordered = p < q, (n, (k, 1)) >= (0, (3, n)), [n, k] > [n], [n, k] <= [n, k, 0]
+    return equal, never, member, ordered, n, k
+
+
 CASES = (
+    Case(compares_structures, (ints(2, 4, 0, 1), ints(2, 0, 9, 2))),
     Case(checked_fields, (Ordered(floats(1.0, 0.5, 2.0), floats(1.0, 1.5, 7.0)), ints(0, 3, 4))),
     Case(leapfrog, (Point(floats(1.0, 0.5, 2.0), floats(0.0, 1.0, -1.0)), ints(0, 3, 4))),
     Case(dataclass_fields, (ints(0, 3, 8),)),

@@ -31,6 +31,7 @@ from batchnuts.autobatch.language.arrays import (
     tensor_library_of,
 )
 from batchnuts.autobatch.language.libraries.library import TensorLibrary
+from batchnuts.autobatch.language.structures import has_arrays, same, structures_compared
 
 
 class Checks:
@@ -184,6 +185,10 @@ def _as_one_sign(library: TensorLibrary, x: Any, y: Any) -> tuple[Any, Any]:
     return ops.where(alike, bits[0], signs[0]), ops.where(alike, bits[1], signs[1])
 
 
+_NO_NUMBERS = (str, bytes, dict, type(None))
+"""Types whose values equal no number, which libraries refuse to compare."""
+
+
 def _comparison(name: str, python: _Binary, ordered: bool) -> _Binary:
     def on_lanes(x: Any, y: Any) -> Any:
         if isinstance(x, _NUMPYS) and isinstance(y, _NUMPYS):
@@ -191,6 +196,11 @@ def _comparison(name: str, python: _Binary, ordered: bool) -> _Binary:
         x, y = _as_arrays(x, y)
         library = _library_of_operands(x, y)
         if library is None:
+            if not (is_array(x) or is_array(y)):
+                held = has_arrays(x) or has_arrays(y)
+                return structures_compared(python, x, y, _BY_PYTHONS) if held else python(x, y)
+            if not ordered and isinstance(y if is_array(x) else x, _NO_NUMBERS):
+                return name == "not_equal"
             _require_fits(x, y)
             return python(x, y)
         everywhere = _against_outside(name, x, y)
@@ -216,19 +226,27 @@ less_equal = _comparison("less_equal", operator.le, ordered=True)
 greater = _comparison("greater", operator.gt, ordered=True)
 greater_equal = _comparison("greater_equal", operator.ge, ordered=True)
 
+_BY_PYTHONS: dict[_Binary, _Binary] = {
+    operator.eq: equal,
+    operator.lt: less,
+    operator.le: less_equal,
+    operator.gt: greater,
+    operator.ge: greater_equal,
+}
+
 
 def contains(x: Any, values: Any) -> Any:
-    """`x in values`: whether the scalar `x` equals an element of an array, tuple, list, range, set, or a dict's key."""
+    """`x in values`: whether `x` equals an element of an array, tuple, list, range, set, or a dict's key or value."""
     if is_array(x) and isinstance(values, range):
         return _in_range(x, values)
-    if is_array(x) and isinstance(values, (set, frozenset, dict, KeysView, ValuesView)):
-        values = tuple(value for value in values if is_array(value) or is_python_scalar(value))
-        if not values:
-            return False
-    if not (is_array(values) or (isinstance(values, (tuple, list)) and any(map(is_array, (x, *values))))):
+    if is_array(values):
+        return ops.any(equal(x, values))
+    if not isinstance(values, (tuple, list, set, frozenset, dict, KeysView, ValuesView)):
         return x in values
-    found = [ops.any(equal(x, value)) for value in ([values] if is_array(values) else values)]
-    return functools.reduce(ops.logical_or, found, False)
+    elements = list(values)
+    if not any(map(has_arrays, (x, *elements))):
+        return x in values
+    return functools.reduce(ops.logical_or, [same(x, element, equal) for element in elements], False)
 
 
 def _in_range(x: Any, values: range) -> Any:

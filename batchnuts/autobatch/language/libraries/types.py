@@ -44,6 +44,12 @@ class Typed:
     def __bool__(self) -> bool:
         raise NotTyped("its value")
 
+    def __eq__(self, other: object) -> bool:  # Python's containers ask, and would take it for another object
+        raise NotTyped("its value")
+
+    def __hash__(self) -> int:
+        raise NotTyped("its value")
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise NotTyped("its values")
 
