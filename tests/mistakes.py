@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -367,12 +368,40 @@ OBJECTS = (
     statement("type", "x = type(n) == int  # error", "Ask for its dtype"),
 )
 
+OPERANDS = (
+    statement("bits of a float", "x = n | (n * 0.5)  # error", "`|` takes integers and .*, found int64 and float64"),
+    statement("bits of a constant", "x = n & 1.5  # error", "`&` takes integers and booleans, .* Cast with ops.cast"),
+    statement("bits by a function", "x = ops.bitwise_or(n, 1.5)  # error", "bitwise_or takes integers and booleans"),
+    statement("a shift by a float", "x = n << 1.5  # error", "`<<` takes integers and .*, found int64 and float64"),
+    statement("all bits of a float", "x = ~(n * 0.5)  # error", "`~` takes integers and booleans, found float64"),
+    statement("arrays in tuples", "x = (n, TABLE) == (1, TABLE + n)  # error", r"elements of tuples, .* reduce it"),
+    statement("arrays in a tuple", "x = n in (TABLE + n, 1)  # error", "elements of tuples, .* takes a scalar"),
+    statement("a tuple in a dict", "x = {(1, 2): 3}.get((n, n), 0)  # error", "looked up in a dict must be known"),
+    statement("a modulus", "x = pow(n, 2, 5)  # error", r"pow takes with a modulus .* write pow\(a, b\), and `% m`"),
+    statement("a base", "x = int(n, 2)  # error", r"int\(\) can't convert non-string with explicit base"),
+    statement("indices of take", "x = ops.take(TABLE, n)  # error", r"index of ops.take must be known .* write x\[i\]"),
+    statement(
+        "indices of take in a list",
+        "x = ops.take(TABLE, indices=[n, 0])  # error",
+        r"index of ops.take must be known .* write x\[i\]",
+    ),
+    *(
+        replace(statement(f"numpy.{name}", f"x = np.{call}  # error", message), backends=("tensorflow",))
+        for name, call, message in (
+            ("array_equal", "array_equal(n, n)", r"array_equal cannot take a value of the lane .* write ops.all"),
+            ("array_equiv", "array_equiv((n, n), 1)", r"array_equiv cannot take a value of the lane .* write ops.all"),
+            ("isscalar", "isscalar(n)", r"isscalar cannot take a value of the lane .* write np.ndim\(x\) == 0"),
+        )
+    ),
+)
+
 MISTAKES = (
     *UNSUPPORTED,
     *of_kind(TypeConflictError, HELPERS),
     *of_kind(CompileError, LENGTHS),
     *of_kind(CompileError, IN_PLACE),
     *of_kind(CompileError, OBJECTS),
+    *of_kind(CompileError, OPERANDS),
     *of_kind(CompileError, ELEMENTS),
     *of_kind(CompileError, LOOPS),
     *of_kind(CompileError, FUNCTIONS),

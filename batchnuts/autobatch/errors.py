@@ -17,7 +17,7 @@ class BatchnutsError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """A place in the user's code. Lines count from 1, columns from 0, as in Python's `ast`."""
+    """A place in the user's code. Lines count from 1, columns from 0, in characters (Python's `ast` counts bytes)."""
 
     filename: str
     line: int

@@ -88,12 +88,14 @@ def test_a_type_conflict_names_both_places(tmp_path: Path) -> None:
     assert "float64*[] here but int64[] at" in text
 
 
-def test_the_caret_stands_under_the_mistake(tmp_path: Path) -> None:
-    module = load(tmp_path, "@batch\ndef f(n):\n    x = n + nowhere\n    return x\n")
+@pytest.mark.parametrize("name", ["x", "\u03c3"])
+def test_the_caret_stands_under_the_mistake(name: str, tmp_path: Path) -> None:
+    module = load(tmp_path, f"@batch\ndef f(n):\n    {name} = n; return {name} + nowhere\n")
     with pytest.raises(UndefinedVariableError) as caught:
         module.f.run(*INTS, backend="numpy")
-    _, line, caret, *_ = str(caught.value).splitlines()
+    place, line, caret, *_ = str(caught.value).splitlines()
     assert line[caret.index("^") :] == "nowhere"
+    assert place.endswith(f":{caret.index('^') - 3}")
 
 
 @pytest.mark.parametrize("backend", ["numpy", "tensorflow"])

@@ -12,12 +12,24 @@ import ast
 import builtins
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, TypeGuard
+
+import numpy as np
 
 from batchnuts.autobatch.language import builtins as lane_builtins
 from batchnuts.autobatch.language import operators, ops
 from batchnuts.autobatch.language.indexing import item, item_of_constants
-from batchnuts.autobatch.language.iteration import all_iterated, iterated, known, known_elements, looked_up, range_bound
+from batchnuts.autobatch.language.iteration import (
+    all_iterated,
+    iterated,
+    known,
+    known_elements,
+    known_whole,
+    looked_up,
+    range_bound,
+    with_values,
+)
 from batchnuts.autobatch.parsing import copied
 
 PREFIX = "@"  # not part of any identifier
@@ -68,6 +80,8 @@ _CONDITION = (
 _RANGE = ("the end of a range within an expression", "loop with `for i in range(n):` as a statement")
 _TEXT = ("what a text or hash is made of", "make texts of the results")
 
+_POW = ("what pow takes with a modulus or by name", "write pow(a, b), and `% m` after it")
+
 _NUMBER = ("what this builtin takes", "use autobatch.ops, or the backend's own function")
 
 _KNOWING: dict[Any, tuple[str, str]] = {
@@ -80,6 +94,14 @@ _KNOWING: dict[Any, tuple[str, str]] = {
 
 _KNOWING_ELEMENTS: dict[Any, tuple[str, str]] = {**dict.fromkeys((builtins.set, builtins.frozenset), _TEXT)}
 """Builtins that hash the elements of what they are given."""
+
+_KNOWING_FROM: dict[Any, tuple[int, str, tuple[str, str]]] = {
+    ops.take: (1, "known_whole", ("an index of ops.take", "write x[i] instead")),
+    np.array_equal: (0, "with_values", ("numpy.array_equal", "write ops.all(x == y)")),
+    np.array_equiv: (0, "with_values", ("numpy.array_equiv", "write ops.all(x == y)")),
+    np.isscalar: (0, "with_values", ("numpy.isscalar", "write np.ndim(x) == 0")),
+}
+"""Functions that take no values of the lane from an argument on: its position, the check, and its texts."""
 
 _CHOOSING: dict[Any, Any] = {builtins.filter: lane_builtins.python_filter, builtins.sorted: lane_builtins.python_sorted}
 """Builtins that choose by what they find in their arguments, and what stands for them where these are the lane's."""
@@ -135,6 +157,8 @@ _FUNCTIONS: dict[str, Any] = {
     PREFIX + "all_iterated": all_iterated,
     PREFIX + "known": known,
     PREFIX + "known_elements": known_elements,
+    PREFIX + "known_whole": known_whole,
+    PREFIX + "with_values": with_values,
     PREFIX + "looked_up": looked_up,
     BOUND: range_bound,
     TRUTH: lane_builtins.truth,
@@ -296,10 +320,13 @@ class _OnLanes(ast.NodeTransformer):
         return self.call("item", node, node.value, _index(node.slice), *extra)
 
     def builtin(self, called: ast.expr) -> Any:
-        """The function or class that is called by a name from around the function, if it can be looked up."""
-        if not isinstance(called, ast.Name) or called.id in self.names:
+        """The function or class that is called by a name from around the function, or of a module, if it is known."""
+        holder = called.value if isinstance(called, ast.Attribute) else called
+        if not isinstance(holder, ast.Name) or holder.id in self.names:
             return None
-        value = self.namespace.get(called.id)
+        value = self.namespace.get(holder.id)
+        if isinstance(called, ast.Attribute):
+            value = getattr(value, called.attr, None) if isinstance(value, ModuleType) else None
         try:
             hash(value)
         except TypeError:
@@ -317,6 +344,14 @@ class _OnLanes(ast.NodeTransformer):
         self.lane_names = outside
         return made
 
+    def known_from(self, node: ast.Call, first: int, check: str, texts: tuple[str, str]) -> ast.Call:
+        """The visited call, with a check of its arguments from that position on, and of those by name but `x`."""
+        node.args = [self.known(a, texts, check) if i >= first else self.visit(a) for i, a in enumerate(node.args)]
+        for keyword in node.keywords:
+            value = keyword.value
+            keyword.value = self.visit(value) if keyword.arg == "x" else self.known(value, texts, check)
+        return node
+
     def called(self, node: ast.Call) -> ast.expr:
         called = node.func
         if isinstance(called, ast.Name) and called.id == BOUND and self.varies(node):
@@ -331,6 +366,8 @@ class _OnLanes(ast.NodeTransformer):
         if builtin in _KNOWING_ELEMENTS:
             node.args = [self.known(a, _KNOWING_ELEMENTS[builtin], "known_elements") for a in node.args]
             return node
+        if builtin in _KNOWING_FROM:
+            return self.known_from(node, *_KNOWING_FROM[builtin])
         if builtin in _ITERATING:
             first = _ITERATING[builtin]
             if builtin in _CHOOSING and self.of_the_lane(node):
@@ -350,12 +387,13 @@ class _OnLanes(ast.NodeTransformer):
         if builtin not in _WHERE_CALLED:
             self.generic_visit(node)
             return node
-        plain = len(node.args) == 2 and not node.keywords
         extra = []
+        if node.keywords or len(node.args) != (2 if builtin in _CHECKED_BUILTINS else 1):
+            if builtin is pow and len(node.args) + len(node.keywords) > 1:
+                return self.known_from(node, 0, "known", _POW)
+            self.generic_visit(node)  # Python's own, which takes these or says what it takes
+            return node
         if builtin in _CHECKED_BUILTINS:
-            if not plain:  # pow(a, b, modulus): of Python's own numbers only
-                self.generic_visit(node)
-                return node
             extra = self.check(copied(node), _CHECKED_BUILTINS[builtin]) if self.varies(node.args[1]) else []
         self.generic_visit(node)
         node.func = ast.copy_location(ast.Name(PREFIX + builtin.__name__, ast.Load()), node)

@@ -39,7 +39,8 @@ def source_at(filename: str, node: ast.AST) -> Source:
     """The place of a node of that file's tree; nodes without a position give line 0."""
     line = getattr(node, "lineno", 0)
     text = linecache.getline(filename, line).rstrip("\n")
-    return Source(filename, line, getattr(node, "col_offset", 0), text)
+    before = text.encode()[: getattr(node, "col_offset", 0)]  # which `ast` counts in bytes of UTF-8
+    return Source(filename, line, len(before.decode(errors="replace")), text)
 
 
 def read_function(function: Callable[..., Any]) -> FunctionSource:

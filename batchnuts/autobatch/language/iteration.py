@@ -73,6 +73,20 @@ def known(x: Any, what: str, advice: str) -> Any:
     return x
 
 
+def known_whole(x: Any, what: str, advice: str) -> Any:
+    """`x` itself, with everything that it holds. Raises TypeError as `known`."""
+    for leaf in flatten(x)[0]:
+        known(leaf, what, advice)
+    return x
+
+
+def with_values(x: Any, function: str, advice: str) -> Any:
+    """`x` itself, for a function of NumPy that gives a wrong answer, and no error, of arrays without values."""
+    if tensor_library_of(*flatten(x)[0]) is not None:
+        raise TypeError(f"{function} cannot take a value of the lane on this backend; {advice}")
+    return x
+
+
 def all_iterated(values: Any) -> tuple[Any, ...]:
     """Each of several things to iterate over, as `iterated` has it."""
     return tuple(map(iterated, elements(values)))
@@ -87,7 +101,7 @@ def looked_up(container: Any, x: Any) -> Any:
     """`x` itself, which a method of a Python container compares with its elements or hashes: no value of the lane."""
     if isinstance(container, (tuple, list, dict, range)):
         advice = "compare with each element, or index an array"
-        return known(x, f"what is looked up in a {type(container).__name__}", advice)
+        return known_whole(x, f"what is looked up in a {type(container).__name__}", advice)
     return x
 
 

@@ -286,19 +286,35 @@ def not_identical(x: Any, y: Any) -> bool:
     return not identical(x, y)
 
 
-def _delegated(name: str, python: _Binary, function: _Binary) -> _Binary:
+def _require_bits(symbol: str, *values: Any) -> None:
+    """Raise TypeError for arrays and numbers of which an operator of bits is not defined."""
+    if any(is_array(v) for v in values) and not all(isinstance(v, int) or _kind(v) in "biu" for v in values):
+        found = " and ".join(str(dtype_of(value)) for value in values)
+        raise TypeError(
+            f"`{symbol}` takes integers and booleans, found {found}. Cast with ops.cast(value, 'int64'), or write "
+            "`and`, `or` and `not` between conditions"
+        )
+
+
+def _kind(value: Any) -> str:
+    return value.dtype.kind if isinstance(value, _NUMPYS) else dtype_of(value).kind
+
+
+def _delegated(name: str, symbol: str, python: _Binary, function: _Binary) -> _Binary:
     def on_lanes(x: Any, y: Any) -> Any:
         x, y = _as_arrays(x, y)
+        if symbol != "@" and all(is_array(v) or is_python_scalar(v) for v in (x, y)):
+            _require_bits(symbol, x, y)
         return python(x, y) if _library_of_operands(x, y) is None else function(x, y)
 
     on_lanes.__name__ = on_lanes.__qualname__ = name
     return on_lanes
 
 
-bitwise_and = _delegated("bitwise_and", operator.and_, ops.bitwise_and)
-bitwise_or = _delegated("bitwise_or", operator.or_, ops.bitwise_or)
-bitwise_xor = _delegated("bitwise_xor", operator.xor, ops.bitwise_xor)
-matmul = _delegated("matmul", operator.matmul, ops.matmul)
+bitwise_and = _delegated("bitwise_and", "&", operator.and_, ops.bitwise_and)
+bitwise_or = _delegated("bitwise_or", "|", operator.or_, ops.bitwise_or)
+bitwise_xor = _delegated("bitwise_xor", "^", operator.xor, ops.bitwise_xor)
+matmul = _delegated("matmul", "@", operator.matmul, ops.matmul)
 
 
 def negative(x: Any) -> Any:
@@ -320,6 +336,7 @@ def invert(x: Any) -> Any:
     """`~x`: all bits of an integer, `not` of a boolean array."""
     if isinstance(x, bool):
         raise TypeError("`~` of a Python boolean is an integer (~True is -2): write `not`")
+    _require_bits("~", x)
     return ~x
 
 
@@ -422,6 +439,7 @@ def _shift(name: str, symbol: str, python: _Binary, function: _Binary, beyond: C
         library = _library_of_operands(x, y)
         if not all(is_array(v) or is_python_scalar(v) for v in (x, y)):
             return python(x, y)
+        _require_bits(symbol, x, y)
         if is_python_scalar(y) or dtype_of(y).kind == "i":
             held = ops.all(greater_equal(y, 0)) if is_array(y) else y >= 0
             if checks is not None:

@@ -39,8 +39,9 @@ from batchnuts.autobatch.language.pytree import unflatten as _unflatten
 
 _Function = Callable[..., Any]
 
-_ANY, _REAL, _ROUNDING = "any number", "real analysis", "rounding"
-"""What a function is defined on: `_REAL` computes integers in float64, `_ROUNDING` returns them as they are."""
+_ANY, _REAL, _ROUNDING, _BITS = "any number", "real analysis", "rounding", "integers and booleans"
+"""What a function is defined on: `_REAL` computes integers in float64, `_ROUNDING` returns them as they are, `_BITS`
+takes nothing else."""
 
 
 # How a function of the table is called
@@ -74,7 +75,10 @@ def _elementwise(name: str, domain: str, summary: str) -> _Function:
 
 def _pairwise(name: str, domain: str, summary: str) -> _Function:
     def binary(x: Array, y: Array) -> Array:
-        return _call(name, (x, y), _common_dtype((x, y), domain == _REAL))
+        dtype = _common_dtype((x, y), domain == _REAL)
+        if domain == _BITS and dtype.kind not in "biu":
+            raise TypeError(f"{name} takes {_BITS}, found {dtype_of(x)} and {dtype_of(y)}, which meet in {dtype}")
+        return _call(name, (x, y), dtype)
 
     return _publish(binary, name, f"{summary} Elementwise with broadcasting.")
 
@@ -130,13 +134,13 @@ logaddexp = _pairwise(
     "logaddexp", _REAL, "log(exp(x) + exp(y)) without overflow; -inf for two -inf, with finite gradients."
 )
 
-bitwise_and = _pairwise("bitwise_and", _ANY, "Bits set in both; integers or bools.")
-bitwise_or = _pairwise("bitwise_or", _ANY, "Bits set in either; integers or bools.")
-bitwise_xor = _pairwise("bitwise_xor", _ANY, "Bits set in one of the two; integers or bools.")
+bitwise_and = _pairwise("bitwise_and", _BITS, "Bits set in both; integers or bools.")
+bitwise_or = _pairwise("bitwise_or", _BITS, "Bits set in either; integers or bools.")
+bitwise_xor = _pairwise("bitwise_xor", _BITS, "Bits set in one of the two; integers or bools.")
 # The amount of a shift lies in [0, width of the dtype); what others give depends on the backend.
-left_shift = _pairwise("left_shift", _ANY, "`x` times 2**y modulo 2**width.")
+left_shift = _pairwise("left_shift", _BITS, "`x` times 2**y modulo 2**width.")
 right_shift = _pairwise(
-    "right_shift", _ANY, "`x` divided by 2**y and rounded down, so a signed integer keeps its sign."
+    "right_shift", _BITS, "`x` divided by 2**y and rounded down, so a signed integer keeps its sign."
 )
 
 logical_not = _logical("logical_not", "True where false.")
@@ -170,8 +174,11 @@ _product = _pairwise("multiply", _ANY, "x * y.")
 def take(x: Array, indices: Any, axis: int = 0) -> Array:
     """The elements of `x` along an axis at constant integer indices, an array of NumPy's of any shape.
 
-    They count from 0, and not from the end: raises IndexError for a negative one, or one beyond the axis.
+    They count from 0, and not from the end: raises IndexError for a negative one, or one beyond the axis; TypeError
+    for indices that are values of a lane.
     """
+    if _tensor_library_of(*_flatten(indices)[0]) is not None:
+        raise TypeError("the indices of ops.take must be constants, found values of a lane; write x[i]")
     places = np.asarray(indices)
     shape, library = static_shape(x), _tensor_library_of(x)
     length = np.shape(x)[axis] if library is None else None if shape is None else shape[axis]
