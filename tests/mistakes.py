@@ -50,7 +50,7 @@ UNSUPPORTED = (
     statement("bare return", "if n > 1:\n    return  # error", "Instead, return what the caller needs"),
     Mistake("star parameters", "@batch\ndef f(*n):  # error\n    return n\n", "Instead, name each parameter"),
     Mistake("async", "@batch\nasync def f(n):  # error\n    return n\n", "found `async def`, expected `def`"),
-    Mistake("lambda", "f = batch(lambda n: n + 1)  # error\n", "is not a plain function: .* Write it with `def`"),
+    Mistake("lambda", "f = batch(lambda n: n + 1)  # error\n", "plain function: found a lambda, expected `def`. Write"),
     Mistake(
         "keywords of a primitive",
         "@primitive(batched=True)\ndef p(n):\n    return n + 1\n@batch\ndef f(n):\n    return p(n=n)  # error\n",
@@ -207,8 +207,24 @@ TYPES = (
     statement("None", "y = None  # error", "`None`: a variable holds arrays and numbers, found None. Use a number"),
     statement("a vector's condition", "if np.zeros(3) > n:  # error\n    x = n", "scalar boolean, found bool.*ops.any"),
     statement("a vector's truth", "y = np.zeros(3) + float(n)\nwhile y:  # error\n    x = n", "takes a scalar, not sh"),
-    statement("write: row", "y = np.zeros((3, 2))\ny = write(y, n, 1.0)  # error", "write: a row of .* cannot hold"),
-    statement("write: dtype", "y = np.zeros(3)\ny = write(y, n, n)  # error", "must have the buffer's dtype"),
+    statement(
+        "write: row",
+        "y = np.zeros((3, 2))\ny = write(y, n, 1.0)  # error",
+        r"is float64\[2\] and cannot hold float64\[\]",
+    ),
+    statement(
+        "write: dtype",
+        "y = np.zeros(3)\ny = write(y, n, n)  # error",
+        "Cast with .*: the value to 'float64', or",
+    ),
+    statement("write: itself", "y = np.zeros(3)\ny[0] = y  # error", r"is float64\[\] and cannot hold float64\[3\]"),
+    statement("write: two indices", "y = np.zeros((3, 3))\ny[0, 1] = n  # error", "Cast with .*: the value to"),
+    statement("write: a number", "y = write(n, 0, 1)  # error", "a buffer is an array, found one number .int64."),
+    statement("an expression's type", "return n > 1 and n  # error", "(?s)`n > 1 and n` is .*An expression has"),
+    statement("a part's type", "x = (n and 0.5) + 1  # error", r"(?s)`n and 0.5` is float64.* here but int64"),
+    statement("a bound's text", "for y in range(n * 1.5):  # error\n    x += y", r"`n \* 1.5` failed .*\n.* write int"),
+    statement("a condition's text", "if np.zeros(3) + (n or 1):  # error\n    x = 1", r"`np.zeros\(3\) \+ \(n or 1\)`"),
+    statement("a part's name", "x = ops.stack([n, n]) @ (n or 1)  # error", r"with .*`n or 1`: int64\[\]\."),
     statement("write: index", "y = np.zeros(3)\ny = write(y, 0.5, 1.0)  # error", "index must be an integer scalar"),
     statement(
         "write: indices", "y = np.zeros((3, 3))\ny = write(y, (n, n), 1.0)  # error", r"scalar, .*write x\[i, j\] ="

@@ -124,7 +124,7 @@ def written(value):
 @every_way
 @pytest.mark.parametrize("dtype", ["float64", "int64", "int8", "uint16", "bool"])
 def test_a_buffer_takes_no_other_dtype(dtype: str, way: dict[str, Any]) -> None:
-    with pytest.raises(TypeConflictError, match=rf"a row of uint8\[2\] cannot hold {dtype}\[\]"):
+    with pytest.raises(TypeConflictError, match=rf"is uint8\[\] and cannot hold {dtype}\[\]"):
         written.run(np.array([1, 0], dtype), **way)
 
 

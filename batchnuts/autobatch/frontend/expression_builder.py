@@ -77,6 +77,8 @@ class ExpressionBuilder:
         self.blocks: list[OpenBlock] = []
         self.label_counts: dict[str, int] = {}
         self.temporaries = 0
+        self.held: dict[str, ast.expr] = {}
+        """The parts of the user's expressions that temporaries hold."""
         self.checks = 0
         self.current = self.start(self.new_label("entry"))
 
@@ -171,6 +173,7 @@ class ExpressionBuilder:
             offset=speculation.offset_of(node) if len(names) == 1 else None,
             rearranges=speculation.rearranges(node, self.static),
             of_language=speculation.is_of_language(node, self.static),
+            written=expressions.as_written(node, self.held),
         )
         held = tuple(self.variable(self.check()) for _ in range(count))
         inputs = tuple(map(self.variable, names))
@@ -279,6 +282,7 @@ class ExpressionBuilder:
             self.assign(node.target.id, node.value)
             return node.target.id
         identifier = self.temporary()
+        self.held[identifier] = node
         self.assign(identifier, node)
         return identifier
 

@@ -161,6 +161,20 @@ def text_of(node: ast.expr) -> str:
     return " ".join(ast.unparse(written).split())
 
 
+def as_written(node: ast.expr, held: Mapping[str, ast.expr]) -> str:
+    """The expression in the user's words: without our own calls, and with the parts that variables of ours hold."""
+
+    class Written(ast.NodeTransformer):
+        def visit_Name(self, name: ast.Name) -> ast.AST:
+            return self.visit(copied(held[name.id])) if name.id in held else name
+
+        def visit_Call(self, call: ast.Call) -> ast.AST:
+            ours = isinstance(call.func, ast.Name) and call.func.id in _WRITTEN
+            return self.visit(call.args[0]) if ours else self.generic_visit(call)
+
+    return text_of(Written().visit(copied(node)))
+
+
 def located(node: ast.expr, like: ast.AST) -> ast.expr:
     """The node, with all nodes in it that have no position, at the place of `like`."""
     ast.copy_location(node, like)

@@ -68,10 +68,11 @@ def read_function(function: Callable[..., Any]) -> FunctionSource:
     ):
         raise CompileError(_changed(name, filename))
     if not isinstance(node, ast.FunctionDef):
-        found = {ast.Lambda: "a lambda", ast.AsyncFunctionDef: "`async def`"}.get(type(node), type(node).__name__)
+        inside = [part for part in ast.walk(node) if isinstance(part, ast.Lambda)]
+        found, place = ("a lambda", inside[0]) if inside else ("`async def`", node)
         raise UnsupportedSyntaxError(
             f"{name!r} is not a plain function: found {found}, expected `def`. Write it with `def`.",
-            source_at(filename, node),
+            source_at(filename, place),
         )
     closure, unset = _closure(function)
     return FunctionSource(node, filename, {**vars(builtins), **function.__globals__, **closure}, unset)

@@ -269,6 +269,7 @@ class _FunctionBuilder(ComprehensionBuilder):
             (self.variable("return"),),
             ControlFlowGraph(blocks),
             self.source.at(self.source.tree),
+            {self.variable(name): expressions.as_written(part, self.held) for name, part in self.held.items()},
         )
 
 

@@ -90,6 +90,8 @@ class Primitive:
     """Which inputs, if any, it passes on unchanged does not depend on their values."""
     of_language: bool = field(default=False, compare=False)
     """Whether it calls functions of this package alone, and so can be evaluated with arrays that have types only."""
+    written: str = field(default="", compare=False)
+    """The expression in the user's source, for messages, where `text` names what the compiler added."""
     shared: tuple[Shared, ...] = field(default=(), compare=False)
     """What it reads besides its inputs: arrays without a lane axis, the same for all lanes."""
 
@@ -243,6 +245,10 @@ class ControlFlowGraph:
         raise KeyError(label)
 
 
+def _frozen_mapping() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class Function:
     """A callable body. `vars_in` are the formal parameters, `vars_out` the return variables."""
@@ -252,10 +258,8 @@ class Function:
     vars_out: tuple[str, ...]
     graph: ControlFlowGraph
     source: Source | None = field(default=None, compare=False)
-
-
-def _frozen_mapping() -> Mapping[str, Any]:
-    return MappingProxyType({})
+    written: Mapping[str, str] = field(default_factory=_frozen_mapping, compare=False)
+    """For each variable that holds a part of an expression, that part in the user's source."""
 
 
 @dataclass(frozen=True)

@@ -177,14 +177,22 @@ def _require_holds(rows: Any, row: Any) -> None:
     value = np.asarray(row)
     fits = rows.dtype.kind in kinds[type(row)] if type(row) in kinds else rows.dtype == value.dtype
     if not rows.ndim or rows.shape[1:] != value.shape or not fits:
-        raise TypeConflictError(
-            f"write: a row of {rows.dtype}{list(rows.shape)} cannot hold {value.dtype}{list(value.shape)}. The value "
-            "must have the buffer's dtype and its shape without the first axis."
-        )
+        raise TypeConflictError(no_row(str(rows.dtype), rows.shape, str(value.dtype), value.shape))
     try:
         require_fits(row, rows.dtype)
     except OverflowError as error:
         raise TypeConflictError(f"write: {error}.") from None
+
+
+def no_row(dtype: str, shape: Sequence[int], of_value: str, its_shape: Sequence[int]) -> str:
+    """The message for a value that no row of a buffer of that dtype and shape can hold."""
+    if not shape:
+        return f"write: a buffer is an array, found one number ({dtype}); assign the variable itself."
+    buffer, row, value = (f"{d}{list(s)}" for d, s in ((dtype, shape), (dtype, shape[1:]), (of_value, its_shape)))
+    advice = "The value must have the buffer's shape without the first axis"
+    if tuple(shape[1:]) == tuple(its_shape):
+        advice = f"Cast with autobatch.ops.cast: the value to {dtype!r}, or the buffer to {of_value!r}"
+    return f"write: a row of the buffer, which is {buffer}, is {row} and cannot hold {value}. {advice}."
 
 
 def sync(fraction: float = 1.0) -> None:

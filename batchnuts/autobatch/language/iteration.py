@@ -111,7 +111,7 @@ def range_bound(x: Any, checks: operators.Checks | None = None, check: int = 0) 
     Raises TypeError for floats, ValueError for what is no scalar.
     """
     if dtype_of(x).kind not in "biu":
-        raise TypeError(f"range() takes integers, not {dtype_of(x)}")
+        raise TypeError(f"range() takes integers, not {dtype_of(x)}: write int(...) to drop the fraction")
     if not is_array(x):
         return x
     require_scalar(x, "a range's bound")

@@ -41,6 +41,7 @@ from batchnuts.autobatch.ir.program import (
     reads,
 )
 from batchnuts.autobatch.language import ops
+from batchnuts.autobatch.language.functions import no_row
 from batchnuts.autobatch.language.pytree import flatten, hashable, map_leaves
 from batchnuts.autobatch.passes.drop_checks import drop_settled_checks
 from batchnuts.autobatch.passes.join_types import (
@@ -129,6 +130,7 @@ class _Inference:
         self.program = program
         self.evaluator = evaluator
         self.hints = hints
+        self.written = {v: text for function in program.functions for v, text in function.written.items()}
         self.types: dict[str, Any] = {}
         self.assignments: dict[str, dict[Hashable, _Assignment]] = {}
         """For each variable, by place, what it is assigned."""
@@ -169,6 +171,9 @@ class _Inference:
         what = f"the result of {function!r}" if identifier == "return" else f"variable {identifier!r}"
         before = next(iter(self.assignments[variable].values())).where
         rule = rule_broken(new.type, joined)
+        if variable in self.written:
+            what = f"`{self.written[variable]}`"
+            rule = rule.replace("A variable has", "An expression has").replace(", or use another variable", "")
         return TypeConflictError(
             f"{what} is {show(new.type)} here but {show(joined)} at {before or 'the input'}\n{rule}", new.where
         )
@@ -201,18 +206,22 @@ class _Inference:
         except BatchnutsError:
             raise
         except NoArrayError as error:
-            raise CompileError(f"`{op.function.text}`: {error}", op.source) from error
+            raise CompileError(f"`{_written(op)}`: {error}", op.source) from error
         except OverflowError as error:
             raise TypeConflictError(
-                f"`{op.function.text}`: {error}. {ADVICE}{deepest_frame(error, op.source)}", op.source
+                f"`{_written(op)}`: {error}. {ADVICE}{deepest_frame(error, op.source)}", op.source
             ) from error
         except Exception as error:
-            shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, arguments))
             raise CompileError(
-                f"`{op.function.text}` failed while it was traced for one lane with {shown or 'no inputs'}.\n"
+                f"`{_written(op)}` failed while it was traced for one lane with {self.shown(op, arguments)}.\n"
                 f"{type(error).__name__}: {message_of(error)}{deepest_frame(error, op.source)}{hint(error)}",
                 op.source,
             ) from error
+
+    def shown(self, op: PrimOp, types: tuple[Any, ...]) -> str:
+        """The types of what an op reads, by the user's names and expressions."""
+        named = [f"`{self.written[v]}`" if v in self.written else v.split(".", 1)[-1] for v in op.vars_in]
+        return ", ".join(f"{name}: {show(t)}" for name, t in zip(named, types)) or "no inputs"
 
     def op(self, place: Hashable, op: Op) -> None:
         """Type what an op at that place assigns, if all it reads has a type."""
@@ -242,11 +251,7 @@ class _Inference:
                 rows.dtype == row.dtype or (row.weak and weak_fits(row, TensorType(rows.dtype, row.shape)))
             )
             if not rows.shape or not fits:
-                raise TypeConflictError(
-                    f"write: a row of {rows} cannot hold {row}. The value must have the buffer's dtype and its "
-                    "shape without the first axis.",
-                    op.source,
-                )
+                raise TypeConflictError(no_row(rows.dtype, rows.shape, row.dtype, row.shape), op.source)
             return rows
 
         if not isinstance(index, TensorType) or index.shape or kind(index.dtype) not in "iu":
@@ -295,9 +300,9 @@ class _Inference:
             function = _casting(op.function, arguments, dtype)
             if self.gives(function, as_arrays, wanted):
                 return replace(op, function=function), [(v, dtype) for v in op.vars_in]
-        shown = ", ".join(f"{v.split('.', 1)[-1]}: {show(t)}" for v, t in zip(op.vars_in, as_arrays))
         raise TypeConflictError(
-            f"`{op.function.text}` mixes dtypes that do not go together: {shown}. Cast with autobatch.ops.cast.",
+            f"`{_written(op)}` mixes dtypes that do not go together: {self.shown(op, as_arrays)}. Cast with "
+            "autobatch.ops.cast.",
             op.source,
         )
 
@@ -408,6 +413,10 @@ def _check_conditions(function: Function, inference: _Inference) -> None:
                     f"a condition must be a scalar boolean, found {show(found)}. Reduce it with ops.any or ops.all.",
                     op.source,
                 )
+
+
+def _written(op: PrimOp) -> str:
+    return op.function.written or op.function.text
 
 
 def _casting(primitive: Primitive, types: tuple[Any, ...], dtype: str) -> Primitive:
