@@ -20,7 +20,7 @@ import numpy as np
 from batchnuts.autobatch.backends.backend import Backend, Identity
 from batchnuts.autobatch.backends.registry import as_backend, get_backend
 from batchnuts.autobatch.cached_functions import found_or_compiled
-from batchnuts.autobatch.errors import LaneInputError
+from batchnuts.autobatch.errors import LaneInputError, OptionError
 from batchnuts.autobatch.explain import explain_passes
 from batchnuts.autobatch.frontend.expressions import frozen
 from batchnuts.autobatch.frontend.plain_python import plain_python
@@ -55,7 +55,7 @@ EXECUTORS = ("virtual_machine", "stackless", "unbatched", "reference")
 
 @dataclass(frozen=True)
 class _Options:
-    """How a call is to run; see `BatchedFunction.run`. Raises ValueError for unknown options."""
+    """How a call is to run; see `BatchedFunction.run`. Raises OptionError for unknown options."""
 
     executor: str = "virtual_machine"
     backend: str | Backend = "tensorflow"
@@ -66,12 +66,12 @@ class _Options:
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
-            raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}; found {self.executor!r}")
+            raise OptionError(f"executor must be one of {', '.join(EXECUTORS)}; found {self.executor!r}")
         if isinstance(self.schedule, str) and self.schedule not in POLICIES:
-            raise ValueError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {self.schedule!r}")
+            raise OptionError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {self.schedule!r}")
         depth = self.max_stack_depth
         if depth is not None and (isinstance(depth, bool) or not isinstance(depth, (int, np.integer)) or depth < 1):
-            raise ValueError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {depth!r}")
+            raise OptionError(f"max_stack_depth must be at least 1, or None to let stacks grow; found {depth!r}")
 
     def target(self) -> Backend:
         """The backend to compile for; plain Python and the interpreter use it for types only."""
@@ -88,7 +88,7 @@ class BatchedFunction(LaneFunction):
 
     def __init__(self, python_function: Callable[..., Any], machines: int = KEPT_MACHINES) -> None:
         if isinstance(machines, bool) or not isinstance(machines, int) or machines < 1:
-            raise ValueError(f"machines must be an integer of at least 1; found {machines!r}")
+            raise OptionError(f"machines must be an integer of at least 1; found {machines!r}")
         super().__init__(python_function)
         self.identity: Identity | None = None
         """All that it reads of its surroundings. Where it is set, programs of it are found on disk without compiling or
@@ -168,13 +168,13 @@ class BatchedFunction(LaneFunction):
 
         Raises CompileError (with the line) for what cannot be batched, LaneInputError for arguments that do not fit,
         StackOverflowError for a lane that recursed deeper than allowed, LaneAssertionError for an assertion that does
-        not hold on some lane, an index out of range, or an element written outside its array. Raises ValueError for an
+        not hold on some lane, an index out of range, or an element written outside its array. Raises OptionError for an
         unknown executor, backend, mode, style or schedule, for one that the backend does not have, for max_stack_depth
         below 1, and for profile=True with "unbatched" or "reference".
         """
         options = _Options(executor, backend, mode, style, schedule, max_stack_depth)
         if profile and executor in ("unbatched", "reference"):
-            raise ValueError(f"profile counts what batching executors run; {executor!r} runs lane by lane")
+            raise OptionError(f"profile counts what batching executors run; {executor!r} runs lane by lane")
         with collect() if profile else contextlib.nullcontext() as collected:
             result = self._run(arguments, {}, options, tally)
         return result if collected is None else (result, collected)
@@ -294,7 +294,7 @@ class BatchedFunction(LaneFunction):
 
         profile: of a run on the virtual machine with arguments of these types; `sweep` and `auto` then go by where
         lanes went, and do not guess. A schedule is plain data: keep it, and give it to later runs.
-        Raises ValueError for an unknown policy, or for a profile without such a run.
+        Raises OptionError for an unknown policy, or for a profile without such a run.
         """
         compiled = get_backend(backend, "xla")
         program = self.compiled(self._given_types(types), compiled).lowered
@@ -307,7 +307,7 @@ class BatchedFunction(LaneFunction):
         counts = profile.blocks().items()
         found = {label: n.active for (f, executor, label), n in counts if (f, executor) == (name, EXECUTORS[0])}
         if not any(found.values()) or found.keys() - set(labels):
-            raise ValueError(
+            raise OptionError(
                 f"the profile has no run of {name!r} on the virtual machine with arguments of these types; make one by "
                 f"`_, profile = {name}.run(..., profile=True)`."
             )
@@ -343,12 +343,12 @@ class BatchedFunction(LaneFunction):
             or "tuple(int64, bool)", or structures of these.
         backend: whose arithmetic decides on types, and on what an op leaves unread or passes on. TensorFlow traces and
             knows; NumPy sees less, so some programs come out longer.
-        Raises ValueError for an unknown pass or text that is no type, LaneInputError for types that do not fit.
+        Raises OptionError for an unknown pass or text that is no type, LaneInputError for types that do not fit.
         """
         found = self.passes(*types, backend=backend)
         after = [*found][-1] if after is None else after
         if after not in found:
-            raise ValueError(f"no pass {after!r}; the passes are {', '.join(found)}")
+            raise OptionError(f"no pass {after!r}; the passes are {', '.join(found)}")
         return show_program(found[after])
 
     def explain(self, *types: Any, backend: str = "tensorflow") -> str:
@@ -382,10 +382,16 @@ class BatchedFunction(LaneFunction):
         self.refuse_in_class()
         for first in args[:1]:  # what @classmethod or @property above @batch gives
             self.refuse_method(first if isinstance(first, type) else type(first))
+        name, parameters = self.__name__, self._signature.parameters  # type: ignore[attr-defined]
+        if unknown := [repr(given) for given in kwargs if given not in parameters]:
+            advice = f" Options are given to {name}.run(...)." if _Options.__dataclass_fields__.keys() & kwargs else ""
+            raise LaneInputError(
+                f"{name}: found the argument {', '.join(unknown)}, expected {', '.join(parameters) or 'none'}.{advice}"
+            )
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise LaneInputError(f"{self.__name__}: {error}.") from None  # type: ignore[attr-defined]
+            raise LaneInputError(f"{name}: {error}.") from None
         return bind(bound)
 
     def _run_unbatched(self, inputs: Inputs) -> Any:
@@ -459,7 +465,7 @@ def batch(
 
     machines: how many machines are cached, one for each number of lanes, types and options, and how many programs.
     Beyond that, the least recently used one is dropped with all its memory, and compiled again when it is needed; a
-    program then reads the values of enclosing scopes again. Raises ValueError below 1.
+    program then reads the values of enclosing scopes again. Raises OptionError below 1.
     """
 
     def batched(function: Callable[..., Any], frame: FrameType) -> BatchedFunction:

@@ -77,6 +77,10 @@ class ProgramTextError(BatchnutsError, ValueError):
     """The text of a program or a type is malformed; names line, column, and what was expected."""
 
 
+class OptionError(BatchnutsError, ValueError):
+    """An option of a run (`backend`, `mode`, `schedule`) or of a schedule is none of those there are."""
+
+
 class AssertionWarning(UserWarning):
     """An assertion written with TensorFlow (`tf.debugging.assert_less`) is not evaluated, because XLA compiles none."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends.backend import Backend
 from batchnuts.autobatch.backends.registry import get_backend
-from batchnuts.autobatch.errors import LaneInputError
+from batchnuts.autobatch.errors import LaneInputError, OptionError
 from batchnuts.autobatch.ir.printer import show_type
 from batchnuts.autobatch.ir.program import Program
 from batchnuts.autobatch.ir.verify import MalformedProgramError, check_well_formed
@@ -45,10 +45,10 @@ class PreparedProgram:
         inputs: for each input variable an array [lanes, ...] of its dtype (or one that casts to it without changing
             its kind), or its structure of such arrays. Arrays of one lane are used on every lane.
         executor, schedule, max_stack_depth: as for `BatchedFunction.run`.
-        Raises LaneInputError for inputs that do not fit, ValueError for an unknown executor or schedule.
+        Raises LaneInputError for inputs that do not fit, OptionError for an unknown executor or schedule.
         """
         if executor not in EXECUTORS:
-            raise ValueError(f"executor must be one of {', '.join(EXECUTORS)}; found {executor!r}")
+            raise OptionError(f"executor must be one of {', '.join(EXECUTORS)}; found {executor!r}")
         leaves = self._lanes(inputs)
         if executor == "stackless":
             return stackless.execute(self.with_calls, self.backend, None, *leaves, max_stack_depth=max_stack_depth)

@@ -23,6 +23,7 @@ _ERRORS = (
     "ProgramTextError",
     "MalformedProgramError",
     "LaneInputError",
+    "OptionError",
     "LaneAssertionError",
     "AssertionWarning",
     "StackOverflowError",

@@ -430,8 +430,22 @@ def test_arguments_that_do_not_fit(arguments: tuple[Any, ...], message: str, exe
     ],
 )
 def test_unknown_options(option: dict[str, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(autobatch.OptionError, match=message) as caught:
         add.run(np.zeros(2), np.zeros(2), **option)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, autobatch.BatchnutsError)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"b": 1, "y": 2}, r"add: found the argument 'y', expected a, b\.$"),
+        ({"a": 1, "b": 2, "backend": "numpy"}, r"'backend', expected a, b\. Options are given to add\.run\(\.\.\.\)\."),
+    ],
+)
+def test_unknown_arguments(names: dict[str, Any], message: str) -> None:
+    with pytest.raises(LaneInputError, match=message):
+        add(**names)
 
 
 def test_a_batched_primitive_called_by_one_lane_code_is_refused() -> None:

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 
 from batchnuts.autobatch.backends.backend import MODES, STYLES, Backend
+from batchnuts.autobatch.errors import OptionError
 from batchnuts.quiet import import_tensorflow
 
 BACKENDS = ("tensorflow", "jax", "numpy")
@@ -15,12 +16,12 @@ def get_backend(name: str, mode: str, style: str = "auto") -> Backend:
     """The backend of that name, mode and style: the same object for equal arguments.
 
     NumPy knows no modes and ignores `mode`. The style `auto` is gather on NumPy, which computes row by row, and masking
-    on the others. Raises ValueError for unknown ones, ImportError for a library that is not installed.
+    on the others. Raises OptionError for unknown ones, ImportError for a library that is not installed.
     """
     if name not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {name!r}")
+        raise OptionError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {name!r}")
     if style not in ("auto", *STYLES):
-        raise ValueError(f"style must be one of auto, {', '.join(STYLES)}; found {style!r}")
+        raise OptionError(f"style must be one of auto, {', '.join(STYLES)}; found {style!r}")
     if style == "auto":
         style = "gather" if name == "numpy" else "masking"
     return _make_backend(name, "eager" if name == "numpy" else mode, style)
@@ -30,12 +31,12 @@ def as_backend(backend: str | Backend, mode: str, style: str) -> Backend:
     """The backend for what `run` accepts: a name, or a Backend object, which already has a mode and style."""
     if isinstance(backend, str):
         if backend == "numpy" and mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
+            raise OptionError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
         return get_backend(backend, mode, style)
     if not hasattr(backend, "style"):
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {backend!r}")
+        raise OptionError(f"backend must be one of {', '.join(BACKENDS)}, or a Backend object; found {backend!r}")
     if style not in ("auto", backend.style):
-        raise ValueError(f"style={style!r}, but the backend {backend.name!r} was made for {backend.style!r}")
+        raise OptionError(f"style={style!r}, but the backend {backend.name!r} was made for {backend.style!r}")
     return backend
 
 

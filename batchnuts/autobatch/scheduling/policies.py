@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.ir.loops import on_cycles
 from batchnuts.autobatch.ir.program import PrimOp, Program
 from batchnuts.autobatch.scheduling.lane_flow import LaneFlow, Vector, counted_flow, estimated_flow
@@ -43,13 +44,13 @@ def make_schedule(
     `sweep` assumes that all blocks cost the same. `served` is the number of lanes that each block has served in a run:
     the model then uses these counts in place of guesses.
 
-    Raises ValueError for an unknown policy, or for a schedule that leaves out a block or names an unknown one.
+    Raises OptionError for an unknown policy, or for a schedule that leaves out a block or names an unknown one.
     """
     if isinstance(schedule, Schedule):
         return _fitted(program, schedule)
     policy = schedule
     if policy not in POLICIES:
-        raise ValueError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {policy!r}")
+        raise OptionError(f"schedule must be one of {', '.join(POLICIES)}, or a Schedule; found {policy!r}")
     labels, costly = program.graph.labels, costly_blocks(program)
     if policy == "auto" and not costly:
         policy = "earliest"
@@ -135,9 +136,9 @@ def _fitted(program: Program, schedule: Schedule) -> Schedule:
     known, named = program.graph.labels, schedule.order
     advice = f"The program's blocks are {', '.join(known)}."
     if unknown := [label for label in named if label not in known]:
-        raise ValueError(f"the schedule names blocks that the program does not have: {', '.join(unknown)}. {advice}")
+        raise OptionError(f"the schedule names blocks that the program does not have: {', '.join(unknown)}. {advice}")
     if missing := [label for label in known if label not in named]:
-        raise ValueError(f"the schedule leaves out blocks, whose lanes would wait forever: {', '.join(missing)}.")
+        raise OptionError(f"the schedule leaves out blocks, whose lanes would wait forever: {', '.join(missing)}.")
     gates = {block.label: block.gate for block in program.graph.blocks}
     groups = ((replace(s, gate=gates[s.label] if s.gate is None else s.gate) for s in g) for g in schedule.groups)
     return Schedule(groups, schedule.choose, schedule.policy, schedule.patience)

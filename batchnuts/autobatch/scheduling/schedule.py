@@ -33,6 +33,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from batchnuts.autobatch.errors import OptionError
+
 CHOICES = ("in_turn", "most_active")
 PATIENCE = 4096
 """Sweeps within which every live lane takes a step, by default (the policy `sweep` sets its own). At this rate the cost
@@ -57,7 +59,7 @@ class Schedule:
     Give `groups` as sequences of labels and Slots: `Schedule([["f.entry", "f.body"], [Slot("f.sync", 0.5)]])`. A block
     may stand several times, within one group and with one gate. `policy` is what made the schedule.
 
-    Raises ValueError for a gate outside [0, 1], a label in two groups or with two gates, an
+    Raises OptionError for a gate outside [0, 1], a label in two groups or with two gates, an
     empty group, an unknown way to choose, a label that stands twice where the most active block is chosen, or a
     patience below 1.
     """
@@ -78,7 +80,7 @@ class Schedule:
     ) -> None:
         groups = tuple(groups)
         if texts := [group for group in groups if isinstance(group, str)]:
-            raise ValueError(f"a group is a sequence of labels and Slots; found {texts[0]!r}: write [[{texts[0]!r}]]")
+            raise OptionError(f"a group is a sequence of labels and Slots; found {texts[0]!r}: write [[{texts[0]!r}]]")
         slots = tuple(tuple(Slot(s) if isinstance(s, str) else s for s in group) for group in groups)
         object.__setattr__(self, "groups", slots)
         object.__setattr__(self, "choose", choose)
@@ -90,26 +92,26 @@ class Schedule:
 
     def _check(self) -> None:
         if self.choose not in CHOICES:
-            raise ValueError(f"choose must be one of {', '.join(CHOICES)}; found {self.choose!r}")
+            raise OptionError(f"choose must be one of {', '.join(CHOICES)}; found {self.choose!r}")
         group_of: dict[str, int] = {}
         gate_of: dict[str, float | None] = {}
         for i, group in enumerate(self.groups):
             if not group:
-                raise ValueError(f"group {i + 1} of the schedule has no blocks")
+                raise OptionError(f"group {i + 1} of the schedule has no blocks")
             for slot in group:
                 if not isinstance(slot, Slot):
-                    raise ValueError(f"a schedule consists of labels and Slots; found {slot!r}")
+                    raise OptionError(f"a schedule consists of labels and Slots; found {slot!r}")
                 if slot.gate is not None and not _is_gate(slot.gate):
-                    raise ValueError(f"the gate of block {slot.label!r} is {slot.gate!r}, expected a number in [0, 1]")
+                    raise OptionError(f"the gate of block {slot.label!r} is {slot.gate!r}, expected a number in [0, 1]")
                 if group_of.setdefault(slot.label, i) != i:
-                    raise ValueError(f"block {slot.label!r} stands in two groups; it may stand in one only")
+                    raise OptionError(f"block {slot.label!r} stands in two groups; it may stand in one only")
                 if gate_of.setdefault(slot.label, slot.gate) != slot.gate:
-                    raise ValueError(f"block {slot.label!r} has two different gates")
+                    raise OptionError(f"block {slot.label!r} has two different gates")
         if self.choose == "most_active" and len(self.slots) > len(group_of):
-            raise ValueError("a schedule that chooses the most active block names each block once")
+            raise OptionError("a schedule that chooses the most active block names each block once")
         if self.patience is not None and (self.choose == "most_active" or not _is_count(self.patience)):
             expected = "None" if self.choose == "most_active" else "a whole number from 1 on, or None"
-            raise ValueError(f"patience is {self.patience!r}, expected {expected} where choose={self.choose!r}")
+            raise OptionError(f"patience is {self.patience!r}, expected {expected} where choose={self.choose!r}")
 
     @property
     def slots(self) -> tuple[Slot, ...]:

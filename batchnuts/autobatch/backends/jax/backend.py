@@ -34,6 +34,7 @@ from batchnuts.autobatch.backends.backend import (
 from batchnuts.autobatch.backends.jax.machine import JitMachine
 from batchnuts.autobatch.backends.jax.products import vectorized
 from batchnuts.autobatch.backends.jax.work_estimate import inputs_used, primitive_work
+from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
 from batchnuts.autobatch.language.libraries.jax import LIBRARY, with_64_bits
 from batchnuts.autobatch.language.libraries.jax_programs import Jitted
@@ -60,7 +61,7 @@ class JaxBackend:
 
     def __init__(self, mode: str = "xla", style: str = "masking") -> None:
         if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)} on JAX; found {mode!r}")
+            raise OptionError(f"mode must be one of {', '.join(MODES)} on JAX; found {mode!r}")
         if style != "masking":
             raise ValueError(
                 f"style={style!r} computes as many rows as there are active lanes, but JAX compiles for a fixed number "

@@ -36,6 +36,7 @@ from batchnuts.autobatch.backends.tensorflow.environment import PROCESS
 from batchnuts.autobatch.backends.tensorflow.packing import SMALL, PackedFunction
 from batchnuts.autobatch.backends.tensorflow.work_estimate import primitive_work
 from batchnuts.autobatch.backends.tensorflow.xla_flags import compile_small_loops_whole
+from batchnuts.autobatch.errors import OptionError
 from batchnuts.autobatch.ir.program import COPY, Primitive, TensorType
 from batchnuts.autobatch.language.pytree import flatten, map_leaves, unflatten
 from batchnuts.autobatch.passes.infer_types import AbstractResult
@@ -74,14 +75,14 @@ class TensorFlowBackend:
 
     def __init__(self, mode: str = "xla", style: str = "masking", vectorizer: str = "pfor") -> None:
         if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
+            raise OptionError(f"mode must be one of {', '.join(MODES)}; found {mode!r}")
         if style == "gather" and mode != "eager":
             raise ValueError(
                 f"style='gather' computes as many rows as there are active lanes, but mode={mode!r} compiles for a "
                 "fixed number of rows. Use mode='eager', or style='masking'."
             )
         if vectorizer not in VECTORIZERS:
-            raise ValueError(f"vectorizer must be one of {', '.join(VECTORIZERS)}; found {vectorizer!r}")
+            raise OptionError(f"vectorizer must be one of {', '.join(VECTORIZERS)}; found {vectorizer!r}")
         self.mode = mode
         self.on_host = 0 if mode == "eager" else SMALL
         self.style = style
