@@ -9,6 +9,7 @@ import pytest
 from mutants import around, mutant
 
 from batchnuts.autobatch.frontend import calls, expressions, for_loops, loop_names, sequences, walrus
+from batchnuts.autobatch.language import structures
 
 
 @mutant("walrus")
@@ -21,6 +22,17 @@ def what_stands_before_sees_the_new_value(patch: pytest.MonkeyPatch) -> None:
 def a_negative_index_is_not_counted_from_the_end(patch: pytest.MonkeyPatch) -> None:
     """x[-1] = v is a write outside the array"""
     patch.setattr(expressions, "row", lambda x, index: index)
+
+
+@mutant("structures")
+def tuples_of_one_length_are_equal(patch: pytest.MonkeyPatch) -> None:
+    """two tuples of one length are equal, whatever is in them"""
+    around(
+        patch,
+        structures,
+        "_equal",
+        lambda true, x, y, equal: len(x) == len(y) if isinstance(x, tuple) else true(x, y, equal),
+    )
 
 
 @mutant("sequences")

@@ -66,6 +66,7 @@ PROGRAMS = (
     "before_and_after",
     "passes_functions",
     "inner_functions",
+    "compares_structures",
 )
 SHOWN_BY = {
     "a_function_inside_reads_nothing_around_it": "inner_functions",
@@ -95,6 +96,7 @@ SHOWN_BY = {
     "results_in_reverse": "hanoi",
     "sequential_copies": "exchange",
     "stale_originals": "loop_else",
+    "tuples_of_one_length_are_equal": "compares_structures",
     "what_stands_before_sees_the_new_value": "before_and_after",
     "write_not_masked": "squares",
     "zip_goes_on_to_the_longest": "dot_of_rows",
