@@ -39,9 +39,12 @@ from batchnuts.autobatch.language.pytree import unflatten as _unflatten
 
 _Function = Callable[..., Any]
 
-_ANY, _REAL, _ROUNDING, _BITS = "any number", "real analysis", "rounding", "integers and booleans"
-"""What a function is defined on: `_REAL` computes integers in float64, `_ROUNDING` returns them as they are, `_BITS`
-takes nothing else."""
+_ANY, _REAL, _ROUNDING = "any number", "real analysis", "rounding"
+"""What a function is defined on: `_REAL` computes integers in float64, `_ROUNDING` returns them as they are."""
+
+_BITS, _INTEGERS, _NUMBERS = "integers and booleans", "integers", "integers and floats"
+_KINDS = {_BITS: "biu", _INTEGERS: "iu", _NUMBERS: "iufc"}
+"""What other functions are defined on, and the kinds of these dtypes."""
 
 
 # How a function of the table is called
@@ -55,6 +58,13 @@ def _call(name: str, values: Sequence[Any], dtype: Any, **options: Any) -> Any:
     return result.item() if is_python_scalar(*values) else result
 
 
+def _require_kind(name: str, domain: str, dtype: Any, *values: Any) -> None:
+    """Raise TypeError for a dtype that a function is not defined on, which libraries say late or not at all."""
+    if dtype.kind not in _KINDS.get(domain, dtype.kind):
+        found = " and ".join(str(dtype_of(value)) for value in values)
+        raise TypeError(f"{name} takes {domain}, found {found}: cast with ops.cast(value, dtype)")
+
+
 # How the rows of the table become functions
 
 
@@ -66,6 +76,7 @@ def _publish(function: _Function, name: str, summary: str) -> _Function:
 def _elementwise(name: str, domain: str, summary: str) -> _Function:
     def unary(x: Array) -> Array:
         dtype = _common_dtype((x,), domain == _REAL)
+        _require_kind(name, domain, dtype, x)
         if domain == _ROUNDING and dtype.kind in "biu":
             return x
         return _call(name, (x,), dtype)
@@ -76,8 +87,7 @@ def _elementwise(name: str, domain: str, summary: str) -> _Function:
 def _pairwise(name: str, domain: str, summary: str) -> _Function:
     def binary(x: Array, y: Array) -> Array:
         dtype = _common_dtype((x, y), domain == _REAL)
-        if domain == _BITS and dtype.kind not in "biu":
-            raise TypeError(f"{name} takes {_BITS}, found {dtype_of(x)} and {dtype_of(y)}, which meet in {dtype}")
+        _require_kind(name, domain, dtype, x, y)
         return _call(name, (x, y), dtype)
 
     return _publish(binary, name, f"{summary} Elementwise with broadcasting.")
@@ -120,9 +130,9 @@ isfinite = _elementwise("isfinite", _REAL, "Neither NaN nor infinite; bool.")
 isnan = _elementwise("isnan", _REAL, "Not a number; bool.")
 
 _as_real = _elementwise("positive", _REAL, "`x` itself.")
-square = _elementwise("square", _ANY, "x * x.")
+square = _elementwise("square", _NUMBERS, "x * x.")
 abs = _elementwise("abs", _ANY, "Absolute value (the smallest signed integer wraps).")
-sign = _elementwise("sign", _ANY, "-1, 0 or 1 in the dtype of `x`; NaN stays.")
+sign = _elementwise("sign", _NUMBERS, "-1, 0 or 1 in the dtype of `x`; NaN stays.")
 
 floor = _elementwise("floor", _ROUNDING, "Largest integer not above `x`.")
 ceil = _elementwise("ceil", _ROUNDING, "Smallest integer not below `x`.")
@@ -138,9 +148,9 @@ bitwise_and = _pairwise("bitwise_and", _BITS, "Bits set in both; integers or boo
 bitwise_or = _pairwise("bitwise_or", _BITS, "Bits set in either; integers or bools.")
 bitwise_xor = _pairwise("bitwise_xor", _BITS, "Bits set in one of the two; integers or bools.")
 # The amount of a shift lies in [0, width of the dtype); what others give depends on the backend.
-left_shift = _pairwise("left_shift", _BITS, "`x` times 2**y modulo 2**width.")
+left_shift = _pairwise("left_shift", _INTEGERS, "`x` times 2**y modulo 2**width.")
 right_shift = _pairwise(
-    "right_shift", _BITS, "`x` divided by 2**y and rounded down, so a signed integer keeps its sign."
+    "right_shift", _INTEGERS, "`x` divided by 2**y and rounded down, so a signed integer keeps its sign."
 )
 
 logical_not = _logical("logical_not", "True where false.")
@@ -160,15 +170,17 @@ mean = _reduction(
 min = _reduction("min", lambda dtype: dtype, "Minimum; NaN if any element is NaN.")
 max = _reduction("max", lambda dtype: dtype, "Maximum; NaN if any element is NaN.")
 
-matmul = _publish(
-    lambda x, y: _call("matmul", (x, y), _common_dtype((x, y))),
-    "matmul",
-    "Matrix product; vectors [k] count as a row on the left and as a column on the right.",
-)
-_product = _pairwise("multiply", _ANY, "x * y.")
+_product = _pairwise("multiply", _NUMBERS, "x * y.")
 
 
 # Functions with arguments of their own
+
+
+def matmul(x: Array, y: Array) -> Array:
+    """Matrix product; vectors [k] count as a row on the left and as a column on the right."""
+    dtype = _common_dtype((x, y))
+    _require_kind("matmul", _NUMBERS, dtype, x, y)
+    return _call("matmul", (x, y), dtype)
 
 
 def take(x: Array, indices: Any, axis: int = 0) -> Array:
@@ -194,7 +206,9 @@ def take(x: Array, indices: Any, axis: int = 0) -> Array:
 
 
 def cumsum(x: Array, axis: int = -1) -> Array:
-    """Sums along an axis up to each element, of floats."""
+    """Sums along an axis up to each element, of floats. ValueError for one number."""
+    if static_shape(x) == ():
+        raise ValueError("cumsum takes an array, found one number")
     return _call("cumsum", (_as_real(x),), _common_dtype((_as_real(x),)), axis=axis)
 
 
