@@ -176,7 +176,7 @@ NAN = float("nan")
     ("y", "x", "scale", "words"),
     [
         ([1.0, NAN, 2, NAN], [1.0] * 4, 1.0, r"nan for 2 of 4 observations of 'y', first for y\[1\] = nan. Leave out"),
-        ([1.0, 1, 1, 3], [1.0, 2, NAN, 4], 1.0, r"nan for 1 of 4 .*first for y\[2\] = 1.0: is it .* explained by\?"),
+        ([1.0, 1, 1, 3], [1.0, 2, NAN, 4], 1.0, r"nan for 1 .*first for y\[2\] = 1.0: is it .* covariates missing\?"),
         ([1.0, 1, 1, -3], [1.0] * 4, 1.0, r"-inf for 1 of 4 .* first for y\[3\] = -3.0: is it outside of the support"),
         ([1.0] * 4, [1.0] * 4, -1.0, r"nan for 4 of 4 observations of 'y', first for y\[0\] = 1.0: .* a scale that"),
     ],
