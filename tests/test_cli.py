@@ -162,21 +162,23 @@ def test_existing_output_is_refused_before_the_run(cli):
     assert Path("small.yaml").read_text() == SMALL
 
 
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        ("output.path=missing/out.nc", "missing does not exist. Make it, or set output.path"),
-        ("output.path=.", "Cannot write .: it names a folder"),
-        ("output.path=/dev/null", "Cannot write /dev/null: it is not a file"),
-        ("output.path=small.yaml", "small.yaml exists and is not overwritten"),
-        ("output.path=foo://bucket/x.zarr", "the protocol 'foo' is unknown"),
-        (f"output.path={'x' * 240}.nc", "of 243 bytes; expected names of at most 223 bytes"),
-    ],
-)
+UNWRITABLE = [
+    ("output.path=missing/out.nc", "missing does not exist. Make it, or set output.path"),
+    ("output.path=.", "Cannot write .: it names a folder"),
+    ("output.path=/dev/null", "Cannot write /dev/null: it is not a file"),
+    ("output.path=small.yaml", "small.yaml exists and is not overwritten"),
+    ("output.path=foo://bucket/x.zarr", "the protocol 'foo' is unknown"),
+    (f"output.path={'x' * 240}.nc", "of 243 bytes; expected names of at most 223 bytes"),
+]
+"""Paths of outputs that are refused before a run, and what is said of them."""
+
+
+@pytest.mark.parametrize(("key", "message"), UNWRITABLE)
 def test_unwritable_output_is_refused(cli, key, message):
     code, out, err = cli(key)
     assert (code, out) == (2, "")
     assert message in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,9 @@ from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+from test_cli import SMALL, UNWRITABLE
 
 from batchnuts import sample
-
-SMALL = """\
-model: {name: correlated_gaussian, dimension: 3}
-sampler: {chains: 4, draws: 20, warmup: 10}
-output: {path: out.nc}
-"""
 
 
 @pytest.fixture
@@ -40,12 +35,7 @@ def test_dry_run_prints_a_config_and_runs_nothing(dry_run):
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("output.path=missing/out.nc", "missing does not exist. Make it, or set output.path"),
-        ("output.path=.", "Cannot write .: it names a folder"),
-        ("output.path=/dev/null", "Cannot write /dev/null: it is not a file"),
-        ("output.path=small.yaml", "small.yaml exists and is not overwritten"),
-        ("output.path=foo://bucket/x.zarr", "the protocol 'foo' is unknown"),
-        (f"output.path={'x' * 240}.nc", "of 243 bytes; expected names of at most 223 bytes"),
+        *UNWRITABLE,
         (
             "output.variables=[foo]",
             "output.variables: found 'foo', which the model does not report; expected some of x",
