@@ -12,6 +12,7 @@ from batchnuts.config import RunConfig, build_model, is_users_own
 from batchnuts.mcmc.forecast import Forecast, Size, forecast, memory_problem
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.saving import check_space
+from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.output_path import checked_path_of_new_run
 from batchnuts.stopping import say
 from batchnuts.target import DataOptions
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 def dry_run(config: RunConfig, *, force: bool) -> int:
     """Print the resolved config; on stderr the memory and disk that the run takes, and the check of a user's model.
 
-    Raises what the run would raise before it draws, for an output that cannot be written and variables that there are
-    not.
+    Raises what the run would raise before it draws: for an output that cannot be written, variables that there are
+    not, and values or an earlier run from which chains cannot start.
     """
     from batchnuts.mcmc.content import check_content
     from batchnuts.mcmc.engine import choose_engine, likely_backend
@@ -67,10 +68,22 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
         return choose_engine(model, config.execution, start)[0]
 
     check_content(model, engine, config.output.content)
+    check_starts(model, config.sampler, config.execution)
     location = checked_path_of_new_run(config, force=force)
     if isinstance(location, Path):
         check_space(location, expected.file_at_least, folder=config.output.format == "zarr")
     return 0 if fits and problem is None else 1
+
+
+def check_starts(model: Model, sampler: SamplerSettings, execution: ExecutionSettings) -> None:
+    """Raise SettingsError where chains cannot start as the settings say; their number need not be decided yet."""
+    from batchnuts.mcmc.chains_choice import with_chains
+    from batchnuts.mcmc.initialization import count_starts, make_proposals
+    from batchnuts.mcmc.tuning import read_tuning
+
+    if sampler.chains == "auto":
+        sampler = with_chains(sampler, max(sampler.fewest_chains, count_starts(model, sampler.init)))
+    make_proposals(model, sampler, execution, read_tuning(model, sampler))
 
 
 def decided(config: RunConfig, model: Model) -> RunConfig:

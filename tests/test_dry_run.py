@@ -40,6 +40,9 @@ def test_dry_run_prints_a_config_and_runs_nothing(dry_run):
             "output.variables=[foo]",
             "output.variables: found 'foo', which the model does not report; expected some of x",
         ),
+        ("sampler.init.run=no.nc", "sampler.init.run: there is no file no.nc"),
+        ("sampler.warmup.from=no.nc", "sampler.warmup.from: there is no file no.nc"),
+        ("sampler.init.values={y: 0}", "sampler.init.values: "),
     ],
 )
 def test_dry_run_refuses_what_the_run_would_refuse(dry_run, key, message):
