@@ -64,7 +64,7 @@ ELEMENTS = (
         "y = [n, n]\ny[0] = 1  # error",
         r"an element of an array can be assigned, not one of a list",
     ),
-    statement("element of a number", "x[0] = 1  # error", "a number has no elements to assign"),
+    statement("element of a number", "x[0] = 1  # error", r"(?s)`x\[0\]` failed.*a number has no elements to assign"),
     statement(
         "element of a global",
         "TABLE[0] = 1  # error",

@@ -169,8 +169,10 @@ def as_written(node: ast.expr, held: Mapping[str, ast.expr]) -> str:
             return self.visit(copied(held[name.id])) if name.id in held else name
 
         def visit_Call(self, call: ast.Call) -> ast.AST:
-            ours = isinstance(call.func, ast.Name) and call.func.id in _WRITTEN
-            return self.visit(call.args[0]) if ours else self.generic_visit(call)
+            name = call.func.id if isinstance(call.func, ast.Name) else ""
+            if name == ROW:
+                return ast.Subscript(self.visit(call.args[0]), self.visit(call.args[1]), ast.Load())
+            return self.visit(call.args[0]) if name in _WRITTEN else self.generic_visit(call)
 
     return text_of(Written().visit(copied(node)))
 
