@@ -57,6 +57,8 @@ class Client:
         self.current = WORKERS[0]
         self.threads = dict.fromkeys(WORKERS, 1)
         self.lost = 0
+        self.came = 0
+        """Workers that have come since the beginning."""
         self.fails: Callable[[Any], str | None] = lambda order: None
         """Gives the status of a task that is not done; pending: its worker hangs."""
 

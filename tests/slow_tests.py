@@ -59,6 +59,10 @@ def parts_of(marks: Set[str]) -> int:
     return 1 if "each_commit" in marks else 10
 
 
+EVEN = 3713
+"""A start of hashes with which tenths take about the same time: the best of 4,000, by the times of c8e454d."""
+
+
 def is_in_part(name: str, part: int, parts: int) -> bool:
     """Whether the test of this name is in this one of the parts; part: any number."""
-    return zlib.crc32(name.encode()) % parts == part % parts
+    return zlib.crc32(name.encode(), EVEN) % parts == part % parts

@@ -198,6 +198,41 @@ def test_a_task_that_hangs_is_given_to_another_worker(
     assert len({order.stretch.number for order in hanging}) > 1
 
 
+def test_tasks_of_workers_that_are_all_gone_are_given_to_those_that_come(
+    on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
+) -> None:
+    """Dask does not. Chains end the run if all workers die of them again and again."""
+    client, began = Client(), time.monotonic()
+    monkeypatch.setattr(running_stretch, "STALLED", (1e9, 0.0))
+
+    def not_forever(progress: Progress) -> None:
+        assert time.monotonic() - began < 100.0, "tasks of workers that are gone were not given out again"
+
+    def all_others() -> None:
+        client.came += len(WORKERS)
+        client.threads = {f"tcp://n:{client.came + number}": 1 for number in range(len(WORKERS))}
+
+    def die_once(order: SegmentTask) -> str | None:
+        if order.stretch.phase == "sampling" and order.segment == 1 and client.came < 10:
+            all_others()
+            return "pending"
+        return None
+
+    def die(order: SegmentTask) -> str | None:
+        if order.first == 4:
+            all_others()
+            return "pending"
+        return None
+
+    with in_process(client, monkeypatch, programs):
+        client.fails = die_once
+        assert_same(run(not_forever, **IN_PROCESS), on_threads)
+        assert client.came > 0
+        client.fails = die
+        said = refused(**IN_PROCESS)
+    assert "Chains 4 to 5 cannot be run (warmup): several workers have ended one after another" in said
+
+
 def test_workers_that_come_later_get_a_share(
     on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
 ) -> None:
@@ -419,7 +454,8 @@ def test_two_workers_draw_what_threads_draw(workers: Workers, on_threads: Draws)
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_random(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "draws"), [(6, 6_000), pytest.param(20, 20_000, marks=pytest.mark.release)])
+def test_kills_at_random(workers: Workers, monkeypatch: pytest.MonkeyPatch, number: int, draws: int) -> None:
     """In all phases, of either worker or both; no draw is lost or there twice."""
     monkeypatch.setattr(running_stretch, "SEGMENT", 0.05)
     monkeypatch.setattr(running_stretch, "SAVE", 0.2)
@@ -428,13 +464,13 @@ def test_twenty_kills_at_random(workers: Workers, monkeypatch: pytest.MonkeyPatc
 
     def kill_some(progress: Progress) -> None:
         nonlocal kills
-        if rng.random() < 0.1 and kills < 20 and progress.phase != "compile":
+        if rng.random() < 0.1 and kills < number and progress.phase != "compile":
             for pid in list(workers.pids())[: int(rng.integers(1, 3))]:
                 os.kill(pid, signal.SIGKILL)
                 kills += 1
             time.sleep(rng.uniform(0.0, 1.0))
 
-    settings = {"draws": 20_000}
+    settings = {"draws": draws}
     found = run(kill_some, cluster=workers.address, **settings)
-    assert kills >= 20
+    assert kills >= number
     assert_same(found, run(**settings))

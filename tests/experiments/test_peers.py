@@ -58,7 +58,13 @@ def test_the_density_in_jax_is_the_models(options: dict[str, Any], jax: Any) -> 
     assert_density(np.asarray(values), np.asarray(gradients), problem, positions)
 
 
-@pytest.mark.parametrize("options", [{**options, "dtype": "float64"} for options in PROBLEMS], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({**options, "dtype": "float64"}, id=str({**options, "dtype": "float64"}), marks=marks)
+        for options, marks in zip(PROBLEMS, [(), *[pytest.mark.release] * (len(PROBLEMS) - 1)], strict=True)
+    ],
+)
 def test_the_density_in_stan_is_the_models(options: dict[str, Any]) -> None:
     stan = pytest.importorskip("stan")
     from batchnuts.experiments.samplers.stan_programs import program

@@ -55,8 +55,8 @@ class ChainGroup:
     """When its task under way was given out; None: there is none."""
     leaves: bool = False
     """Whether it will go on elsewhere, once its state is here."""
-    failures: int = 0
-    """Tasks of it that could not be done, one after another."""
+    deaths: int = 0
+    """Workers that have died of its tasks one after another, and tasks that the scheduler has lost."""
     depth: int | None = None
     ended: bool = False
     counts: Counts = field(default_factory=Counts)

@@ -24,7 +24,7 @@ from batchnuts.mcmc.cluster.groups import ChainGroup
 from batchnuts.mcmc.cluster.messages import Report, SavedChains, SavedGroup, SegmentTask, Stretch, bytes_of
 from batchnuts.mcmc.cluster.recent import new_rows
 from batchnuts.mcmc.cluster.segment import advance
-from batchnuts.mcmc.cluster.tasks import Tasks, error_of, said, was_killed
+from batchnuts.mcmc.cluster.tasks import DEAD, Tasks, error_of, said, was_killed
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.run import Run
@@ -46,9 +46,11 @@ SAVE = 20.0
 STATE_RATE = 50_000_000
 """Bytes of states in a second, at most: with very many chains they are asked for less often."""
 
-ATTEMPTS = 2
-"""How often a group is given to workers that all die of it, as many as Dask allows each time (four), before that is an
-error."""
+DEATHS = 8
+"""How many workers may die of a group's tasks one after another before that is an error."""
+
+DEATHS_OF_KILLED = 4
+"""How many have died of a task that Dask gives up (its `allowed-failures`, and one)."""
 
 STALLED = 60.0, 20.0
 """A task that takes so many seconds, and so many times as long as it should, is given to another worker too."""
@@ -174,7 +176,9 @@ class RunningStretch:
         now = time.monotonic()
         if now - self.looked >= LOOKS:
             self.looked = now
-            self.workers = self.tasks.workers()
+            before, self.workers = self.workers, self.tasks.workers()
+            if not before.keys() & self.workers.keys():
+                self._take_from_the_dead()
             self._give_again(now)
         free = dict(self.workers)
         for worker in self.places.values():
@@ -210,13 +214,28 @@ class RunningStretch:
                 min(stay, key=self._progress).leaves = True
                 return
 
+    def _take_from_the_dead(self) -> None:
+        """All tasks, where no worker is left of those that were there: Dask does not give them to new ones."""
+        dead = [group for group in self.groups if group.began is not None]
+        places = [(group.number, group.segment) for group in dead]
+        for place in places:
+            self.places.pop(place)
+        self.tasks.client.cancel([self.futures.pop(place) for place in places])
+        for group in dead:
+            self._give_later(group)
+            self._count_deaths(group, 1, DEAD)
+
+    def _give_later(self, group: ChainGroup) -> None:
+        """The group to another worker, from its last state; what becomes of its task does not matter."""
+        group.worker, group.began = None, None
+        group.segment += 1
+
     def _give_again(self, now: float) -> None:
         """What takes far too long, to another worker: the first one may hang, or be very slow."""
         seconds, times = STALLED
         for group in self.groups:
             if group.began is not None and now - group.began > max(seconds, times * self.seconds):
-                group.worker, group.began = None, None
-                group.segment += 1
+                self._give_later(group)
 
     @property
     def save_seconds(self) -> float:
@@ -274,7 +293,7 @@ class RunningStretch:
         if isinstance(found, Failure):
             self._failed(group, found)
             return
-        group.failures = 0
+        group.deaths = 0
         if found.lost:
             group.worker = None
             return
@@ -315,12 +334,16 @@ class RunningStretch:
         """Workers have died of it, or the scheduler has lost it."""
         self.looked = -LOOKS
         group.worker = None
-        group.failures += 1
-        if group.failures < ATTEMPTS + (0 if was_killed(future) else 10):
+        self._count_deaths(group, DEATHS_OF_KILLED if was_killed(future) else 1, said(future))
+
+    def _count_deaths(self, group: ChainGroup, number: int, why: str) -> None:
+        """Raise ClusterError where the group's tasks have had too many, one after another."""
+        group.deaths += number
+        if group.deaths < DEATHS:
             return
         last = group.first + group.chains - 1
         raise ClusterError(
-            f"Chains {group.first} to {last} cannot be run ({self.stretch.phase}): {said(future)}. If their memory was "
+            f"Chains {group.first} to {last} cannot be run ({self.stretch.phase}): {why}. If their memory was "
             "not enough, lower execution.chunk_lanes, or give workers more (memory_limit); what Dask's workers have "
             "printed says why they ended."
         )

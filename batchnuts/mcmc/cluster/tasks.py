@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 WITHOUT_WORKERS = 120.0
 """Seconds for which a run waits for a worker to come back."""
 
+DEAD = "several workers have ended one after another while they did it (out of memory?)"
+"""What is said of a task of which workers have died."""
+
 
 class Tasks:
     """The tasks of one run on a Dask cluster, and their results."""
@@ -93,7 +96,7 @@ def said(future: Future) -> str:
     if future.status == "error":
         error = future.exception()
         if was_killed(future):
-            return "several workers have ended one after another while they did it (out of memory?)"
+            return DEAD
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
     return "the scheduler has dropped it"
 
