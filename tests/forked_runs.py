@@ -11,6 +11,7 @@ import functools
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -19,11 +20,15 @@ from itertools import count
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `program` does: it would start threads when it is imported
 
 from batchnuts import sample
+
+if TYPE_CHECKING:
+    from batchnuts.mcmc.draws import Progress
 
 TESTS = Path(__file__).parent
 OF_RUNS = (
@@ -70,14 +75,6 @@ class ForkedRun:
     def poll(self) -> int | None:
         return self.process.exitcode
 
-    def error(self) -> str:
-        """What it has printed to standard error so far."""
-        file = self.said.with_suffix(".err")
-        return file.read_text() if file.exists() else ""
-
-    def terminate(self) -> None:
-        self.process.terminate()
-
     def kill(self) -> None:
         self.process.kill()
 
@@ -92,6 +89,11 @@ class ForkedRun:
 def start(arguments: Iterable[str], cwd: Path) -> ForkedRun:
     """`python -m batchnuts.sample arguments` in this folder."""
     return _started(_sample, list(arguments), cwd)
+
+
+def start_and_end_while_drawing(arguments: Iterable[str], cwd: Path) -> ForkedRun:
+    """The same with SIGTERM at the first report of draws, however fast they are made."""
+    return _started(_sample_ended_while_drawing, list(arguments), cwd)
 
 
 def run(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -155,6 +157,21 @@ def _forked(program: Callable[[], None], arguments: list[str], cwd: Path, said: 
 def _sample() -> None:
     sys.argv[0] = "batchnuts.sample"
     sample.program()
+
+
+def _sample_ended_while_drawing() -> None:
+    from batchnuts.progress.views import LimitedView
+
+    shown = LimitedView.__call__
+
+    def ended(view: LimitedView, progress: Progress) -> None:
+        shown(view, progress)
+        if progress.phase == "sampling" and 0 < progress.done < progress.total:
+            LimitedView.__call__ = shown  # type: ignore[method-assign]
+            signal.raise_signal(signal.SIGTERM)
+
+    LimitedView.__call__ = ended  # type: ignore[method-assign]
+    _sample()
 
 
 def _script() -> None:

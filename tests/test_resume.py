@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray
-from forked_runs import ForkedRun, run, start
+from forked_runs import ForkedRun, run, start, start_and_end_while_drawing
 from test_cli_run import command
 from url_files import bucket_in
 
@@ -147,10 +147,8 @@ def test_a_run_under_a_url_ends_on_a_signal(folder: Path) -> None:
     (folder / "elsewhere").mkdir()
     store = folder / "bucket" / "ended.zarr"
     url = f"objects://{folder}/bucket/ended.zarr"
-    process = start(["--config", "run.yaml", f"output.path={url}", "output.checkpoint_seconds=600"], folder)
-    while "\nsampling" not in process.error() and process.poll() is None:
-        time.sleep(0.01)
-    process.terminate()
+    arguments = ["--config", "run.yaml", f"output.path={url}", "output.checkpoint_seconds=600"]
+    process = start_and_end_while_drawing(arguments, folder)
     _, said = process.communicate()
     assert process.returncode == 143
     assert re.search(rf"Go on with --resume {url} in this folder, which has ended\.zarr-\w+\.checkpoint\.", said)
@@ -192,11 +190,8 @@ def test_a_run_that_is_killed_when_its_output_is_written_has_ended(folder: Path)
 
 def test_a_signal_saves_draws_and_a_checkpoint(folder: Path) -> None:
     """SIGTERM: exit code 143; --resume goes on, and replaces the file of the draws so far."""
-    process = start(["--config", "run.yaml", "output.path=ended.nc", "output.checkpoint_seconds=600"], folder)
-    while "\nsampling" not in process.error():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.terminate()
+    arguments = ["--config", "run.yaml", "output.path=ended.nc", "output.checkpoint_seconds=600"]
+    process = start_and_end_while_drawing(arguments, folder)
     _, said = process.communicate()
     assert process.returncode == 143
     assert "Go on with --resume" in said
