@@ -12,7 +12,6 @@ from batchnuts.config import RunConfig, build_model, is_users_own
 from batchnuts.mcmc.forecast import Forecast, Size, forecast, memory_problem
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.saving import check_space
-from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.output_path import checked_path_of_new_run
 from batchnuts.stopping import say
 from batchnuts.target import DataOptions
@@ -68,21 +67,25 @@ def dry_run(config: RunConfig, *, force: bool) -> int:
         return choose_engine(model, config.execution, start)[0]
 
     check_content(model, engine, config.output.content)
-    check_starts(model, config.sampler, config.execution)
+    check_starts(config, model)
     location = checked_path_of_new_run(config, force=force)
     if isinstance(location, Path):
         check_space(location, expected.file_at_least, folder=config.output.format == "zarr")
     return 0 if fits and problem is None else 1
 
 
-def check_starts(model: Model, sampler: SamplerSettings, execution: ExecutionSettings) -> None:
+def check_starts(config: RunConfig, model: Model) -> None:
     """Raise SettingsError where chains cannot start as the settings say; their number need not be decided yet."""
-    from batchnuts.mcmc.chains_choice import with_chains
+    from batchnuts.autobatch.machine import processors
+    from batchnuts.mcmc.chains_choice import possible_chains, with_chains
     from batchnuts.mcmc.initialization import count_starts, make_proposals
     from batchnuts.mcmc.tuning import read_tuning
 
+    sampler, execution = config.sampler, config.execution
     if sampler.chains == "auto":
-        sampler = with_chains(sampler, max(sampler.fewest_chains, count_starts(model, sampler.init)))
+        size, starts = Size.of(model, config.output.content), count_starts(model, sampler.init)
+        numbers = possible_chains(sampler, execution, size, execution.shards or processors(), starts=starts)
+        sampler = with_chains(sampler, numbers[0])
     make_proposals(model, sampler, execution, read_tuning(model, sampler))
 
 

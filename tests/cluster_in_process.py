@@ -1,6 +1,7 @@
 """Workers that are none: tasks of a cluster done in this process, some of them with accidents.
 
-A worker has a session of its own. An accident loses what it has of its groups, as its death does, or the task.
+A worker has a session of its own. An accident loses what it has of its groups, as its death does, or a task's result,
+whether the task was done or not.
 """
 
 from __future__ import annotations
@@ -57,10 +58,14 @@ class Client:
         self.current = WORKERS[0]
         self.threads = dict.fromkeys(WORKERS, 1)
         self.lost = 0
+        self.cancelled: list[Done] = []
         self.came = 0
         """Workers that have come since the beginning."""
         self.fails: Callable[[Any], str | None] = lambda order: None
-        """Gives the status of a task that is not done; pending: its worker hangs."""
+        """Gives the status of a task without a result; pending: its worker hangs, or has died. One that is cancelled
+        was done."""
+        self.compiling: Callable[[], str | None] = lambda: None
+        """Likewise, of a worker that compiles."""
 
     def scheduler_info(self, n_workers: int) -> dict[str, Any]:
         return {"workers": {address: {"nthreads": count} for address, count in self.threads.items()}}
@@ -78,16 +83,22 @@ class Client:
         pass
 
     def cancel(self, futures: Any) -> None:
-        pass
+        self.cancelled += futures
 
     def submit(self, function: Any, *arguments: Any, workers: Any = None, **options: Any) -> Done:
         self.current = workers[0] if workers else WORKERS[0]
+        if function is segment.prepare and (status := self.compiling()):
+            return Done(status, None)
         if function is segment.advance:
             if status := self.fails(arguments[0]):
+                if status == "cancelled":
+                    function(*arguments)
                 return Done(status, None)
             if self.rng.random() < self.accidents:
                 self.lost += 1
-                if self.rng.random() < 0.3:  # the task is lost, too
+                if (fate := self.rng.random()) < 0.3:
+                    if fate < 0.15:
+                        function(*arguments)  # and nobody learns of it
                     return Done("cancelled", None)
                 self.session_of(arguments[0].run).live.clear()
                 self.current = WORKERS[1 - WORKERS.index(self.current)]

@@ -10,7 +10,8 @@ import pytest
 from mutants import around, killed_by, rewrite
 
 from batchnuts.autobatch.machine import LaneProgram, Machine
-from batchnuts.mcmc.execution import attempt, chunk, chunk_plan
+from batchnuts.mcmc.cluster import recent, segment
+from batchnuts.mcmc.execution import attempt, chunk, chunk_plan, saved_stretch
 from batchnuts.mcmc.execution.attempt import Bracket
 from batchnuts.mcmc.execution.chain_machine import ChainMachine
 from batchnuts.mcmc.execution.chunk import NO_CHAIN, Chunk, Kept
@@ -184,3 +185,27 @@ def moved_chains_keep_their_numbers(patch: pytest.MonkeyPatch) -> None:
         return replace(made, chains=np.where(made.chains == NO_CHAIN, NO_CHAIN, one.chains))
 
     around(patch, attempt, "merge", merge)
+
+
+# ---- groups of chunks on a cluster ----------------------------------------------------------------------------------
+
+UNHEARD = "test_cluster.py::test_a_report_that_never_comes_costs_no_draw"
+
+
+@killed_by("chunks clusters", UNHEARD)
+def a_worker_knows_better(patch: pytest.MonkeyPatch) -> None:
+    """a worker that has a group goes on from there, though it is told to begin where the run is"""
+    known = "(live is None or live.place != (order.stretch.number, order.segment))"
+    rewrite(patch, segment.advance, "if order.start is not None:", f"if order.start is not None and {known}:")
+
+
+@killed_by("chunks clusters", UNHEARD)
+def saved_states_go_on(patch: pytest.MonkeyPatch) -> None:
+    """what is saved of an attempt changes as it goes on"""
+    rewrite(patch, saved_stretch.saved_attempt, "recorded=kept.recorded.copy()", "recorded=kept.recorded")
+
+
+@killed_by("chunks clusters", UNHEARD)
+def all_reports_count(patch: pytest.MonkeyPatch) -> None:
+    """rows that were recorded before are recorded again"""
+    rewrite(patch, recent.new_rows, "np.maximum(first, recorded)", "first")

@@ -42,13 +42,34 @@ def test_dry_run_prints_a_config_and_runs_nothing(dry_run):
         ),
         ("sampler.init.run=no.nc", "sampler.init.run: there is no file no.nc"),
         ("sampler.warmup.from=no.nc", "sampler.warmup.from: there is no file no.nc"),
-        ("sampler.init.values={y: 0}", "sampler.init.values: "),
+        ("sampler.init.values={y: 0}", "sampler.init.values: Model 'correlated_gaussian': got values for ['y']"),
     ],
 )
 def test_dry_run_refuses_what_the_run_would_refuse(dry_run, key, message):
     code, _, err = dry_run(key)
     assert code == 2
     assert message in err
+
+
+def test_dry_run_tries_starts_though_the_number_of_chains_is_not_decided(dry_run):
+    Path("small.yaml").write_text(SMALL.replace("chains: 4, draws: 20", "chains: auto, until: {rhat: 1.01}"))
+    for starts in (4, 32):
+        assert dry_run(f"sampler.init.values={{x: {[[0.0] * 3] * starts}}}")[0] == 0
+    code, _, err = dry_run(f"sampler.init.values={{x: {[[0.0] * 3] * 33}}}")
+    assert code == 2
+    assert "found 33 starts, which no number of chains up to" in err
+    assert dry_run("sampler.init.values={x: [0, 0]}")[0] == 2
+
+
+def test_dry_run_refuses_a_run_of_another_model(dry_run):
+    assert sample.main(["--config", "small.yaml", "model.dimension=2"]) in (0, 1)
+    for key, said in (
+        ("init.run", "in out.nc 'x' has 2 numbers"),
+        ("warmup.from", "out.nc is of a run of another model"),
+    ):
+        code, _, err = dry_run(f"sampler.{key}=out.nc", "output.path=other.nc")
+        assert code == 2
+        assert f"sampler.{key}: {said}" in err
 
 
 def test_dry_run_with_force_deletes_nothing(dry_run):

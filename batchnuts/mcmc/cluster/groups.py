@@ -56,7 +56,9 @@ class ChainGroup:
     leaves: bool = False
     """Whether it will go on elsewhere, once its state is here."""
     deaths: int = 0
-    """Workers that have died of its tasks one after another, and tasks that the scheduler has lost."""
+    """Workers that have died with a task of it, and tasks that the scheduler has lost, since it last made progress."""
+    stalls: int = 0
+    """Tasks that took far too long, one after another."""
     depth: int | None = None
     ended: bool = False
     counts: Counts = field(default_factory=Counts)

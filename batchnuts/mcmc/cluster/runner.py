@@ -148,13 +148,15 @@ class ClusterRunner:
         left = {worker: tasks.give(("prepare", worker, 0), prepare, name, worker=worker) for worker in workers}
         while left:
             tasks.stop.check()
-            tasks.workers()
+            there = tasks.workers()
+            gone = [left.pop(worker) for worker in list(left) if worker not in there]
+            tasks.cancel(gone)  # those that come compile later
             found = tasks.next(0.25)
             if found is None or found[0][0] != "prepare":
                 continue
             (_, worker, _), future = found
             left.pop(worker, None)
-            if future.status == "finished":  # else it has died: those that come compile later
+            if future.status == "finished":  # else it has died
                 result = future.result()
                 if isinstance(result, Failure):
                     raise error_of(result, self.run_of.model, "warmup")

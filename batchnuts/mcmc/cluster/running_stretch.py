@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,13 +47,15 @@ STATE_RATE = 50_000_000
 """Bytes of states in a second, at most: with very many chains they are asked for less often."""
 
 DEATHS = 8
-"""How many workers may die of a group's tasks one after another before that is an error."""
+"""How many workers may die with a task of a group, which makes no progress meanwhile, before that is an error."""
 
 DEATHS_OF_KILLED = 4
-"""How many have died of a task that Dask gives up (its `allowed-failures`, and one)."""
+"""How many have died with one that Dask gives up, which it does where workers come back at the same address: its
+`allowed-failures`, and one."""
 
 STALLED = 60.0, 20.0
-"""A task that takes so many seconds, and so many times as long as it should, is given to another worker too."""
+"""A task that takes so many seconds, and so many times as long as it should, is given to another worker too; then one
+that takes twice as long, and so on."""
 
 FETCH = 30.0
 """Seconds within which states come, when a run ends early."""
@@ -176,10 +178,9 @@ class RunningStretch:
         now = time.monotonic()
         if now - self.looked >= LOOKS:
             self.looked = now
-            before, self.workers = self.workers, self.tasks.workers()
-            if not before.keys() & self.workers.keys():
-                self._take_from_the_dead()
-            self._give_again(now)
+            self.workers = self.tasks.workers()
+            self._take_from_the_dead()
+            self._take_from_the_slow(now)
         free = dict(self.workers)
         for worker in self.places.values():
             if worker in free:
@@ -215,27 +216,29 @@ class RunningStretch:
                 return
 
     def _take_from_the_dead(self) -> None:
-        """All tasks, where no worker is left of those that were there: Dask does not give them to new ones."""
-        dead = [group for group in self.groups if group.began is not None]
-        places = [(group.number, group.segment) for group in dead]
-        for place in places:
+        """All tasks of workers that are gone, and their groups, which go on elsewhere from their last state."""
+        gone = [place for place, worker in self.places.items() if worker not in self.workers]
+        for place in gone:
             self.places.pop(place)
-        self.tasks.client.cancel([self.futures.pop(place) for place in places])
-        for group in dead:
-            self._give_later(group)
-            self._count_deaths(group, 1, DEAD)
+        self.tasks.cancel([self.futures.pop(place) for place in gone])
+        groups = [group for group in self.groups if group.began is not None and (group.number, group.segment) in gone]
+        for group in groups:
+            self._take_back(group)
+        self._count_deaths(groups, 1, DEAD)
 
-    def _give_later(self, group: ChainGroup) -> None:
-        """The group to another worker, from its last state; what becomes of its task does not matter."""
-        group.worker, group.began = None, None
-        group.segment += 1
-
-    def _give_again(self, now: float) -> None:
-        """What takes far too long, to another worker: the first one may hang, or be very slow."""
+    def _take_from_the_slow(self, now: float) -> None:
+        """Groups of which a task takes far too long: its worker may hang, or be very slow."""
         seconds, times = STALLED
         for group in self.groups:
-            if group.began is not None and now - group.began > max(seconds, times * self.seconds):
-                self._give_later(group)
+            limit = max(seconds, times * self.seconds) * 2**group.stalls
+            if group.began is not None and now - group.began > limit:
+                group.stalls += 1
+                self._take_back(group)
+
+    def _take_back(self, group: ChainGroup) -> None:
+        """A group from its worker. Whatever its task gives does not count."""
+        group.worker, group.began = None, None
+        group.segment += 1
 
     @property
     def save_seconds(self) -> float:
@@ -293,7 +296,7 @@ class RunningStretch:
         if isinstance(found, Failure):
             self._failed(group, found)
             return
-        group.deaths = 0
+        group.stalls = 0
         if found.lost:
             group.worker = None
             return
@@ -303,6 +306,8 @@ class RunningStretch:
         chains = slice(group.first, group.first + group.chains)
         group.worker = found.worker
         assert found.done is not None
+        if (found.done > self.ends.done[chains]).any() or found.saved is not None or found.ended is not None:
+            group.deaths = 0
         if (found.done >= self.ends.done[chains]).all():  # not what was made before, and is made again
             self.ends.done[chains], self.ends.divergences[chains] = found.done, found.divergences
             group.counts = found.counts
@@ -312,6 +317,7 @@ class RunningStretch:
             new = new_rows(numbers, lanes, rows.first, rows.last, rows.records, self.recorded[numbers])
             if new is not None:
                 assert self.storage is not None
+                assert (new.first == self.recorded[new.chains]).all(), "rows between are in a report that never came"
                 self.storage.record(new.chains, np.arange(len(new.chains)), new.first, new.last, new.records)
                 self.recorded[new.chains] = new.last
         if self.direct is not None:
@@ -334,18 +340,20 @@ class RunningStretch:
         """Workers have died of it, or the scheduler has lost it."""
         self.looked = -LOOKS
         group.worker = None
-        self._count_deaths(group, DEATHS_OF_KILLED if was_killed(future) else 1, said(future))
+        self._count_deaths([group], DEATHS_OF_KILLED if was_killed(future) else 1, said(future))
 
-    def _count_deaths(self, group: ChainGroup, number: int, why: str) -> None:
-        """Raise ClusterError where the group's tasks have had too many, one after another."""
-        group.deaths += number
-        if group.deaths < DEATHS:
+    def _count_deaths(self, groups: Sequence[ChainGroup], number: int, why: str) -> None:
+        """Raise ClusterError where groups have had too many."""
+        for group in groups:
+            group.deaths += number
+        ill = [group for group in groups if group.deaths >= DEATHS]
+        if not ill:
             return
-        last = group.first + group.chains - 1
+        which = "Chains" if len(ill) == 1 else "Some of the chains"
         raise ClusterError(
-            f"Chains {group.first} to {last} cannot be run ({self.stretch.phase}): {why}. If their memory was "
-            "not enough, lower execution.chunk_lanes, or give workers more (memory_limit); what Dask's workers have "
-            "printed says why they ended."
+            f"{which} {ill[0].first} to {ill[-1].first + ill[-1].chains - 1} cannot be run ({self.stretch.phase}): "
+            f"{why}. If their memory was not enough, lower execution.chunk_lanes, or give workers more (memory_limit); "
+            "what Dask's workers have printed says why they ended."
         )
 
     def _failed(self, group: ChainGroup, failure: Failure) -> None:
@@ -385,7 +393,7 @@ class RunningStretch:
                     asked.add(group.number)
                     group.saved_at = -math.inf
                     self.give(group, group.worker, time.monotonic())
-            if not self.futures:
+            if all(group.began is None for group in self.groups):
                 return
             if (found := self.tasks.next(0.1)) is not None:
                 self.take(*found)
@@ -393,8 +401,8 @@ class RunningStretch:
     def drop(self) -> None:
         """Nothing of it is of use any more."""
         futures, self.futures = list(self.futures.values()), {}
-        if futures and not self.broken:
-            self.tasks.client.cancel(futures)
+        if not self.broken:
+            self.tasks.cancel(futures)
 
     def saved(self, lanes: int, rows: int) -> SavedChains:
         """For a checkpoint. Raises OSError."""

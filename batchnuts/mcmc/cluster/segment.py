@@ -66,10 +66,10 @@ def advance(order: SegmentTask) -> Report | Failure:
         began = time.perf_counter()
         with session.changed:
             live = session.live.pop(order.group, None)
-        if live is None or live.place != (order.stretch.number, order.segment):
-            if order.start is None:
-                return Report(_name(order), session.address, lost=True)
+        if order.start is not None:  # what this worker has may be ahead, of reports that nobody has
             live = WorkerGroup.begin(session, order)
+        elif live is None or live.place != (order.stretch.number, order.segment):
+            return Report(_name(order), session.address, lost=True)
         assert isinstance(live, WorkerGroup), "nothing else is kept there"
         with session.on_shard() as shard:
             live.run(shard, began + order.seconds)

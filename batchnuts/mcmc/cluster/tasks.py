@@ -51,11 +51,19 @@ class Tasks:
         return found
 
     def give(self, name: Any, function: Callable[..., Any], *arguments: Any, worker: str | None = None) -> Future:
-        """Have it done by that worker, or another one if it is gone; the result comes by its name."""
-        where = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+        """Have it done by that worker; the result comes by its name. Without a worker: by any.
+
+        What was given to a worker that is gone has no result: Dask keeps it, in case that one comes back.
+        """
+        where = {} if worker is None else {"workers": [worker]}
         future = self.client.submit(function, *arguments, pure=False, **where)
         future.add_done_callback(lambda done: self.results.put((name, done)))
         return future
+
+    def cancel(self, futures: Sequence[Future]) -> None:
+        """Nobody waits for them. One that a worker is at is not ended."""
+        if futures:
+            self.client.cancel(futures)
 
     def next(self, seconds: float) -> tuple[Any, Future] | None:
         """The next result, if one comes within so many seconds."""
@@ -83,7 +91,7 @@ class Tasks:
                 found.append(result)
             return found
         finally:
-            self.client.cancel([future for future in futures if not future.done()])
+            self.cancel([future for future in futures if not future.done()])
 
 
 def was_killed(future: Future) -> bool:

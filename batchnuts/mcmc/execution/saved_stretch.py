@@ -78,8 +78,8 @@ def saved_attempt(attempt: Attempt) -> SavedStretch:
         ready=tuple(sorted(attempt.ready)),
         ended=tuple(sorted(attempt.ended)),
         finished=attempt.finished,
-        ends=kept.ends,
-        recorded=kept.recorded,
+        ends=map_leaves(np.array, kept.ends),  # copies: the attempt goes on
+        recorded=kept.recorded.copy(),
     )
 
 
