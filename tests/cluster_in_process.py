@@ -7,6 +7,10 @@ whether the task was done or not.
 from __future__ import annotations
 
 import copy
+import functools
+import threading
+import time
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,24 +18,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mcmc_models import gaussian
 
 from batchnuts.mcmc.cluster import connect, segment, session
+from batchnuts.mcmc.cluster.errors import ClusterError
+from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.execution.program_cache import Programs
+from batchnuts.mcmc.sampling import run_chains
+from batchnuts.mcmc.settings import split_settings
 
 WORKERS = ("tcp://a:1", "tcp://b:1")
 
 
 class Done:
-    """A task that is done."""
+    """A task that is done. fate: its status, or that its result never comes (unheard)."""
 
-    def __init__(self, status: str, result: Any) -> None:
-        self.status = status
+    def __init__(self, fate: str, result: Any) -> None:
+        self.fate = fate
+        self.status = "finished" if fate == "unheard" else fate
+        self.cancelled = threading.Event()
         self._result = result
 
-    def done(self) -> bool:
-        return True
-
     def result(self) -> Any:
+        if self.fate == "unheard":
+            self.cancelled.wait()
+            raise CancelledError
         return self._result
 
     def exception(self) -> Exception:
@@ -57,18 +68,24 @@ class Client:
         self.sessions: dict[str, session.Session] = {}
         self.current = WORKERS[0]
         self.threads = dict.fromkeys(WORKERS, 1)
+        self.states: dict[str, str] = {}
+        """Of workers that take no tasks: paused, say."""
         self.lost = 0
         self.cancelled: list[Done] = []
         self.came = 0
         """Workers that have come since the beginning."""
         self.fails: Callable[[Any], str | None] = lambda order: None
-        """Gives the status of a task without a result; pending: its worker hangs, or has died. One that is cancelled
-        was done."""
+        """Gives the fate of a task without a result; pending: its worker hangs, or has died. One that is cancelled or
+        unheard was done."""
         self.compiling: Callable[[], str | None] = lambda: None
         """Likewise, of a worker that compiles."""
 
     def scheduler_info(self, n_workers: int) -> dict[str, Any]:
-        return {"workers": {address: {"nthreads": count} for address, count in self.threads.items()}}
+        return {
+            "workers": {
+                a: {"nthreads": count, "status": self.states.get(a, "running")} for a, count in self.threads.items()
+            }
+        }
 
     def get_versions(self) -> dict[str, Any]:
         return {"workers": {}}
@@ -84,6 +101,8 @@ class Client:
 
     def cancel(self, futures: Any) -> None:
         self.cancelled += futures
+        for future in futures:
+            future.cancelled.set()
 
     def submit(self, function: Any, *arguments: Any, workers: Any = None, **options: Any) -> Done:
         self.current = workers[0] if workers else WORKERS[0]
@@ -91,7 +110,7 @@ class Client:
             return Done(status, None)
         if function is segment.advance:
             if status := self.fails(arguments[0]):
-                if status == "cancelled":
+                if status in ("cancelled", "unheard"):
                     function(*arguments)
                 return Done(status, None)
             if self.rng.random() < self.accidents:
@@ -125,3 +144,59 @@ def in_process(client: Client, patch: pytest.MonkeyPatch, programs: Programs) ->
     patch.setattr(session, "ChainMachine", lambda *_: programs.runner.machine)
     patch.setattr(session, "borrow", lambda *_: programs)
     yield
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+MODEL = gaussian(5)
+SETTINGS: dict[str, Any] = {
+    "chains": 8,
+    "warmup": {"transitions": "auto", "maximum": 300},
+    "draws": 200,
+    "seed": 3,
+    "backend": "jax",
+    "chunk_lanes": 2,
+}
+
+
+IN_PROCESS = {"cluster": "tcp://s:1"}
+
+
+def run(progress: Callable[[Progress], None] | None = None, *, how: Any = None, **settings: Any) -> Draws:
+    return run_chains(MODEL, *split_settings(SETTINGS | settings), progress, **(how or {}))
+
+
+@functools.cache
+def on_threads_once() -> tuple[Draws, Programs]:
+    """A run without a cluster, and its programs, which others use again."""
+    draws = run()
+    (programs,) = MODEL.__dict__["_programs"].values()
+    return draws, programs
+
+
+def assert_same(one: Draws, other: Draws) -> None:
+    """Bit for bit."""
+    np.testing.assert_array_equal(one.done, other.done)
+    n = one.complete
+    np.testing.assert_array_equal(one.position[:, :n], other.position[:, :n])
+    for name, array in one.stats.items():
+        np.testing.assert_array_equal(array[:, :n], other.stats[name][:, :n], err_msg=name)
+    np.testing.assert_array_equal(one.step_size, other.step_size)
+    np.testing.assert_array_equal(one.metric.inverse_mass, other.metric.inverse_mass)
+    assert one.warmup == other.warmup
+
+
+def within(seconds: float) -> Callable[[Progress], None]:
+    """Fails a run that takes longer: without an end, say."""
+    began = time.monotonic()
+
+    def progress(_: Progress) -> None:
+        assert time.monotonic() - began < seconds, "chains do not go on"
+
+    return progress
+
+
+def refused(progress: Callable[[Progress], None] | None = None, **settings: Any) -> str:
+    with pytest.raises(ClusterError) as caught:
+        run(progress, **settings)
+    return str(caught.value)

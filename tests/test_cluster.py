@@ -3,57 +3,44 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import distributed
 import numpy as np
 import pytest
 import url_files
-from cluster_in_process import WORKERS, Client, in_process
+from cluster_in_process import (
+    IN_PROCESS,
+    MODEL,
+    WORKERS,
+    Client,
+    assert_same,
+    in_process,
+    on_threads_once,
+    refused,
+    run,
+    within,
+)
 from distributed.diagnostics.plugin import UploadFile
-from mcmc_models import gaussian
 from url_files import bucket_in
 
 from batchnuts.mcmc.checkpoint.keeper import Keeper, read_saved_run
-from batchnuts.mcmc.checkpoint.saved_run import described
-from batchnuts.mcmc.cluster import connect, machines, runner, running_stretch, session, tasks
+from batchnuts.mcmc.cluster import running_stretch
 from batchnuts.mcmc.cluster.connect import connected
 from batchnuts.mcmc.cluster.direct import DirectZarrRun
 from batchnuts.mcmc.cluster.errors import ClusterError
-from batchnuts.mcmc.cluster.messages import SegmentTask, StorePlan
-from batchnuts.mcmc.cluster.open_store import require_same_place
-from batchnuts.mcmc.cluster.region import make_token
+from batchnuts.mcmc.cluster.messages import SegmentTask
 from batchnuts.mcmc.content import Content
 from batchnuts.mcmc.draws import Draws, Progress
 from batchnuts.mcmc.execution import chunk
-from batchnuts.mcmc.execution.program_cache import Programs, borrow
-from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.execution.program_cache import Programs
 from batchnuts.mcmc.resume import TYPES
-from batchnuts.mcmc.sampling import run_chains
-from batchnuts.mcmc.settings import ClusterSettings, split_settings
-from batchnuts.mcmc.storage.place import LocalPlace
+from batchnuts.mcmc.settings import ClusterSettings
 from batchnuts.mcmc.url import OutputLocation, Url
 from batchnuts.stopping import StopSignals
-
-MODEL = gaussian(5)
-SETTINGS: dict[str, Any] = {
-    "chains": 8,
-    "warmup": {"transitions": "auto", "maximum": 300},
-    "draws": 200,
-    "seed": 3,
-    "backend": "jax",
-    "chunk_lanes": 2,
-}
-
-
-IN_PROCESS = {"cluster": "tcp://s:1"}
 
 
 class Workers(NamedTuple):
@@ -82,31 +69,14 @@ def workers() -> Iterator[Workers]:
         yield Workers(client)
 
 
-def run(progress: Callable[[Progress], None] | None = None, *, how: Any = None, **settings: Any) -> Draws:
-    return run_chains(MODEL, *split_settings(SETTINGS | settings), progress, **(how or {}))
-
-
 @pytest.fixture(scope="module")
 def on_threads() -> Draws:
-    return run()
+    return on_threads_once()[0]
 
 
 @pytest.fixture(scope="module")
-def programs(on_threads: Draws) -> Programs:
-    (found,) = MODEL.__dict__["_programs"].values()
-    return found
-
-
-def assert_same(one: Draws, other: Draws) -> None:
-    """Bit for bit."""
-    np.testing.assert_array_equal(one.done, other.done)
-    n = one.complete
-    np.testing.assert_array_equal(one.position[:, :n], other.position[:, :n])
-    for name, array in one.stats.items():
-        np.testing.assert_array_equal(array[:, :n], other.stats[name][:, :n], err_msg=name)
-    np.testing.assert_array_equal(one.step_size, other.step_size)
-    np.testing.assert_array_equal(one.metric.inverse_mass, other.metric.inverse_mass)
-    assert one.warmup == other.warmup
+def programs() -> Programs:
+    return on_threads_once()[1]
 
 
 def test_a_worker_that_is_killed_costs_no_draw(
@@ -217,14 +187,59 @@ def test_a_task_that_hangs_is_given_to_another_worker(
     assert len({order.stretch.number for order in hanging}) > 1
 
 
-def within(seconds: float) -> Callable[[Progress], None]:
-    """Fails a run that takes longer: without an end, say."""
-    began = time.monotonic()
+def test_groups_of_a_worker_that_hangs_move(
+    on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
+) -> None:
+    """All of them: those too that wait for its threads."""
+    client, hung = Client(), []
+    monkeypatch.setattr(running_stretch, "STALLED", (0.05, 0.0))
 
-    def progress(_: Progress) -> None:
-        assert time.monotonic() - began < seconds, "chains do not go on"
+    def hangs(order: SegmentTask) -> str | None:
+        if client.current == WORKERS[0] and order.stretch.phase == "sampling" and (hung or order.segment == 1):
+            hung.append(order.group)
+            return "pending"
+        return None
 
-    return progress
+    client.fails = hangs
+    with in_process(client, monkeypatch, programs):
+        assert_same(run(within(100.0), **IN_PROCESS), on_threads)
+    assert hung
+
+
+@pytest.mark.parametrize("phase", ["compile", "sampling"])
+def test_results_that_are_lost_with_their_worker(
+    phase: str, on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
+) -> None:
+    """A task has ended, and its worker is gone before its result has come: Dask waits for that worker."""
+    client, lost = Client(), []
+    monkeypatch.setattr(running_stretch, "STALLED", (1e9, 0.0))
+
+    def never() -> str | None:
+        if client.current == WORKERS[0] and not lost:
+            lost.append(client.threads.pop(WORKERS[0]))
+            return "unheard"
+        return None
+
+    if phase == "compile":
+        client.compiling = never
+    else:
+        client.fails = lambda order: never() if order.stretch.phase == phase and order.segment == 1 else None
+    with in_process(client, monkeypatch, programs):
+        assert_same(run(within(100.0), **IN_PROCESS), on_threads)
+    assert lost
+    assert "unheard" in {future.fate for future in client.cancelled}
+
+
+def test_paused_workers_get_no_tasks(
+    on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
+) -> None:
+    """Dask pauses those that are short of memory, and keeps tasks that are meant for them."""
+    client, given = Client(), []
+    client.states[WORKERS[0]] = "paused"
+    client.fails = lambda order: given.append(client.current)
+    with in_process(client, monkeypatch, programs):
+        assert_same(run(**IN_PROCESS), on_threads)
+    assert set(given) == {WORKERS[1]}
 
 
 def test_tasks_of_workers_that_are_all_gone_are_given_to_those_that_come(
@@ -316,117 +331,6 @@ def test_the_stopping_rule_ends_a_run_where_it_ends_on_threads(
         np.testing.assert_array_equal(stream.finish(found)["posterior"]["x"], there.position[:, : there.complete])
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
-def refused(progress: Callable[[Progress], None] | None = None, **settings: Any) -> str:
-    with pytest.raises(ClusterError) as caught:
-        run(progress, **settings)
-    return str(caught.value)
-
-
-def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "REACHED", 0.5)
-    said = refused(cluster="tcp://127.0.0.1:1")
-    assert "no Dask scheduler answers at tcp://127.0.0.1:1 within 0.5 s" in said
-    assert "dask scheduler" in said
-
-
-def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "NO_WORKER", 0.2)
-    here = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    with distributed.SpecCluster(scheduler={"cls": distributed.Scheduler, "options": here}) as cluster:
-        said = refused(cluster=cluster.scheduler_address)
-    assert f"{cluster.scheduler_address} has 0 workers after 0.2 s, expected 1 worker at least" in said
-
-
-@pytest.mark.parametrize(
-    ("named", "said"),
-    [
-        ("nowhere.Cluster", "execution.cluster.class: found 'nowhere.Cluster', but nowhere cannot be imported"),
-        ("distributed.NoCluster", "but distributed has no 'NoCluster'"),
-        ("datetime.date", "datetime.date could not be started with {'n_workers': 'two'}: TypeError"),
-    ],
-)
-def test_a_class_that_starts_nothing(named: str, said: str) -> None:
-    assert said in refused(cluster={"class": named, "n_workers": "two"})
-
-
-def test_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect, "find_spec", lambda name: None)
-    assert "pip install 'batchnuts[dask]'" in refused(cluster="local")
-
-
-def test_machines_that_differ_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> None:
-    client = Client()
-    here = machines.versions_of("jax")
-    monkeypatch.setattr(machines, "versions_of", lambda backend: here | {"numpy": "1.0", "batchnuts": "9.9"})
-    monkeypatch.setattr(runner, "versions_of", machines.versions_of)
-    with in_process(client, monkeypatch, programs):
-        lines = refused(**IN_PROCESS).splitlines()
-    assert lines[0].startswith("Workers differ from this machine")
-    assert lines[1:] == [
-        f"batchnuts: 9.9 here, {here['batchnuts']} on tcp://a:1 and 1 more",
-        f"numpy: 1.0 here, {here['numpy']} on tcp://a:1 and 1 more",
-    ]
-
-
-@pytest.mark.parametrize("part", ["model", "density"])
-def test_another_model_on_a_worker_is_refused(part: str, monkeypatch: pytest.MonkeyPatch, programs: Programs) -> None:
-    """Of another version of a user's package, say."""
-    client, other = Client(), gaussian(5, covariance="ar1", correlation=0.3 if part == "density" else 0.5)
-    if part == "model":
-        other = replace(other, name="other")
-    content = machines.pickled(other)
-    monkeypatch.setattr(runner, "pickled", lambda model: content)
-    if part == "density":
-        monkeypatch.setattr(session, "described", lambda model: described(MODEL))
-    with in_process(client, monkeypatch, programs):
-        monkeypatch.setattr(session, "borrow", borrow)
-        said = refused(**IN_PROCESS)
-    assert "other name" in said if part == "model" else "its log-density has other values on tcp://a:1" in said
-
-
-def test_chains_of_which_workers_die_end_the_run(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> None:
-    client = Client()
-    client.fails = lambda order: "error" if order.first == 4 else None
-    with in_process(client, monkeypatch, programs):
-        said = refused(**IN_PROCESS)
-    assert re.match(
-        r"Chains 4 to 5 cannot be run \(warmup\): several workers have ended one after another while they did it "
-        r"\(out of memory\?\)\. .* lower execution.chunk_lanes",
-        said,
-    )
-
-
-def test_workers_that_are_gone_for_long_end_the_run(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> None:
-    client = Client()
-    monkeypatch.setattr(tasks, "WITHOUT_WORKERS", 0.1)
-    monkeypatch.setattr(running_stretch, "LOOKS", 0.0)
-
-    def leave(progress: Progress) -> None:
-        if progress.phase == "sampling":
-            client.threads = {}
-
-    with in_process(client, monkeypatch, programs), pytest.raises(ClusterError, match="All workers are gone"):
-        run(leave, **IN_PROCESS)
-
-
-def test_a_model_that_cannot_be_sent() -> None:
-    lock = threading.Lock()
-    model = Model.from_function(lambda q: -0.5 * (q * q).sum() if lock else q, dimension=2, name="locked")
-    with pytest.raises(ClusterError, match="Model 'locked' cannot be sent to other processes"):
-        machines.pickled(model)
-
-
-@pytest.mark.parametrize("text", ["memory://of this process/run.zarr", "xyz://host/run.zarr"])
-def test_a_url_that_workers_do_not_see(tmp_path: Path, text: str) -> None:
-    plan = StorePlan(Url(text), "token", tmp_path, {}, Content(), 10, 5, 100, 0)
-    said = "it finds another store there, or none" if text.startswith("memory") else "the protocol 'xyz' is unknown"
-    with pytest.raises(ClusterError, match=f"A worker cannot use {text}: .*{said}.*must reach that URL"):
-        require_same_place(plan)
-
-
 @pytest.mark.slow
 def test_two_workers_write_to_a_url(workers: Workers, on_threads: Draws, tmp_path: Path, cwd: None) -> None:
     """Which is all that they share; one of them is killed on the way. What only this process sees is refused."""
@@ -451,14 +355,6 @@ def test_two_workers_write_to_a_url(workers: Workers, on_threads: Draws, tmp_pat
 @pytest.fixture
 def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def test_a_store_that_workers_do_not_see(tmp_path: Path) -> None:
-    plan = StorePlan(tmp_path / "run.zarr", "token", tmp_path, {}, Content(), 10, 5, 100, 0)
-    with pytest.raises(ClusterError, match=r"A worker cannot see .*run.zarr: .* output.format: netcdf"):
-        require_same_place(plan)
-    make_token(LocalPlace(tmp_path / "run.zarr"), "token")
-    require_same_place(plan)
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------

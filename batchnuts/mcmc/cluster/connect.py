@@ -82,9 +82,10 @@ def connected(settings: ClusterSettings, stop: StopSignals) -> Iterator[Client]:
 
 
 def workers_of(client: Client) -> dict[str, int]:
-    """By address: the number of threads of each worker that is there."""
+    """By address: the number of threads of each worker that is there and takes tasks: one that is short of memory is
+    paused, and one that is about to end takes none."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    return {address: int(found["nthreads"]) for address, found in workers.items()}
+    return {address: int(found["nthreads"]) for address, found in workers.items() if found["status"] == "running"}
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class ChainGroup:
     deaths: int = 0
     """Workers that have died with a task of it, and tasks that the scheduler has lost, since it last made progress."""
     stalls: int = 0
-    """Tasks that took far too long, one after another."""
+    """Tasks that took far too long, since one did not."""
     depth: int | None = None
     ended: bool = False
     counts: Counts = field(default_factory=Counts)

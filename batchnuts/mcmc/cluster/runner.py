@@ -154,13 +154,12 @@ class ClusterRunner:
             found = tasks.next(0.25)
             if found is None or found[0][0] != "prepare":
                 continue
-            (_, worker, _), future = found
+            (_, worker, _), outcome = found
             left.pop(worker, None)
-            if future.status == "finished":  # else it has died
-                result = future.result()
-                if isinstance(result, Failure):
-                    raise error_of(result, self.run_of.model, "warmup")
-                self.policy, _ = result
+            if isinstance(outcome.result, Failure):
+                raise error_of(outcome.result, self.run_of.model, "warmup")
+            if outcome.done:  # else it has died
+                self.policy, _ = outcome.result
 
     def run(
         self,

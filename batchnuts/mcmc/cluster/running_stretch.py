@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from batchnuts.mcmc.cluster.groups import ChainGroup
 from batchnuts.mcmc.cluster.messages import Report, SavedChains, SavedGroup, SegmentTask, Stretch, bytes_of
 from batchnuts.mcmc.cluster.recent import new_rows
 from batchnuts.mcmc.cluster.segment import advance
-from batchnuts.mcmc.cluster.tasks import DEAD, Tasks, error_of, said, was_killed
+from batchnuts.mcmc.cluster.tasks import DEAD, Outcome, Tasks, error_of, said, was_killed
 from batchnuts.mcmc.execution.runner import Counts, UnboundedDensity
 from batchnuts.mcmc.metric_estimates import MetricParameters
 from batchnuts.mcmc.run import Run
@@ -54,14 +55,17 @@ DEATHS_OF_KILLED = 4
 `allowed-failures`, and one."""
 
 STALLED = 60.0, 20.0
-"""A task that takes so many seconds, and so many times as long as it should, is given to another worker too; then one
-that takes twice as long, and so on."""
+"""A group of which a task takes so many seconds, and so many times as long as it should, is given to another worker;
+then if one takes twice as long, and so on."""
 
 FETCH = 30.0
 """Seconds within which states come, when a run ends early."""
 
 LOOKS = 1.0
 """Seconds after which it is asked again which workers there are."""
+
+BUG = "this is an error of batchnuts; please report it."
+"""What is said where draws would be lost."""
 
 
 class RunningStretch:
@@ -98,6 +102,8 @@ class RunningStretch:
         """[chains, ...] without records; but for `done` and `divergences` of groups that have ended alone."""
         self.recorded: NDArray[np.int64] = np.array(inputs.done)
         """[chains]: transitions that `storage` has."""
+        self.furthest: NDArray[np.int64] = np.array(inputs.done)
+        """[chains]: the most transitions that any report had."""
         self.reduced: list[ReducedWindow | None] = [None] * len(sizes)
         self.storage: Storage | None = None
         if stretch.reduction is None:
@@ -179,16 +185,17 @@ class RunningStretch:
         if now - self.looked >= LOOKS:
             self.looked = now
             self.workers = self.tasks.workers()
-            self._take_from_the_dead()
+            self._count_deaths(self._taken_from_the_dead(), 1, DEAD)
             self._take_from_the_slow(now)
         free = dict(self.workers)
         for worker in self.places.values():
             if worker in free:
                 free[worker] -= 1
+        hung = Counter(worker for (which, n), worker in self.places.items() if self.groups[which].segment != n)
         waiting = [group for group in self.groups if not group.ended and group.began is None]
         for group in waiting:
-            if group.worker is not None and group.worker not in self.workers:
-                group.worker = None
+            if group.worker is not None and hung[group.worker] >= self.workers.get(group.worker, 0):
+                group.worker = None  # it is gone, or tasks that took far too long have all of its threads
         waiting.sort(key=lambda group: (self._progress(group), group.number))
         for group in waiting:
             if group.leaves and group.worker is None:
@@ -215,8 +222,8 @@ class RunningStretch:
                 min(stay, key=self._progress).leaves = True
                 return
 
-    def _take_from_the_dead(self) -> None:
-        """All tasks of workers that are gone, and their groups, which go on elsewhere from their last state."""
+    def _taken_from_the_dead(self) -> list[ChainGroup]:
+        """The groups of tasks whose workers are gone, which go on elsewhere from their last state."""
         gone = [place for place, worker in self.places.items() if worker not in self.workers]
         for place in gone:
             self.places.pop(place)
@@ -224,14 +231,12 @@ class RunningStretch:
         groups = [group for group in self.groups if group.began is not None and (group.number, group.segment) in gone]
         for group in groups:
             self._take_back(group)
-        self._count_deaths(groups, 1, DEAD)
+        return groups
 
     def _take_from_the_slow(self, now: float) -> None:
         """Groups of which a task takes far too long: its worker may hang, or be very slow."""
-        seconds, times = STALLED
         for group in self.groups:
-            limit = max(seconds, times * self.seconds) * 2**group.stalls
-            if group.began is not None and now - group.began > limit:
+            if group.began is not None and now - group.began > self.patience * 2**group.stalls:
                 group.stalls += 1
                 self._take_back(group)
 
@@ -250,6 +255,12 @@ class RunningStretch:
         """How long a task is to run."""
         at_once = min(len(self.groups), sum(self.workers.values()))
         return max(SEGMENT, at_once / REPORTS)
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a task takes far too long."""
+        seconds, times = STALLED
+        return max(seconds, times * self.seconds)
 
     def give(self, group: ChainGroup, worker: str, now: float) -> None:
         """The next segment of a group."""
@@ -277,7 +288,7 @@ class RunningStretch:
 
     # ---- what comes back ---------------------------------------------------------------------------------------------
 
-    def take(self, name: tuple[int, int, int], future: Future) -> None:
+    def take(self, name: tuple[int, int, int], outcome: Outcome) -> None:
         """The end of a task."""
         number, which, segment = name
         if number != self.stretch.number:
@@ -287,16 +298,18 @@ class RunningStretch:
         group = self.groups[which]
         if segment != group.segment or group.ended:
             return  # it was given to another worker, too
+        assert group.began is not None
+        if time.monotonic() - group.began <= self.patience:
+            group.stalls = 0
         group.began = None
         group.segment += 1
-        if future.status != "finished":
-            self._not_done(group, future)
+        if not outcome.done:
+            self._not_done(group, outcome.future)
             return
-        found = future.result()
+        found = outcome.result
         if isinstance(found, Failure):
             self._failed(group, found)
             return
-        group.stalls = 0
         if found.lost:
             group.worker = None
             return
@@ -306,8 +319,9 @@ class RunningStretch:
         chains = slice(group.first, group.first + group.chains)
         group.worker = found.worker
         assert found.done is not None
-        if (found.done > self.ends.done[chains]).any() or found.saved is not None or found.ended is not None:
+        if (found.done > self.furthest[chains]).any() or found.ended is not None:
             group.deaths = 0
+        self.furthest[chains] = np.maximum(self.furthest[chains], found.done)
         if (found.done >= self.ends.done[chains]).all():  # not what was made before, and is made again
             self.ends.done[chains], self.ends.divergences[chains] = found.done, found.divergences
             group.counts = found.counts
@@ -317,7 +331,8 @@ class RunningStretch:
             new = new_rows(numbers, lanes, rows.first, rows.last, rows.records, self.recorded[numbers])
             if new is not None:
                 assert self.storage is not None
-                assert (new.first == self.recorded[new.chains]).all(), "rows between are in a report that never came"
+                if (new.first != self.recorded[new.chains]).any():
+                    raise ClusterError(f"Transitions of chains {numbers.min()} to {numbers.max()} never came: {BUG}")
                 self.storage.record(new.chains, np.arange(len(new.chains)), new.first, new.last, new.records)
                 self.recorded[new.chains] = new.last
         if self.direct is not None:
@@ -387,12 +402,20 @@ class RunningStretch:
         """The states of all groups, as far as they come in time."""
         until = time.monotonic() + FETCH
         asked: set[int] = set()
-        while time.monotonic() < until:
+        while (now := time.monotonic()) < until:
+            if now - self.looked >= LOOKS:
+                self.looked = now
+                try:
+                    self.workers = self.tasks.workers()
+                except ClusterError:
+                    return
+                self._taken_from_the_dead()
             for group in self.groups:
-                if not group.ended and group.began is None and group.worker and group.number not in asked:
+                free = not group.ended and group.began is None
+                if free and group.worker in self.workers and group.number not in asked:
                     asked.add(group.number)
                     group.saved_at = -math.inf
-                    self.give(group, group.worker, time.monotonic())
+                    self.give(group, group.worker, now)
             if all(group.began is None for group in self.groups):
                 return
             if (found := self.tasks.next(0.1)) is not None:

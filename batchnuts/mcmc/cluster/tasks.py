@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchnuts.mcmc.check_model import UnboundedDensityError
 from batchnuts.mcmc.cluster.connect import workers_of
@@ -24,13 +25,22 @@ DEAD = "several workers have ended one after another while they did it (out of m
 """What is said of a task of which workers have died."""
 
 
+class Outcome(NamedTuple):
+    """The end of a task."""
+
+    future: Future
+    done: bool
+    """Whether it was done, and its result is here."""
+    result: Any = None
+
+
 class Tasks:
     """The tasks of one run on a Dask cluster, and their results."""
 
     def __init__(self, client: Client, stop: StopSignals) -> None:
         self.client = client
         self.stop = stop
-        self.results: queue.SimpleQueue[tuple[Any, Future]] = queue.SimpleQueue()
+        self.outcomes: queue.SimpleQueue[tuple[Any, Outcome]] = queue.SimpleQueue()
         """With what each was named by."""
         self.lonely: float | None = None
         """Since when no worker has been there."""
@@ -46,52 +56,69 @@ class Tasks:
         if self.lonely is not None and time.monotonic() - self.lonely > WITHOUT_WORKERS:
             raise ClusterError(
                 f"All workers are gone, and none has come back within {WITHOUT_WORKERS:g} s: they were ended, ran out "
-                "of memory, or reached the time limit of their jobs."
+                "of memory, or reached the time limit of their jobs. (Dask pauses a worker that is short of memory.)"
             )
         return found
 
     def give(self, name: Any, function: Callable[..., Any], *arguments: Any, worker: str | None = None) -> Future:
-        """Have it done by that worker; the result comes by its name. Without a worker: by any.
+        """Have it done by that worker; its outcome comes by its name. Without a worker: by any.
 
-        What was given to a worker that is gone has no result: Dask keeps it, in case that one comes back.
+        What was given to a worker that is gone or paused has no outcome until it is cancelled: Dask keeps it, in case
+        that one comes back. So it does with a result that was lost with its worker.
         """
         where = {} if worker is None else {"workers": [worker]}
         future = self.client.submit(function, *arguments, pure=False, **where)
-        future.add_done_callback(lambda done: self.results.put((name, done)))
+        future.add_done_callback(lambda ended: self._put(name, ended))
         return future
+
+    def _put(self, name: Any, ended: Future) -> None:
+        """Its outcome, once its result is here: that may take long, and while it does the run looks after others."""
+        if ended.status != "finished":
+            self.outcomes.put((name, Outcome(ended, False)))
+            return
+
+        def fetch() -> None:
+            try:
+                outcome = Outcome(ended, True, ended.result())
+            except BaseException:  # cancelled, which is none of Exception's; or lost
+                outcome = Outcome(ended, False)
+            self.outcomes.put((name, outcome))
+
+        threading.Thread(target=fetch, daemon=True).start()
 
     def cancel(self, futures: Sequence[Future]) -> None:
         """Nobody waits for them. One that a worker is at is not ended."""
         if futures:
             self.client.cancel(futures)
 
-    def next(self, seconds: float) -> tuple[Any, Future] | None:
-        """The next result, if one comes within so many seconds."""
+    def next(self, seconds: float) -> tuple[Any, Outcome] | None:
+        """The next outcome, if one comes within so many seconds."""
         try:
-            return self.results.get(timeout=seconds)
+            return self.outcomes.get(timeout=seconds)
         except queue.Empty:
             return None
 
     def all(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], model: Model) -> list[Any]:
         """The results of one function for several arguments, in order. Raises what a task has failed with."""
-        futures = [self.client.submit(function, *arguments, pure=False) for arguments in calls]
+        these = object()
+        futures = [self.give((these, number, 0), function, *arguments) for number, arguments in enumerate(calls)]
+        found: dict[int, Any] = {}
         try:
-            for future in futures:
-                while not future.done():
-                    self.stop.check()
-                    self.workers()
-                    time.sleep(0.005)
-            found = []
-            for future in futures:
-                if future.status != "finished":
-                    raise ClusterError(f"Workers could not do a part of the run: {said(future)}.")
-                result = future.result()
-                if isinstance(result, Failure):
-                    raise error_of(result, model, "warmup")
-                found.append(result)
-            return found
+            while len(found) < len(futures):
+                self.stop.check()
+                self.workers()
+                came = self.next(0.1)
+                if came is None or came[0][0] is not these:
+                    continue
+                (_, number, _), outcome = came
+                if not outcome.done:
+                    raise ClusterError(f"Workers could not do a part of the run: {said(outcome.future)}.")
+                if isinstance(outcome.result, Failure):
+                    raise error_of(outcome.result, model, "warmup")
+                found[number] = outcome.result
+            return [found[number] for number in range(len(futures))]
         finally:
-            self.cancel([future for future in futures if not future.done()])
+            self.cancel([future for number, future in enumerate(futures) if number not in found])
 
 
 def was_killed(future: Future) -> bool:
