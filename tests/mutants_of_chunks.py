@@ -192,20 +192,20 @@ def moved_chains_keep_their_numbers(patch: pytest.MonkeyPatch) -> None:
 UNHEARD = "test_cluster.py::test_a_report_that_never_comes_costs_no_draw"
 
 
-@killed_by("chunks clusters", UNHEARD)
+@killed_by("chunks clusters", f"{UNHEARD}[saved]")
 def a_worker_knows_better(patch: pytest.MonkeyPatch) -> None:
     """a worker that has a group goes on from there, though it is told to begin where the run is"""
     known = "(live is None or live.place != (order.stretch.number, order.segment))"
     rewrite(patch, segment.advance, "if order.start is not None:", f"if order.start is not None and {known}:")
 
 
-@killed_by("chunks clusters", UNHEARD)
+@killed_by("chunks clusters", f"{UNHEARD}[saved]")
 def saved_states_go_on(patch: pytest.MonkeyPatch) -> None:
     """what is saved of an attempt changes as it goes on"""
     rewrite(patch, saved_stretch.saved_attempt, "recorded=kept.recorded.copy()", "recorded=kept.recorded")
 
 
-@killed_by("chunks clusters", UNHEARD)
+@killed_by("chunks clusters", f"{UNHEARD}[not saved]")
 def all_reports_count(patch: pytest.MonkeyPatch) -> None:
     """rows that were recorded before are recorded again"""
     rewrite(patch, recent.new_rows, "np.maximum(first, recorded)", "first")

@@ -119,15 +119,17 @@ def test_accidents_cost_no_draw(
     assert client.lost > 5
 
 
+@pytest.mark.parametrize("save", [0.0, 1e9], ids=["saved", "not saved"])
 def test_a_report_that_never_comes_costs_no_draw(
-    on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
+    save: float, on_threads: Draws, often: None, monkeypatch: pytest.MonkeyPatch, programs: Programs
 ) -> None:
-    """Though the worker that gets the chains back has them as they were after it."""
+    """Though the worker that gets the chains back has them as they were after it. save: seconds between states."""
+    monkeypatch.setattr(running_stretch, "SAVE", save)
     client, unheard = Client(), []
     del client.threads[WORKERS[1]]
 
     def lost(order: SegmentTask) -> str | None:
-        if order.stretch.phase == "sampling" and order.segment == 1:
+        if order.stretch.phase == "sampling" and order.segment == 2:
             unheard.append(order.group)
             return "cancelled"
         return None
