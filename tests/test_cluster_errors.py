@@ -9,7 +9,7 @@ from pathlib import Path
 
 import distributed
 import pytest
-from cluster_in_process import IN_PROCESS, MODEL, Client, in_process, on_threads_once, refused, run
+from cluster_in_process import IN_PROCESS, MODEL, WORKERS, Client, in_process, on_threads_once, refused, run
 from mcmc_models import gaussian
 
 from batchnuts.mcmc.checkpoint.saved_run import described
@@ -105,16 +105,20 @@ def test_chains_of_which_workers_die_end_the_run(monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_workers_that_are_gone_for_long_end_the_run(monkeypatch: pytest.MonkeyPatch, programs: Programs) -> None:
+@pytest.mark.parametrize("fate", ["gone", "gone or paused"])
+def test_workers_that_are_gone_for_long_end_the_run(
+    fate: str, monkeypatch: pytest.MonkeyPatch, programs: Programs
+) -> None:
     client = Client()
     monkeypatch.setattr(tasks, "WITHOUT_WORKERS", 0.1)
     monkeypatch.setattr(running_stretch, "LOOKS", 0.0)
 
     def leave(progress: Progress) -> None:
         if progress.phase == "sampling":
-            client.threads = {}
+            client.threads = {} if fate == "gone" else {WORKERS[0]: 1}
+            client.states[WORKERS[0]] = "paused"
 
-    with in_process(client, monkeypatch, programs), pytest.raises(ClusterError, match="All workers are gone"):
+    with in_process(client, monkeypatch, programs), pytest.raises(ClusterError, match=f"All workers are {fate}, and"):
         run(leave, **IN_PROCESS)
 
 

@@ -82,10 +82,19 @@ def connected(settings: ClusterSettings, stop: StopSignals) -> Iterator[Client]:
 
 
 def workers_of(client: Client) -> dict[str, int]:
-    """By address: the number of threads of each worker that is there and takes tasks: one that is short of memory is
-    paused, and one that is about to end takes none."""
+    """By address: of each worker that is there, the number of threads for which it takes tasks.
+
+    That is 0 for one that is paused, since it is short of memory, or about to end: it goes on with those that it has.
+    """
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    return {address: int(found["nthreads"]) for address, found in workers.items() if found["status"] == "running"}
+    return {
+        address: int(found["nthreads"]) if found["status"] == "running" else 0 for address, found in workers.items()
+    }
+
+
+def ready_workers(client: Client) -> list[str]:
+    """The addresses of those that take tasks, in order."""
+    return sorted(address for address, threads in workers_of(client).items() if threads)
 
 
 @contextmanager
@@ -178,11 +187,11 @@ def _wait_for_a_worker(client: Client, settings: ClusterSettings, stop: StopSign
     wanted = len(client.cluster.worker_spec) if settings.class_ == LOCAL else 1
     limit = {LOCAL: STARTED, None: NO_WORKER}.get(settings.class_)
     began, said = time.monotonic(), False
-    while len(workers_of(client)) < wanted:
+    while len(ready_workers(client)) < wanted:
         stop.check()
         waited = time.monotonic() - began
         if limit is not None and waited > limit:
-            there = len(workers_of(client))
+            there = len(ready_workers(client))
             raise ClusterError(
                 f"execution.cluster: the Dask scheduler {client.scheduler.address} has {in_words(there, 'worker')} "
                 f"after {limit:g} s, expected {in_words(wanted, 'worker')} at least. Start some: dask worker "

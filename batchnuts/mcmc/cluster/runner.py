@@ -14,7 +14,7 @@ from batchnuts.autobatch.machine import LaneProgram
 from batchnuts.mcmc.chain_program import ChainInputs, ChainResult, Record
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.saved_run import described
-from batchnuts.mcmc.cluster.connect import workers_of
+from batchnuts.mcmc.cluster.connect import ready_workers, workers_of
 from batchnuts.mcmc.cluster.direct import DirectZarrRun
 from batchnuts.mcmc.cluster.errors import Failure
 from batchnuts.mcmc.cluster.groups import lanes_of, sizes_of
@@ -136,7 +136,7 @@ class ClusterRunner:
         if self.compiled:
             return
         machines: dict[str, list[str]] = {}
-        for worker in sorted(workers_of(self.cluster.client)):
+        for worker in ready_workers(self.cluster.client):
             machines.setdefault(worker.rpartition(":")[0], []).append(worker)
         self._prepare([workers[0] for workers in machines.values()])
         self._prepare([worker for workers in machines.values() for worker in workers[1:]])
@@ -149,7 +149,7 @@ class ClusterRunner:
         while left:
             tasks.stop.check()
             there = tasks.workers()
-            gone = [left.pop(worker) for worker in list(left) if worker not in there]
+            gone = [left.pop(worker) for worker in list(left) if not there.get(worker)]
             tasks.cancel(gone)  # those that come compile later
             found = tasks.next(0.25)
             if found is None or found[0][0] != "prepare":

@@ -195,7 +195,7 @@ class RunningStretch:
         waiting = [group for group in self.groups if not group.ended and group.began is None]
         for group in waiting:
             if group.worker is not None and hung[group.worker] >= self.workers.get(group.worker, 0):
-                group.worker = None  # it is gone, or tasks that took far too long have all of its threads
+                group.worker = None  # it is gone or paused, or tasks that took far too long have all of its threads
         waiting.sort(key=lambda group: (self._progress(group), group.number))
         for group in waiting:
             if group.leaves and group.worker is None:
@@ -304,7 +304,7 @@ class RunningStretch:
         group.began = None
         group.segment += 1
         if not outcome.done:
-            self._not_done(group, outcome.future)
+            self._not_done(group, outcome)
             return
         found = outcome.result
         if isinstance(found, Failure):
@@ -351,11 +351,11 @@ class RunningStretch:
             self.reduced[group.number] = found.reduced
             group.ended = True
 
-    def _not_done(self, group: ChainGroup, future: Future) -> None:
+    def _not_done(self, group: ChainGroup, outcome: Outcome) -> None:
         """Workers have died of it, or the scheduler has lost it."""
         self.looked = -LOOKS
         group.worker = None
-        self._count_deaths([group], DEATHS_OF_KILLED if was_killed(future) else 1, said(future))
+        self._count_deaths([group], DEATHS_OF_KILLED if was_killed(outcome.future) else 1, said(outcome))
 
     def _count_deaths(self, groups: Sequence[ChainGroup], number: int, why: str) -> None:
         """Raise ClusterError where groups have had too many."""
@@ -412,7 +412,7 @@ class RunningStretch:
                 self._taken_from_the_dead()
             for group in self.groups:
                 free = not group.ended and group.began is None
-                if free and group.worker in self.workers and group.number not in asked:
+                if free and group.worker and self.workers.get(group.worker) and group.number not in asked:
                     asked.add(group.number)
                     group.saved_at = -math.inf
                     self.give(group, group.worker, now)

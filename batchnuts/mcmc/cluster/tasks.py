@@ -32,6 +32,8 @@ class Outcome(NamedTuple):
     done: bool
     """Whether it was done, and its result is here."""
     result: Any = None
+    error: BaseException | None = None
+    """Why a result could not be fetched."""
 
 
 class Tasks:
@@ -46,17 +48,17 @@ class Tasks:
         """Since when no worker has been there."""
 
     def workers(self) -> dict[str, int]:
-        """See `workers_of`. Raises ClusterError where there have been none for long, or the scheduler is gone."""
+        """See `workers_of`. Raises ClusterError where none has taken tasks for long, or the scheduler is gone."""
         if self.client.status not in ("running", "connecting"):
             raise ClusterError(
                 "The connection to the Dask scheduler is lost: it has ended, or its machine cannot be reached."
             )
         found = workers_of(self.client)
-        self.lonely = None if found else self.lonely or time.monotonic()
+        self.lonely = None if any(found.values()) else self.lonely or time.monotonic()
         if self.lonely is not None and time.monotonic() - self.lonely > WITHOUT_WORKERS:
             raise ClusterError(
-                f"All workers are gone, and none has come back within {WITHOUT_WORKERS:g} s: they were ended, ran out "
-                "of memory, or reached the time limit of their jobs. (Dask pauses a worker that is short of memory.)"
+                f"All workers are gone{' or paused' * bool(found)}, and none has come back within {WITHOUT_WORKERS:g} "
+                "s: they were ended, ran out of memory, or reached the time limit of their jobs."
             )
         return found
 
@@ -80,8 +82,8 @@ class Tasks:
         def fetch() -> None:
             try:
                 outcome = Outcome(ended, True, ended.result())
-            except BaseException:  # cancelled, which is none of Exception's; or lost
-                outcome = Outcome(ended, False)
+            except BaseException as error:  # cancelled, which is none of Exception's, say
+                outcome = Outcome(ended, False, error=error)
             self.outcomes.put((name, outcome))
 
         threading.Thread(target=fetch, daemon=True).start()
@@ -106,13 +108,14 @@ class Tasks:
         try:
             while len(found) < len(futures):
                 self.stop.check()
-                self.workers()
                 came = self.next(0.1)
+                if came is None:
+                    self.workers()
                 if came is None or came[0][0] is not these:
                     continue
                 (_, number, _), outcome = came
                 if not outcome.done:
-                    raise ClusterError(f"Workers could not do a part of the run: {said(outcome.future)}.")
+                    raise ClusterError(f"Workers could not do a part of the run: {said(outcome)}.")
                 if isinstance(outcome.result, Failure):
                     raise error_of(outcome.result, model, "warmup")
                 found[number] = outcome.result
@@ -126,14 +129,21 @@ def was_killed(future: Future) -> bool:
     return future.status == "error" and type(future.exception()).__name__ == "KilledWorker"
 
 
-def said(future: Future) -> str:
+def said(outcome: Outcome) -> str:
     """Why a task has no result."""
+    future, error = outcome.future, outcome.error
+    if was_killed(future):
+        return DEAD
     if future.status == "error":
-        error = future.exception()
-        if was_killed(future):
-            return DEAD
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
-    return "the scheduler has dropped it"
+        return in_short(future.exception())
+    if error is None or type(error).__name__.endswith("CancelledError"):
+        return "the scheduler has dropped it"
+    return f"what it gave cannot be read here, {in_short(error)}"
+
+
+def in_short(error: BaseException) -> str:
+    """Its kind, and the first line of its message."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".rstrip(": ")
 
 
 def error_of(failure: Failure, model: Model, phase: RunPhase) -> Exception:
