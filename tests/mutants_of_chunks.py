@@ -194,7 +194,7 @@ UNHEARD = "test_cluster.py::test_a_report_that_never_comes_costs_no_draw"
 
 @killed_by("chunks clusters", f"{UNHEARD}[saved]")
 def a_worker_knows_better(patch: pytest.MonkeyPatch) -> None:
-    """a worker that has a group goes on from there, though it is told to begin where the run is"""
+    """a worker that has a group goes on from there, though it is given a state to begin from"""
     known = "(live is None or live.place != (order.stretch.number, order.segment))"
     rewrite(patch, segment.advance, "if order.start is not None:", f"if order.start is not None and {known}:")
 

@@ -64,9 +64,6 @@ FETCH = 30.0
 LOOKS = 1.0
 """Seconds after which it is asked again which workers there are."""
 
-BUG = "this is an error of batchnuts; please report it."
-"""What is said where draws would be lost."""
-
 
 class RunningStretch:
     """One stretch. inputs: of all chains. saved: where it goes on from, if it does; then storage has what was recorded.
@@ -332,7 +329,10 @@ class RunningStretch:
             if new is not None:
                 assert self.storage is not None
                 if (new.first != self.recorded[new.chains]).any():
-                    raise ClusterError(f"Transitions of chains {numbers.min()} to {numbers.max()} never came: {BUG}")
+                    raise ClusterError(
+                        f"Transitions of chains {numbers.min()} to {numbers.max()} never came: this is an error of "
+                        "batchnuts; please report it."
+                    )
                 self.storage.record(new.chains, np.arange(len(new.chains)), new.first, new.last, new.records)
                 self.recorded[new.chains] = new.last
         if self.direct is not None:
