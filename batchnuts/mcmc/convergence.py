@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_moments import Array, ChainMoments
 from batchnuts.mcmc.reductions import STATISTICS, Reduced, in_order, reduce_draws
+from batchnuts.mcmc.rhat_noise import RhatNoise, noise_of_halves
 
 
 def convergence(draws: NDArray[Any], names: Collection[str]) -> dict[str, Array]:
@@ -60,6 +61,19 @@ def convergence_of(reduced: Reduced, names: Collection[str]) -> dict[str, Array]
         of_variance = squares.overall_variance / squares.effective_size
         found["mcse_sd"] = np.sqrt(of_variance / squares.overall_mean) / 2
     return {name: reduced.of_all(part) for name, part in found.items() if part is not None}
+
+
+def rhat_noise_of(reduced: Reduced) -> RhatNoise:
+    """What chance alone adds to R-hat, of draws that were reduced with NOISE among what was wanted.
+
+    The larger noise of the two kinds counts.
+    """
+    half = reduced.draws // 2
+    if reduced.halves is None:
+        return noise_of_halves(np.full(len(reduced.varies), np.nan), reduced.chains, half, 2)
+    kinds = (reduced.halves.scores, reduced.halves.folded)
+    sizes = [kind.own_mean_size for kind in kinds if kind is not None and kind.own_mean_size is not None]
+    return noise_of_halves(reduced.of_all(np.min(sizes, axis=0)), reduced.chains, half, len(kinds))
 
 
 def split_rhat(halves: ChainMoments, draws: int) -> Array:

@@ -20,15 +20,16 @@ from numpy.typing import NDArray
 
 from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
-from batchnuts.mcmc.convergence import convergence_of
+from batchnuts.mcmc.convergence import convergence_of, rhat_noise_of
 from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, columns_of, parts_of
-from batchnuts.mcmc.nested_rhat import limit_of, nested_of
+from batchnuts.mcmc.late_chains import late_by_density, late_by_moments
+from batchnuts.mcmc.nested_rhat import nested_of
 from batchnuts.mcmc.rank_normal import BLOCK, NormalScores
-from batchnuts.mcmc.reductions import NESTED, STATISTICS, STUCK, SUMMARY, WORKING_BYTES, Reduced, reduce_draws
+from batchnuts.mcmc.reductions import NESTED, NOISE, STATISTICS, STUCK, SUMMARY, WORKING_BYTES, Reduced, reduce_draws
+from batchnuts.mcmc.rhat_noise import RHAT_LIMIT, RhatNoise, joined_noise
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, StuckEvidence, evidence_of, has_enough_draws, stuck_of
 from batchnuts.settings.schema import in_words
 
-RHAT_LIMIT = 1.01
 ROUNDING_LIMIT = 0.05
 """Nats of rounding in the log-density above which acceptances are visibly wrong: exp(0.05) is 1.05."""
 COARSE = 4.0
@@ -82,10 +83,14 @@ class Diagnostics:
     """Nats, see `rounding_of`."""
     nested: NDArray[np.float64] | None = None
     superchains: int = 0
+    limits: NDArray[np.float64] | None = None
+    """What the deciding R-hat of each coefficient must be below (`rhat_noise.py`); None: RHAT_LIMIT, of all."""
     persistence: NDArray[np.float64] | None = None
     """Where chains form superchains: the share of the variance that is between chains and lasts (`stuck_chains.py`)."""
     stuck: tuple[int, ...] = ()
     """The numbers of chains that stay away from all others."""
+    late: tuple[int, ...] = ()
+    """The numbers of chains whose draws begin before they have arrived (`late_chains.py`)."""
     not_finite: Mapping[str, int | None] = field(default_factory=dict)
     """Generated quantities that are left out, by name: of how many draws they are not finite; None: not counted."""
     coarse: tuple[str, ...] = ()
@@ -111,22 +116,23 @@ class Diagnostics:
 
     @property
     def limit(self) -> float:
-        """What that must be below: RHAT_LIMIT, for nested R-hat with what few draws add (`nested_rhat.limit_of`)."""
-        return RHAT_LIMIT if self.nested is None else limit_of(RHAT_LIMIT, self.chains / self.superchains, self.draws)
+        """What the worst R-hat must be below: RHAT_LIMIT, or what chance allows so few draws."""
+        return RHAT_LIMIT if self.limits is None else float(self.limits[self.worst_first()[0]])
 
     @property
     def converged(self) -> bool | None:
-        """True if every R-hat is below its limit and no chain is stuck (`stuck_chains.py`); None if there are too few
-        chains or draws to compute any R-hat."""
+        """True if every R-hat is below its limit and no chain is stuck (`stuck_chains.py`) or late (`late_chains.py`);
+        None if there are too few chains or draws to compute any R-hat."""
         few = self.draws < MINIMUM_DRAWS or self.chains < 2
         if self.nested is None and (few or (self.running and np.isnan(self.rhat).all())):
             return None
-        return self.agrees and not self.stuck and not self.persists
+        return self.agrees and not self.stuck and not self.late and not self.persists
 
     @property
     def agrees(self) -> bool:
         """Whether every R-hat is below its limit."""
-        return bool(np.all(self.deciding_rhat < self.limit))  # NaN compares as false: a stuck coefficient does not
+        limits = RHAT_LIMIT if self.limits is None else self.limits
+        return bool(np.all(self.deciding_rhat < limits))  # NaN compares as false: a stuck coefficient does not
 
     @property
     def persists(self) -> bool:
@@ -134,9 +140,12 @@ class Diagnostics:
         return self.persistence is not None and bool((self.persistence > PERSISTENCE_LIMIT).any())
 
     def worst_first(self) -> NDArray[np.intp]:
-        """Indices of the coefficients by decreasing R-hat, the deciding one; those without one come first."""
-        rhat = self.deciding_rhat
-        return np.argsort(np.where(np.isnan(rhat), -np.inf, -rhat), kind="stable")
+        """Indices of the coefficients by how near the deciding R-hat comes to its limit; those without one come
+        first."""
+        excess = self.deciding_rhat - 1.0
+        if self.limits is not None:
+            excess = excess / (self.limits - 1.0)
+        return np.argsort(np.where(np.isnan(excess), -np.inf, -excess), kind="stable")
 
     def verdict(self) -> str:
         """Some lines: convergence, the minimum effective sample size, divergences, trees cut at the depth limit."""
@@ -153,7 +162,8 @@ class Diagnostics:
             shown = "not defined (it never moved)" if np.isnan(value) else f"{value:.4f}"
             agree = "yes" if self.agrees else "no"
             which = f"all {count} coefficients" if count > 1 else "the one coefficient"
-            lines = [f"{self._kind()} on {which}: {agree}, worst {self.names[worst]} = {shown}"]
+            below = f" (limit {self.limit:.4f})" if self._by_chance else ""
+            lines = [f"{self._kind()} on {which}: {agree}, worst {self.names[worst]} = {shown}{below}"]
             lines += self._stuck()
         ess = self.ess
         if np.isfinite(ess).any():
@@ -196,6 +206,12 @@ class Diagnostics:
                 f"{some_numbers(self.stuck)}. {they} in another mode, or stuck where the density is low; inspect "
                 f"{their} draws."
             )
+        if self.late:
+            one = len(self.late) == 1
+            lines.append(
+                f"WARNING: {len(self.late)} of {self.chains} chains began {'its' if one else 'their'} draws far from "
+                f"where all others are: {some_numbers(self.late)}. Means and standard deviations contain the way there."
+            )
         if self.persists:
             assert self.persistence is not None
             worst = int(self.persistence.argmax())
@@ -207,12 +223,18 @@ class Diagnostics:
 
     def _kind(self) -> str:
         """Which R-hat decides, with its limit, in words."""
-        of = " of moments" * self.running
-        if self.nested is None:
-            return f"R-hat{of} < {RHAT_LIMIT}"
-        each = self.chains / self.superchains
+        kind = "R-hat" if self.nested is None else "Nested R-hat"
+        limit = f"< {RHAT_LIMIT:g}{' or what chance allows' if self._by_chance else ''}"
+        each = self.chains / max(self.superchains, 1)
         size = f"{'about ' * (each != int(each))}{each:.0f}"
-        return f"Nested R-hat{of} < {self.limit:.4g} ({self.superchains} superchains of {size} chains)"
+        groups = "" if self.nested is None else f" ({self.superchains} superchains of {size} chains)"
+        return f"{kind}{' of moments' * self.running} {limit}{groups}"
+
+    @property
+    def _by_chance(self) -> bool:
+        """Whether some R-hat is above RHAT_LIMIT, and that of few draws allowed to be."""
+        above = ~(self.deciding_rhat < RHAT_LIMIT)
+        return self.limits is not None and bool((self.limits[above] > RHAT_LIMIT + 5e-4).any())
 
     @property
     def size_in_words(self) -> str:
@@ -305,18 +327,28 @@ def diagnose(
     wanted = {SUMMARY} | ({NESTED} if nested is not None else set())
     if draws >= MINIMUM_DRAWS:
         wanted |= {name for name in STATISTICS if name != "r_hat" or chains >= 2}
+        wanted |= {NOISE} if nested is None and chains >= 2 else set()
     if has_enough_draws((chains, draws)):
         wanted |= {STUCK}
     columns = {name: np.full(len(names), np.nan) for name in (*COLUMNS, NESTED)}
     evidence: list[tuple[slice, StuckEvidence]] = []
-    for part, (found, seen) in _in_parts(blocks, wanted, lambda reduced: _judged(reduced, wanted, nested)):
+    noises: list[RhatNoise] = []
+    is_late = np.zeros(chains, bool) if log_density is None else late_by_density(log_density)
+    of_all = len(names)
+    for part, (found, seen, noise, of_part) in _in_parts(
+        blocks, wanted, lambda reduced: _judged(reduced, wanted, nested, of_all)
+    ):
+        is_late |= of_part
         for name, values in found.items():
             columns[name][part] = values
         if seen is not None:
             evidence.append((part, seen))
+        if noise is not None:
+            noises.append(noise)
     of_nested = columns.pop(NESTED)
     stuck = [stuck_of(_within(evidence, *bounds), chains, bounds[1] - bounds[0]) for bounds in _bounds(blocks)]
-    places = np.flatnonzero(np.any([one.mask for one in stuck], axis=0))
+    is_stuck = np.any([one.mask for one in stuck], axis=0)
+    numbered = np.arange(chains) if numbers is None else numbers
     return Diagnostics(
         names=tuple(names),
         columns=columns,
@@ -327,8 +359,10 @@ def diagnose(
         rounding=0.0 if log_density is None else rounding_of(log_density),
         nested=None if nested is None else of_nested,
         superchains=count,
+        limits=joined_noise(noises).limits(len(names)) if noises else None,
         persistence=None if nested is None else np.concatenate([one.persistence for one in stuck]),
-        stuck=tuple((places if numbers is None else numbers[places]).tolist()),
+        stuck=tuple(numbered[is_stuck].tolist()),
+        late=tuple(numbered[is_late & ~is_stuck].tolist()),
     )
 
 
@@ -389,13 +423,19 @@ def _in_parts(
 
 
 def _judged(
-    reduced: Reduced, wanted: set[str], superchain: NDArray[np.int64] | None
-) -> tuple[dict[str, NDArray[np.float64]], StuckEvidence | None]:
-    """COLUMNS and NESTED, as far as they are wanted, and what is seen of stuck chains."""
+    reduced: Reduced, wanted: set[str], superchain: NDArray[np.int64] | None, coefficients: int
+) -> tuple[dict[str, NDArray[np.float64]], StuckEvidence | None, RhatNoise | None, NDArray[np.bool_]]:
+    """COLUMNS and NESTED, as far as they are wanted, what is seen of stuck chains, the noise of R-hat, and which chains
+    are late by some of so many coefficients."""
     found = _summary(reduced) | convergence_of(reduced, wanted)
+    noise = rhat_noise_of(reduced) if NOISE in wanted else None
     if superchain is not None:
-        found[NESTED] = nested_of(reduced, superchain)
-    return found, evidence_of(reduced) if STUCK in wanted else None
+        nested = nested_of(reduced, superchain)
+        found[NESTED], noise = nested.rhat, nested.noise
+    late = np.zeros(reduced.chains, bool)
+    if reduced.values is not None:
+        late = late_by_moments(reduced.values, coefficients)
+    return found, evidence_of(reduced) if STUCK in wanted else None, noise, late
 
 
 def _summary(reduced: Reduced) -> dict[str, NDArray[np.float64]]:

@@ -108,7 +108,7 @@ class InterimAnalyses:
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """What is asked for, and what was found of it last."""
-        return self.last.conditions or self.rule.conditions(self.rule.first_point)
+        return self.last.conditions or self.rule.conditions()
 
     def remaining(self, seconds_to: Callable[[int], float | None], seconds: float, gradients: int) -> float | None:
         """An estimate of the seconds until sampling ends, None where nothing is known: by the condition that is

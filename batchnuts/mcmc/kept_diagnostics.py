@@ -26,13 +26,16 @@ GROUP = "diagnostics"
 ESTIMATORS, DIGEST = "estimators", "digest"
 """Attributes: a digest of the package's source code, and one of the group's arrays."""
 
-ARRAYS = ("nested", "persistence")
+ARRAYS = ("nested", "limits", "persistence")
 """Fields of Diagnostics that are arrays [coefficients] where they are not None."""
 
 TEXTS = ("not_finite", "coarse")
 """Fields of Diagnostics that are attributes as JSON."""
 
-_OTHERS = ("names", "columns", "stuck", "running", *ARRAYS, *TEXTS)
+CHAINS = ("stuck", "late")
+"""Fields of Diagnostics that are numbers of chains."""
+
+_OTHERS = ("names", "columns", "running", *CHAINS, *ARRAYS, *TEXTS)
 NUMBERS = tuple(field.name for field in fields(Diagnostics) if field.name not in _OTHERS)
 """Fields of Diagnostics that are attributes."""
 
@@ -55,7 +58,7 @@ def keep_diagnostics(location: OutputLocation, found: Diagnostics) -> None:
 
 
 def diagnostics_group(found: Diagnostics) -> xarray.Dataset:
-    """Along `coefficient`: the columns, nested R-hat and persistence; along `stuck`: the numbers of stuck chains.
+    """Along `coefficient`: the columns, nested R-hat, limits of R-hat, persistence; along `stuck` and `late`: chains.
 
     Raises ValueError for those of draws that were not kept.
     """
@@ -67,7 +70,7 @@ def diagnostics_group(found: Diagnostics) -> xarray.Dataset:
     of_each = found.columns | {name: values for name, values in arrays.items() if values is not None}
     group = xarray.Dataset(
         {name: ("coefficient", values) for name, values in of_each.items()}
-        | {"stuck_chains": ("stuck", np.array(found.stuck, np.int64))},
+        | {f"{name}_chains": (name, np.array(getattr(found, name), np.int64)) for name in CHAINS},
         coords={"coefficient": np.array(found.names)},
         attrs={name: getattr(found, name) for name in NUMBERS}
         | {name: json.dumps(getattr(found, name)) for name in TEXTS},
@@ -90,10 +93,10 @@ def kept_diagnostics(groups: Mapping[str, xarray.Dataset]) -> Diagnostics | None
         if (attributes["chains"], attributes["draws"]) != (sizes["chain"], sizes["draw"]):
             return None
         arrays: dict[str, Any] = {name: group[name].values for name in ARRAYS if name in group}
+        arrays |= {name: tuple(group[f"{name}_chains"].values.tolist()) for name in CHAINS}
         return Diagnostics(
             names=tuple(str(name) for name in group["coefficient"].values),
             columns={name: group[name].values for name in COLUMNS},
-            stuck=tuple(group["stuck_chains"].values.tolist()),
             not_finite=json.loads(attributes["not_finite"]),
             coarse=tuple(json.loads(attributes["coarse"])),
             **arrays,

@@ -10,7 +10,7 @@ large.
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_moments import Array, ChainMoments
 from batchnuts.mcmc.reductions import NESTED, Reduced, in_order, reduce_draws
+from batchnuts.mcmc.rhat_noise import RhatNoise
 
 
-def limit_of(rhat: float, chains_each: float, draws: int) -> float:
-    """The value that nested R-hat must be below, for superchains of `chains_each` chains with `draws` draws each.
+@dataclass(frozen=True, eq=False)
+class NestedRhat:
+    """Nested R-hat of each coefficient [coefficients], with what chance alone adds to it."""
 
-    At stationarity, with independent draws, the square of nested R-hat is in expectation 1 + 1/M for N = 1, as in the
-    paper, and 1 + 1 / (M (N + 1)) for more draws, however many superchains there are. The limit allows for that, and
-    tends to `rhat` as M N grows:  sqrt(rhat^2 + 1 / (M N)).
-    """
-    return math.sqrt(rhat**2 + 1 / (chains_each * draws))
+    rhat: Array
+    """At least 1; NaN for a coefficient that is not finite, or does not vary."""
+    noise: RhatNoise
 
 
 def nested_rhat(draws: NDArray[Any], superchain: NDArray[np.int64]) -> Array:
@@ -44,26 +44,36 @@ def nested_rhat(draws: NDArray[Any], superchain: NDArray[np.int64]) -> Array:
     Raises ValueError for superchains that are not as described.
     """
     _require_superchains(superchain, draws.shape[1])
-    return nested_of(reduce_draws(in_order(draws), {NESTED}), superchain)
+    return nested_of(reduce_draws(in_order(draws), {NESTED}), superchain).rhat
 
 
-def nested_of(reduced: Reduced, superchain: NDArray[np.int64]) -> Array:
-    """The same, of draws that were reduced with NESTED among what was wanted."""
+def nested_of(reduced: Reduced, superchain: NDArray[np.int64]) -> NestedRhat:
+    """The same with its noise, of draws that were reduced with NESTED among what was wanted.
+
+    The largest noise of the three kinds counts.
+    """
     _require_superchains(superchain, reduced.draws)
     if reduced.values is None:
-        return np.full(len(reduced.varies), np.nan)
+        nothing = np.full(len(reduced.varies), np.nan)
+        return NestedRhat(nothing, _noise(nothing, superchain, 3))
     assert reduced.whole is not None
     assert reduced.whole.folded is not None
     kinds = (reduced.values, reduced.whole.scores, reduced.whole.folded)
-    return reduced.of_all(np.max([_nested(kind, superchain, reduced.draws) for kind in kinds], axis=0))
+    rhat, scale = np.max([_nested(kind, superchain, reduced.draws) for kind in kinds], axis=0)
+    return NestedRhat(reduced.of_all(rhat), _noise(reduced.of_all(scale), superchain, len(kinds)))
 
 
-def nested_of_moments(moments: ChainMoments, superchain: NDArray[np.int64], length: int) -> Array:
+def nested_of_moments(moments: ChainMoments, superchain: NDArray[np.int64], length: int) -> NestedRhat:
     """Nested R-hat of the draws themselves alone: of moments of chains with `length` draws each, which do not have to
     be kept. Raises ValueError as `nested_rhat` does."""
     _require_superchains(superchain, length)
-    found = _nested(moments, superchain, length)
-    return np.where(moments.overall_variance > 0, found, np.nan)
+    rhat, scale = _nested(moments, superchain, length)
+    return NestedRhat(np.where(moments.overall_variance > 0, rhat, np.nan), _noise(scale, superchain, 1))
+
+
+def _noise(scale: Array, superchain: NDArray[np.int64], kinds: int) -> RhatNoise:
+    count = len(np.unique(superchain))
+    return RhatNoise(scale, count - 1, np.full(scale.shape, float(len(superchain) - count)), kinds)
 
 
 def _require_superchains(superchain: NDArray[np.int64], length: int) -> None:
@@ -75,8 +85,9 @@ def _require_superchains(superchain: NDArray[np.int64], length: int) -> None:
         )
 
 
-def _nested(moments: ChainMoments, superchain: NDArray[np.int64], length: int) -> Array:
-    """The paper's definition (section 2.2), which is for superchains of one size, with sizes that may differ.
+def _nested(moments: ChainMoments, superchain: NDArray[np.int64], length: int) -> tuple[Array, Array]:
+    """The paper's definition (section 2.2), which is for superchains of one size, with sizes that may differ; and the
+    scale of its noise: the variance of a superchain's mean that chains within superchains let expect.
 
     Of chains with `length` draws each.
     """
@@ -87,13 +98,14 @@ def _nested(moments: ChainMoments, superchain: NDArray[np.int64], length: int) -
     of_superchains = np.add.reduceat(of_chains, starts, axis=1) / sizes
     between = of_superchains.var(axis=1, ddof=1)  # B-hat of nu
     within = np.zeros(len(of_chains))  # W-hat of nu: the mean over superchains of B-tilde and W-tilde
+    among = np.zeros(len(of_chains))
     several = sizes > 1
     if several.any():  # one chain alone has no variance between chains
         squares = (of_chains - np.repeat(of_superchains, sizes, axis=1)) ** 2
-        within += (np.add.reduceat(squares, starts, axis=1)[:, several] / (sizes[several] - 1)).mean(axis=1)
+        among = (np.add.reduceat(squares, starts, axis=1)[:, several] / (sizes[several] - 1)).mean(axis=1)
+        within += among
     if length > 1:
         variances = moments.variance[:, order] * (length / (length - 1))
         within += (np.add.reduceat(variances, starts, axis=1) / sizes).mean(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):  # superchains within which nothing varies: infinite
-        ratio: Array = np.sqrt(1 + between / within)
-    return ratio
+        return np.sqrt(1 + between / within), among * (1.0 / sizes).mean() / within

@@ -25,8 +25,9 @@ TAILS = (0.05, 0.95)
 STATISTICS = ("r_hat", "ess_bulk", "ess_tail", "mcse_mean", "mcse_sd")
 """What `convergence` computes."""
 
-SUMMARY, NESTED, STUCK = "summary", "nested", "stuck"
-"""What else can be asked for: means, standard deviations and quantiles; what nested R-hat and stuck chains need."""
+SUMMARY, NESTED, STUCK, NOISE = "summary", "nested", "stuck", "noise"
+"""What else can be asked for: means, standard deviations and quantiles; what nested R-hat, stuck chains, and the noise
+of R-hat need."""
 
 WORKING_BYTES = 12
 """For each draw of a coefficient: its place in ascending order, and its rank."""
@@ -79,8 +80,8 @@ class Reduced:
 def reduce_draws(values: NDArray[Any], wanted: Collection[str], scores: Scores = NormalScores) -> Reduced:
     """Reduce draws [coefficients, chains, draws], C-contiguous float32 or float64.
 
-    wanted: which of STATISTICS and of SUMMARY, NESTED and STUCK. Those of STATISTICS need
-    4 draws of each chain (chain_moments.MINIMUM_DRAWS), STUCK MINIMUM_DRAWS_JUDGED (stuck_chains.py).
+    wanted: which of STATISTICS and of SUMMARY, NESTED, STUCK and NOISE, which goes with r_hat. Those of STATISTICS
+    need 4 draws of each chain (chain_moments.MINIMUM_DRAWS), STUCK MINIMUM_DRAWS_JUDGED (stuck_chains.py).
     """
     low, high = values.min(axis=(1, 2)), values.max(axis=(1, 2))
     finite = np.isfinite(low) & np.isfinite(high)  # NaN is the smallest and the largest
@@ -117,22 +118,24 @@ def _rank_moments(
 ) -> dict[str, RankMoments | None]:
     """`whole` and `halves` of Reduced, which are one if chains have an even number of draws."""
     draws, even = shape[2], shape[2] % 2 == 0
-    whole, halves = {NESTED, STUCK} & names, {"r_hat", "ess_bulk"} & names
+    whole, halves, noise = {NESTED, STUCK} & names, {"r_hat", "ess_bulk"} & names, NOISE in names
     ranks = np.empty(shape, ranking.dtype)
     found: dict[str, RankMoments | None] = {"whole": None, "halves": None}
     if whole or (halves and even):
         folded = NESTED in names or ("r_hat" in names and even)
-        found["whole"] = _moments_of_scores(ranking, ranks, scores, folded, "ess_bulk" in names and even)
+        found["whole"] = _moments_of_scores(
+            ranking, ranks, scores, folded, "ess_bulk" in names and even, noise and even
+        )
         found["halves"] = found["whole"] if even else None
     if halves and not even:
         ranking.leave_out(draws, draws // 2)
         ranks[:, :, draws // 2] = 1  # of no meaning: halves are without it
-        found["halves"] = _moments_of_scores(ranking, ranks, scores, "r_hat" in names, "ess_bulk" in names)
+        found["halves"] = _moments_of_scores(ranking, ranks, scores, "r_hat" in names, "ess_bulk" in names, noise)
     return found
 
 
 def _moments_of_scores(
-    ranking: Ranking, ranks: NDArray[Any], scores: Scores, folded: bool, effective_size: bool
+    ranking: Ranking, ranks: NDArray[Any], scores: Scores, folded: bool, effective_size: bool, noise: bool
 ) -> RankMoments:
     """ranks: memory for them, [coefficients, chains, draws]."""
     normal = scores(ranking.size)
@@ -141,11 +144,11 @@ def _moments_of_scores(
         return normal.of(ranks[:, start:stop])
 
     ranking.ranks(ranks.reshape(-1))
-    of_scores = chain_moments(part, ranks.shape, effective_size=effective_size)
+    of_scores = chain_moments(part, ranks.shape, effective_size=effective_size, own_mean=noise)
     if not folded:
         return RankMoments(of_scores, None)
     ranking.folded_ranks(ranks.reshape(-1))
-    return RankMoments(of_scores, chain_moments(part, ranks.shape))
+    return RankMoments(of_scores, chain_moments(part, ranks.shape, own_mean=noise))
 
 
 def _quantile(ranking: Ranking, probability: float) -> Array:

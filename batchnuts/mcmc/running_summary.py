@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchnuts.mcmc.autocorrelation import SHORTEST
 from batchnuts.mcmc.chain_moments import ChainMoments
 from batchnuts.mcmc.convergence import split_rhat
+from batchnuts.mcmc.rhat_noise import RhatNoise, noise_of_halves
 
 Float = NDArray[np.float64]
 
@@ -252,6 +254,17 @@ class RunningSummary:
         if half < 2 or self.chains < 2:
             return np.full(self.coefficients, np.nan)
         return split_rhat(self.moments, half)
+
+    def rhat_noise(self) -> RhatNoise:
+        """What chance alone adds to this R-hat: from the variance within chains between the means of segments."""
+        segments, half = self.whole_segments, self.whole_segments // 2 * self.length
+        if half < 2:
+            return noise_of_halves(np.full(self.coefficients, np.nan), self.chains, max(half, 1), 1)
+        means = self.mean[:segments]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            time = self.length * means.var(axis=0, ddof=1).mean(axis=0) / self.variance
+            sizes = self.total / np.maximum(time, SHORTEST)
+        return noise_of_halves(sizes, self.chains, half, 1)
 
 
 def summary_bytes(chains: int, draws: int, coefficients: int, item: int) -> int:

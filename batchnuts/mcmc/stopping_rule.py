@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
 from batchnuts.mcmc.convergence import convergence
-from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
+from batchnuts.mcmc.nested_rhat import nested_of
+from batchnuts.mcmc.reductions import NESTED, in_order, reduce_draws
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.until import Condition, Until
@@ -130,9 +131,9 @@ class StoppingRule:
             said.append(f"{'nested ' * self.nested}R-hat < {self.until.rhat:g}")
         return f"{who} {' and '.join(filter(None, [', '.join(said[:-1]), said[-1]]))}"
 
-    def conditions(self, draws: int) -> tuple[Condition, ...]:
-        """Those that are asked for, at so many draws of each chain, with nothing found."""
-        return tuple(Condition(name, math.nan, self._wanted(name, draws)) for name in self.until.conditions)
+    def conditions(self) -> tuple[Condition, ...]:
+        """Those that are asked for, with nothing found."""
+        return tuple(Condition(name, math.nan, float(getattr(self.until, name))) for name in self.until.conditions)
 
     def _first_missing(self, draws: NDArray[Any], last: Decision) -> Decision:
         """The worst coefficient of the first part of them that has one of which a condition does not hold, and which;
@@ -141,38 +142,40 @@ class StoppingRule:
         likely = last.worst
         if length < self.first_point:
             return Decision(None, likely, f"{length} draws of each chain are too few to tell", last.conditions)
-        worst: dict[str, tuple[float, float]] = {}  # by condition: the largest shortfall, and what was found there
+        worst: dict[str, tuple[float, float, float]] = {}  # by condition: the largest shortfall; found, wanted there
         order = np.roll(np.arange(count), -likely)
         width = max(1, VALUES_AT_ONCE // (chains * length))
         # most checks fail, and most of these because of the coefficient that was worst at the last one
         parts = [order[:1], *(order[start : start + width] for start in range(1, count, width))]
         for part, conditions in itertools.product(parts, self._together()):
-            found = self._statistics(draws[:, :, part], conditions)
-            short = np.stack([self._shortfall(name, found[name], length) for name in conditions])
+            found, wanted = self._statistics(draws[:, :, part], conditions)
+            short = np.stack([_shortfall(name, found[name], wanted[name]) for name in conditions])
             if self.may_be_constant:
                 short[:, np.isnan(found[conditions[0]]) & np.array(self.may_be_constant)[part]] = -np.inf
             for condition, of_all in zip(conditions, short, strict=True):
                 largest = int(of_all.argmax())
                 if condition not in worst or of_all[largest] > worst[condition][0]:
-                    worst[condition] = float(of_all[largest]), float(found[condition][largest])
+                    values = found[condition][largest], wanted[condition][largest]
+                    worst[condition] = float(of_all[largest]), float(values[0]), float(values[1])
             if (short > 0).any():
                 which, at = np.unravel_index(short.argmax(), short.shape)
                 name, condition = self.names[part[at]], conditions[which]
-                said = self._said(name, condition, found[condition][at], length)
+                there = {c: (float(found[c][at]), float(wanted[c][at])) for c in conditions}
+                said = self._said(name, condition, *there[condition])
                 failing = [c for c, of_all in zip(conditions, short, strict=True) if of_all[at] > 0]
-                known = self._known(worst, last, length)
-                return Decision(None, int(part[at]), said, known, *self._when(failing, found, int(at), length))
-        known = self._known(worst, last, length)
+                known = self._known(worst, last)
+                return Decision(None, int(part[at]), said, known, *_when({c: there[c] for c in failing}, length))
+        known = self._known(worst, last)
         if self.until.rhat is not None:
             return self._stuck(draws, likely, known)
         return Decision(None, likely, conditions=known)
 
-    def _known(self, worst: dict[str, tuple[float, float]], last: Decision, draws: int) -> tuple[Condition, ...]:
+    def _known(self, worst: dict[str, tuple[float, float, float]], last: Decision) -> tuple[Condition, ...]:
         """What is known of every condition: from its shortfall and value now, else what was known at the last one."""
-        before = {one.name: one for one in (*self.conditions(draws), *last.conditions)}
+        before = {one.name: one for one in (*self.conditions(), *last.conditions)}
         now = {
-            name: Condition(name, found, self._wanted(name, draws), not shortfall > 0)
-            for name, (shortfall, found) in worst.items()
+            name: Condition(name, found, wanted, not shortfall > 0)
+            for name, (shortfall, found, wanted) in worst.items()
         }
         return tuple((before | now)[name] for name in self.until.conditions)
 
@@ -201,54 +204,52 @@ class StoppingRule:
         rhat = ("rhat",) * ("rhat" in self.until.conditions)
         return [part for part in ((sizes, rhat) if self.nested else (sizes + rhat,)) if part]
 
-    def _statistics(self, draws: NDArray[Any], conditions: tuple[str, ...]) -> dict[str, NDArray[np.float64]]:
-        """By condition, of each coefficient."""
-        if "rhat" not in conditions:
-            return convergence(draws, conditions)
-        if self.nested:
-            return {"rhat": nested_rhat(draws, superchain_of(self.chains, self.superchains))}
-        found = convergence(draws, [*conditions, "r_hat"])
-        return {**found, "rhat": found["r_hat"]}
+    def _statistics(
+        self, draws: NDArray[Any], conditions: tuple[str, ...]
+    ) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]]:
+        """By condition, of each coefficient: what is found, and its bound, which sizes must reach and R-hat be below.
 
-    def _wanted(self, condition: str, draws: int) -> float:
-        """The bound of a statistic: the minimum for sizes, what it must be below for R-hat."""
-        wanted = float(getattr(self.until, condition))
-        if condition == "rhat" and self.nested:
-            return limit_of(wanted, self.chains / self.superchains, draws)
-        return wanted
-
-    def _shortfall(self, condition: str, found: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
-        """How far each coefficient is from a condition; above 0 where it does not hold."""
-        wanted = self._wanted(condition, draws)
-        if condition == "rhat":
-            short = np.maximum(found - wanted, np.where(found < wanted, -np.inf, np.finfo(float).tiny))
-        else:
-            short = np.log(wanted / found)
-        return np.where(np.isnan(found), np.inf, short)
-
-    def _when(
-        self, failing: list[str], found: dict[str, NDArray[np.float64]], at: int, draws: int
-    ) -> tuple[float, float]:
-        """The draws of each chain before which conditions that do not hold of a coefficient are unlikely to hold, and
-        those at which they are expected to (infinite where it never moved).
-
-        Effective sizes grow in proportion to the draws. The excess of R-hat over 1 falls at least so, and with the
-        square of the draws where it is what is left of the start.
+        Nested R-hat may exceed what is asked for by what chance lets expect (`RhatNoise.asked`).
         """
-        soonest, expected = [1.0], [1.0]
-        for condition in failing:
-            wanted, value = self._wanted(condition, draws), float(found[condition][at])
-            factor = (value**2 - 1.0) / (wanted**2 - 1.0) if condition == "rhat" else wanted / value
-            expected.append(math.inf if math.isnan(factor) else factor)
-            soonest.append(math.sqrt(factor) if condition == "rhat" else factor)
-        largest = max((factor for factor in soonest if not math.isnan(factor)), default=1.0)
-        return draws * min(largest / SOONER, LONGEST_WAIT), draws * max(expected)
+        wanted = {name: np.full(draws.shape[2], float(getattr(self.until, name))) for name in conditions}
+        if "rhat" not in conditions:
+            return convergence(draws, conditions), wanted
+        if self.nested:
+            reduced = reduce_draws(in_order(draws), {NESTED})
+            nested = nested_of(reduced, superchain_of(self.chains, self.superchains))
+            return {"rhat": nested.rhat}, {"rhat": nested.noise.asked(wanted["rhat"][0])}
+        found = convergence(draws, [*conditions, "r_hat"])
+        return {**found, "rhat": found["r_hat"]}, wanted
 
-    def _said(self, name: str, condition: str, found: float, draws: int) -> str:
+    def _said(self, name: str, condition: str, found: float, wanted: float) -> str:
         """That a condition does not hold of a coefficient, in words."""
-        wanted = self._wanted(condition, draws)
         if np.isnan(found):
             return f"{name} did not move, or is not finite"
         if condition == "rhat":
             return f"{'nested ' * self.nested}R-hat of {name} is {found:.4f} (wanted below {wanted:.4f})"
         return f"{WORDS[condition]} of {name} is {found:.0f} (wanted {wanted:g})"
+
+
+def _shortfall(condition: str, found: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far each coefficient is from a condition; above 0 where it does not hold."""
+    if condition == "rhat":
+        short = np.maximum(found - wanted, np.where(found < wanted, -np.inf, np.finfo(float).tiny))
+    else:
+        short = np.log(wanted / found)
+    return np.where(np.isnan(found), np.inf, short)
+
+
+def _when(failing: dict[str, tuple[float, float]], draws: int) -> tuple[float, float]:
+    """The draws of each chain before which conditions that do not hold of a coefficient are unlikely to hold, and those
+    at which they are expected to (infinite where it never moved).
+
+    failing: by condition, what was found and wanted. Effective sizes grow in proportion to the draws. The excess of
+    R-hat over 1 falls at least so, and with the square of the draws where it is what is left of the start.
+    """
+    soonest, expected = [1.0], [1.0]
+    for condition, (value, wanted) in failing.items():
+        factor = (value**2 - 1.0) / (wanted**2 - 1.0) if condition == "rhat" else wanted / value
+        expected.append(math.inf if math.isnan(factor) else factor)
+        soonest.append(math.sqrt(factor) if condition == "rhat" else factor)
+    largest = max((factor for factor in soonest if not math.isnan(factor)), default=1.0)
+    return draws * min(largest / SOONER, LONGEST_WAIT), draws * max(expected)

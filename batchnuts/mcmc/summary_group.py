@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.diagnostics import Diagnostics, rounding_of
+from batchnuts.mcmc.late_chains import late_by_moments
 from batchnuts.mcmc.nested_rhat import nested_of_moments
 from batchnuts.mcmc.running_summary import RunningSummary, StatisticsTotals
 from batchnuts.mcmc.stuck_chains import evidence_of_moments, stuck_of
@@ -31,6 +32,7 @@ ESTIMATORS = {
     "mcse_sd": "replicated batch means of squared distances from the mean, delta method",
     "r_hat": "of chains' halves and their moments, not of ranks (Gelman et al., Bayesian Data Analysis, 2013)",
     "nested_r_hat": "of moments, not of ranks (Margossian et al. 2024)",
+    "r_hat_limit": "1.01, or what the larger R-hat of all coefficients exceeds by chance with probability 0.01",
 }
 """What the variables are; kept as attributes."""
 
@@ -69,10 +71,14 @@ def summary_group(
     }
     superchain = superchain_of(int(chains.max()) + 1, superchains)[chains]
     if 1 < len(np.unique(superchain)) < len(chains):
-        of_each["nested_r_hat"] = nested_of_moments(moments, superchain, running.count)
+        nested = nested_of_moments(moments, superchain, running.count)
+        of_each["nested_r_hat"], noise = nested.rhat, nested.noise
+    else:
+        noise = running.rhat_noise()
     half = running.whole_segments // 2 * running.length
     stuck = stuck_of([evidence_of_moments(moments.of(kept), running.count, half)], len(chains), int(kept.sum()))
     entries: dict[str, tuple[Any, ...]] = {name: ("coefficient", values[kept]) for name, values in of_each.items()}
+    entries["r_hat_limit"] = ("coefficient", noise.limits(int(kept.sum()))[kept])
     entries["persistence"] = ("coefficient", stuck.persistence)
     entries["quantiles"] = (("quantile", "coefficient"), running.quantiles(PROBABILITIES)[:, kept])
     if (covariance := running.covariance) is not None:
@@ -80,6 +86,7 @@ def summary_group(
     entries["chain_mean"] = (("chain", "coefficient"), moments.mean[kept].T)
     entries["chain_sd"] = (("chain", "coefficient"), np.sqrt(moments.variance[kept].T))
     entries["stuck"] = ("chain", stuck.mask)
+    entries["late"] = ("chain", late_by_moments(moments.of(kept), int(kept.sum())) & ~stuck.mask)
     entries |= {name: ("chain", sums) for name, sums in totals.sums.items()}
     entries["acceptance_rate"] = ("chain", totals.sums["acceptance_rate"] / max(totals.count, 1))
     entries["tree_depth"] = ("depth", totals.depths)
@@ -131,7 +138,16 @@ def diagnosed(summary: xarray.Dataset) -> Diagnostics:
         not_finite=dict.fromkeys(json.loads(summary.attrs.get("not_finite", "[]"))),
         nested=nested,
         superchains=len(np.unique(superchain[summary["chain"].values])),
+        limits=np.asarray(summary["r_hat_limit"].values, np.float64) if "r_hat_limit" in summary else None,
         persistence=None if nested is None else np.asarray(summary["persistence"].values, np.float64),
-        stuck=tuple(summary["chain"].values[summary["stuck"].values.astype(bool)].tolist()),
+        stuck=_numbers(summary, "stuck"),
+        late=_numbers(summary, "late"),
         running=True,
     )
+
+
+def _numbers(summary: xarray.Dataset, name: str) -> tuple[int, ...]:
+    """The numbers of chains of which a variable is true; none in a file of before it was saved."""
+    if name not in summary:
+        return ()
+    return tuple(summary["chain"].values[summary[name].values.astype(bool)].tolist())

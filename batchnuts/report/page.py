@@ -209,7 +209,7 @@ def _table(run: FinishedRun) -> str:
     kind = "R-hat" if found.nested is None else "nested R-hat"
     left_out = len(found.names) - len(order)
     more = f"; {left_out} more {'is' if left_out == 1 else 'are'} not shown" if left_out else ""
-    note = f'<p class="small">Worst {kind} first (below {found.limit:.4g} is good){more}.</p>'
+    note = f'<p class="small">Worst {kind} first (below 1.01, or what chance allows so few draws, is good){more}.</p>'
     return _section("Worst parameters", note, f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>')
 
 

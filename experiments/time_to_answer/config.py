@@ -34,7 +34,7 @@ from batchnuts.experiments.posterior_checks.config import merged, overrides_of
 from batchnuts.experiments.time_to_answer.measurements import Measurement
 from batchnuts.experiments.time_to_answer.registry import REGISTRY
 from batchnuts.experiments.time_to_answer.task import Task
-from batchnuts.mcmc.diagnostics import RHAT_LIMIT
+from batchnuts.mcmc.rhat_noise import RHAT_LIMIT
 from batchnuts.settings.schema import Settings, nearest
 from batchnuts.settings.yaml import ConfigError, Origin, check_section, to_yaml
 

@@ -27,7 +27,7 @@ class Judged:
     rhat: float
     """The largest of that which decides: nested R-hat where the file says that its chains form superchains."""
     rhat_limit: float
-    """What it must be below: for nested R-hat `nested_rhat.limit_of`."""
+    """What it must be below: 1.01, or what chance allows (`rhat_noise.py`)."""
     converged: bool
 
     def reached(self, goal: int) -> bool:

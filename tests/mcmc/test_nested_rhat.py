@@ -12,8 +12,10 @@ from scipy import stats
 from batchnuts.mcmc import nested_rhat as module
 from batchnuts.mcmc import rank_normal
 from batchnuts.mcmc.chain_moments import chain_moments
-from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
+from batchnuts.mcmc.diagnostics import diagnose
+from batchnuts.mcmc.nested_rhat import nested_of, nested_rhat
 from batchnuts.mcmc.rank_normal import NormalScores, Ranking
+from batchnuts.mcmc.reductions import NESTED, in_order, reduce_draws
 from batchnuts.mcmc.superchains import superchain_of
 
 
@@ -91,13 +93,17 @@ def test_at_stationarity_its_square_exceeds_one_by_one_over_the_draws_of_a_super
     """Of independent draws, in expectation, about, which the limit allows for."""
     values = np.random.default_rng(each).normal(size=(2000, 16 * each, length))
     moments = chain_moments(lambda start, stop: values[:, start:stop], values.shape)
-    excess = module._nested(moments, np.repeat(np.arange(16), each), length) ** 2 - 1
+    rhat, scale = module._nested(moments, np.repeat(np.arange(16), each), length)
+    excess = rhat**2 - 1
     error = excess.std(ddof=1) / np.sqrt(len(excess))
     # variances within chains are of all but one degree of freedom, and those between chains have the noise of means
     expected = 1 / each if length == 1 else 1 / (each * (length + 1))
     assert abs(excess.mean() - expected) < 4 * error
-    assert limit_of(1.01, each, length) ** 2 == pytest.approx(1.01**2 + 1 / (each * length))
-    assert (np.sqrt(1 + excess) < limit_of(1.01, each, length)).mean() > 0.75
+    assert scale.mean() == pytest.approx(expected, rel=0.05)
+    noise = module._noise(scale, np.repeat(np.arange(16), each), 1)
+    np.testing.assert_allclose(noise.asked(1.01) ** 2, 1.01**2 + scale)
+    assert (rhat < noise.asked(1.01)).mean() > 0.75
+    assert 0 <= (rhat > noise.limits(1)).mean() <= 0.016
 
 
 def test_superchains_of_different_sizes() -> None:
@@ -132,20 +138,31 @@ def far(draws: int) -> np.ndarray:
     return values
 
 
-@pytest.mark.parametrize("failure", [shifted, spread, far])
+def limits(draws: np.ndarray, superchain: np.ndarray) -> np.ndarray:
+    return nested_of(reduce_draws(in_order(draws), {NESTED}), superchain).noise.limits(draws.shape[2])
+
+
+@pytest.mark.parametrize("failure", [shifted, spread])
 def test_failures_are_seen(failure: Any) -> None:
-    limit = limit_of(1.01, 4, 200)
-    assert (nested_rhat(stationary(200), SUPERCHAINS) < limit).all()
-    assert (nested_rhat(failure(200), SUPERCHAINS) > limit).all()
+    healthy, draws = stationary(200), failure(200)
+    assert (nested_rhat(healthy, SUPERCHAINS) < limits(healthy, SUPERCHAINS)).all()
+    assert (nested_rhat(draws, SUPERCHAINS) > limits(draws, SUPERCHAINS)).all()
+
+
+@pytest.mark.parametrize("draws", [2, 5, 200])
+def test_one_far_chain_fails_whatever_the_number_of_draws(draws: int) -> None:
+    """It widens the limit of R-hat with the variance between chains, and is seen by itself."""
+    assert diagnose(stationary(draws), ["a", "b"], superchain=SUPERCHAINS).converged
+    assert diagnose(far(draws), ["a", "b"], superchain=SUPERCHAINS).converged is False
 
 
 def test_starts_that_are_not_forgotten_are_seen_in_one_draw_of_each_chain() -> None:
     draws = np.random.default_rng(3).normal(size=(2048, 1, 20))
     superchain = superchain_of(2048, 16)
-    limit = limit_of(1.01, 128, 1)
-    assert (nested_rhat(draws, superchain) < limit).all()
+    assert (nested_rhat(draws, superchain) < limits(draws, superchain)).all()
     starts = np.random.default_rng(4).normal(size=(16, 20))
-    assert (nested_rhat(draws + 0.4 * starts[superchain][:, None], superchain) > limit).all()
+    shifted = draws + 0.6 * starts[superchain][:, None]
+    assert (nested_rhat(shifted, superchain) > limits(shifted, superchain)).all()
 
 
 def test_what_has_no_value() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from batchnuts.mcmc.diagnostics import diagnose
-from batchnuts.mcmc.nested_rhat import limit_of, nested_rhat
+from batchnuts.mcmc.nested_rhat import nested_of
+from batchnuts.mcmc.reductions import NESTED, in_order, reduce_draws
 from batchnuts.mcmc.stopping_rule import StoppingRule
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
 from batchnuts.mcmc.superchains import superchain_of
@@ -53,7 +54,8 @@ def test_one_stuck_chain_is_found(failure: object, chains: int) -> None:
     assert decision.reason is None
     if failure is one_elsewhere:
         assert decision.missing == "chain 5 stays away from all others, in c"
-        assert (nested_rhat(values, superchain_of(chains, 16)) < limit_of(1.05, chains / 16, 40)).all(), "unseen"
+        nested = nested_of(reduce_draws(in_order(values), {NESTED}), superchain_of(chains, 16))
+        assert (nested.rhat < nested.noise.asked(1.05)).all(), "unseen"
 
 
 def two_modes(chains: int, share: float, seed: int = 1) -> np.ndarray:
@@ -80,8 +82,8 @@ def test_equal_modes_that_start_in_one_point_or_in_each() -> None:
     mixed, apart = healthy(256, 40), healthy(256, 40)
     mixed[np.arange(256) // 16 % 2 == 0, :, 1] += 10.0
     apart[superchain % 2 == 0, :, 1] += 10.0
-    limit = limit_of(1.01, 16, 40)
-    assert nested_rhat(mixed, superchain)[1] < limit < 2.0 < nested_rhat(apart, superchain)[1]
+    of_mixed, of_apart = (nested_of(reduce_draws(in_order(x), {NESTED}), superchain) for x in (mixed, apart))
+    assert of_mixed.rhat[1] < of_mixed.noise.asked(1.01)[1] < 2.0 < of_apart.rhat[1]
     names = ("a", "b", "c", "d")
     found = diagnose(mixed, names, superchain=superchain)
     assert found.agrees

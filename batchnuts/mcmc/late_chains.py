@@ -1,0 +1,95 @@
+"""Chains whose draws begin before they have arrived: what ranks of many chains do not show.
+
+One chain of 64 that comes down from its start within its draws may double a standard deviation, and its ranks are those
+of a chain in the tail. Two tests look at sizes instead of ranks. Neither takes a tail for a start, however heavy:
+
+- Log-densities: the first draws of a chain lie further below what is typical (the median chain's mean) than all draws
+  of all other chains, by more than RATIO times. Log-densities have exponential tails, also where coordinates have none
+  of their moments.
+- Moments: the mean square of a chain's draws, about the median of all chains' means, is larger than that of all others,
+  by more than MOMENT_RATIO times on a logarithmic scale, on which the tails of Cauchy's distribution are exponential.
+
+Both ask for a gap between the chains that are named and all others, so several may be late, up to a fifth of all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchnuts.mcmc.autocorrelation import Array
+from batchnuts.mcmc.chain_moments import ChainMoments
+from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, parts_of
+
+FEWEST_CHAINS = 32
+"""With fewer chains what others hold is known too little, and R-hat itself sees one of them."""
+
+MOST = 0.2
+"""Share of chains beyond which none is late: then the chains disagree, which other tests see."""
+
+FIRST = 5
+"""The draws that begin a chain."""
+
+RATIO, NATS = 3.0, 10.0
+"""How many times further below the typical log-density than all others, and by how many nats more."""
+
+MOMENT_RATIO, MOMENT_MARGIN = 3.0, 4.0
+"""The same of logarithms of mean squares. The margin grows by twice the logarithm of the number of coefficients, by
+which the largest of as many Cauchy variables may differ."""
+
+
+def beyond_a_gap(own: Array, all_of_it: Array, ratio: float, margin: float) -> NDArray[np.bool_]:
+    """[..., chains]: those whose number `own` exceeds `ratio` times that of all other chains in `all_of_it`, and a
+    margin; at most MOST of the chains, or none.
+
+    own, all_of_it [..., chains]: distances from what is typical.
+    """
+    chains = own.shape[-1]
+    order = np.argsort(-own, axis=-1, kind="stable")
+    largest = np.take_along_axis(own, order, axis=-1)
+    # of each number of chains that are taken away: the largest distance among those that are left
+    left = np.take_along_axis(all_of_it, order, axis=-1)
+    left = np.maximum.accumulate(left[..., ::-1], axis=-1)[..., ::-1]
+    most = max(1, int(MOST * chains))
+    gaps = largest[..., :most] > ratio * np.maximum(left[..., 1 : most + 1], 0.0) + margin
+    count = np.where(gaps.any(axis=-1), most - np.argmax(gaps[..., ::-1], axis=-1), 0)
+    found = np.zeros(own.shape, bool)
+    np.put_along_axis(found, order, np.arange(chains) < count[..., None], axis=-1)
+    return found
+
+
+def late_by_density(log_density: NDArray[Any] | DrawBlock) -> NDArray[np.bool_]:
+    """[chains]: whose first draws lie below what all draws of others hold, of log-densities [chains, draws]."""
+    block = as_block(log_density)
+    chains, draws = block.shape[:2]
+    if chains < FEWEST_CHAINS or not draws:
+        return np.zeros(chains, bool)
+    low, low_first, total = np.full(chains, np.inf), np.full(chains, np.inf), np.zeros(chains)
+    for part, rows, _, values in parts_of(block):
+        of_part = values[:, :, 0].astype(np.float64)
+        total[part] += of_part.sum(axis=1)
+        low[part] = np.minimum(low[part], of_part.min(axis=1))
+        if rows.start < FIRST:
+            low_first[part] = np.minimum(low_first[part], of_part[:, : FIRST - rows.start].min(axis=1))
+    typical = float(np.median(total)) / draws
+    return beyond_a_gap(typical - low_first, typical - low, RATIO, NATS)
+
+
+def late_by_moments(moments: ChainMoments, coefficients: int) -> NDArray[np.bool_]:
+    """[chains]: whose draws are larger than those of all others, in one of the coefficients of these moments.
+
+    coefficients: of which there are so many in all.
+    """
+    chains = moments.mean.shape[1]
+    if chains < FEWEST_CHAINS or not len(moments.mean):
+        return np.zeros(chains, bool)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        middle = np.median(moments.mean, axis=1, keepdims=True)
+        size = np.log(moments.variance + (moments.mean - middle) ** 2)
+        distance = np.nan_to_num(size - np.median(size, axis=1, keepdims=True), nan=0.0)
+    found = beyond_a_gap(distance, distance, MOMENT_RATIO, MOMENT_MARGIN + 2.0 * math.log(coefficients))
+    late: NDArray[np.bool_] = np.any(found, axis=0)
+    return late

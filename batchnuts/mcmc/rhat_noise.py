@@ -1,0 +1,83 @@
+"""What R-hat shows of chains that have converged: its limit is a test, with a stated probability of a false alarm.
+
+The square of R-hat exceeds 1 by the variance between means, of superchains or of halves of chains, over the variance
+within them. Means of finite chains differ by chance, so this excess is a scale times a number of an F distribution.
+
+- Superchains: the scale is the variance between the chains of one superchain, over their number and the variance
+  within: an analysis of variance with chains as replicates (chains of one superchain share their start, so only chance
+  makes them differ). Whatever the autocorrelation, it is in both variances.
+- Chains on their own: the variance of the mean of half a chain, from autocovariances about each chain's own mean, so
+  that chains which disagree do not widen their own limit (`autocorrelation.own_mean_size`).
+
+R-hat fails a table of coefficients where one is above both 1.01 and the quantile that the largest of all exceeds with
+probability FALSE_ALARM (Bonferroni). How often this is right and wrong was simulated (docs/false_alarms.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from batchnuts.mcmc.autocorrelation import Array
+from batchnuts.mcmc.quantile_functions import f_exceeded
+
+RHAT_LIMIT = 1.01
+"""What R-hat must be below where there are many draws."""
+
+FALSE_ALARM = 0.01
+"""Probability that R-hat of chains which have converged fails a table of coefficients, at most."""
+
+SHARE_KNOWN = 0.25
+"""Degrees of freedom of an autocorrelation time, as a share of the effective draws that it gives: autocorrelations at
+several lags go into it."""
+
+
+@dataclass(frozen=True, eq=False)
+class RhatNoise:
+    """The excess of the square of R-hat over 1 that chance alone gives: scale * F - offset."""
+
+    scale: Array
+    """[coefficients]."""
+    first: int
+    """Degrees of freedom of the numerator."""
+    second: Array
+    """[coefficients]: of the denominator."""
+    kinds: int
+    """Of how many kinds of R-hat the largest is taken."""
+    offset: float = 0.0
+    allowed: bool = True
+    """Whether the expectation of the excess is allowed for in a limit that is asked for, as in nested R-hat's paper."""
+
+    def asked(self, rhat: float) -> Array:
+        """[coefficients]: what R-hat must be below for a limit that was asked for: by `sampler.until`, say."""
+        limits: Array = np.sqrt(rhat**2 + np.nan_to_num(self.scale) * self.allowed)
+        return limits
+
+    def limits(self, coefficients: int) -> Array:
+        """[coefficients]: what R-hat fails above, among so many coefficients."""
+        probability = FALSE_ALARM / (self.kinds * max(coefficients, 1))
+        # rounded down to powers of two, so that few quantiles are computed
+        powers = np.floor(np.log2(np.clip(np.nan_to_num(self.second, nan=1.0), 1.0, 2.0**40)))
+        quantile = np.empty_like(self.scale)
+        for power in np.unique(powers):
+            quantile[powers == power] = f_exceeded(probability, self.first, int(2.0**power))
+        chance = 1.0 + np.nan_to_num(self.scale) * quantile - self.offset
+        limits: Array = np.sqrt(np.maximum(self.asked(RHAT_LIMIT) ** 2, chance))
+        return limits
+
+
+def joined_noise(parts: Sequence[RhatNoise]) -> RhatNoise:
+    """That of some coefficients after others, of the same chains."""
+    scale, second = (np.concatenate([getattr(part, name) for part in parts]) for name in ("scale", "second"))
+    return replace(parts[0], scale=scale, second=second)
+
+
+def noise_of_halves(sizes: Array, chains: int, half: int, kinds: int) -> RhatNoise:
+    """That of R-hat of chains' halves with so many draws; sizes [coefficients]: `own_mean_size` of all draws."""
+    # the variance of the mean of half a chain as a share of all, and the same over what is left within halves
+    share = np.minimum(2 * chains / sizes, 0.5)
+    return RhatNoise(
+        share / (1.0 - share), 2 * chains - 1, SHARE_KNOWN * sizes, kinds, offset=1.0 / half, allowed=False
+    )
