@@ -79,6 +79,8 @@ class Diagnostics:
     draws: int
     divergences: int
     reached_max_treedepth: int
+    left_support: int = 0
+    """Draws whose trajectory ended where the log-density, or a gradient before, is not a finite number."""
     rounding: float = 0.0
     """Nats, see `rounding_of`."""
     nested: NDArray[np.float64] | None = None
@@ -98,6 +100,16 @@ class Diagnostics:
     running: bool = False
     """Whether draws were not kept: then `columns` are RUNNING_COLUMNS, R-hat is that of moments, and effective sizes
     are of means."""
+
+    @property
+    def divergent_share(self) -> float:
+        """Of all draws, those whose trajectory diverged."""
+        return self.divergences / (self.chains * self.draws)
+
+    @property
+    def cut_share(self) -> float:
+        """Of all draws, those whose trajectory was cut off at the maximum depth of its tree."""
+        return self.reached_max_treedepth / (self.chains * self.draws)
 
     @property
     def rhat(self) -> NDArray[np.float64]:
@@ -171,6 +183,11 @@ class Diagnostics:
             lines.append(f"Minimum {self.size_in_words}: {ess[lowest]:.0f} of {total} draws ({self.names[lowest]})")
         share = f" ({100 * self.divergences / total:.3g}% of the draws)" if self.divergences else ""
         lines.append(f"Divergences: {self.divergences}{share}")
+        if self.left_support:
+            lines.append(
+                f"Trajectories that ended where the log-density is not finite: {self.left_support} of these "
+                "(infinite energy, or not a number)"
+            )
         if self.divergences > total / 10:
             lines.append(
                 "WARNING: so many trajectories diverged that these draws do not represent the posterior. Check that "
@@ -189,7 +206,8 @@ class Diagnostics:
                 'dtype="float64", or subtract an offset: sample the difference from a number near the mean.'
             )
         if self.reached_max_treedepth:
-            lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth}")
+            share = f"{100 * self.cut_share:.3g}% of the draws"
+            lines.append(f"Draws whose tree reached max_tree_depth: {self.reached_max_treedepth} ({share})")
         for name, bad in list(self.not_finite.items())[:MOST_NAMES]:
             lines.append(f"{name}: {'some' if bad is None else bad} of {total} draws are not finite, not judged")
         if (more := len(self.not_finite) - MOST_NAMES) > 0:
@@ -293,6 +311,7 @@ def diagnose(
     diverging: NDArray[Any] | DrawBlock | None = None,
     reached_max_treedepth: NDArray[Any] | DrawBlock | None = None,
     log_density: NDArray[Any] | DrawBlock | None = None,
+    left_support: NDArray[Any] | DrawBlock | None = None,
     superchain: NDArray[np.int64] | None = None,
     numbers: NDArray[np.int64] | None = None,
 ) -> Diagnostics:
@@ -300,8 +319,9 @@ def diagnose(
 
     position: [chains, draws, coefficients], or several such blocks, whose coefficients follow each other. They may be
     on a disk (draw_blocks.py), as may flags and log_density, blocks of one coefficient then.
-    log_density [chains, draws]: in the dtype in which it was computed. superchain [chains]: the number of each chain's.
-    numbers [chains]: those of the chains; None: from 0.
+    log_density [chains, draws]: in the dtype in which it was computed. left_support [chains, draws]: the largest error
+    of each trajectory's energy, infinite where the log-density was not finite. superchain [chains]: the number of each
+    chain's. numbers [chains]: those of the chains; None: from 0.
 
     Raises DiagnosticsError for another shape, for no draws at all, and for draws that are not finite. Memory is
     `diagnostics_bytes`, besides the draws where they are arrays.
@@ -356,6 +376,7 @@ def diagnose(
         draws=draws,
         divergences=_count(diverging),
         reached_max_treedepth=_count(reached_max_treedepth),
+        left_support=_count(left_support, np.isinf),
         rounding=0.0 if log_density is None else rounding_of(log_density),
         nested=None if nested is None else of_nested,
         superchains=count,
@@ -471,6 +492,6 @@ def _within(parts: Sequence[tuple[slice, StuckEvidence]], first: int, last: int)
             yield seen.of(slice(low - part.start, high - part.start))
 
 
-def _count(flags: NDArray[Any] | DrawBlock | None) -> int:
-    """How many are true."""
-    return 0 if flags is None else sum(int(np.count_nonzero(part)) for *_, part in parts_of(as_block(flags)))
+def _count(values: NDArray[Any] | DrawBlock | None, counts: Callable[[NDArray[Any]], Any] = np.asarray) -> int:
+    """How many are true, or what a function gives of them is."""
+    return 0 if values is None else sum(int(np.count_nonzero(counts(part))) for *_, part in parts_of(as_block(values)))

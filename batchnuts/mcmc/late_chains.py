@@ -36,16 +36,19 @@ FIRST = 5
 RATIO, NATS = 3.0, 10.0
 """How many times further below the typical log-density than all others, and by how many nats more."""
 
-MOMENT_RATIO, MOMENT_MARGIN = 3.0, 4.0
-"""The same of logarithms of mean squares. The margin grows by twice the logarithm of the number of coefficients, by
-which the largest of as many Cauchy variables may differ."""
+MOMENT_RATIO, MOMENT_MARGIN = 3.0, 3.0
+"""The same of logarithms of mean squares. The margin, and with it twice the logarithm of the number of coefficients, is in
+units of the decay of the exponential tail that chains let expect: 2 for Cauchy variables, much less for normal ones."""
+
+TAIL = 0.9
+"""The decay is the distance of this quantile from the median, over what it is of an exponential tail of decay 1."""
 
 
-def beyond_a_gap(own: Array, all_of_it: Array, ratio: float, margin: float) -> NDArray[np.bool_]:
+def beyond_a_gap(own: Array, all_of_it: Array, ratio: float, margin: Array | float) -> NDArray[np.bool_]:
     """[..., chains]: those whose number `own` exceeds `ratio` times that of all other chains in `all_of_it`, and a
     margin; at most MOST of the chains, or none.
 
-    own, all_of_it [..., chains]: distances from what is typical.
+    own, all_of_it [..., chains]: distances from what is typical. margin: a number, or [..., 1].
     """
     chains = own.shape[-1]
     order = np.argsort(-own, axis=-1, kind="stable")
@@ -90,6 +93,8 @@ def late_by_moments(moments: ChainMoments, coefficients: int) -> NDArray[np.bool
         middle = np.median(moments.mean, axis=1, keepdims=True)
         size = np.log(moments.variance + (moments.mean - middle) ** 2)
         distance = np.nan_to_num(size - np.median(size, axis=1, keepdims=True), nan=0.0)
-    found = beyond_a_gap(distance, distance, MOMENT_RATIO, MOMENT_MARGIN + 2.0 * math.log(coefficients))
+        decay = np.quantile(distance, TAIL, axis=1, keepdims=True) / math.log(0.5 / (1.0 - TAIL))
+    margin = np.maximum(decay, 0.0) * (MOMENT_MARGIN + 2.0 * math.log(coefficients))
+    found = beyond_a_gap(distance, distance, MOMENT_RATIO, margin)
     late: NDArray[np.bool_] = np.any(found, axis=0)
     return late

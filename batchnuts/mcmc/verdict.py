@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from batchnuts.mcmc.diagnostics import (
 from batchnuts.mcmc.draw_blocks import VariableBlock, parts_of
 from batchnuts.mcmc.groups import AnyGroup, Group
 from batchnuts.mcmc.netcdf import plain
+from batchnuts.mcmc.rhat_noise import RHAT_LIMIT
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
@@ -33,17 +35,30 @@ if TYPE_CHECKING:
 ESS_LIMIT = 400
 """Bulk ESS, over all chains together, from which on R-hat and standard errors can be trusted."""
 
-TREEDEPTH_SHARE = 0.01
+DIVERGENCE_SHARE = 0.001
+"""Share of draws whose trajectory diverged, above which they do not represent the posterior. A region that trajectories
+cannot enter, and that holds this share of the posterior three standard deviations from its mean, moves the mean by
+0.003 standard deviations: the Monte Carlo error of 100,000 effective draws. A single divergence among thousands is no
+more than rounding may give."""
+
+LONG_TREE_SHARE = 0.01
 """Share of draws whose tree reached its maximum depth, above which this slows sampling."""
+
+CUT_SHARE = 0.1
+"""The same above which the verdict fails. Trajectories that are cut off leave the posterior as it is, but move by
+diffusion along what is longest; where they are one in ten, that may take more draws than there are, and effective sizes
+do not show what chains have not seen."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Check:
     """The verdict on a run; `print` shows all of it. `diagnostics` has R-hat, ESS and the rest of every coefficient.
 
-    `ok` is True if R-hat is below 1.01 (nested R-hat below its limit, where chains form superchains), no chain is stuck
-    away from others (stuck_chains.py), the bulk ESS is at least 400 on all coefficients, no draw diverged, and neither
-    the log-density is rounded by more than 0.05 (`Diagnostics.rounding`) nor draws to few values (`coarse`).
+    `ok` is True if R-hat (nested R-hat, where chains form superchains) is below 1.01 or what chance allows so few draws
+    (rhat_noise.py), no chain is stuck away from others (stuck_chains.py) or began its draws far from them
+    (late_chains.py), the bulk ESS is at least 400 on all coefficients, at most one draw in 1,000 diverged, at most one
+    in 10 had its trajectory cut off at the maximum depth, and neither the log-density is rounded by more than 0.05
+    (`Diagnostics.rounding`) nor draws to few values (`coarse`).
     `worst_rhat` is of the R-hat that decides. It and `min_ess` are NaN where they cannot be computed (see Diagnostics).
     With fewer than 4 draws of each chain, `min_ess` is the number of chains where nested R-hat is below its limit:
     draws of different chains are independent then. `advice` is empty if all is well.
@@ -59,8 +74,9 @@ class Check:
 
     def __str__(self) -> str:
         head = "OK" if self.ok else "NOT OK"
-        chains, draws = in_words(self.diagnostics.chains, "chain"), in_words(self.diagnostics.draws, "draw")
-        return f"{head}: {chains} x {draws}\n{self.lines()}"
+        found = self.diagnostics
+        late = f"; {_chains(found.late).lower()} began far from all others" if found.late else ""
+        return f"{head}: {in_words(found.chains, 'chain')} x {in_words(found.draws, 'draw')}{late}\n{self.lines()}"
 
     def __repr__(self) -> str:
         return str(self)
@@ -79,7 +95,7 @@ def check(result: Any) -> Check:
     """
     posterior, summary = _group(result, "posterior"), _group(result, "summary")
     if posterior is None and summary is not None and "ess_mean" in summary:
-        return judge(diagnosed(summary), bool(summary.attrs.get("interrupted", 0)))
+        return judge(diagnosed(summary), made_by(summary.attrs))
     if posterior is None or not {"chain", "draw"} <= set(posterior.dims):
         raise DiagnosticsError(
             f"check takes the result of sample_chains, or what arviz.from_netcdf gives; found {type(result).__name__} "
@@ -88,7 +104,7 @@ def check(result: Any) -> Check:
     if not posterior.sizes["draw"]:
         raise DiagnosticsError("There is no draw that every chain has; see the group 'unfinished' for those that are.")
     found = diagnose_groups(posterior, _group(result, "sample_stats"))
-    return judge(found, bool(posterior.attrs.get("interrupted", 0)))
+    return judge(found, made_by(posterior.attrs))
 
 
 def diagnose_groups(posterior: AnyGroup, stats: AnyGroup | None) -> Diagnostics:
@@ -107,6 +123,8 @@ def diagnose_groups(posterior: AnyGroup, stats: AnyGroup | None) -> Diagnostics:
     flags["numbers"] = numbers
     if (count := int(posterior.attrs.get("superchains", 0))) > 1:
         flags["superchain"] = superchain_of(int(numbers.max()) + 1, count)[numbers]
+    if "max_energy_error" in found and "diverging" in found:
+        flags["left_support"] = VariableBlock(found["max_energy_error"].ordered("chain", "draw"))
     if "lp" in found:
         flags["log_density"] = VariableBlock(found["lp"].ordered("chain", "draw"))
     judged, not_finite = _judged(posterior)
@@ -171,7 +189,28 @@ def _vary(block: VariableBlock) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     return (bad == 0) & varies, bad
 
 
-def judge(found: Diagnostics, interrupted: bool) -> Check:
+@dataclass(frozen=True)
+class RunMade:
+    """How the draws were made, as far as it is known: what advice may name."""
+
+    interrupted: bool = False
+    target_acceptance: float | None = None
+    until: Mapping[str, Any] | None = None
+    """The settings `sampler.until` of a run that they ended."""
+
+
+def made_by(attributes: Mapping[Any, Any]) -> RunMade:
+    """That of a run, from the attributes of its groups; a file of another program has none of them."""
+    try:
+        sampler = json.loads(str(attributes.get("config", "{}")))["sampler"]
+        until = sampler["until"] if attributes.get("sampling_ended") else None
+        target = float(sampler["target_acceptance"])
+    except (ValueError, KeyError, TypeError):
+        target, until = None, None
+    return RunMade(bool(attributes.get("interrupted", 0)), target, until if isinstance(until, Mapping) else None)
+
+
+def judge(found: Diagnostics, made: RunMade) -> Check:
     """The verdict that follows from what was diagnosed."""
     ess = found.ess
     rhat = found.deciding_rhat
@@ -179,57 +218,93 @@ def judge(found: Diagnostics, interrupted: bool) -> Check:
     if found.draws < MINIMUM_DRAWS and found.nested is not None and found.converged:
         lowest = float(found.chains)
     worst = float(np.nanmax(rhat)) if np.isfinite(rhat).any() else float("nan")
-    total = found.chains * found.draws
-    advice = []
-    if interrupted:
-        advice.append("The run was interrupted: there are fewer draws than were asked for.")
     rounded = found.rounding > ROUNDING_LIMIT
-    if rounded:  # before what else it may be the cause of
-        advice.append(
+    diverged, cut = found.divergent_share > DIVERGENCE_SHARE, found.cut_share > CUT_SHARE
+    return Check(
+        diagnostics=found,
+        interrupted=made.interrupted,
+        ok=bool(found.converged) and lowest >= ESS_LIMIT and not (diverged or cut or rounded or found.coarse),
+        worst_rhat=worst,
+        min_ess=lowest,
+        divergences=found.divergences,
+        advice=tuple(_advice(found, made, lowest)),
+    )
+
+
+def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
+    """What to do, most urgent first; lowest: the minimum effective size."""
+    if made.interrupted:
+        yield "The run was interrupted: there are fewer draws than were asked for."
+    if found.rounding > ROUNDING_LIMIT:  # before what else it may be the cause of
+        yield (
             f"The log-density is rounded by {found.rounding:.2g}, so that states are accepted wrongly: compute it in "
             'float64 (dtype="float64" of the model, model.dtype=float64 in a config), or leave out its constant terms.'
         )
     if found.coarse:
-        advice.append(
+        yield (
             f"The draws of {found.coarse[0]} are rounded to few values: sample in float64 "
             '(dtype="float64" of the model, model.dtype=float64 in a config), or the difference from a number near its '
             "mean."
         )
     if found.converged is None:
-        advice.append(f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each.")
+        yield f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each."
+    if found.late:
+        yield (
+            f"{_chains(found.late)} began {'its' if len(found.late) == 1 else 'their'} draws before arriving where the "
+            "others are: make warmup longer (sampler.warmup.minimum, or sampler.warmup.transitions where its length is "
+            "fixed), or leave these chains' draws out."
+        )
     if found.stuck:
-        one = len(found.stuck) == 1
-        which = f"{'Chain' if one else 'Chains'} {some_numbers(found.stuck)} {'is' if one else 'are'}"
-        advice.append(
-            f"{which} stuck apart from the others: sampler.warmup.restart=true (in Python warmup={{'restart': True}}) "
-            "starts those that are stuck in warmup again, near others; if what they found matters, reparametrize the "
-            "model."
+        yield (
+            f"{_chains(found.stuck)} {'is' if len(found.stuck) == 1 else 'are'} stuck apart from the others: "
+            "sampler.warmup.restart=true (in Python warmup={'restart': True}) starts those that are stuck in warmup "
+            "again, near others; if what they found matters, reparametrize the model."
         )
     if found.converged is False and (found.persists or not found.agrees):
-        of = "R-hat" if found.nested is None else "nested R-hat"
-        what = f"{of} above {found.limit:.4g}" if not found.agrees else "differences between them last"
-        advice.append(
-            f"The chains do not agree ({what}): double draws, and warmup where its length is fixed. If that changes "
-            "little, chains are stuck in different places: reparametrize the model."
-        )
+        yield _on_disagreement(found, made)
     if lowest < ESS_LIMIT:
         wanted = f"the minimum {found.size_in_words} is {ESS_LIMIT}"
-        advice.append(f"There are few effective draws: raise draws until {wanted}.")
-    if found.divergences:
-        advice.append("Some trajectories diverged: raise target_acceptance (0.9, 0.99), or reparametrize the model.")
-    if found.reached_max_treedepth > TREEDEPTH_SHARE * total:
-        advice.append(
-            "Many trajectories were cut off at max_tree_depth: bring the variables to similar scales, or raise it."
+        if made.until is None:
+            yield f"There are few effective draws: raise draws until {wanted}."
+        else:
+            yield f"There are few effective draws: set sampler.until.ess_bulk to {ESS_LIMIT} or more, so that {wanted}."
+    if found.divergent_share > DIVERGENCE_SHARE:
+        higher = [target for target in (0.9, 0.95, 0.99, 0.999) if target > (made.target_acceptance or 0.0)]
+        raised = f"raise target_acceptance ({', '.join(f'{target:g}' for target in higher[:2])}), or " if higher else ""
+        yield f"Some trajectories diverged: {raised}reparametrize the model."
+    if found.left_support > DIVERGENCE_SHARE * found.chains * found.draws:
+        yield (
+            "Trajectories ran into places where the log-density or its gradient is not a finite number: declare where "
+            "values lie (batchnuts.positive() for a scale), or keep arguments of logarithms and roots out of such "
+            "places."
         )
-    return Check(
-        diagnostics=found,
-        interrupted=interrupted,
-        ok=bool(found.converged) and lowest >= ESS_LIMIT and not (found.divergences or rounded or found.coarse),
-        worst_rhat=worst,
-        min_ess=lowest,
-        divergences=found.divergences,
-        advice=tuple(advice),
+    if found.cut_share > LONG_TREE_SHARE:
+        yield "Many trajectories were cut off at max_tree_depth: bring the variables to similar scales, or raise it."
+
+
+def _on_disagreement(found: Diagnostics, made: RunMade) -> str:
+    """What to do where R-hat is above its limit, or differences between chains last."""
+    of = "R-hat" if found.nested is None else "nested R-hat"
+    what = f"{of} above {found.limit:.4g}" if not found.agrees else "differences between them last"
+    if made.until is None:
+        more = "double draws, and warmup where its length is fixed"
+    elif (asked := made.until.get("rhat")) is None:
+        more = f"add sampler.until.rhat={RHAT_LIMIT:g}, which lets the run go on until they do"
+    elif float(asked) > RHAT_LIMIT:
+        more = f"lower sampler.until.rhat from {float(asked):g} to {RHAT_LIMIT:g}"
+    else:
+        more = "raise sampler.until.ess_bulk, so that there are more draws"
+    rest = (
+        "chains are stuck in different places: reparametrize the model"
+        if found.stuck or found.persists
+        else "the posterior may have several modes, or need another parametrization"
     )
+    return f"The chains do not agree ({what}): {more}. If that changes little, {rest}."
+
+
+def _chains(numbers: Sequence[int]) -> str:
+    """The numbers of chains, with the noun."""
+    return f"{'Chain' if len(numbers) == 1 else 'Chains'} {some_numbers(numbers)}"
 
 
 def _as_group(group: AnyGroup) -> Group:

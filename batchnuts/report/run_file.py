@@ -20,7 +20,7 @@ from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.stored_run import is_zarr, open_zarr, without_draws
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.url import OutputLocation, Url, location_of
-from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge
+from batchnuts.mcmc.verdict import Check, coefficients, diagnose_groups, judge, made_by
 
 if TYPE_CHECKING:
     import xarray
@@ -115,15 +115,15 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
 def run_of(path: OutputLocation, groups: Mapping[str, xarray.Dataset], found: Diagnostics | None = None) -> FinishedRun:
     """The run whose groups are those of the output. found: what was diagnosed of them already."""
     posterior, stats = groups["posterior"], groups["sample_stats"]
-    interrupted = bool(posterior.attrs.get("interrupted", 0))
+    made = made_by(posterior.attrs)
     if not posterior.sizes["draw"] or not posterior.sizes["chain"]:
         return FinishedRun(path, groups, None, [], [])
     if found is None and (kept := kept_diagnostics(groups)) is not None:
         blocks, names = coefficients(posterior, kept.names)
         if tuple(names) == kept.names:  # else they are of other variables
-            return FinishedRun(path, groups, judge(kept, interrupted), blocks, names)
+            return FinishedRun(path, groups, judge(kept, made), blocks, names)
     found = found or diagnose_groups(posterior, stats)
-    return FinishedRun(path, groups, judge(found, interrupted), *coefficients(posterior, found.names))
+    return FinishedRun(path, groups, judge(found, made), *coefficients(posterior, found.names))
 
 
 def _groups(file: OutputLocation) -> dict[str, xarray.Dataset]:
@@ -270,7 +270,7 @@ def verdict_at_end(
     if "summary" not in groups:
         return {}, None
     summary = groups["summary"]
-    check = judge(diagnosed(summary), bool(summary.attrs.get("interrupted", 0)))
+    check = judge(diagnosed(summary), made_by(summary.attrs))
     return _verdict(check, summary.attrs, chains, draws, list(check.advice)), check.diagnostics
 
 
@@ -290,6 +290,7 @@ def _verdict(
         "draws": draws,
         "interrupted": bool(attributes.get("interrupted", 0)),
         "stuck_chains": [],
+        "late_chains": [],
         "not_finite": {},
         "advice": advice,
     }
@@ -303,6 +304,7 @@ def _verdict(
             f"min_{size}": _named(found, found.columns[size], check.min_ess, np.nanargmin),
             "divergences": check.divergences,
             "stuck_chains": list(found.stuck),
+            "late_chains": list(found.late),
             "not_finite": dict(found.not_finite),
         }
     return content

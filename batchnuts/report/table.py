@@ -14,7 +14,7 @@ from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.groups import AnyGroup, datasets_of
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.url import OutputLocation
-from batchnuts.mcmc.verdict import diagnose_groups, judge
+from batchnuts.mcmc.verdict import diagnose_groups, judge, made_by
 from batchnuts.progress.terminal import SafeConsole
 from batchnuts.progress.views import View, phase
 from batchnuts.progress.words import short
@@ -70,7 +70,8 @@ def print_report(
                 found = diagnose_groups(groups["posterior"], groups["sample_stats"])
         timings["diagnostics"] = time.monotonic() - started
         console.print(summary_table(found, config.output.summary_rows, width=console.width))
-        console.print(judge(found, draws.interrupted).lines(), highlight=False, markup=False, soft_wrap=True)
+        made = made_by(next(iter(groups.values())).attrs)
+        console.print(str(judge(found, made)), highlight=False, markup=False, soft_wrap=True)
     seconds = draws.timings.get("warmup", 0.0) + draws.timings.get("sampling", 0.0)
     speed = f"{short(draws.useful_gradients / seconds)} useful gradients/s in warmup and sampling, " if seconds else ""
     served = f"; {draws.arrangement}" if draws.arrangement is not None else ""

@@ -302,7 +302,9 @@ def test_nested_rhat_decides_where_chains_form_superchains(draws):
     assert found.limits.max() ** 2 < 1.01**2 + 6 / (32 * draws)
     verdict = found.verdict().splitlines()[0]
     by_chance = " or what chance allows" if draws == 1 else ""
-    assert verdict.startswith(f"Nested R-hat < 1.01{by_chance} (16 superchains of 32 chains) on all 3 coefficients: yes")
+    assert verdict.startswith(
+        f"Nested R-hat < 1.01{by_chance} (16 superchains of 32 chains) on all 3 coefficients: yes"
+    )
     assert verdict.endswith(f" (limit {found.limit:.4f})") is (draws == 1)
     if draws == 20:
         np.testing.assert_array_equal(found.rhat, diagnose(position, names(3)).rhat)

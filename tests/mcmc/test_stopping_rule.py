@@ -18,8 +18,8 @@ from batchnuts.mcmc.interim_analyses import Ended, InterimAnalyses
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.natural_parameters import NaturalParameters, natural_parameters
 from batchnuts.mcmc.nested_rhat import nested_of
-from batchnuts.mcmc.reductions import NESTED, in_order, reduce_draws
 from batchnuts.mcmc.parameters import positive, real
+from batchnuts.mcmc.reductions import NESTED, in_order, reduce_draws
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.stopping_rule import Decision, StoppingRule
 from batchnuts.mcmc.superchains import superchain_of

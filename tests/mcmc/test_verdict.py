@@ -87,10 +87,87 @@ def test_what_is_wrong_is_said_with_what_to_do(draws: Draws, advice: str) -> Non
     assert f"-> {advice}" in str(found)
 
 
-def test_trees_cut_off_and_an_interruption_are_advice_alone() -> None:
-    found = batchnuts.check(result_of(with_stats(reached_max_treedepth=np.ones((8, 300), bool))))
-    assert found.ok
-    assert found.advice[0].startswith("Many trajectories were cut off at max_tree_depth")
+def flagged(count: int) -> np.ndarray:
+    """[8, 300]: this many of the 2,400 draws."""
+    return (np.arange(2400) < count).reshape(8, 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "ok", "advised"),
+    [
+        ("diverging", 1, True, False),
+        ("diverging", 2, True, False),
+        ("diverging", 3, False, True),  # more than one in 1,000
+        ("reached_max_treedepth", 24, True, False),
+        ("reached_max_treedepth", 120, True, True),
+        ("reached_max_treedepth", 240, True, True),
+        ("reached_max_treedepth", 300, False, True),  # more than one in 10
+    ],
+)
+def test_divergences_and_trees_cut_off_fail_by_their_share(name: str, count: int, ok: bool, advised: bool) -> None:
+    found = batchnuts.check(result_of(with_stats(**{name: flagged(count)})))
+    assert found.ok is ok
+    assert bool(found.advice) is advised
+    if advised:
+        said = {"diverging": "Some trajectories diverged", "reached_max_treedepth": "Many trajectories were cut off at"}
+        assert found.advice[0].startswith(said[name])
+
+
+@pytest.mark.parametrize(
+    ("used", "advice"),
+    [(0.8, "(0.9, 0.95)"), (0.9, "(0.95, 0.99)"), (0.97, "(0.99, 0.999)"), (0.9995, "diverged: reparametrize")],
+)
+def test_only_a_target_above_the_one_used_is_advised(used: float, advice: str) -> None:
+    settings = GOOD.settings.model_copy(update={"target_acceptance": used})
+    found = batchnuts.check(result_of(replace(with_stats(diverging=flagged(100)), settings=settings)))
+    assert advice in found.advice[0]
+
+
+def test_trajectories_that_leave_where_the_density_is_finite_are_counted() -> None:
+    errors = np.where(flagged(30), np.inf, GOOD.stats["max_energy_error"])
+    found = batchnuts.check(result_of(with_stats(diverging=flagged(40), max_energy_error=errors)))
+    assert "Trajectories that ended where the log-density is not finite: 30 of these" in str(found)
+    assert any("batchnuts.positive() for a scale" in line for line in found.advice)
+
+
+@pytest.mark.parametrize(
+    ("until", "shift", "advice"),
+    [
+        ({"ess_bulk": 50}, 0.0, "set sampler.until.ess_bulk to 400 or more"),
+        ({"ess_bulk": 1000}, 1.0, "add sampler.until.rhat=1.01"),
+        ({"rhat": 1.05}, 1.0, "lower sampler.until.rhat from 1.05 to 1.01"),
+        ({"rhat": 1.01, "ess_bulk": 50}, 1.0, "raise sampler.until.ess_bulk"),
+    ],
+)
+def test_advice_names_what_ended_the_run(until: dict[str, float], shift: float, advice: str) -> None:
+    settings = SamplerSettings.model_validate({**GOOD.settings.model_dump(), "until": until})
+    draws = make_draws(MODEL, SamplerSettings(chains=8, draws=20 if not shift else 300))
+    moved = draws.position + shift * np.arange(8)[:, None, None].astype("float32")
+    found = batchnuts.check(result_of(replace(draws, position=moved, settings=settings, ended="conditions hold")))
+    assert any(advice in line for line in found.advice), found.advice
+    assert not any("double draws" in line or "raise draws" in line or "stuck" in line for line in found.advice)
+
+
+def test_chains_that_begin_far_away_are_named_in_the_first_line() -> None:
+    """By their log-densities; by their draws; and not where all begin there."""
+    many = make_draws(MODEL, SamplerSettings(chains=64, draws=60, superchains=64))
+    assert batchnuts.check(result_of(many)).ok
+    lp = np.array(many.stats["lp"])
+    lp[[3, 58], :4] -= 200 * lp.std()
+    found = batchnuts.check(result_of(replace(many, stats={**many.stats, "lp": lp})))
+    assert not found.ok
+    assert str(found).startswith("NOT OK: 64 chains x 60 draws; chains 3, 58 began far from all others\n")
+    assert found.advice[0].startswith("Chains 3, 58 began their draws before arriving where the others are: ")
+    lp[:, :4] -= 400 * lp.std()
+    assert batchnuts.check(result_of(replace(many, stats={**many.stats, "lp": lp}))).ok
+    position = np.array(many.position)
+    position[58, :4, 2] += 60
+    found = batchnuts.check(result_of(replace(many, position=position)))
+    assert found.diagnostics.late == (58,)
+    assert "1 of 64 chains began its draws far from where all others are: 58" in str(found)
+
+
+def test_an_interruption_is_advice_alone() -> None:
     cut = replace(GOOD, done=np.full(8, 200), interrupted=True)
     found = batchnuts.check(result_of(cut))
     assert found.interrupted
