@@ -37,7 +37,7 @@ RATIO, NATS = 3.0, 10.0
 """How many times further below the typical log-density than all others, and by how many nats more."""
 
 MOMENT_RATIO, MOMENT_MARGIN = 3.0, 3.0
-"""The same of logarithms of mean squares. The margin, and with it twice the logarithm of the number of coefficients, is in
+"""The same of logarithms of mean squares. The margin, with twice the logarithm of the number of coefficients, is in
 units of the decay of the exponential tail that chains let expect: 2 for Cauchy variables, much less for normal ones."""
 
 TAIL = 0.9
