@@ -9,6 +9,7 @@ from batchnuts.mcmc.warmup import phase
 
 WARMUP = "mcmc/test_warmup.py"
 SEARCHED = f"{WARMUP}::test_a_step_size_that_was_searched_for_agrees_with_nothing"
+ARRIVAL = "mcmc/test_arrival.py"
 STUCK = f"{WARMUP}::test_a_stuck_chain_is_left_out_listed_and_started_again_only_where_that_is_allowed"
 
 
@@ -41,7 +42,19 @@ def outliers_count(patch: pytest.MonkeyPatch) -> None:
     rewrite(patch, phase._with_step_sizes, "counts = ~outliers & (moments.count > 0)", "counts = moments.count > 0")
 
 
-@killed_by("warmup phase", STUCK)
+@killed_by("warmup phase", f"{ARRIVAL}::test_a_mode_where_chains_move_is_never_hidden")
 def outliers_start_again_unasked(patch: pytest.MonkeyPatch) -> None:
     """chains far from others are moved to them, though nobody asked for that"""
-    rewrite(patch, phase._restarted, "outliers.any() and run.sampler.warmup.restart", "outliers.any()")
+    rewrite(patch, phase._restarted, "_nowhere_for_long(before, now)", "now.outliers")
+
+
+@killed_by("warmup phase", f"{ARRIVAL}::test_chains_where_no_mode_can_be_start_again_by_default_and_it_is_reported")
+def chains_stay_where_no_mode_can_be(patch: pytest.MonkeyPatch) -> None:
+    """chains that never move, or lie thousands of nats below all others, keep their places"""
+    rewrite(patch, phase._restarted, "_nowhere_for_long(before, now)", "restarted")
+
+
+@killed_by("warmup phase", f"{ARRIVAL}::test_draws_begin_when_chains_have_arrived[20.0-True]")
+def draws_begin_while_chains_are_on_their_way(patch: pytest.MonkeyPatch) -> None:
+    """the last window is the last one, wherever chains are"""
+    rewrite(patch, phase._until_arrived, "(before.late | before.restarted).any()", "before.restarted.any()")

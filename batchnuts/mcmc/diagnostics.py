@@ -266,6 +266,11 @@ def some_numbers(numbers: Sequence[int], most: int = 20) -> str:
     return f"{', '.join(map(str, numbers[:most]))}{f' and {more} more' if more > 0 else ''}"
 
 
+def named_chains(numbers: Sequence[int]) -> str:
+    """The numbers of chains with the noun."""
+    return f"chain{'s' * (len(numbers) != 1)} {some_numbers(numbers)}"
+
+
 def _some(names: Sequence[str]) -> str:
     """The first names as the subject of a sentence, with its verb."""
     more = len(names) - MOST_NAMES
@@ -455,7 +460,7 @@ def _judged(
         found[NESTED], noise = nested.rhat, nested.noise
     late = np.zeros(reduced.chains, bool)
     if reduced.values is not None:
-        late = late_by_moments(reduced.values, coefficients)
+        late = late_by_moments(reduced.values.mean, reduced.values.variance, coefficients)
     return found, evidence_of(reduced) if STUCK in wanted else None, noise, late
 
 

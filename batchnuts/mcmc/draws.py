@@ -166,7 +166,8 @@ class WarmupReport:
     `transitions` that each chain made (where windows may leave slow chains behind, most of them); why it ended there;
     `agreed`, for a warmup that ends by itself, whether it had settled (None: its length was given); `outliers`, the
     chains that were far from all others at its end and left out when step size and metric were pooled; `windows`, one
-    after the other (none where the run ended in warmup).
+    after the other (none where the run ended in warmup); `restarted`, the chains that started again near others;
+    `late`, those that had not arrived where the others are when it ended.
     """
 
     transitions: int
@@ -174,6 +175,8 @@ class WarmupReport:
     agreed: bool | None = None
     outliers: tuple[int, ...] = ()
     windows: tuple[WindowTuning, ...] = field(default=(), compare=False)
+    restarted: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.autocorrelation import Array
-from batchnuts.mcmc.chain_moments import ChainMoments
 from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, parts_of
 
 FEWEST_CHAINS = 32
@@ -81,17 +80,17 @@ def late_by_density(log_density: NDArray[Any] | DrawBlock) -> NDArray[np.bool_]:
     return beyond_a_gap(typical - low_first, typical - low, RATIO, NATS)
 
 
-def late_by_moments(moments: ChainMoments, coefficients: int) -> NDArray[np.bool_]:
+def late_by_moments(mean: Array, variance: Array, coefficients: int) -> NDArray[np.bool_]:
     """[chains]: whose draws are larger than those of all others, in one of the coefficients of these moments.
 
-    coefficients: of which there are so many in all.
+    mean, variance [some coefficients, chains]; coefficients: so many in all.
     """
-    chains = moments.mean.shape[1]
-    if chains < FEWEST_CHAINS or not len(moments.mean):
+    chains = mean.shape[1]
+    if chains < FEWEST_CHAINS or not len(mean):
         return np.zeros(chains, bool)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        middle = np.median(moments.mean, axis=1, keepdims=True)
-        size = np.log(moments.variance + (moments.mean - middle) ** 2)
+        middle = np.median(mean, axis=1, keepdims=True)
+        size = np.log(variance + (mean - middle) ** 2)
         distance = np.nan_to_num(size - np.median(size, axis=1, keepdims=True), nan=0.0)
         decay = np.quantile(distance, TAIL, axis=1, keepdims=True) / math.log(0.5 / (1.0 - TAIL))
     margin = np.maximum(decay, 0.0) * (MOMENT_MARGIN + 2.0 * math.log(coefficients))

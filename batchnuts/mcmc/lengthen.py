@@ -117,11 +117,14 @@ def ended_run(path: OutputLocation, more: int) -> EndedRun:
     states = ChainStates(
         position, log_density, gradient, metric, inverse_mass, arrays["step_size"], int(about["warmup"])
     )
-    outliers = tuple(int(number) for number in about["outlier_chains"].split(", ") if number)
+    outliers, restarted, late = (
+        tuple(int(number) for number in about.get(f"{which}_chains", "").split(", ") if number)
+        for which in ("outlier", "restarted", "late")
+    )
     agreed = None if about["warmup_agreed"] < 0 else bool(about["warmup_agreed"])
     columns = (arrays.get(f"window_{name}", ()) for name in ("transitions", "step_size", "variance"))
     windows = tuple(WindowTuning(int(made), *rest) for made, *rest in zip(*columns, strict=True))
-    warmup = WarmupReport(int(about["warmup"]), about["warmup_ended"], agreed, outliers, windows)
+    warmup = WarmupReport(int(about["warmup"]), about["warmup_ended"], agreed, outliers, windows, restarted, late)
     useful = int(stats.attrs["useful_gradients"])
     counts = Counts(useful_gradients=useful, executed_gradients=round(useful / max(stats.attrs["utilization"], 1e-9)))
     history, phases = HistoryKeeper(), {"compile": Counts(), "warmup": Counts(), "sampling": counts}

@@ -223,6 +223,8 @@ def attributes_of(
         "warmup_ended": draws.warmup.reason,
         "warmup_agreed": -1 if draws.warmup.agreed is None else int(draws.warmup.agreed),
         "outlier_chains": ", ".join(map(str, draws.warmup.outliers)),
+        "restarted_chains": ", ".join(map(str, draws.warmup.restarted)),
+        "late_chains": ", ".join(map(str, draws.warmup.late)),
         "draws_complete": draws.first + draws.complete,
         "draws_made": int((draws.first + draws.done).sum()),
         "chains_begun": len(draws.chains),

@@ -58,8 +58,10 @@ class WarmupSettings(Settings):
         description="which chains share a step size and a metric: all but outliers, those of a superchain, or each "
         "adapts its own",
     )
-    restart: bool = Field(
-        False, description="whether a chain that is stuck far from all others starts again where another chain is"
+    restart: bool | Literal["auto"] = Field(
+        "auto",
+        description="whether a chain that is stuck far from all others starts again where another chain is; auto: one "
+        "that cannot be in a mode of its own, because it never moves or its log-density is thousands of nats below",
     )
 
     @model_validator(mode="before")

@@ -30,6 +30,7 @@ from batchnuts.mcmc.initialization import Proposals
 from batchnuts.mcmc.lost_observations import lost_observations
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
+from batchnuts.mcmc.warmup.arrival import absurd_starts
 
 TRIES = 100
 """How often a start is drawn before it is an error that the density is not finite there; as in Stan."""
@@ -90,9 +91,10 @@ def find_starts(
 ) -> Starts:
     """A start for each chain: the proposed one, and others where the density is not finite there.
 
-    The starts of a seed are always the same, and those of a superchain do not depend on the others (unless an
-    initializer makes them). evaluate: made by `make_evaluate`. Raises ModelError where, after TRIES draws, a chain
-    still has no start, UnboundedDensityError where the density is +inf.
+    Starts whose log-density is absurd beside those of the others (arrival.py) are drawn again as well, where others can
+    be drawn. The starts of a seed are always the same, and those of a superchain depend on the others by that alone
+    (unless an initializer makes them). evaluate: made by `make_evaluate`. Raises ModelError where, after TRIES draws, a
+    chain still has no start, UnboundedDensityError where the density is +inf.
     """
     position, drawn = proposals(0), draw_again(proposals)
     tries = 1
@@ -100,11 +102,16 @@ def find_starts(
         log_density, gradient = evaluate_at(model, evaluate, position, execution)
         refuse_unbounded(model, log_density, position, "its start")
         bad = not_finite(log_density, gradient)
-        if not bad.any():
+        absurd = bad.copy()
+        absurd[~bad] = absurd_starts(log_density[~bad])
+        if not absurd.any():
             return position, log_density, gradient
         others = next(drawn, None)
-        if others is None or (others[bad] == position[bad]).all():
+        if others is None or (others[absurd] == position[absurd]).all():
+            if not bad.any():  # nothing better can be had
+                return position, log_density, gradient
             raise no_start(model, position, log_density, gradient, tries)
+        bad = absurd
         position = np.where(bad[:, None], others, position)
         tries += 1
 

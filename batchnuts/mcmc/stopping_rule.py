@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
 from batchnuts.mcmc.convergence import convergence
+from batchnuts.mcmc.diagnostics import named_chains
 from batchnuts.mcmc.nested_rhat import nested_of
 from batchnuts.mcmc.reductions import NESTED, in_order, reduce_draws
 from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, find_stuck
@@ -48,6 +49,10 @@ LONGEST_WAIT = 4.0
 VALUES_AT_ONCE = 200_000
 """The most numbers of draws of coefficients that are processed together."""
 
+STUCK_FOR, FEWEST_STUCK_DRAWS = 4, 100
+"""Times as many draws as those at which chains were first found to be stuck, and the fewest draws of each chain, after
+which a condition on R-hat cannot be met."""
+
 WORDS = {"ess_bulk": "bulk ESS", "ess_tail": "tail ESS"}
 """Conditions on effective sample sizes, in messages."""
 
@@ -68,6 +73,8 @@ class Decision:
     """Draws of each chain before which the conditions need not be looked at again."""
     expected: float = math.inf
     """Draws of each chain at which those that do not hold are expected to; infinite where that is not known."""
+    stuck_since: int = 0
+    """Draws of each chain at which chains were first found to be stuck, as they are still; 0: none are."""
 
 
 START = Decision(None)
@@ -117,10 +124,30 @@ class StoppingRule:
             decision = self._first_missing(draws, last)
             if not decision.missing:
                 return replace(decision, reason=f"{self._met()} {each}")
+            if self.until.rhat is not None:
+                decision = self._hopeless(draws, last, decision)
+                if decision.reason is not None:
+                    return decision
         limit = self.until.gradients
         if limit is not None and gradients >= limit:
             return replace(decision, reason=f"the draws took {gradients:.4g} gradients (limit {limit:.4g}) {each}")
         return decision
+
+    def _hopeless(self, draws: NDArray[Any], last: Decision, decision: Decision) -> Decision:
+        """The decision, with when chains were first found to be stuck; the run ends once they have been for long."""
+        mask = find_stuck(draws, VALUES_AT_ONCE).mask
+        if not mask.any():
+            return decision
+        length = draws.shape[1]
+        since = last.stuck_since or length
+        decision = replace(decision, stuck_since=since, not_before=min(decision.not_before, STUCK_FOR * since))
+        if length < max(STUCK_FOR * since, FEWEST_STUCK_DRAWS):
+            return decision
+        numbers = np.flatnonzero(mask).tolist()
+        which = named_chains(numbers)
+        stay = "stays away" if len(numbers) == 1 else "stay away"
+        reason = f"R-hat cannot be met, because {which} {stay} from all others since draw {since}, after {length} draws"
+        return replace(decision, reason=f"{reason} of each chain")
 
     def _met(self) -> str:
         """That all conditions hold, in words."""

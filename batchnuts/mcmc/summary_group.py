@@ -86,7 +86,8 @@ def summary_group(
     entries["chain_mean"] = (("chain", "coefficient"), moments.mean[kept].T)
     entries["chain_sd"] = (("chain", "coefficient"), np.sqrt(moments.variance[kept].T))
     entries["stuck"] = ("chain", stuck.mask)
-    entries["late"] = ("chain", late_by_moments(moments.of(kept), int(kept.sum())) & ~stuck.mask)
+    late = late_by_moments(moments.mean[kept], moments.variance[kept], int(kept.sum()))
+    entries["late"] = ("chain", late & ~stuck.mask)
     entries |= {name: ("chain", sums) for name, sums in totals.sums.items()}
     entries["acceptance_rate"] = ("chain", totals.sums["acceptance_rate"] / max(totals.count, 1))
     entries["tree_depth"] = ("depth", totals.depths)

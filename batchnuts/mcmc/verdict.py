@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from batchnuts.mcmc.diagnostics import (
     DiagnosticsError,
     coarse_of,
     diagnose,
-    some_numbers,
+    named_chains,
 )
 from batchnuts.mcmc.draw_blocks import VariableBlock, parts_of
 from batchnuts.mcmc.groups import AnyGroup, Group
@@ -44,10 +44,10 @@ more than rounding may give."""
 LONG_TREE_SHARE = 0.01
 """Share of draws whose tree reached its maximum depth, above which this slows sampling."""
 
-CUT_SHARE = 0.1
-"""The same above which the verdict fails. Trajectories that are cut off leave the posterior as it is, but move by
-diffusion along what is longest; where they are one in ten, that may take more draws than there are, and effective sizes
-do not show what chains have not seen."""
+CUT_SHARE = 0.25
+"""The same above which the verdict fails. Trajectories that are cut off leave the posterior as it is, and effective
+sizes say what they cost, as long as three of four are long enough to turn back. With more of them chains diffuse along
+what is longest, which may take more draws than there are, and no statistic shows what chains have not seen."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,7 +57,7 @@ class Check:
     `ok` is True if R-hat (nested R-hat, where chains form superchains) is below 1.01 or what chance allows so few draws
     (rhat_noise.py), no chain is stuck away from others (stuck_chains.py) or began its draws far from them
     (late_chains.py), the bulk ESS is at least 400 on all coefficients, at most one draw in 1,000 diverged, at most one
-    in 10 had its trajectory cut off at the maximum depth, and neither the log-density is rounded by more than 0.05
+    in 4 had its trajectory cut off at the maximum depth, and neither the log-density is rounded by more than 0.05
     (`Diagnostics.rounding`) nor draws to few values (`coarse`).
     `worst_rhat` is of the R-hat that decides. It and `min_ess` are NaN where they cannot be computed (see Diagnostics).
     With fewer than 4 draws of each chain, `min_ess` is the number of chains where nested R-hat is below its limit:
@@ -75,7 +75,7 @@ class Check:
     def __str__(self) -> str:
         head = "OK" if self.ok else "NOT OK"
         found = self.diagnostics
-        late = f"; {_chains(found.late).lower()} began far from all others" if found.late else ""
+        late = f"; {named_chains(found.late)} began far from all others" if found.late else ""
         return f"{head}: {in_words(found.chains, 'chain')} x {in_words(found.draws, 'draw')}{late}\n{self.lines()}"
 
     def __repr__(self) -> str:
@@ -210,8 +210,9 @@ def made_by(attributes: Mapping[Any, Any]) -> RunMade:
     return RunMade(bool(attributes.get("interrupted", 0)), target, until if isinstance(until, Mapping) else None)
 
 
-def judge(found: Diagnostics, made: RunMade) -> Check:
-    """The verdict that follows from what was diagnosed."""
+def judge(found: Diagnostics, made: RunMade | None = None) -> Check:
+    """The verdict that follows from what was diagnosed. made: None where nothing is known."""
+    made = made or RunMade()
     ess = found.ess
     rhat = found.deciding_rhat
     lowest = float(np.nanmin(ess)) if np.isfinite(ess).any() else float("nan")
@@ -249,16 +250,18 @@ def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
     if found.converged is None:
         yield f"Convergence cannot be judged: run at least 2 chains with {MINIMUM_DRAWS} draws each."
     if found.late:
+        which, their = named_chains(found.late).capitalize(), "its" if len(found.late) == 1 else "their"
         yield (
-            f"{_chains(found.late)} began {'its' if len(found.late) == 1 else 'their'} draws before arriving where the "
-            "others are: make warmup longer (sampler.warmup.minimum, or sampler.warmup.transitions where its length is "
-            "fixed), or leave these chains' draws out."
+            f"{which} began {their} draws before arriving where the others are: make warmup longer "
+            "(sampler.warmup.minimum, or sampler.warmup.transitions where its length is fixed), or leave these chains' "
+            "draws out."
         )
     if found.stuck:
+        which, are = named_chains(found.stuck).capitalize(), "is" if len(found.stuck) == 1 else "are"
         yield (
-            f"{_chains(found.stuck)} {'is' if len(found.stuck) == 1 else 'are'} stuck apart from the others: "
-            "sampler.warmup.restart=true (in Python warmup={'restart': True}) starts those that are stuck in warmup "
-            "again, near others; if what they found matters, reparametrize the model."
+            f"{which} {are} stuck apart from the others: sampler.warmup.restart=true (in Python "
+            "warmup={'restart': True}) starts those that are stuck in warmup again, near others; if what they found "
+            "matters, reparametrize the model."
         )
     if found.converged is False and (found.persists or not found.agrees):
         yield _on_disagreement(found, made)
@@ -300,11 +303,6 @@ def _on_disagreement(found: Diagnostics, made: RunMade) -> str:
         else "the posterior may have several modes, or need another parametrization"
     )
     return f"The chains do not agree ({what}): {more}. If that changes little, {rest}."
-
-
-def _chains(numbers: Sequence[int]) -> str:
-    """The numbers of chains, with the noun."""
-    return f"{'Chain' if len(numbers) == 1 else 'Chains'} {some_numbers(numbers)}"
 
 
 def _as_group(group: AnyGroup) -> Group:

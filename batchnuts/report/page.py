@@ -253,6 +253,14 @@ def _stuck(run: FinishedRun) -> str:
         lines.append(f"Stayed away from all others while sampling ({len(run.check.diagnostics.stuck)}): {numbers}")
     if outliers := str(run.attributes.get("outlier_chains", "")):
         lines.append(f"Far from all others at the end of warmup ({outliers.count(',') + 1}): {shortened(outliers)}")
+    if run.check is not None and run.check.diagnostics.late:
+        numbers = shortened(", ".join(map(str, run.check.diagnostics.late)))
+        lines.append(f"Began their draws far from where all others are ({len(run.check.diagnostics.late)}): {numbers}")
+    if restarted := str(run.attributes.get("restarted_chains", "")):
+        lines.append(
+            "Started again near others in warmup, because they were where no mode of any weight can be "
+            f"({restarted.count(',') + 1}): {shortened(restarted)}"
+        )
     return _section("Stuck chains", _list(lines) if lines else "<p>None was found.</p>")
 
 

@@ -236,6 +236,11 @@ def next_steps(run: FinishedRun) -> list[str]:
             "warmup, and did not count for the step size and metric: sampler.warmup.restart=true starts such chains "
             "again near others."
         )
+    if late := attributes.get("late_chains"):
+        steps.append(
+            f"{'Chains' if ',' in str(late) else 'Chain'} {shortened(str(late))} had not arrived where the others are "
+            "when warmup ended: make it longer."
+        )
     if run.check is not None and run.check.divergences and "divergences" not in run.groups:
         steps.append("output.divergences=true also saves where each trajectory that diverged began and where it did.")
     if run.check is not None and run.bfmi < BFMI_LIMIT:

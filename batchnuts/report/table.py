@@ -105,6 +105,16 @@ def _warmup(draws: Draws) -> str:
             f"{'Its' if len(report.outliers) == 1 else 'Their'} draws are in the file; sampler.warmup.restart=true "
             "starts such chains again near others."
         )
+    if report.late:
+        text += (
+            f"\nWARNING: {len(report.late)} of {len(draws.done)} chains had not arrived where the others are when "
+            f"warmup ended: {some_numbers(report.late)}. Make it longer."
+        )
+    if report.restarted:
+        text += (
+            f"\nStarted again near others in warmup, because they were where no mode of any weight can be: "
+            f"{in_words(len(report.restarted), 'chain')} ({some_numbers(report.restarted)})"
+        )
     return text
 
 

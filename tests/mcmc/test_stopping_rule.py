@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,6 +106,30 @@ def test_nested_rhat_decides_where_chains_form_superchains(superchains: int) -> 
     reason = rule(superchains, rhat=allowed * 1.0001).decide(values).reason
     assert reason is not None
     assert ("nested R-hat <" in reason) is (superchains == 4)
+
+
+def test_rhat_that_stuck_chains_keep_from_being_met_ends_sampling() -> None:
+    """Once they have been stuck for four times the draws after which they were found; else it goes on."""
+    values = np.random.default_rng(0).normal(size=(64, 400, 2))
+    names = ("mu", "tau")
+    stuck = values.copy()
+    stuck[5] = 50.0 + 1e-3 * stuck[5]
+    decisions = []
+    for given in (values, stuck):
+        rule, last = StoppingRule(Until(rhat=1.0001, ess_bulk=1e9), names, 64, 16), Decision(None)
+        for point in rule.interim_analyses(400):
+            last = rule.decide(given[:, :point], last=last)
+            if last.reason:
+                break
+        decisions.append(last)
+    assert decisions[0].reason is None
+    assert decisions[1].reason is not None
+    assert re.fullmatch(
+        r"R-hat cannot be met, because chain 5 stays away from all others since draw 10, after \d+ draws of each chain",
+        decisions[1].reason,
+    )
+    only_sizes = StoppingRule(Until(ess_bulk=1e9), names, 64, 16)
+    assert only_sizes.decide(stuck, last=replace(decisions[1], reason=None)).reason is None
 
 
 def test_gradients_end_sampling_in_any_case() -> None:

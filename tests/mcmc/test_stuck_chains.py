@@ -134,6 +134,6 @@ def test_the_verdict_lists_them_by_number() -> None:
     found = diagnose(one_elsewhere(256), ("a", "b", "c", "d"), superchain=superchain_of(256, 16), numbers=numbers)
     assert found.stuck == (1005,)
     assert "WARNING: 1 of 256 chains stayed away from all others: 1005." in found.verdict()
-    judged = judge(found, False)
+    judged = judge(found)
     assert not judged.ok
     assert any(line.startswith("Chain 1005 is stuck apart from the others") for line in judged.advice)

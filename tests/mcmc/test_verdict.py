@@ -100,8 +100,8 @@ def flagged(count: int) -> np.ndarray:
         ("diverging", 3, False, True),  # more than one in 1,000
         ("reached_max_treedepth", 24, True, False),
         ("reached_max_treedepth", 120, True, True),
-        ("reached_max_treedepth", 240, True, True),
-        ("reached_max_treedepth", 300, False, True),  # more than one in 10
+        ("reached_max_treedepth", 600, True, True),
+        ("reached_max_treedepth", 601, False, True),  # more than one in 4
     ],
 )
 def test_divergences_and_trees_cut_off_fail_by_their_share(name: str, count: int, ok: bool, advised: bool) -> None:

@@ -49,11 +49,11 @@ def far_and_stay(mean: Float, variance: Float) -> NDArray[np.bool_]:
     """
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.abs(mean - np.median(mean, axis=0))
-        far = distance > FAR * _spread(mean, variance)
+        far = distance > FAR * spread(mean, variance)
         return far & (np.sqrt(variance) < STAYS * distance)
 
 
-def _spread(mean: Float, variance: Float) -> Float:
+def spread(mean: Float, variance: Float) -> Float:
     """[columns]: a standard deviation of draws that few chains cannot move: of medians between and within chains."""
     low, high = np.quantile(mean, (0.25, 0.75), axis=0)
     between = (high - low) / 1.349  # of a normal distribution

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_states import ChainStates
+from batchnuts.mcmc.diagnostics import named_chains
 from batchnuts.mcmc.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.execution.runner import Runner
 from batchnuts.mcmc.metric_estimates import MetricParameters, of_all_chains
@@ -22,14 +23,24 @@ from batchnuts.mcmc.warmup.agreement import (
     log_ratios,
     memory,
 )
+from batchnuts.mcmc.warmup.arrival import NATS, implausible, late
 from batchnuts.mcmc.warmup.moments import Moments
-from batchnuts.mcmc.warmup.outliers import find_outliers
+from batchnuts.mcmc.warmup.outliers import find_outliers, spread
 from batchnuts.mcmc.warmup.pooling import pooled_metric, pooled_step_sizes
 from batchnuts.mcmc.warmup.reduced import ReducedWindow, Reduction
-from batchnuts.mcmc.warmup.windows import Window
+from batchnuts.mcmc.warmup.windows import GROWTH, Window, settling_window
 
 LARGE_CHANGE = 2.0
 """Factor of a scale of the metric from which on the step size is searched for again."""
+
+FEWEST_MORE = 2
+"""Windows that chains which have not arrived are given in any case."""
+
+NEAR = 0.5
+"""A chain will arrive soon whose depth below the others is less than this share of that a window ago."""
+
+RISE = 3.0
+"""Standard deviations by which log-densities of chains that have arrived may rise in a window."""
 
 JITTER = 0.1
 """The jitter of a chain that starts again near another one, in standard deviations."""
@@ -44,7 +55,13 @@ class Pooled:
     counts: NDArray[np.bool_]
     """[chains]: which chains count: those that are no outliers, and have drawn."""
     outliers: NDArray[np.bool_]
-    """[chains]: see outliers.py."""
+    """[chains]: see outliers.py; also those that are implausible."""
+    implausible: NDArray[np.bool_]
+    """[chains]: see arrival.py."""
+    late: NDArray[np.bool_]
+    """[chains]: which have not arrived, and do not stay where they are."""
+    restarted: NDArray[np.bool_]
+    """[chains]: which start again from here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,67 +79,98 @@ class InWarmup:
     """What did not fit in an earlier run's tuning, in words."""
     made: tuple[WindowTuning, ...] = ()
     """What windows so far came to."""
+    restarted: tuple[int, ...] = ()
+    """The numbers of chains that started again."""
 
-    def after(self, pooled: Pooled) -> tuple[WindowTuning, ...]:
-        """The same with one window more."""
+    def after(self, pooled: Pooled, window: int) -> InWarmup:
+        """The place after a window, before that number."""
         states, counts = pooled.states, pooled.counts
         step_size = states.step_size[counts] if counts.any() else states.step_size
         variance = of_all_chains(states.metric.scales()[0])
-        return *self.made, WindowTuning(states.transitions_done, np.quantile(step_size, (0.0, 0.5, 1.0)), variance)
+        made = WindowTuning(states.transitions_done, np.quantile(step_size, (0.0, 0.5, 1.0)), variance)
+        restarted = {*self.restarted, *np.flatnonzero(pooled.restarted).tolist()}
+        return replace(
+            self,
+            states=states,
+            window=window,
+            before=pooled,
+            made=(*self.made, made),
+            restarted=tuple(sorted(restarted)),
+        )
 
 
 CHECK = -1
 
 
 def warm_up(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
-    """All windows: as many as are asked for, or until two in a row agree (`agreement`) and chains have settled."""
+    """All windows: as many as are asked for, or until two in a row agree (`agreement`) and chains have settled; and
+    some more while chains have not arrived."""
     if run.sampler.warmup.transitions == "auto":
         return _until_agreed(run, runner, place)
     total = run.sampler.warmup.transitions
     while place.window < len(run.windows):
         pooled, _ = _window(run, runner, place, run.windows[place.window], total)
-        place = InWarmup(pooled.states, place.window + 1, pooled, made=place.after(pooled))
+        place = place.after(pooled, place.window + 1)
+    place = _until_arrived(run, runner, place, len(run.windows), 2 * total)
     reason = "as asked" if run.tuning is None else f"as asked, from the tuning of {run.tuning}"
-    nothing: NDArray[np.bool_] = np.zeros(run.sampler.chain_count, bool)
-    outliers = nothing if place.before is None else ~place.before.counts
-    return place.states, _report(place.states, reason, outliers, place.made)
+    report = _report(place, reason)
+    if (more := place.states.transitions_done - total) > 0:
+        which = (
+            f"in which {named_chains(report.late)} did not arrive" if report.late else "until all chains had arrived"
+        )
+        report = replace(report, reason=f"{reason}, and {more} more, {which}")
+    return place.states, report
 
 
 def _until_agreed(run: Run, runner: Runner, place: InWarmup) -> tuple[ChainStates, WarmupReport]:
     *windows, last = run.windows
-    minimum = run.sampler.warmup.minimum - last.transitions
+    minimum, maximum = run.sampler.warmup.minimum - last.transitions, run.sampler.warmup.maximum
     if run.tuning is not None and place.window == CHECK:
         checked, unfit = _check_tuning(run, runner, place, run.tuning)
-        states = checked.states
+        place = place.after(checked, 0)
         if not unfit:
-            reason = f"taken from {run.tuning}, confirmed after {states.transitions_done} transitions"
-            return states, _report(states, reason, ~checked.counts, place.after(checked), agreed=True)
+            reason = f"taken from {run.tuning}, confirmed after {place.states.transitions_done} transitions"
+            return place.states, _report(place, reason, agreed=True)
         said = f"; the tuning of {run.tuning} did not fit: {', '.join(unfit)}"
-        place = InWarmup(states, 0, checked, unfit, said, place.after(checked))
+        place = replace(place, missing=unfit, checked=said)
     while place.window < len(windows):
         pooled, missing = _window(run, runner, place, windows[place.window], 0)
         enough = not missing and pooled.states.transitions_done >= minimum
-        following = len(windows) if enough else place.window + 1
-        made = place.after(pooled)
-        place = replace(place, states=pooled.states, window=following, before=pooled, missing=missing, made=made)
-    pooled, _ = _window(run, runner, place, last, 0)
+        place = replace(place.after(pooled, len(windows) if enough else place.window + 1), missing=missing)
+    if place.window == len(windows):
+        pooled, _ = _window(run, runner, place, last, 0)
+        place = place.after(pooled, place.window + 1)
+    place = _until_arrived(run, runner, place, len(windows) + 1, maximum)
     if place.missing:
-        reason = f"at its maximum of {run.sampler.warmup.maximum} transitions; {'; '.join(place.missing)}"
+        reason = f"at its maximum of {maximum} transitions; {'; '.join(place.missing)}"
     else:
         reason = "step size, metric and mean agreed in two windows, and the starts were forgotten"
-    reason, made = reason + place.checked, place.after(pooled)
-    return pooled.states, _report(pooled.states, reason, ~pooled.counts, made, agreed=not place.missing)
+        left_out = _report(place, reason)
+        if without := sorted({*left_out.outliers, *left_out.late}):
+            reason += f", of all but {named_chains(without)}"
+    return place.states, _report(place, reason + place.checked, agreed=not place.missing)
 
 
-def _report(
-    states: ChainStates,
-    reason: str,
-    outliers: NDArray[np.bool_],
-    made: tuple[WindowTuning, ...],
-    agreed: bool | None = None,
-) -> WarmupReport:
-    numbers = tuple(int(chain) for chain in np.flatnonzero(outliers))
-    return WarmupReport(states.transitions_done, reason, agreed, numbers, made)
+def _until_arrived(run: Run, runner: Runner, place: InWarmup, first: int, most: int) -> InWarmup:
+    """Windows from number `first` on while chains are on their way or have just started again, each longer than the one
+    before; two of them, and more as long as chains have made fewer than `most` transitions."""
+    settling = settling_window(run.sampler.chain_count)
+    longest = max((window.transitions for window in run.windows), default=0)
+    while (before := place.before) is not None and (before.late | before.restarted).any():
+        number = place.window - first
+        transitions = max(1, min(round(settling.transitions * GROWTH**number), longest))
+        if number >= FEWEST_MORE and before.states.transitions_done + transitions > most:
+            break
+        pooled, _ = _window(run, runner, place, replace(settling, transitions=transitions), 0)
+        place = place.after(pooled, place.window + 1)
+    return place
+
+
+def _report(place: InWarmup, reason: str, agreed: bool | None = None) -> WarmupReport:
+    before = place.before
+    outliers = () if before is None else tuple(np.flatnonzero(before.outliers | (before.moments.count == 0)).tolist())
+    late = () if before is None else tuple(np.flatnonzero(before.late).tolist())
+    return WarmupReport(place.states.transitions_done, reason, agreed, outliers, place.made, place.restarted, late)
 
 
 def _window(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> tuple[Pooled, tuple[str, ...]]:
@@ -153,6 +201,8 @@ def _made(run: Run, runner: Runner, place: InWarmup, window: Window, total: int)
 
 def _pooled(run: Run, place: InWarmup, reduced: ReducedWindow, window: Window) -> tuple[Pooled, tuple[str, ...]]:
     now = _with_step_sizes(run, place.states, reduced, window)
+    # outliers that come no nearer are where they want to be, and are not waited for
+    now = replace(now, late=now.late & (~now.outliers | _coming(place.before, now)))
     if window.estimates_metric and run.sampler.metric != "unit":
         now = _with_metric(run, now, _estimated(run, now, reduced))
     missing = place.missing
@@ -160,13 +210,14 @@ def _pooled(run: Run, place: InWarmup, reduced: ReducedWindow, window: Window) -
         missing = _compare(run, place.before, now).missing()
     if missing:  # else the step size that the window came to is the one that agrees
         now = _with_search(run, place.states.metric, now, window)
-    return _restarted(run, now), missing
+    return _restarted(run, place.before, now), missing
 
 
 def _with_step_sizes(run: Run, before: ChainStates, reduced: ReducedWindow, window: Window) -> Pooled:
     """The step sizes pooled; the metric is that before."""
     moments = reduced.moments
-    outliers = find_outliers(moments)
+    nowhere = implausible(moments, reduced.log_density)
+    outliers = find_outliers(moments) | nowhere
     counts = ~outliers & (moments.count > 0)
     states = replace(
         before,
@@ -178,7 +229,8 @@ def _with_step_sizes(run: Run, before: ChainStates, reduced: ReducedWindow, wind
     if run.sampler.step_size is None:
         step_size = pooled_step_sizes(reduced.log_step, run.group, counts)
         states = replace(states, step_size=step_size)
-    return Pooled(states, moments, counts, outliers)
+    behind = late(moments, reduced.log_density)
+    return Pooled(states, moments, counts, outliers, nowhere, behind, np.zeros_like(outliers))
 
 
 def _estimated(run: Run, now: Pooled, reduced: ReducedWindow) -> MetricParameters:
@@ -204,25 +256,52 @@ def _with_search(run: Run, before: MetricParameters, now: Pooled, window: Window
     return replace(now, states=run.with_found_step_size(now.states)) if large or not window.compared else now
 
 
-def _restarted(run: Run, now: Pooled) -> Pooled:
-    """Where that is allowed, each outlier near the position of another chain, drawn at random."""
+def _restarted(run: Run, before: Pooled | None, now: Pooled) -> Pooled:
+    """Where that is allowed, each outlier near the position of another chain, drawn at random.
+
+    With `restart: auto` those that were implausible before this window too, and have not come half of the way up.
+    """
     states, counts = now.states, now.counts
-    outliers = now.outliers
-    if not (outliers.any() and run.sampler.warmup.restart):
+    restarted = now.outliers if run.sampler.warmup.restart else np.zeros_like(now.outliers)
+    if run.sampler.warmup.restart == "auto":
+        restarted = _nowhere_for_long(before, now)
+    if not (restarted.any() and counts.any()):
         return now
     rng = np.random.default_rng((run.sampler.seed, states.transitions_done))
-    chosen = rng.choice(np.flatnonzero(counts), int(outliers.sum()))
+    chosen = rng.choice(np.flatnonzero(counts), int(restarted.sum()))
     scale = np.sqrt(now.moments.of(counts).pooled_variance[1:])
     position = np.array(states.position)
-    position[outliers] = position[chosen] + JITTER * scale * rng.normal(size=(len(chosen), position.shape[1]))
+    position[restarted] = position[chosen] + JITTER * scale * rng.normal(size=(len(chosen), position.shape[1]))
     log_density, gradient = run.evaluated(position)
     bad = ~(np.isfinite(log_density) & np.isfinite(gradient).all(axis=1))
     if bad.any():  # the other chain's own position, where the density is finite
         exact = np.array(states.position)
-        exact[outliers] = exact[chosen]
+        exact[restarted] = exact[chosen]
         position = np.where(bad[:, None], exact, position)
         log_density, gradient = run.evaluated(position)
-    return replace(now, states=replace(states, position=position, log_density=log_density, gradient=gradient))
+    moved = replace(states, position=position, log_density=log_density, gradient=gradient)
+    return replace(now, states=moved, restarted=restarted, outliers=now.outliers & ~restarted)
+
+
+def _nowhere_for_long(before: Pooled | None, now: Pooled) -> NDArray[np.bool_]:
+    """[chains]: which were implausible after the last two windows, and are not on their way up."""
+    if before is None or not now.counts.any():
+        return np.zeros_like(now.implausible)
+    typical = float(np.median(now.states.log_density[now.counts]))
+    depth, depth_before = (typical - states.log_density.astype(np.float64) for states in (now.states, before.states))
+    with np.errstate(invalid="ignore"):
+        near: NDArray[np.bool_] = depth < NEAR * depth_before
+    return now.implausible & before.implausible & ~near
+
+
+def _coming(before: Pooled | None, now: Pooled) -> NDArray[np.bool_]:
+    """[chains]: whose log-density has risen in the window by more than that of chains which have arrived may."""
+    if before is None or not now.counts.any():
+        return np.zeros_like(now.outliers)
+    of_others = now.moments.of(now.counts)
+    scale = spread(of_others.mean[:, :1], of_others.variance[:, :1])[0]
+    risen = now.states.log_density.astype(np.float64) - before.states.log_density
+    return risen > NATS + RISE * scale  # type: ignore[no-any-return]
 
 
 def _check_tuning(run: Run, runner: Runner, place: InWarmup, tuning: Tuning) -> tuple[Pooled, tuple[str, ...]]:
@@ -250,9 +329,11 @@ def _check_tuning(run: Run, runner: Runner, place: InWarmup, tuning: Tuning) -> 
         ).missing()
         if far := int(now.outliers.sum()):
             found += (f"{far} chain{' is' if far == 1 else 's are'} far from all others",)
+        if coming := int(now.late.sum()):
+            found += (f"{coming} chain{' has' if coming == 1 else 's have'} not arrived where the others are",)
         if found and metric is not states.metric:
             now = _with_search(run, states.metric, _with_metric(run, now, metric), window)
-        return _restarted(run, now), found
+        return _restarted(run, None, now), found
 
     return run.timed("warmup", judged)
 

@@ -1,0 +1,184 @@
+"""No draw is made before its chain has arrived: absurd starts, chains that never move, chains on their way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import batchnuts
+from batchnuts.autobatch import ops
+from batchnuts.mcmc.draws import Draws
+from batchnuts.mcmc.late_chains import beyond_a_gap, late_by_density
+from batchnuts.mcmc.model import Model
+from batchnuts.mcmc.output import to_arviz, to_datasets
+from batchnuts.mcmc.sampling import run_chains
+from batchnuts.mcmc.settings import split_settings
+from batchnuts.mcmc.warmup.arrival import absurd_starts, implausible, late
+from batchnuts.mcmc.warmup.moments import Moments
+
+CHAINS = 16
+"""As few as NumPy runs fast."""
+SMALL: dict[str, Any] = {"executor": "virtual_machine", "backend": "numpy", "chains": CHAINS, "draws": 12}
+
+
+def run(model: Model, **settings: Any) -> Draws:
+    return run_chains(model, *split_settings({"max_tree_depth": 4, "superchains": CHAINS} | SMALL | settings))
+
+
+def starts_at(places: dict[int, float], dtype: str = "float32") -> Any:
+    """An initializer: standard normal but for some chains, the same at each attempt."""
+
+    def starts(rng: np.random.Generator, chains: int) -> np.ndarray:
+        position = np.random.default_rng(1).normal(size=(chains, 2))
+        for chain, place in places.items():
+            position[chain] = place
+        return position.astype(dtype)
+
+    return starts
+
+
+@pytest.mark.parametrize(
+    ("log_density", "expected"),
+    [
+        ([-5.0, -7.0, -9.0, -40.0, -3e4], []),  # float32 resolves them
+        ([-50.0, -70.0, -90.0, -40.0, -7.5e32], [4]),
+        ([-5e3, -7e4, -9e3, -4e5, -3e7], []),  # not that much worse than others
+        ([-5e3, -7e4, -9e3, -4e5, -1e13], [4]),
+        ([-3.1e8, -3.2e8, -3.3e8, -3.4e8, -4e8], []),  # so large is this density, with all its terms
+        ([-1.0, -2.0, -1e20, -1e21, -1e22], []),  # most of them
+        ([-1.0], []),
+        ([], []),
+    ],
+    ids=str,
+)
+def test_absurd_starts(log_density: list[float], expected: list[int]) -> None:
+    assert np.flatnonzero(absurd_starts(np.array(log_density, "float32"))).tolist() == expected
+    if not expected or log_density[-1] > -1e15:
+        assert not absurd_starts(np.array(log_density, "float64")).any()
+
+
+def moments(seed: int = 0, chains: int = 2 * CHAINS, dimension: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances [chains, 1 + dimension] of chains that have arrived."""
+    rng = np.random.default_rng(seed)
+    draws = rng.normal(size=(chains, 15, dimension))
+    values = np.concatenate([-0.5 * (draws**2).sum(axis=2, keepdims=True), draws], axis=2)
+    return values.mean(axis=1), values.var(axis=1)
+
+
+def made(mean: np.ndarray, variance: np.ndarray) -> Moments:
+    return Moments(mean, variance, np.full(len(mean), 15), np.zeros_like(mean))
+
+
+def test_who_is_implausible_and_who_is_late() -> None:
+    mean, variance = moments()
+    log_density = mean[:, 0].copy()
+    for test in (implausible, late):
+        assert not test(made(mean, variance), log_density).any()
+    log_density[[3, 4, 5]] = -60.0, -60.0, -2500.0
+    mean[[3, 4, 5], 0] = log_density[[3, 4, 5]]
+    variance[3, 1:] = 0.0
+    # one does not move, one does, and one moves where there cannot be a mode
+    assert np.flatnonzero(implausible(made(mean, variance), log_density)).tolist() == [3, 5]
+    assert np.flatnonzero(late(made(mean, variance), log_density)).tolist() == [3, 4, 5]
+    # what has come up within the window has arrived
+    log_density[4] = -1.0
+    assert np.flatnonzero(late(made(mean, variance), log_density)).tolist() == [3, 5]
+    # a coordinate apart from all others, at their log-density
+    mean[7, 2] += 100.0
+    assert np.flatnonzero(late(made(mean, variance), log_density)).tolist() == [3, 5, 7]
+    # where most chains are in a low place, none is implausible for being there
+    log_density[: CHAINS + 2] = -9000.0
+    assert not implausible(made(mean, variance), log_density)[3 : CHAINS + 2].any()
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 6, 7, 20])
+def test_a_gap_divides_few_chains_from_all_others(count: int) -> None:
+    distance = np.random.default_rng(0).exponential(size=32)
+    distance[:count] += 60.0
+    expected = np.arange(32) < (count if count <= 0.2 * 32 else 0)
+    np.testing.assert_array_equal(beyond_a_gap(distance, distance, 3.0, 10.0), expected)
+    log_density = np.random.default_rng(1).exponential(size=(32, 30)) * -1.0
+    log_density[:count, :3] -= 100.0
+    np.testing.assert_array_equal(late_by_density(log_density), expected)
+    log_density[:count, :3] += 100.0
+    log_density[:count, 20:] -= 100.0  # later, which is not a start
+    assert not late_by_density(log_density).any()
+
+
+def plateau(x: Any) -> Any:
+    """Beyond 50 there is a narrow peak, far below the rest, which small steps do not leave."""
+    return ops.where(ops.abs(x[0]) > 50.0, -3e5 - 1e4 * ops.sum((x - 100.0) ** 2), -0.5 * ops.sum(x * x))
+
+
+def test_chains_where_no_mode_can_be_start_again_by_default_and_it_is_reported() -> None:
+    model = Model.from_function(plateau, dimension=2, initializer=starts_at({5: 100.0, 9: 100.0}))
+    small: dict[str, Any] = {"step_size": 0.005, "metric": "unit", "max_tree_depth": 2}
+    draws = run(model, warmup=20, **small)
+    assert draws.warmup.restarted == (5, 9)
+    assert draws.warmup.outliers == draws.warmup.late == ()
+    assert np.abs(draws.position).max() < 10
+    result = to_arviz(to_datasets(draws, model))
+    assert result["posterior"].attrs["restarted_chains"] == "5, 9"
+    kept = run(model, warmup={"transitions": 20, "restart": False}, **small)
+    assert kept.warmup.restarted == ()
+    assert kept.warmup.outliers == (5, 9)
+    assert np.abs(kept.position[[5, 9]] - 100).max() < 10
+    assert not batchnuts.check(to_arviz(to_datasets(kept, model))).ok
+
+
+def two_modes(x: Any) -> Any:
+    """The second is 60 nats below the first, and chains move and mix in it."""
+    return ops.logaddexp(-0.5 * ops.sum(x * x), -60.0 - 0.5 * ops.sum((x - 100.0) ** 2))
+
+
+@pytest.mark.slow
+def test_a_mode_where_chains_move_is_never_hidden() -> None:
+    model = Model.from_function(two_modes, dimension=2, initializer=starts_at({5: 100.0}))
+    draws = run(model, warmup=25, max_tree_depth=3)
+    assert draws.warmup.restarted == ()
+    assert draws.warmup.outliers == (5,)
+    assert np.abs(draws.position[5] - 100).max() < 10
+    asked = run(model, warmup={"transitions": 25, "restart": True}, max_tree_depth=3)
+    assert asked.warmup.restarted == (5,)
+
+
+def slope(x: Any) -> Any:
+    return -0.5 * ops.sum(x * x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("start", "arrives"), [(20.0, True), (1e5, False)])
+def test_draws_begin_when_chains_have_arrived(start: float, arrives: bool) -> None:
+    """Short trajectories come down by a few percent each; a fixed warmup goes on for them, at most twice as long."""
+    model = Model.from_function(slope, dimension=2, dtype="float64", initializer=starts_at({5: start}, "float64"))
+    settings: dict[str, Any] = {"step_size": 0.05, "max_tree_depth": 3, "metric": "unit"}
+    asked = run(model, warmup={"transitions": 50, "restart": False}, **settings)
+    assert 50 < asked.warmup.transitions <= 100
+    more = asked.warmup.transitions - 50
+    which = "until all chains had arrived" if arrives else "in which chain 5 did not arrive"
+    assert asked.warmup.reason == f"as asked, and {more} more, {which}"
+    assert asked.warmup.late == (() if arrives else (5,))
+    assert bool(asked.stats["lp"][5].min() > -60) is arrives
+    calm = run(Model.from_function(slope, dimension=2, dtype="float64"), warmup=50, **settings)
+    assert calm.warmup.transitions == 50
+    assert calm.warmup.reason == "as asked"
+
+
+def test_an_absurd_start_is_drawn_again() -> None:
+    """Of float32, where accepting is decided by rounding; an initializer that gives the same again is left alone."""
+    calls = []
+
+    def sometimes(rng: np.random.Generator, chains: int) -> np.ndarray:
+        position = rng.normal(size=(chains, 2))
+        position[3] *= 1e10 if not calls else 1.0
+        calls.append(1)
+        return position.astype("float32")
+
+    model = Model.from_function(slope, dimension=2, initializer=sometimes)
+    draws = run(model, warmup=0)
+    assert np.abs(draws.position).max() < 100
+    assert len(calls) == 2
+    same = run(Model.from_function(slope, dimension=2, initializer=starts_at({3: 1e10})), warmup=0)
+    assert np.abs(same.position[3]).max() > 1e8
