@@ -167,7 +167,8 @@ class WarmupReport:
     `agreed`, for a warmup that ends by itself, whether it had settled (None: its length was given); `outliers`, the
     chains that were far from all others at its end and left out when step size and metric were pooled; `windows`, one
     after the other (none where the run ended in warmup); `restarted`, the chains that started again near others;
-    `late`, those that had not arrived where the others are when it ended.
+    `late`, those that had not arrived where the others are when it ended; `not_numbers`, of the starts that were
+    proposed first, those at which the log-density is not a number.
     """
 
     transitions: int
@@ -177,6 +178,7 @@ class WarmupReport:
     windows: tuple[WindowTuning, ...] = field(default=(), compare=False)
     restarted: tuple[int, ...] = ()
     late: tuple[int, ...] = ()
+    not_numbers: int = 0
 
 
 @dataclass(frozen=True, eq=False)

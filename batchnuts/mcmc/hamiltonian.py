@@ -99,3 +99,13 @@ def keeps_going(first_momentum: Array, last_momentum: Array, dual_sum: Array) ->
     matter in which direction the trajectory was built.
     """
     return (ops.dot(first_momentum, dual_sum) > 0) & (ops.dot(last_momentum, dual_sum) > 0)
+
+
+def without_overflow(log_density: Array, kinetic: Array) -> Array:
+    """The log-density of a state, and -inf for +inf beside a gradient that is not a number.
+
+    Then something has overflowed on the way to the density (the square of a tiny scale, say): the trajectory diverges.
+    A density of +inf with a gradient is a fault of the model. kinetic: of the state's momentum, which contains the
+    gradient.
+    """
+    return ops.where(kinetic <= float("inf"), log_density, -float("inf"))

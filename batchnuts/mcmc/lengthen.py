@@ -124,7 +124,16 @@ def ended_run(path: OutputLocation, more: int) -> EndedRun:
     agreed = None if about["warmup_agreed"] < 0 else bool(about["warmup_agreed"])
     columns = (arrays.get(f"window_{name}", ()) for name in ("transitions", "step_size", "variance"))
     windows = tuple(WindowTuning(int(made), *rest) for made, *rest in zip(*columns, strict=True))
-    warmup = WarmupReport(int(about["warmup"]), about["warmup_ended"], agreed, outliers, windows, restarted, late)
+    warmup = WarmupReport(
+        int(about["warmup"]),
+        about["warmup_ended"],
+        agreed,
+        outliers,
+        windows,
+        restarted,
+        late,
+        int(about.get("starts_not_numbers", 0)),
+    )
     useful = int(stats.attrs["useful_gradients"])
     counts = Counts(useful_gradients=useful, executed_gradients=round(useful / max(stats.attrs["utilization"], 1e-9)))
     history, phases = HistoryKeeper(), {"compile": Counts(), "warmup": Counts(), "sampling": counts}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from batchnuts.autobatch import BatchedFunction, batch, ops, random
-from batchnuts.mcmc.hamiltonian import Point, drift, keeps_going, kick
+from batchnuts.mcmc.hamiltonian import Point, drift, keeps_going, kick, without_overflow
 from batchnuts.mcmc.metric import DIAGONAL, Metric
 from batchnuts.mcmc.transition import Transition
 
@@ -149,7 +149,9 @@ def make_nuts(value_and_gradient: Callable[[Array], tuple[Array, Array]], option
             log_density, gradient = value_and_gradient(position)
             force = force_of(gradient, trajectory.inverse_mass)
             momentum = kick(momentum, force, trajectory.step)
-        energy = metric.kinetic_energy(momentum, trajectory.inverse_mass) - log_density
+        kinetic = metric.kinetic_energy(momentum, trajectory.inverse_mass)
+        log_density = without_overflow(log_density, kinetic)
+        energy = kinetic - log_density
         gain = trajectory.initial_energy - energy
         # NaN, or an infinite density: not a state that may be drawn
         gain = ops.where(gain < float("inf"), gain, -float("inf"))

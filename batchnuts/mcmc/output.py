@@ -225,6 +225,7 @@ def attributes_of(
         "outlier_chains": ", ".join(map(str, draws.warmup.outliers)),
         "restarted_chains": ", ".join(map(str, draws.warmup.restarted)),
         "late_chains": ", ".join(map(str, draws.warmup.late)),
+        "starts_not_numbers": draws.warmup.not_numbers,
         "draws_complete": draws.first + draws.complete,
         "draws_made": int((draws.first + draws.done).sum()),
         "chains_begun": len(draws.chains),

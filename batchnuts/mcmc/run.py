@@ -159,14 +159,14 @@ class Run:
 
     # ---- compile ---------------------------------------------------------------------------------------------------
 
-    def first_states(self, proposals: Proposals) -> ChainStates:
-        """Starts that all chains can use, from the proposed ones."""
+    def first_states(self, proposals: Proposals) -> tuple[ChainStates, int]:
+        """Starts that all chains can use, from the proposed ones; and how many of these were no numbers' (Starts)."""
         model, sampler = self.model, self.sampler
-        position, log_density, gradient = find_starts(model, self.programs.evaluate, proposals, self.execution)
+        starts = find_starts(model, self.programs.evaluate, proposals, self.execution)
         known = self.tuning
         metric = unit_metric(model.dimension, sampler.metric) if known is None else known.metric
         step_size = np.full(sampler.chain_count, sampler.step_size or (1.0 if known is None else known.step_size))
-        return ChainStates(position, log_density, gradient, metric, self.use(metric), step_size)
+        return ChainStates(*starts[:3], metric, self.use(metric), step_size), starts.not_numbers
 
     def use(self, metric: MetricParameters) -> np.ndarray:
         """Let programs that start from now on have this metric; returns the chains' inverse masses [chains,

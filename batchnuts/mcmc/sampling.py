@@ -273,9 +273,9 @@ def _always(position: NDArray[Any], attempt: int) -> NDArray[Any]:
 
 def _phases(run: Run, proposals: Proposals) -> Draws:
     """Warmup from starts that were proposed, then draws; or the rest of them."""
-    saved = run.saved
+    saved, not_numbers = run.saved, 0
     if saved is None:
-        states = run.timed("compile", lambda: run.first_states(proposals))
+        states, not_numbers = run.timed("compile", lambda: run.first_states(proposals))
         place: InWarmup | InDraws | None = None
     else:
         place, states = saved.place, saved.place.states
@@ -293,7 +293,8 @@ def _phases(run: Run, proposals: Proposals) -> Draws:
         run.spent.note("compile")
         run.progress(Progress("compile", 1, 1, run.spent.seconds["compile"]))
         if not isinstance(place, InDraws):
-            states, report = warm_up(run, runner, place or InWarmup(states, CHECK if run.check is not None else 0))
+            first = InWarmup(states, CHECK if run.check is not None else 0, not_numbers=not_numbers)
+            states, report = warm_up(run, runner, place or first)
             place = InDraws(states, report)
     except KeyboardInterrupt:
         if runner is not None:

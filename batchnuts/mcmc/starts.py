@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,18 @@ TRIES = 100
 _WHERE = {"jax": "jax.numpy.where", "tensorflow": "tf.where"}
 """By backend."""
 
-Starts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-"""Positions [chains, dimension], their log-densities [chains] and gradients [chains, dimension]."""
+
+class Starts(NamedTuple):
+    """Where chains start."""
+
+    position: NDArray[Any]
+    """[chains, dimension]."""
+    log_density: NDArray[Any]
+    """[chains]."""
+    gradient: NDArray[Any]
+    """[chains, dimension]."""
+    not_numbers: int
+    """Of the chains' first proposals, those at which the log-density is not a number; they were drawn again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,19 +107,22 @@ def find_starts(
     chain still has no start, UnboundedDensityError where the density is +inf.
     """
     position, drawn = proposals(0), draw_again(proposals)
-    tries = 1
+    tries, not_numbers = 1, 0
     while True:
         log_density, gradient = evaluate_at(model, evaluate, position, execution)
-        refuse_unbounded(model, log_density, position, "its start")
+        overflowed = np.isnan(gradient).any(axis=1)  # on the way to the density: drawn again
+        refuse_unbounded(model, np.where(overflowed, -np.inf, log_density), position, "its start")
         bad = not_finite(log_density, gradient)
+        if tries == 1:
+            not_numbers = int(np.isnan(log_density).sum())
         absurd = bad.copy()
         absurd[~bad] = absurd_starts(log_density[~bad])
         if not absurd.any():
-            return position, log_density, gradient
+            return Starts(position, log_density, gradient, not_numbers)
         others = next(drawn, None)
         if others is None or (others[absurd] == position[absurd]).all():
             if not bad.any():  # nothing better can be had
-                return position, log_density, gradient
+                return Starts(position, log_density, gradient, not_numbers)
             raise no_start(model, position, log_density, gradient, tries)
         bad = absurd
         position = np.where(bad[:, None], others, position)

@@ -12,7 +12,7 @@ import numpy as np
 
 from batchnuts.autobatch import BatchedFunction, batch, ops
 from batchnuts.autobatch.machine import map_leaves
-from batchnuts.mcmc.hamiltonian import drift, kick
+from batchnuts.mcmc.hamiltonian import drift, kick, without_overflow
 from batchnuts.mcmc.metric import DIAGONAL, Metric
 
 Array = Any
@@ -101,8 +101,9 @@ def make_first_step_size(value_and_gradient: Any, dtype: str, metric: Metric = D
             there = drift(position, velocity, step)
             log_density_there, gradient_there = value_and_gradient(there)
             force_there = force_of(gradient_there, inverse_mass)
-            energy_there = metric.kinetic_energy(kick(half, force_there, step), inverse_mass) - log_density_there
-            gain = energy - energy_there
+            kinetic = metric.kinetic_energy(kick(half, force_there, step), inverse_mass)
+            log_density_there = without_overflow(log_density_there, kinetic)
+            gain = energy - (kinetic - log_density_there)
             # log 0.8; False for NaN, and for an energy that overflows, which must not be accepted
             accepted = (gain > -0.2231435513142097) & (gain < float("inf"))
             if tries == 0:

@@ -197,6 +197,8 @@ class RunMade:
     target_acceptance: float | None = None
     until: Mapping[str, Any] | None = None
     """The settings `sampler.until` of a run that they ended."""
+    starts_not_numbers: int = 0
+    """Of the starts that were proposed first, those at which the log-density is not a number."""
 
 
 def made_by(attributes: Mapping[Any, Any]) -> RunMade:
@@ -207,7 +209,12 @@ def made_by(attributes: Mapping[Any, Any]) -> RunMade:
         target = float(sampler["target_acceptance"])
     except (ValueError, KeyError, TypeError):
         target, until = None, None
-    return RunMade(bool(attributes.get("interrupted", 0)), target, until if isinstance(until, Mapping) else None)
+    return RunMade(
+        bool(attributes.get("interrupted", 0)),
+        target,
+        until if isinstance(until, Mapping) else None,
+        int(attributes.get("starts_not_numbers", 0)),
+    )
 
 
 def judge(found: Diagnostics, made: RunMade | None = None) -> Check:
@@ -275,11 +282,16 @@ def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
         higher = [target for target in (0.9, 0.95, 0.99, 0.999) if target > (made.target_acceptance or 0.0)]
         raised = f"raise target_acceptance ({', '.join(f'{target:g}' for target in higher[:2])}), or " if higher else ""
         yield f"Some trajectories diverged: {raised}reparametrize the model."
-    if found.left_support > DIVERGENCE_SHARE * found.chains * found.draws:
+    if (ran_into := found.left_support > DIVERGENCE_SHARE * found.chains * found.draws) or made.starts_not_numbers:
+        where = "Trajectories ran into places where the log-density or its gradient is not a finite number"
+        if not ran_into:
+            where = (
+                f"At {made.starts_not_numbers} of {found.chains} starts that were proposed, and drawn again, the "
+                "log-density was not a number"
+            )
         yield (
-            "Trajectories ran into places where the log-density or its gradient is not a finite number: declare where "
-            "values lie (batchnuts.positive() for a scale), or keep arguments of logarithms and roots out of such "
-            "places."
+            f"{where}: declare where values lie (batchnuts.positive() for a scale), or keep arguments of logarithms "
+            "and roots out of such places."
         )
     if found.cut_share > LONG_TREE_SHARE:
         yield "Many trajectories were cut off at max_tree_depth: bring the variables to similar scales, or raise it."

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from batchnuts.autobatch import BatchedFunction, batch, ops
-from batchnuts.mcmc.hamiltonian import drift, kick
+from batchnuts.mcmc.hamiltonian import drift, kick, without_overflow
 from batchnuts.mcmc.nuts import NutsOptions, Proposal, Subtree, Trajectory, Walk, larger, make_doubling
 
 Array = Any
@@ -107,7 +107,9 @@ def make_macro_step(
             log_density, gradient = value_and_gradient(position)
             force = force_of(gradient, inverse_mass)
             momentum = kick(momentum, force, step)
-            energy = metric.kinetic_energy(momentum, inverse_mass) - log_density
+            kinetic = metric.kinetic_energy(momentum, inverse_mass)
+            log_density = without_overflow(log_density, kinetic)
+            energy = kinetic - log_density
             energy = ops.where(energy < float("inf"), energy, float("inf"))  # NaN
             lowest = ops.minimum(lowest, energy)
             highest = ops.maximum(highest, energy)

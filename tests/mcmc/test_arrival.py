@@ -13,6 +13,7 @@ from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.late_chains import beyond_a_gap, late_by_density
 from batchnuts.mcmc.model import Model
 from batchnuts.mcmc.output import to_arviz, to_datasets
+from batchnuts.mcmc.parameters import real
 from batchnuts.mcmc.sampling import run_chains
 from batchnuts.mcmc.settings import split_settings
 from batchnuts.mcmc.warmup.arrival import absurd_starts, implausible, late
@@ -164,6 +165,16 @@ def test_draws_begin_when_chains_have_arrived(start: float, arrives: bool) -> No
     calm = run(Model.from_function(slope, dimension=2, dtype="float64"), warmup=50, **settings)
     assert calm.warmup.transitions == 50
     assert calm.warmup.reason == "as asked"
+
+
+def test_starts_where_the_density_is_not_a_number_are_counted_and_said() -> None:
+    """A scale that lacks positive(): its chains stay where it is positive."""
+    model = Model.from_function(lambda p: -10 * ops.log(p["x"]) - 5 / p["x"] ** 2 - p["x"], variables={"x": real()})
+    draws = run(model, warmup=0, step_size=0.01, metric="unit", max_tree_depth=1)
+    assert 3 < draws.warmup.not_numbers < 13
+    result = to_arviz(to_datasets(draws, model))
+    said = f"At {draws.warmup.not_numbers} of 16 starts that were proposed, and drawn again, the log-density was not a"
+    assert any(line.startswith(said) and "batchnuts.positive()" in line for line in batchnuts.check(result).advice)
 
 
 def test_an_absurd_start_is_drawn_again() -> None:

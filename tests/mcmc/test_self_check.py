@@ -34,6 +34,7 @@ def test_a_sound_model_is_found_to_be_so() -> None:
         "Jacobian of tau",
         "Jacobian of theta",
         "Jacobian of L",
+        "repeated",
         "batch",
         "gradient",
         "functions of draws",
@@ -104,9 +105,30 @@ def test_a_jacobian_of_many_elements_or_behind_rounding_is_not_compared() -> Non
 def test_starts_outside_of_the_support_are_counted() -> None:
     model = Model.from_function(lambda p: ops.log(p["x"]) - p["x"], variables={"x": real()})
     ok, text = said(model)["starts"]
-    assert not ok
+    assert ok  # others are drawn
+    assert ", and a run draws the others again; at " in text
+    assert text.endswith("if a scale may be negative there, declare it with batchnuts.positive()")
     count = int(text.split()[0])
     assert 20 < count < 44
+
+
+def test_hardly_any_start_is_too_few() -> None:
+    model = Model.from_function(lambda p: ops.log(p["x"] - 1.9) - p["x"], variables={"x": real()})
+    ok, text = said(model)["starts"]
+    assert int(text.split()[0]) < 6
+    assert not ok
+
+
+def test_a_density_that_depends_on_more_than_its_argument_is_found() -> None:
+    calls = []
+
+    def counted(p: dict[str, Any]) -> Any:
+        calls.append(1)
+        return -0.5 * p["x"] ** 2 - 0.1 * len(calls)
+
+    ok, text = said(Model.from_function(counted, variables={"x": real()}))["repeated"]
+    assert not ok
+    assert "depends on something else than its argument (a counter, random numbers, the time)" in text
 
 
 @needs_jax

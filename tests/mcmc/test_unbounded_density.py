@@ -109,6 +109,30 @@ def test_nan_and_minus_infinity_are_divergences_and_never_drawn(value: float) ->
     assert not draws.stats["diverging"].all()
 
 
+@pytest.mark.parametrize("transition", ["nuts", pytest.param("walnuts", marks=pytest.mark.slow)])
+def test_plus_infinity_without_a_gradient_is_an_overflow_and_a_divergence(transition: str) -> None:
+    """In trajectories, in the search for a step size, and at starts, which are drawn again."""
+
+    def log_density(q: Any) -> Any:
+        tiny = ops.exp(-1e6 * ops.maximum(ops.abs(q[0]) - LIMIT, 0.0))  # 0 beyond: the gradient is 0 / 0
+        return -ops.log(tiny) - 0.5 * ops.sum(q * q)
+
+    calls = []
+
+    def starts(rng: np.random.Generator, chains: int) -> np.ndarray:
+        calls.append(chains)
+        position = rng.uniform(-0.5, 0.5, size=(chains, 2))
+        position[2, 0] = LIMIT + 1.0 if len(calls) == 1 else 0.0
+        return position.astype("float32")
+
+    model = Model.from_function(log_density, dimension=2, initializer=starts)
+    settings = {"chains": CHAINS, "warmup": 0, "draws": 12, "max_tree_depth": 3, "transition": transition}
+    draws = run_chains(model, SamplerSettings.model_validate(settings), ExecutionSettings(backend="numpy"))
+    assert len(calls) > 1
+    assert np.abs(draws.position[..., 0]).max() <= LIMIT
+    assert draws.stats["diverging"].any()
+
+
 @pytest.mark.parametrize("executor", ["virtual_machine", "stackless"])
 def test_met_in_warmup_it_is_named(executor: str) -> None:
     settings = {"chains": CHAINS, "warmup": 200, "draws": 1, "step_size": 0.5, "executor": executor}

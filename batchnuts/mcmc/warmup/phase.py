@@ -81,6 +81,8 @@ class InWarmup:
     """What windows so far came to."""
     restarted: tuple[int, ...] = ()
     """The numbers of chains that started again."""
+    not_numbers: int = 0
+    """Of starts that were proposed first, those at which the log-density is not a number."""
 
     def after(self, pooled: Pooled, window: int) -> InWarmup:
         """The place after a window, before that number."""
@@ -170,7 +172,9 @@ def _report(place: InWarmup, reason: str, agreed: bool | None = None) -> WarmupR
     before = place.before
     outliers = () if before is None else tuple(np.flatnonzero(before.outliers | (before.moments.count == 0)).tolist())
     late = () if before is None else tuple(np.flatnonzero(before.late).tolist())
-    return WarmupReport(place.states.transitions_done, reason, agreed, outliers, place.made, place.restarted, late)
+    return WarmupReport(
+        place.states.transitions_done, reason, agreed, outliers, place.made, place.restarted, late, place.not_numbers
+    )
 
 
 def _window(run: Run, runner: Runner, place: InWarmup, window: Window, total: int) -> tuple[Pooled, tuple[str, ...]]:
