@@ -331,7 +331,9 @@ def inline_used_twice(patch: pytest.MonkeyPatch) -> None:
 @mutant("inline")
 def inline_without_arguments(patch: pytest.MonkeyPatch) -> None:
     """an inlined body does not get its arguments"""
-    around(patch, inline, "_into", lambda true, caller, callee: true(caller, replace(callee, vars_in=())))
+    around(
+        patch, inline, "_into", lambda true, caller, callee, resume: true(caller, replace(callee, vars_in=()), resume)
+    )
 
 
 @mutant("eliminate")

@@ -30,7 +30,7 @@ from batchnuts.autobatch.frontend.in_place import Rewriter
 from batchnuts.autobatch.frontend.inner_function import InnerFunction
 from batchnuts.autobatch.frontend.source import FunctionSource, read_function
 from batchnuts.autobatch.frontend.unsupported import KEYWORDS, REWRITES, instead_of_unused
-from batchnuts.autobatch.ir.cfg import call_graph, simplify
+from batchnuts.autobatch.ir.cfg import without_dead_code
 from batchnuts.autobatch.ir.program import (
     AssertOp,
     Block,
@@ -308,10 +308,4 @@ def build_program(root: LaneFunction, reading: Reading | None = None) -> Program
     call = FunctionCallOp(("main.return",), root_name, inputs, functions[0].source)
     main = ControlFlowGraph((Block("main.entry", (call,), IndirectGotoOp()),))
     program = Program(main, tuple(functions), inputs, ("main.return",))
-    return without_dead_functions(simplify(program))
-
-
-def without_dead_functions(program: Program) -> Program:
-    """The program without functions that only unreachable code called."""
-    reached = call_graph(program)["main"]
-    return program.replace(functions=tuple(f for f in program.functions if f.name in reached))
+    return without_dead_code(program)

@@ -24,7 +24,8 @@ A variable is a stack of frames whose top frame is what ops read and write. `Pus
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -59,6 +60,9 @@ class VariableAllocation(enum.Enum):
     FULL = "full"
     """A stack per lane; the top frame is cached beside it."""
 
+
+RETURN_ADDRESS = "@"
+"""The name under which machines store return addresses, as if they were a variable."""
 
 STORED = (VariableAllocation.REGISTER, VariableAllocation.FULL)
 """The storage of variables that live from one block to another."""
@@ -352,12 +356,24 @@ def shared_arrays(program: Program) -> tuple[Shared, ...]:
 
 def mentioned(program: Program) -> frozenset[str]:
     """The variables of a program: those that its ops, terminators, parameters and results name."""
-    found = {v for f in program.all_functions() for v in (*f.vars_in, *f.vars_out)}
-    for block in (b for f in program.all_functions() for b in f.graph.blocks):
+    return frozenset().union(*map(mentioned_in, program.all_functions()))
+
+
+def mentioned_in(function: Function) -> frozenset[str]:
+    """The variables of one body, its parameters and results among them; an op that is none of the IR names none."""
+    found = {*function.vars_in, *function.vars_out}
+    for block in function.graph.blocks:
         found |= {*terminator_reads(block.terminator)}
         for op in block.ops:
-            found |= {op.var} if isinstance(op, (PushOp, PopOp)) else {*reads(op), *writes(op)}
+            if isinstance(op, Op):
+                found |= {op.var} if isinstance(op, (PushOp, PopOp)) else {*reads(op), *writes(op)}
     return frozenset(found)
+
+
+def fresh_name(wanted: str, taken: Container[str]) -> str:
+    """The wanted name of a variable or block, with the smallest number that makes it unique if it is taken."""
+    names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def jump_labels(terminator: Terminator) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from batchnuts.autobatch.errors import BatchnutsError, LaneAssertionError, Source, StackOverflowError, SweepLimitError
-from batchnuts.autobatch.runtime.lane_storage import RETURN_ADDRESS
+from batchnuts.autobatch.ir.program import RETURN_ADDRESS
 
 LARGEST_STACK_DEPTH = 1 << 16
 """How deep calls may nest where the user gives no limit."""
@@ -59,11 +59,11 @@ class Fault:
                 return LaneAssertionError(f"{place}lane {lane}: {self.subject}{count}.")
             case FaultKind.OUTSIDE_BUFFER:
                 return LaneAssertionError(
-                    f"{place}lane {lane} wrote outside its buffer {self.subject.partition('.')[2]!r}{count}. "
+                    f"{place}lane {lane} wrote outside its buffer {_identifier(self.subject)!r}{count}. "
                     "The index must lie within the buffer's first axis."
                 )
             case FaultKind.STACK_OVERFLOW:
-                function, _, identifier = self.subject.partition(".")
+                function, identifier = self.subject.partition(".")[0], _identifier(self.subject)
                 or_none = ", or None to let the stack grow" if can_grow else ""
                 what = "return addresses" if identifier == RETURN_ADDRESS else f"variable {identifier!r}"
                 return StackOverflowError(
@@ -80,6 +80,12 @@ class Fault:
                     f"lane {lane} recursed too deep in {self.subject!r}: calls may nest {depth} deep{count}. "
                     + ("Give a larger max_stack_depth." if is_given else _at_most(depth))
                 )
+
+
+def _identifier(variable: str) -> str:
+    """A variable's name within its function; of a name without a function, as in programs by hand, all of it."""
+    function, dot, rest = variable.partition(".")
+    return rest if dot else function
 
 
 def number_of(fault: Fault) -> int:
