@@ -11,7 +11,7 @@ import pytest
 from array_libraries import HAS_JAX
 from programs import BY_NAME
 
-from batchnuts.autobatch import LaneAssertionError, UnsupportedSyntaxError, batch, ops
+from batchnuts.autobatch import LaneAssertionError, UnsupportedSyntaxError, batch, ops, write
 from batchnuts.autobatch.language.pytree import flatten
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -373,10 +373,102 @@ def test_an_element_outside_the_array_is_an_error_in_all_ways() -> None:
 
     for i in (2, -3):
         for way in (*WAYS, {"mode": "xla"}, {"executor": "reference"}):
-            with pytest.raises(LaneAssertionError, match=r"(?s)x\[i\] = 1.0.*lane 1 wrote outside its buffer 'x'"):
+            with pytest.raises(LaneAssertionError, match=r"(?s)x\[i\] = 1.0.*lane 1: wrote outside its buffer 'x'"):
                 program.run(np.zeros((2, 2)), np.array([1, i]), **way)
         with pytest.raises(ValueError, match="outside the buffer's 2 rows"):
             program.function(np.zeros(2), i)
+
+
+@batch
+def stores_and_returns(x, i):
+    x[i] = 1.0
+    return i
+
+
+@batch
+def in_a_branch(x, i):
+    if i > 1:
+        x[i] = 1.0
+    else:
+        x[i] = 2.0
+    return i
+
+
+@batch
+def overwritten(x, i):
+    x[i] = 1.0
+    x = np.ones(2)
+    return x
+
+
+@batch
+def another_name(x, i):
+    y = x
+    y[i] = 1.0
+    return x
+
+
+@batch
+def of_a_row(x, i):
+    y = np.zeros((2, 2))
+    y[1, i] = x[0]
+    return x
+
+
+@batch
+def of_a_part(x, i):
+    first, second = (x, x + 1.0)
+    first[i] = 1.0
+    return second
+
+
+@batch
+def by_write(x, i):
+    y = write(x, i, 1.0)  # noqa: F841
+    return x
+
+
+@batch
+def in_a_called_one(x, i):
+    return stores_and_returns(x, i) + 1
+
+
+@batch
+def in_a_recursion(x, i):
+    x[i] = 1.0
+    return i if i % 2 == 0 else in_a_recursion(x, i - 1)
+
+
+UNREAD = (
+    stores_and_returns,
+    in_a_branch,
+    overwritten,
+    another_name,
+    of_a_row,
+    of_a_part,
+    by_write,
+    in_a_called_one,
+    in_a_recursion,
+)
+
+
+@pytest.mark.parametrize("program", UNREAD, ids=lambda program: program.__name__)
+def test_a_store_outside_of_an_array_that_is_not_read_is_an_error(program: Any) -> None:
+    x, inside, outside = np.zeros((2, 2)), np.array([1, 0]), np.array([0, 2])
+    agrees(program, x, inside)
+    with pytest.raises(ValueError, match="outside the buffer's 2 rows"):
+        program.function(x[0], 2)
+    for way in (*WAYS, {"executor": "reference"}):
+        with pytest.raises(LaneAssertionError, match=r"lane 1: wrote outside its buffer.* \(1 of 2 lanes in all\)"):
+            program.run(x, outside, **way)
+    if program is not in_a_recursion:  # the store itself is gone
+        assert " = write " not in program.dump("float64[2]", "int64", after="tail_calls", backend="numpy")
+
+
+def test_plain_python_names_the_index_that_is_written() -> None:
+    for program in (stores_and_returns, of_a_row):
+        with pytest.raises(ValueError, match="index -4 is outside the buffer's 2 rows"):
+            program.function(np.zeros(2), -4)
 
 
 # ---- loops that types decide ----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -116,13 +117,29 @@ class PrimOp:
 
 @dataclass(frozen=True)
 class WriteRowOp:
-    """var_out = buffer with row `index` (along its first axis) replaced by `value`; in place if var_out is buffer."""
+    """var_out = buffer with row `index` (along its first axis) replaced by `value`; in place if var_out is buffer.
+
+    Lanes on which the index lies outside stop, as by an AssertOp of `message`, also where nothing reads var_out.
+    """
 
     var_out: str
     buffer: str
     index: str
     value: str
     source: Source | None = field(default=None, compare=False)
+
+    @property
+    def message(self) -> str:
+        """What is said of a lane whose index lies outside."""
+        name = identifier(self.buffer)
+        shown = "" if re.fullmatch(r"_\d+", name) else f" {name!r}"  # a temporary, as of a row of a matrix
+        return f"wrote outside its buffer{shown}, within whose first axis the index must lie"
+
+
+def identifier(variable: str) -> str:
+    """A variable's name within its function; of a name without a function, as in programs by hand, all of it."""
+    function, dot, rest = variable.partition(".")
+    return rest if dot else function
 
 
 @dataclass(frozen=True)

@@ -122,9 +122,7 @@ class MachineBlocks:
             match step:
                 case PushOp(var):
                     codes[id(step)] = self.add_fault(Fault(FaultKind.STACK_OVERFLOW, var))
-                case WriteRowOp():
-                    codes[id(step)] = self.add_fault(Fault(FaultKind.OUTSIDE_BUFFER, step.buffer, step.source))
-                case AssertOp():
+                case WriteRowOp() | AssertOp():
                     codes[id(step)] = self.add_fault(Fault(FaultKind.ASSERTION, step.message, step.source))
         return codes
 

@@ -163,7 +163,7 @@ class _Activation:
             case WriteRowOp(var_out, buffer, index, value):
                 rows = len(_first_leaf(self.read(buffer)))
                 if not 0 <= int(self.read(index)) < rows:
-                    raise _LaneStopped(Fault(FaultKind.OUTSIDE_BUFFER, buffer, op.source))
+                    raise _LaneStopped(Fault(FaultKind.ASSERTION, op.message, op.source))
                 self.assign((var_out,), (write(self.read(buffer), self.read(index), self.read(value)),))
             case AssertOp(condition, message, source):
                 if not self.read(condition):

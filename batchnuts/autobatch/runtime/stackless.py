@@ -361,8 +361,6 @@ class _Run:
 def _fault_of(step: Step) -> Fault | None:
     """What can go wrong in a step."""
     match step:
-        case AssertOp(_, message, source):
-            return Fault(FaultKind.ASSERTION, message, source)
-        case WriteRowOp(_, buffer, _, _, source):
-            return Fault(FaultKind.OUTSIDE_BUFFER, buffer, source)
+        case WriteRowOp() | AssertOp():
+            return Fault(FaultKind.ASSERTION, step.message, step.source)
     return None
