@@ -222,6 +222,9 @@ class CallBuilder(ExpressionBuilder):
         nodes = [a.value if isinstance(a, ast.Starred) else a for a in node.args]
         inputs = tuple(self.variable(self.atom(a)) for a in nodes)
         name = getattr(callee, "__name__", "primitive")
+        found = self.state_finder.find(callee, name)
+        if found is not None:
+            self.refuse_hidden(node, found)
         settled = expressions.copier_of(self.namespace).helper(callee.function)
 
         def call(*args: Any) -> tuple[Any, ...]:

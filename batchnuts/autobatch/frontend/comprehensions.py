@@ -272,6 +272,7 @@ class ComprehensionBuilder(ForLoopBuilder):
         key = key, self.asked[key]
         learned = self.reading.learned.get(key)
         pure = self.purify(expressions.located(expression, written))
+        self.refuse_hidden_state(pure)
         names = expressions.names_read(pure, self.locals)
         function = expressions.compile_expression(pure, names, self.namespace, self.source.filename).function
         refusal = self.refusal_of_calls(node)

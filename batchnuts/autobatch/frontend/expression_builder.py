@@ -12,7 +12,6 @@ integer divided by zero) give a check, which is asserted right after the op.
 from __future__ import annotations
 
 import ast
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -21,6 +20,7 @@ import numpy as np
 
 from batchnuts.autobatch.errors import CompileError, Source, UndefinedVariableError, UnsupportedSyntaxError
 from batchnuts.autobatch.frontend import expressions, speculation, walrus
+from batchnuts.autobatch.frontend.hidden_state import Hidden, StateFinder, is_ours, takes_seed
 from batchnuts.autobatch.frontend.source import FunctionSource
 from batchnuts.autobatch.frontend.unsupported import REWRITES
 from batchnuts.autobatch.ir.program import (
@@ -80,6 +80,7 @@ class ExpressionBuilder:
         self.held: dict[str, ast.expr] = {}
         """The parts of the user's expressions that temporaries hold."""
         self.checks = 0
+        self.state_finder = StateFinder()
         self.current = self.start(self.new_label("entry"))
 
     # ---- blocks -----------------------------------------------------------------------------------------------
@@ -152,6 +153,7 @@ class ExpressionBuilder:
         names = expressions.names_read(node, self.locals)
         for name in expressions.unknown_names(node, self.locals, self.namespace):
             raise UndefinedVariableError(self.unknown(name.id), self.source.at(name))
+        self.refuse_hidden_state(node)
         compiled = expressions.compile_expression(node, names, self.namespace, self.source.filename)
         evaluate, count = compiled.function, len(compiled.checks)
 
@@ -211,6 +213,7 @@ class ExpressionBuilder:
         """The value of an expression that `is_static`."""
         for name in expressions.unknown_names(node, self.locals, self.namespace):
             raise UndefinedVariableError(self.unknown(name.id), self.source.at(name))
+        self.refuse_hidden_state(node)
         compiled = expressions.compile_expression(node, (), self.namespace, self.source.filename)
         try:
             return compiled.function(Checks())
@@ -300,7 +303,6 @@ class ExpressionBuilder:
         def take_out(inner: ast.expr) -> ast.expr | None:
             if type(inner) in REWRITES:
                 self.refuse(inner, f"`{ast.unparse(inner)}`", REWRITES[type(inner)])
-            self.refuse_hidden_random(inner)
             self.refuse_decorated(inner)
             if isinstance(inner, ast.Call) and self.static(inner.func) is sync:
                 self.refuse(inner, "`sync` within an expression", "write it as a statement of its own")
@@ -309,7 +311,6 @@ class ExpressionBuilder:
             return ast.copy_location(ast.Name(self.atom(inner), ast.Load()), inner)
 
         def in_nested_scope(inner: ast.expr) -> None:
-            self.refuse_hidden_random(inner)
             callee = self.static(inner.func) if isinstance(inner, ast.Call) else None
             over_lanes = isinstance(callee, PrimitiveFunction) and callee.batched
             if isinstance(callee, LaneFunction) or over_lanes or callee is write:
@@ -335,12 +336,30 @@ class ExpressionBuilder:
             self.assign(saved[name], ast.copy_location(ast.Name(name, ast.Load()), node))
         return walrus.with_names(node, {place: saved[name] for place, name in places.items()})
 
-    def refuse_hidden_random(self, node: ast.expr) -> None:
-        """Raise for a call of a random number generator that all lanes would share."""
-        generator = getattr(self.static(node.func), "__self__", None) if isinstance(node, ast.Call) else None
-        if isinstance(generator, (np.random.RandomState, np.random.Generator, random.Random)):
-            what = f"`{ast.unparse(node)}`, whose random numbers do not belong to a lane,"
-            self.refuse(node, what, "draw with autobatch.random from a key that the lane has")
+    def refuse_hidden_state(self, node: ast.expr) -> None:
+        """Raise for what gives another value each time, random numbers that lanes would share, say: see StateFinder."""
+        for part, value in expressions.constants_read(node, self.locals, self.namespace):
+            found = self.state_finder.find(value, expressions.text_of(part))
+            if found is not None:
+                self.refuse_hidden(part, found)
+        for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
+            if not call.args and not call.keywords and takes_seed(self.static(call.func)):
+                self.refuse_hidden(call, Hidden(expressions.text_of(call), random=True))
+
+    def refuse_hidden(self, node: ast.AST, found: Hidden) -> NoReturn:
+        """Raise for what a name leads to, at its place in the code that reads it."""
+        within = f" in {found.within!r}" if found.within else ""
+        what = f"`{found.text}`{within}, whose random numbers do not belong to a lane,"
+        rewrite = "draw with autobatch.random from a key that the lane has"
+        if not found.random:
+            what = f"`{found.text}`{within}, which is called once, when the program is compiled, and not by each lane,"
+            rewrite = "give what it gives as an argument"
+        if found.source is None:
+            self.refuse(node, what, rewrite)
+        here = self.source.at(node)
+        place = f" in function {self.name!r}, which reaches it from {here.filename}:{here.line}"
+        text = f"{what} cannot be batched{'' if is_ours(here.filename) else place}. Instead, {rewrite}."
+        raise UnsupportedSyntaxError(text, found.source)
 
     def refuse_decorated(self, node: ast.expr) -> None:
         """Raise for a call of what a decorator above @batch made: it calls the batched function as plain code would."""
