@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from array_libraries import HAS_JAX
+from from_source import load, marked_line
 from programs import BY_NAME
 
-from batchnuts.autobatch import LaneAssertionError, UnsupportedSyntaxError, batch, ops, write
+from batchnuts.autobatch import CompileError, LaneAssertionError, UnsupportedSyntaxError, batch, ops, write
 from batchnuts.autobatch.language.pytree import flatten
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -257,7 +259,7 @@ def test_methods_and_partial_functions_are_primitives() -> None:
     agrees(program, np.arange(8.0).reshape(4, 2), np.array([0, 1, 2, 3]))
 
 
-def test_a_partial_batched_function_is_refused() -> None:
+def test_a_partial_batched_function_is_called() -> None:
     inner = factory(1)
     bound = functools.partial(inner, 3)
 
@@ -265,7 +267,46 @@ def test_a_partial_batched_function_is_refused() -> None:
     def program(n):
         return bound() + n
 
-    with pytest.raises(Exception, match="call it directly in a batched function"):
+    agrees(program, N)
+
+
+def test_a_partial_of_values_of_the_lane_names_the_lambda() -> None:
+    @batch
+    def program(n):
+        h = functools.partial(stores_and_returns, np.zeros(2) + n)
+        return h(0)
+
+    with pytest.raises(UnsupportedSyntaxError, match=r"holds values of the lane, .* h = lambda y: f\(x, y\)"):
+        program.run(N, backend="numpy")
+
+
+@pytest.mark.parametrize(
+    ("unpack", "message"),
+    [
+        ("a, b, *c = (n,)", "cannot unpack 1 values into 2 names and a starred one"),
+        ("a, (b, *c, d) = n, (n,)", "cannot unpack 1 values into 2 names and a starred one"),
+        ("a, b = map(abs, (n,))", "cannot unpack 1 values into 2 names"),
+    ],
+)
+def test_values_that_are_too_few_are_counted(unpack: str, message: str, tmp_path: Path) -> None:
+    module = load(tmp_path, f"@batch\ndef f(n):\n    {unpack}  # error\n    return a\n")
+    with pytest.raises(CompileError, match=message) as caught:
+        module.f.run(N, backend="numpy")
+    assert str(caught.value).startswith(f"{module.__file__}:{marked_line(module)}:")
+
+
+def test_a_parameter_that_is_none_and_assigned_needs_another_name() -> None:
+    @batch
+    def scaled(n, by=None):
+        if by is None:
+            by = 2
+        return n * by
+
+    @batch
+    def program(n):
+        return scaled(n)
+
+    with pytest.raises(UnsupportedSyntaxError, match=r"'by' that is given None .* value = 0.0 if by is None else by"):
         program.run(N, backend="numpy")
 
 

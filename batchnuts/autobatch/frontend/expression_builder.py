@@ -67,7 +67,10 @@ class ExpressionBuilder:
         self.parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         assigned = expressions.assigned_names(source.tree)
         for name in functions.keys() & assigned:
-            self.refuse(source.tree, f"a parameter {name!r} that is given a function and assigned", "use another name")
+            given = "None" if functions[name] is None else "a function"
+            rewrite = f"use another name: value = 0.0 if {name} is None else {name}, say" if given == "None" else ""
+            what = f"a parameter {name!r} that is given {given} and assigned"
+            self.refuse(source.tree, what, rewrite or "use another name")
         self.parameters = [p for p in self.parameters if p not in functions] + list(captured)
         self.locals = set(self.parameters) | assigned
         self.around = {**source.namespace, **functions}
@@ -397,6 +400,10 @@ class ExpressionBuilder:
         """out = write(buffer, index, value)."""
         if node.keywords or len(node.args) != 3:
             self.refuse(node, "`write` with other than three positional arguments", "write(buffer, index, value)")
+        if expressions.is_literal_integer(node.args[1]) and ast.literal_eval(node.args[1]) < 0:
+            text = [ast.unparse(part) for part in node.args]
+            what = f"`{expressions.text_of(node)}`, whose index is counted from the front,"
+            self.refuse(node, what, f"write x = {text[0]}; x[{text[1]}] = {text[2]}")
         buffer, index, value = (self.variable(self.atom(a)) for a in node.args)
         self.emit(WriteRowOp(out, buffer, index, value, self.source.at(node)))
 

@@ -166,6 +166,7 @@ class ConstantCopier:
         made.__defaults__ = self.settled(function.__defaults__) if function.__defaults__ else None
         made.__kwdefaults__ = self.settled(function.__kwdefaults__) if function.__kwdefaults__ else None
         made.__dict__.update(function.__dict__)
+        made.__module__ = function.__module__
         return made
 
 
