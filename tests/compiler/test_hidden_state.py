@@ -171,6 +171,33 @@ def test_every_backend_refuses(backend: str, tmp_path: Path) -> None:
     refused(tmp_path, REACHED["a helper"].replace("HIDDEN", "np.random.normal()"), RANDOM, backend)
 
 
+EQUAL = {
+    "a helper": (
+        "def h(x):\n    return x if np.array_equal(x, x) else -x  # error\n@batch\ndef f(x):\n    return h(x)\n"
+    ),
+    "a second call": (
+        "def g(x):\n    return x * np.array_equal(x, x)  # error\ndef h(x):\n    return g(x)\n"
+        "@batch\ndef f(x):\n    if x > 0:\n        return h(x)\n    return g(x)\n"
+    ),
+    "a primitive": (
+        "@primitive\ndef h(x):\n    return x if np.array_equiv(x, x) else -x  # error\n"
+        "@batch\ndef f(x):\n    return h(x)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("place", EQUAL)
+def test_equality_that_numpy_cannot_tell_of_traced_arrays_is_refused(place: str, backend: str, tmp_path: Path) -> None:
+    """NumPy says False of them; its own arrays it does compare."""
+    module = load(tmp_path, HEAD + EQUAL[place])
+    x = np.array([1.0, -2.0])
+    np.testing.assert_array_equal(module.f.run(x, backend="numpy"), [1.0, -2.0])
+    with pytest.raises(UnsupportedSyntaxError, match=r"(?s)`np.array_equ.*` in .* Write ops.all\(x == y\)") as caught:
+        module.f.run(x, backend=backend, mode="eager")
+    assert str(caught.value).startswith(f"{module.__file__}:{marked_line(module)}:")
+
+
 SEEDED = np.random.default_rng(3).normal(size=2)
 STARTED = time.time() * 0.0
 SPACE = SimpleNamespace(random=lambda x: x + 1.0)

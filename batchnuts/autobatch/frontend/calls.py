@@ -14,7 +14,7 @@ from typing import Any
 
 from batchnuts.autobatch.errors import CompileError
 from batchnuts.autobatch.frontend import expressions
-from batchnuts.autobatch.frontend.expression_builder import ExpressionBuilder
+from batchnuts.autobatch.frontend.expression_builder import ExpressionBuilder, require_values
 from batchnuts.autobatch.frontend.inner_function import InnerFunction
 from batchnuts.autobatch.ir.program import COPY, FunctionCallOp, Primitive, PrimOp
 from batchnuts.autobatch.language import iteration
@@ -238,9 +238,12 @@ class CallBuilder(ExpressionBuilder):
         found = self.state_finder.find(callee, name)
         if found is not None:
             self.refuse_hidden(node, found)
+        needing = self.needs_values(callee)
         settled = expressions.copier_of(self.namespace).helper(callee.function)
 
         def call(*args: Any) -> tuple[Any, ...]:
+            if needing is not None:
+                require_values(needing, args)
             values: list[Any] = []
             for value, star in zip(args, starred):
                 if star and callee.batched and is_array(value):

@@ -20,7 +20,8 @@ import numpy as np
 
 from batchnuts.autobatch.errors import CompileError, Source, UndefinedVariableError, UnsupportedSyntaxError
 from batchnuts.autobatch.frontend import expressions, speculation, walrus
-from batchnuts.autobatch.frontend.hidden_state import Hidden, StateFinder, is_ours, takes_seed
+from batchnuts.autobatch.frontend.helpers import is_helper
+from batchnuts.autobatch.frontend.hidden_state import Hidden, StateFinder, is_ours, needs_values, takes_seed
 from batchnuts.autobatch.frontend.source import FunctionSource
 from batchnuts.autobatch.frontend.unsupported import REWRITES
 from batchnuts.autobatch.ir.program import (
@@ -35,8 +36,10 @@ from batchnuts.autobatch.ir.program import (
     WriteRowOp,
     check_name,
 )
+from batchnuts.autobatch.language.arrays import tensor_library_of
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction, in_one_lane_code, sync, write
 from batchnuts.autobatch.language.operators import Checks
+from batchnuts.autobatch.language.pytree import flatten
 
 Finish = Callable[[Any], tuple[Any, ...]]
 """From an expression's value to the values of the variables that it is assigned to."""
@@ -50,6 +53,16 @@ class OpenBlock:
     ops: list[Op] = field(default_factory=list)
     terminator: Terminator | None = None
     gate: float = 0.0
+
+
+def require_values(found: Hidden, values: tuple[Any, ...]) -> None:
+    """Raise for a helper that is given arrays without values, and asks NumPy whether they are equal."""
+    if tensor_library_of(*flatten(values)[0]) is not None:
+        raise UnsupportedSyntaxError(
+            f"`{found.text}` in {found.within!r} cannot take a value of the lane on this backend: arrays have no "
+            "values while a program is traced, and NumPy then says False. Write ops.all(x == y).",
+            found.source,
+        )
 
 
 class ExpressionBuilder:
@@ -84,6 +97,8 @@ class ExpressionBuilder:
         """The parts of the user's expressions that temporaries hold."""
         self.checks = 0
         self.state_finder = StateFinder()
+        self.needing_values: dict[int, Hidden | None] = {}
+        """By the identity of a helper, what it calls that is wrong of arrays without values."""
         self.current = self.start(self.new_label("entry"))
 
     # ---- blocks -----------------------------------------------------------------------------------------------
@@ -157,10 +172,14 @@ class ExpressionBuilder:
         for name in expressions.unknown_names(node, self.locals, self.namespace):
             raise UndefinedVariableError(self.unknown(name.id), self.source.at(name))
         self.refuse_hidden_state(node)
+        read = expressions.constants_read(node, self.locals, self.namespace)
+        needing = next(filter(None, (self.needs_values(value) for _, value in read)), None)
         compiled = expressions.compile_expression(node, names, self.namespace, self.source.filename)
         evaluate, count = compiled.function, len(compiled.checks)
 
         def call(*values: Any) -> tuple[Any, ...]:
+            if needing is not None:
+                require_values(needing, values)
             checks = Checks(values)
             token = in_one_lane_code.set(True)
             try:
@@ -348,6 +367,14 @@ class ExpressionBuilder:
         for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
             if not call.args and not call.keywords and takes_seed(self.static(call.func)):
                 self.refuse_hidden(call, Hidden(expressions.text_of(call), random=True))
+
+    def needs_values(self, value: Any) -> Hidden | None:
+        """What a helper or primitive calls that is wrong of arrays without values."""
+        if not (is_helper(value) or isinstance(value, PrimitiveFunction)):
+            return None
+        if id(value) not in self.needing_values:
+            self.needing_values[id(value)] = StateFinder(needs_values).find(value, "")
+        return self.needing_values[id(value)]
 
     def refuse_hidden(self, node: ast.AST, found: Hidden) -> NoReturn:
         """Raise for what a name leads to, at its place in the code that reads it."""

@@ -21,7 +21,7 @@ import sys
 import time
 import types
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,16 +88,25 @@ def takes_seed(value: Any) -> bool:
     return any(value is maker for maker in _SEEDED)
 
 
-class StateFinder:
-    """Looks through the code that a value leads to; each function once."""
+def needs_values(value: Any) -> bool | None:
+    """Whether a value is a function of NumPy that says False of all arrays without values: it hides their error."""
+    return False if value is np.array_equal or value is np.array_equiv else None
 
-    def __init__(self) -> None:
+
+class StateFinder:
+    """Looks through the code that a value leads to; each function once.
+
+    kind_of: what to look for. It gives None of what is not found, and else what `Hidden.random` is to be.
+    """
+
+    def __init__(self, kind_of: Callable[[Any], bool | None] = hidden_state) -> None:
+        self._kind_of = kind_of
         self._seen: dict[tuple[int, ...], Any] = {}
         """By ids, what was looked at, so that it keeps them."""
 
     def find(self, value: Any, text: str) -> Hidden | None:
         """The first thing that gives another value each time; `text` is what the value is called where it is read."""
-        kind = hidden_state(value)
+        kind = self._kind_of(value)
         if kind is not None:
             return Hidden(text, kind)
         return next(self._in(value), None)
@@ -137,7 +146,7 @@ class StateFinder:
 
     def _partial(self, value: functools.partial[Any]) -> Iterator[Hidden]:
         for part in (*value.args, *value.keywords.values()):
-            if (kind := hidden_state(part)) is not None:
+            if (kind := self._kind_of(part)) is not None:
                 yield Hidden(f"partial({getattr(value.func, '__name__', 'function')}, ...)", kind)
             yield from self._in(part) if callable(part) else ()
         yield from self._in(value.func)
@@ -155,7 +164,7 @@ class StateFinder:
         around = {name: _contents(cell) for name, cell in zip(code.co_freevars, function.__closure__ or ())}
         for inner in codes_of(code):
             for value, text, place, unseeded in _reads(inner, names, {**around, **known}):
-                kind = True if unseeded else hidden_state(value)
+                kind = True if unseeded and self._kind_of is hidden_state else self._kind_of(value)
                 if kind is not None:
                     yield Hidden(text, kind, function.__name__, _source_of(inner, place))
                 yield from self._in(value)
