@@ -28,7 +28,7 @@ from batchnuts.autobatch import (
 )
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.ir.program import mentioned_in
-from batchnuts.autobatch.pipeline import compile_program
+from batchnuts.autobatch.pipeline import compile_function, compile_program
 from batchnuts.autobatch.runtime import reference, stackless, virtual_machine
 
 NUMPY = get_backend("numpy", "eager")
@@ -224,7 +224,9 @@ def clashing_names(program: Program, random: Random) -> dict[str, str]:
 def at_random(case: Case) -> tuple[Program, tuple[np.ndarray, ...], Random]:
     """A program of the corpus over leaves, its inputs, and what decides on its new names."""
     inputs = case.function._bind(case.inputs, {})
-    return case.function.passes(*inputs.types, backend="numpy")["flatten_structures"], inputs.leaves, Random(case.name)
+    passes: dict[str, Program] = {}
+    compile_function(case.function, inputs.types, NUMPY, passes.__setitem__)
+    return passes["flatten_structures"], inputs.leaves, Random(case.name)
 
 
 @covering_by_default()
