@@ -7,6 +7,9 @@ Normal distribution functions need them, so `pm.TruncatedNormal`, `pm.OrderedPro
 
 `log1mexp`: PyTensor's formula for numbers far from 0 has an infinite slope near 0, where it is not chosen.
 
+`expm1`: its slope is expm1(x) + 1 in JAX, which has no digits far below 0. `psi`, `tri_gamma`: JAX's derivatives of the
+logarithm of the gamma function, from the second on, are those of positive numbers alone.
+
 `clip`: XLA for processors computes a cheap array again in each loop that reads it, and rounds it differently there.
 For a number that is zero but for rounding, as are the squared distances of points to themselves in `pm.gp.cov`, one
 loop then finds that it was clipped and another that it was not: terms of the gradient that cancel do not. So which
@@ -83,6 +86,34 @@ def _erfcx_of_large(x: Any) -> Any:
 def erfcinv(x: Any) -> Any:
     """The inverse of erfc, elementwise: erfc(y) = 2 ndtr(-sqrt(2) y)."""
     return -special.ndtri(0.5 * x) * np.sqrt(0.5)
+
+
+@jax.custom_jvp
+def expm1(x: Any) -> Any:
+    """exp(x) - 1, elementwise."""
+    return jnp.expm1(x)
+
+
+expm1.defjvps(lambda tangent, _, x: tangent * jnp.exp(x))
+
+
+@jax.custom_jvp
+def psi(x: Any) -> Any:
+    """The digamma function, elementwise."""
+    return special.digamma(x)
+
+
+psi.defjvps(lambda tangent, _, x: tangent * tri_gamma(x))
+
+
+def tri_gamma(x: Any) -> Any:
+    """The derivative of psi, elementwise; of negative numbers by its reflection (DLMF 5.15.6)."""
+    x = _floats(x)
+    negative = x < 0
+    reflected = jnp.where(negative, 1.0 - x, x)
+    turned = np.pi / jnp.sin(np.pi * jnp.where(negative, x, 0.5))
+    positive = special.polygamma(1, reflected)
+    return jnp.where(negative, turned * turned - positive, positive)
 
 
 def log1mexp(x: Any) -> Any:

@@ -30,6 +30,7 @@ from pytensor.scalar.basic import (
     Cast,
     Clip,
     Composite,
+    Expm1,
     Identity,
     Maximum,
     Minimum,
@@ -40,10 +41,10 @@ from pytensor.scalar.basic import (
     Sub,
     Switch,
 )
-from pytensor.scalar.math import BetaInc, Erfcinv, Erfcx, Log1mexp, Softplus
+from pytensor.scalar.math import BetaInc, Erfcinv, Erfcx, Log1mexp, Psi, Softplus, TriGamma
 from pytensor.tensor.elemwise import Elemwise
 
-from batchnuts.bridges.pymc_functions import betainc, clip, erfcinv, erfcx, log1mexp
+from batchnuts.bridges.pymc_functions import betainc, clip, erfcinv, erfcx, expm1, log1mexp, psi, tri_gamma
 from batchnuts.bridges.slopes import zero_stays_zero
 
 _OURS: dict[type, Callable[..., Any]] = {
@@ -51,8 +52,11 @@ _OURS: dict[type, Callable[..., Any]] = {
     Clip: clip,
     Erfcinv: erfcinv,
     Erfcx: erfcx,
+    Expm1: expm1,
     Log1mexp: log1mexp,
+    Psi: psi,
     Softplus: jax.nn.softplus,
+    TriGamma: tri_gamma,
 }
 
 
