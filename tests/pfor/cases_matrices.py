@@ -302,6 +302,9 @@ def _norm_gradient(op: Any, extra: int) -> Any:
     return function
 
 
+_LEADS = ((), (2,), (2, 2))
+"""Of images in axes before theirs."""
+
 NETWORK_GRADIENTS = [
     composed(
         "MaxPoolGrad",
@@ -330,11 +333,10 @@ NETWORK_GRADIENTS = [
     composed("FusedBatchNormGrad", _norm_gradient(_raw.FusedBatchNormGrad, 0), _IMAGE, _IMAGE),
     composed("FusedBatchNormGradV2", _norm_gradient(_raw.FusedBatchNormGradV2, 0), _IMAGE, _IMAGE),
     composed("FusedBatchNormGradV3", _norm_gradient(_raw.FusedBatchNormGradV3, 1), _IMAGE, _IMAGE),
-    case("AdjustContrastv2", _F, images=_IMAGE, contrast_factor=0.7),
-    case("AdjustHue", _F, images=probability(2, 4, 4, 3), delta=0.1),
-    case("AdjustSaturation", _F, images=probability(2, 4, 4, 3), scale=0.7),
-    case("RGBToHSV", _F, images=probability(2, 4, 4, 3)),
-    case("HSVToRGB", _F, images=probability(2, 4, 4, 3)),
+    *(case("AdjustContrastv2", _F, images=floats(*lead, 4, 4, 3), contrast_factor=0.7) for lead in _LEADS),
+    *(case("AdjustHue", _F, images=probability(*lead, 4, 4, 3), delta=0.1) for lead in _LEADS),
+    *(case("AdjustSaturation", _F, images=probability(*lead, 4, 4, 3), scale=0.7) for lead in _LEADS),
+    *(case(op, _F, images=probability(*lead, 3)) for op in ("RGBToHSV", "HSVToRGB") for lead in ((), (5,), (2, 4, 4))),
 ]
 
 _SEED = small(2)

@@ -19,7 +19,6 @@ from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 IMAGES = """
     AvgPool AvgPool3D MaxPool MaxPool3D MaxPoolGrad MaxPoolGradGrad MaxPool3DGrad ResizeBilinear ResizeNearestNeighbor
     ResizeBilinearGrad LRN LRNGrad ExtractImagePatches Conv2D Conv3D DepthwiseConv2dNative Dilation2D
-    AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB
 """
 IMAGES_WITHOUT_XLA = "Dilation2D"
 BATCH_INPUTS = {
@@ -35,6 +34,14 @@ def images(site: Site) -> list[Value]:
     batch = BATCH_INPUTS.get(site.op.type, (0,))
     site.only(*batch)
     return _as_one_batch(site, batch)
+
+
+@converts("AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB", varying="the images")
+def colors(site: Site) -> list[Value]:
+    """The op takes any axes in front of an image's, or of a color's: merging rows with the first axis of one image
+    would have a contrast that all rows have in common."""
+    site.only(0)
+    return site.emit_rows(*site.tensors())
 
 
 def _as_one_batch(site: Site, batch: tuple[int, ...]) -> list[Value]:

@@ -19,10 +19,6 @@ def reduction(site: Site) -> list[Value]:
     rank = site.row_rank(0)
     if axes is None:
         axes_of_rows = site.tensor(1) % rank + 1
-    elif axes.size == 0:
-        return (
-            [Stacked(site.tensor(0))] if site.op.type not in ("EuclideanNorm",) else [Stacked(tf.abs(site.tensor(0)))]
-        )
     else:
         axes_of_rows = tf.constant(np.atleast_1d(axes) % rank + 1, tf.int32)
     return site.emit_rows(site.tensor(0), axes_of_rows)
