@@ -63,6 +63,8 @@ def from_numpyro(
     _check_numbers(title, {f"the variable {key!r}": value for key, value in _around(model).items()}, dtype)
     bound: traces.Bound = (model, args, kwargs)
     found = found_sites(title, bound, dtype)
+    users = traces.Users(model, found.parts, found.empty)
+    bound = (users, args, kwargs)
     names = AxisNames(title, found, checked_dims(f"Model {title!r}", dims))
     names.check_labels(checked_labels(f"Model {title!r}", coords))
     seed = np.zeros(2, "uint32")
@@ -284,7 +286,8 @@ def _initializer(
         with traces.HANDLERS:
             trace = traces.first_trace(bound, key, strategy)
             latent = [name for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]]
-            return {traces.free_name(name): traces.unconstrained(trace[name]) for name in latent}
+            found = bound[0].sampled({name: traces.unconstrained(trace[name]) for name in latent})
+            return {traces.free_name(name): value for name, value in found.items()}
 
     many = LIBRARY.compiled(jax.vmap(one, in_axes=(0, None)))
 

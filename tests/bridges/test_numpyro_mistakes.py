@@ -141,6 +141,17 @@ def test_a_model_without_observations_says_so(capsys: pytest.CaptureFixture[str]
     assert "observed" not in capsys.readouterr().err
 
 
+def test_an_improper_site_is_named_as_the_user_does() -> None:
+    """And no other name is proposed, which the density uses."""
+
+    def model() -> None:
+        numpyro.sample("mu", dist.Normal(0, 1))
+        numpyro.sample("mv", dist.ImproperUniform(dist.constraints.real, (2,), ()))
+
+    with pytest.raises(ModelError, match=r"does not depend on 'mv': .* or leave it out of the model\.$"):
+        Model.from_numpyro(model).check()
+
+
 def test_a_missing_observation_is_left_out_by_a_mask() -> None:
     """Its data, NaN, do not touch the gradient; without the mask `Model.check` names it."""
     y = Y.copy()
