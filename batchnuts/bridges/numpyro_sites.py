@@ -14,7 +14,7 @@ import numpy as np
 from numpyro import distributions
 
 from batchnuts.bridges import numpyro_traces as traces
-from batchnuts.bridges.errors import failed, refuse_names
+from batchnuts.bridges.errors import failed, names_in_files
 from batchnuts.bridges.tracing import LIBRARY
 from batchnuts.mcmc.model import DType
 from batchnuts.mcmc.variables import RESERVED, ModelError
@@ -51,7 +51,9 @@ class Found:
     parts: dict[str, traces.Part]
     """Latent sites that are sampled in part; `shapes` and `free` are those of the part."""
     empty: dict[str, tuple[int, ...]]
-    """Shapes of the unconstrained values of latent sites of which nothing is sampled."""
+    """Shapes of the unconstrained values of latent sites of which nothing is sampled. Keys of both are NumPyro's."""
+    saved: dict[str, str]
+    """By the name that a site has in NumPyro: its name in files, and here."""
 
 
 def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
@@ -100,10 +102,24 @@ def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
                 f"Model {title!r}: its site {site.name!r} has shape {shapes[site.name]}, so there is nothing to "
                 "sample; leave it out."
             )
-    names = [*(site.name for site in sites), *(plate for site in sites for plate, *_ in site.plates)]
-    refuse_names(title, "site", names, "; `handlers.scope(..., divider='.')` makes names without")
-    in_order = {site.name: free[site.name] for site in sites if site.kind == "latent"}
-    return Found(sites, shapes, in_order, observed, parts, empty)
+    names = names_in_files(title, "site", [*(site.name for site in sites), *empty])
+    plates = names_in_files(title, "plate", [plate for site in sites for plate, *_ in site.plates])
+    in_order = {names[site.name]: free[site.name] for site in sites if site.kind == "latent"}
+    renamed = [
+        replace(
+            site, name=names[site.name], plates=tuple((plates[plate], dim, size) for plate, dim, size in site.plates)
+        )
+        for site in sites
+    ]
+    return Found(
+        renamed,
+        {names[name]: shape for name, shape in shapes.items()},
+        in_order,
+        {names[name]: value for name, value in observed.items()},
+        parts,
+        empty,
+        names,
+    )
 
 
 def _is_rest_of_observed(site: Site, trace: Mapping[str, Any]) -> bool:

@@ -52,6 +52,8 @@ class Users:
     parts: Mapping[str, Part]
     empty: Mapping[str, tuple[int, ...]]
     """Shapes of the unconstrained values of sites of which nothing is sampled."""
+    saved: Mapping[str, str]
+    """By the name of a site: its name in files."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it."""
@@ -59,15 +61,16 @@ class Users:
 
     def whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Unconstrained values by the names of sites, of those by `free_name`."""
-        plain = {name[len("unconstrained(") : -1]: value for name, value in values.items()}
+        sites = {free_name(there): name for name, there in self.saved.items()}
+        plain = {sites[name]: value for name, value in values.items()}
         dtype = next(iter(plain.values())).dtype
         found = {name: self.parts[name].whole(x) if name in self.parts else x for name, x in plain.items()}
         return found | {name: jnp.zeros(shape, dtype) for name, shape in self.empty.items()}
 
     def sampled(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Of values by the names of sites, the parts that are sampled."""
+        """Of values by the names of sites, the parts that are sampled, by names in files."""
         return {
-            name: self.parts[name].of(value) if name in self.parts else value
+            self.saved.get(name, name): self.parts[name].of(value) if name in self.parts else value
             for name, value in values.items()
             if name not in self.empty
         }
@@ -212,7 +215,8 @@ def log_likelihood(
     """The log-likelihood of each observation, by site."""
     with HANDLERS:
         trace = _trace_at(model, args, kwargs, values)
-        return {name: site["fn"].log_prob(site["value"]) for name, site in trace.items() if _is_observed(site)}
+        observed = {name: site for name, site in trace.items() if _is_observed(site)}
+        return {model.saved[name]: site["fn"].log_prob(site["value"]) for name, site in observed.items()}
 
 
 def predictive(
@@ -222,7 +226,7 @@ def predictive(
     with HANDLERS:
         names = [name for name, site in _trace_at(model, args, kwargs, values).items() if _is_observed(site)]
         trace = _trace_at(model, args, kwargs, values, seed)
-        return {name: trace[name]["value"] for name in names}
+        return {model.saved[name]: trace[name]["value"] for name in names}
 
 
 def drawn_again(
@@ -231,7 +235,8 @@ def drawn_again(
     """Deterministic sites, computed from observed sites that are drawn again."""
     with HANDLERS:
         trace = _trace_at(model, args, kwargs, values, seed)
-        return [trace[name]["value"] for name in names]
+        found = {model.saved[name]: site["value"] for name, site in trace.items() if name in model.saved}
+        return [found[name] for name in names]
 
 
 def prior(model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.bridges.errors import PYMC, place_in_users_code, refuse_names, text_of
+from batchnuts.bridges.errors import PYMC, names_in_files, place_in_users_code, text_of
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype
 from batchnuts.mcmc.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
@@ -119,7 +119,7 @@ def from_pymc(
     names = tuple(value.name for value in values)
     shapes = {name: np.shape(point[name]) for name in names}
     reported = list(get_default_varnames(model.unobserved_value_vars, include_transformed=False))
-    refuse_names(title, "variable", [variable.name for variable in [*reported, *model.observed_RVs]])
+    names_in_files(title, "variable", [variable.name for variable in [*reported, *model.observed_RVs]])
     density = _density(title, model, model.logp(), dtype)
     generated = _translated(title, "variables", model, reported, dtype)
     functions: dict[str, Any] = {"generated": generated}
@@ -248,8 +248,25 @@ def _initial_point(title: str, model: Any) -> dict[str, NDArray[Any]]:
         raise ModelError(f"Model {title!r}: PyMC finds no initial point: {text_of(error)}.") from error
     for name, array in point.items():
         if not np.isfinite(array).all():
-            raise ModelError(f"Model {title!r}: PyMC's initial point is not finite at {name!r}; give it an `initval`.")
+            raise ModelError(f"Model {title!r}: {_not_finite(model, name, array)}")
     return point
+
+
+def _not_finite(model: Any, name: str, point: NDArray[Any]) -> str:
+    """Which number of PyMC's initial point is not, by the name of a value variable, and what to do."""
+    variable = model.values_to_rvs[next(value for value in model.value_vars if value.name == name)]
+    given = model.rvs_to_initial_values.get(variable)
+    if given is None or isinstance(given, str):
+        return f"PyMC's initial point is not finite at {variable.name!r}; give it an `initval`."
+    numbers = np.asarray(given.eval() if hasattr(given, "eval") else given)
+    place = tuple(int(i) for i in np.argwhere(~np.isfinite(point))[0]) if numbers.shape == point.shape else ()
+    where = f" at {list(place)}" if place else ""
+    found = numbers[place] if place or not numbers.shape else numbers.tolist()
+    transform = type(model.rvs_to_transforms[variable]).__name__
+    return (
+        f"the `initval` of {variable.name!r} is {found}{where}, outside its support (its transform {transform} is not "
+        "finite there); expected a value inside, not at its edge."
+    )
 
 
 # Graphs

@@ -174,6 +174,38 @@ def test_observations_that_are_vectors_keep_their_plate() -> None:
     assert made.dims_of("y", (2,)) == ("y_dim_0",)
 
 
+def test_slashes_are_dots_in_files(tmp_path: Any) -> None:
+    """Of sites under `handlers.scope`, and of their plates."""
+
+    def model() -> None:
+        mu = numpyro.sample("mu", dist.HalfNormal(1.0))
+        numpyro.deterministic("twice", 2 * mu)
+        with numpyro.plate("row", 4):
+            numpyro.sample("z", dist.Normal(mu, 1.0), obs=Z, obs_mask=KNOWN)
+
+    made = Model.from_numpyro(
+        numpyro.handlers.scope(model, prefix="a"), coords={"a.row": list("wxyz")}, dtype="float64"
+    )
+    plain = Model.from_numpyro(model, dtype="float64")
+    assert made.dims == {"a.mu": (), "a.twice": (), "a.z_unobserved": ("a.z_unobserved_dim_0",), "a.z": ("a.row",)}
+    at = np.array([0.3, -0.4])
+    np.testing.assert_allclose(
+        on_jax(made, made.flat_log_density, at), on_jax(plain, plain.flat_log_density, at), rtol=1e-12
+    )
+    for function in ("generated", "log_likelihood"):
+        found, wanted = (
+            on_jax(m, lambda q, m=m, role=function: getattr(m, role)(m.constrain(q)), at) for m in (made, plain)
+        )
+        assert {name.removeprefix("a."): value.tolist() for name, value in found.items()} == {
+            name: value.tolist() for name, value in wanted.items()
+        }
+    key = np.zeros(2, "uint32")
+    assert made.prior is not None
+    assert made.predictive is not None
+    assert set(on_jax(made, made.prior, key)) == {v.name for v in made.variables}
+    assert set(on_jax(made, lambda q: made.predictive(made.constrain(q), key), at)) == {"a.z_observed"}
+
+
 KNOWN = np.array([True, True, False, True])
 Z = np.array([1.0, 2.0, 0.0, 0.5])
 

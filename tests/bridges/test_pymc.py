@@ -373,6 +373,21 @@ def test_mistakes(make: Any, words: str) -> None:
         Model.from_pymc(make())
 
 
+@pytest.mark.parametrize(
+    ("initval", "words"),
+    [
+        (-1.0, "the `initval` of 'x' is -1.0, outside its support .its transform LogTransform is not finite"),
+        ([1.0, 0.0], r"the `initval` of 'x' is 0.0 at \[1\], outside its support"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:(divide by zero|invalid value) encountered:RuntimeWarning")
+def test_an_initval_outside_its_support_is_named(initval: Any, words: str) -> None:
+    with pm.Model() as made:
+        pm.HalfNormal("x", 1, shape=np.shape(initval), initval=initval)
+    with pytest.raises(ModelError, match=words):
+        Model.from_pymc(made)
+
+
 def test_a_model_of_float32_is_not_computed_in_float64() -> None:
     with pytensor.config.change_flags(floatX="float32"), pm.Model() as made:
         pm.Normal("x", 0, 1)
