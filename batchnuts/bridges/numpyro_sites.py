@@ -67,9 +67,8 @@ def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
             trace = traces.first_trace(bound, key)
         sites[:] = [site for name, found in trace.items() if (site := _site(title, name, found)) is not None]
         for site in sites:
-            distribution = trace[site.name]["fn"] if _is_rest_of_observed(site, trace) else None
-            if (mask := _mask_of(distribution)) is not None:
-                masks[site.name] = (mask, tuple(distribution.batch_shape))
+            if _is_rest_of_observed(site, trace) and (mask := _mask_of(trace[site.name]["fn"])) is not None:
+                masks[site.name] = (mask, tuple(trace[site.name]["fn"].batch_shape))
         observed.update({site.name: trace[site.name]["value"] for site in sites if site.kind == "observed"})
         free = {site.name: traces.unconstrained(trace[site.name]) for site in sites if site.kind == "latent"}
         return {site.name: trace[site.name]["value"] for site in sites if site.kind != "factor"}, free

@@ -40,7 +40,7 @@ def clip(x: Any, lowest: Any, highest: Any) -> Any:
     return jnp.where(compared < lowest, lowest, jnp.where(compared > highest, highest, x))
 
 
-@jax.custom_jvp
+@jax.custom_jvp  # type: ignore[untyped-decorator]
 def erfcx(x: Any) -> Any:
     """exp(x^2) erfc(x), elementwise, in the dtype of x.
 
@@ -53,7 +53,7 @@ def erfcx(x: Any) -> Any:
     )
 
 
-@erfcx.defjvp
+@erfcx.defjvp  # type: ignore[untyped-decorator]
 def _slope_of_erfcx(primals: Any, tangents: Any) -> tuple[Any, Any]:
     x = _floats(primals[0])
     large, small = _sides(x)
@@ -88,7 +88,7 @@ def erfcinv(x: Any) -> Any:
     return -special.ndtri(0.5 * x) * np.sqrt(0.5)
 
 
-@jax.custom_jvp
+@jax.custom_jvp  # type: ignore[untyped-decorator]
 def expm1(x: Any) -> Any:
     """exp(x) - 1, elementwise."""
     return jnp.expm1(x)
@@ -97,7 +97,7 @@ def expm1(x: Any) -> Any:
 expm1.defjvps(lambda tangent, _, x: tangent * jnp.exp(x))
 
 
-@jax.custom_jvp
+@jax.custom_jvp  # type: ignore[untyped-decorator]
 def psi(x: Any) -> Any:
     """The digamma function, elementwise."""
     return special.digamma(x)
@@ -124,13 +124,13 @@ def log1mexp(x: Any) -> Any:
     return jnp.where(near, jnp.log(-jnp.expm1(small)), jnp.log1p(-jnp.exp(large)))
 
 
-@jax.custom_jvp
+@jax.custom_jvp  # type: ignore[untyped-decorator]
 def betainc(a: Any, b: Any, x: Any) -> Any:
     """The regularized incomplete beta function, elementwise with broadcasting, of one dtype."""
     return special.betainc(a, b, x)
 
 
-@betainc.defjvp
+@betainc.defjvp  # type: ignore[untyped-decorator]
 def _slope_of_betainc(primals: Any, tangents: Any) -> tuple[Any, Any]:
     """In x it is the density. In a and b, by the derivatives of a continued fraction, which converges fast for x below
     (a + 1) / (a + b + 2); beyond, by 1 - I(b, a, 1 - x)."""
@@ -142,7 +142,7 @@ def _slope_of_betainc(primals: Any, tangents: Any) -> tuple[Any, Any]:
     place = jnp.where(swapped, 1.0 - x, x)
     one, zero, sign = jnp.ones_like(a), jnp.zeros_like(a), jnp.where(swapped, -1.0, 1.0)
     in_first, in_second = (
-        sign * jax.jvp(lambda *ab: _beta_fraction(*ab, place), (first, second), along)[1]
+        sign * jax.jvp(lambda one, two: _beta_fraction(one, two, place), (first, second), along)[1]
         for along in ((one, zero), (zero, one))
     )
     slopes = (

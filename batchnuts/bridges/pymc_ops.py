@@ -66,7 +66,7 @@ def _checked(otherwise: float, value: Any, valid: Any) -> Any:
     return jnp.where(valid, value, otherwise)
 
 
-@_checked.defjvp
+@_checked.defjvp  # type: ignore[untyped-decorator]
 def _slope_of_checked(otherwise: float, primals: Any, tangents: Any) -> tuple[Any, Any]:
     return _checked(otherwise, *primals), tangents[0]
 

@@ -64,14 +64,14 @@ def zero_stays_zero(function: Callable[..., Any]) -> Callable[..., Any]:
         # the rule below may be run where JAX has other dtypes on
         constants = [x if isinstance(x, (bool, int, float, jax.core.Tracer)) else jnp.asarray(x) for x in inputs]
 
-        @jax.custom_jvp
+        @jax.custom_jvp  # type: ignore[untyped-decorator]
         def of_traced(*given: Any) -> Any:
             whole = list(constants)
             for k, x in zip(traced, given, strict=True):
                 whole[k] = x
             return function(*whole)
 
-        @of_traced.defjvp
+        @of_traced.defjvp  # type: ignore[untyped-decorator]
         def slopes(given: Any, tangents: Any) -> tuple[Any, Any]:
             value = of_traced(*given)
             total = jnp.zeros_like(value)

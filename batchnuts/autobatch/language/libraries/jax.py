@@ -160,7 +160,7 @@ mlir.register_lowering(_once, mlir.lower_fun(_rows_by_number, multiple_results=F
 batching.defvectorized(_once)
 
 
-@jax.custom_jvp
+@jax.custom_jvp  # type: ignore[untyped-decorator]
 def _expm1(x: Array) -> Array:
     return lax.expm1(x)
 
