@@ -7,6 +7,8 @@ Normal distribution functions need them, so `pm.TruncatedNormal`, `pm.OrderedPro
 
 `log1mexp`: PyTensor's formula for numbers far from 0 has an infinite slope near 0, where it is not chosen.
 
+`softplus`: PyTensor's chooses among formulas, of which exp(x) overflows where another is chosen.
+
 `expm1`: its slope is expm1(x) + 1 in JAX, which has no digits far below 0. `psi`, `tri_gamma`: JAX's derivatives of the
 logarithm of the gamma function, from the second on, are those of positive numbers alone.
 
@@ -114,6 +116,15 @@ def tri_gamma(x: Any) -> Any:
     turned = np.pi / jnp.sin(np.pi * jnp.where(negative, x, 0.5))
     positive = special.polygamma(1, reflected)
     return jnp.where(negative, turned * turned - positive, positive)
+
+
+@jax.custom_jvp  # type: ignore[untyped-decorator]
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x)), elementwise."""
+    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+softplus.defjvps(lambda tangent, _, x: tangent * jax.nn.sigmoid(x))
 
 
 def log1mexp(x: Any) -> Any:

@@ -44,7 +44,7 @@ from pytensor.scalar.basic import (
 from pytensor.scalar.math import BetaInc, Erfcinv, Erfcx, Log1mexp, Psi, Softplus, TriGamma
 from pytensor.tensor.elemwise import Elemwise
 
-from batchnuts.bridges.pymc_functions import betainc, clip, erfcinv, erfcx, expm1, log1mexp, psi, tri_gamma
+from batchnuts.bridges.pymc_functions import betainc, clip, erfcinv, erfcx, expm1, log1mexp, psi, softplus, tri_gamma
 from batchnuts.bridges.slopes import zero_stays_zero
 
 _OURS: dict[type, Callable[..., Any]] = {
@@ -55,7 +55,7 @@ _OURS: dict[type, Callable[..., Any]] = {
     Expm1: expm1,
     Log1mexp: log1mexp,
     Psi: psi,
-    Softplus: jax.nn.softplus,
+    Softplus: softplus,
     TriGamma: tri_gamma,
 }
 
