@@ -66,13 +66,22 @@ def failed(title: str, what: str, error: BaseException, remedy: str = "") -> Mod
     return ModelError(f"Model {title!r}: {what} failed with {said}{place_in_users_code(error)}{advice}.{remedy}")
 
 
-def refuse_names(title: str, kind: str, names: Iterable[str], remedy: str = "") -> None:
-    """Raise ModelError for a name that the output cannot have. kind: of what they are, as "site"."""
-    for name in names:
+def names_in_files(title: str, kind: str, names: Iterable[str]) -> dict[str, str]:
+    """By name: the name in files, which exclude slashes. `a/b` becomes `a.b`; no two become one, so that each can be
+    told from its own. kind: of what they are, as "site". Raises ModelError for a name that cannot be in a file."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
         if name in ("chain", "draw"):
             raise ModelError(f"Model {title!r}: a {kind} cannot be called {name!r}, an axis of the output; rename it.")
-        if "/" in name:
-            raise ModelError(f"Model {title!r}: its {kind} {name!r} has a slash, which netCDF files exclude{remedy}.")
+        found[name] = name.replace("/", ".")
+    owners: dict[str, str] = {}
+    for name, there in found.items():
+        if owners.setdefault(there, name) != name:
+            raise ModelError(
+                f"Model {title!r}: the {kind}s {owners[there]!r} and {name!r} would both be {there!r} in files, which "
+                "exclude slashes; rename one of them."
+            )
+    return found
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ def make_target(name: str, **arguments: Any) -> Any:
         for lower, right in named.items():
             close = close.replace(repr(lower), repr(right))
         raise ModelError(
-            f"the Inference Gym has no target {name!r}{close}. Those that need no download: {', '.join(OFFLINE)}."
+            sentence(f"the Inference Gym has no target {name!r}{close}")
+            + f" Those that need no download: {', '.join(OFFLINE)}."
         )
     made = getattr(targets, name)
     given = {**OFFLINE.get(name, {}), **arguments}

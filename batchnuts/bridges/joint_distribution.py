@@ -92,7 +92,7 @@ def _of_parts(parts: Parts, supports: list[Support], axes: Mapping[str, Any], la
     """Fields of a model whose variables are the free parts."""
     variables = []
     for part, support in zip(parts.free, supports, strict=True):
-        variables.append(variable_of(part.name, tuple(part.values[0].shape), support, axes, labels))
+        variables.append(variable_of(part.saved, tuple(part.values[0].shape), support, axes, labels))
 
     def log_density(values: Values) -> Any:
         return parts.log_density(values)

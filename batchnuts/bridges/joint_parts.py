@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from batchnuts.bridges.tfp import failed, leaves, one_dtype, support_of
+from batchnuts.bridges.errors import names_in_files
+from batchnuts.bridges.tfp import failed, leaves, one_dtype, refuse_discrete, support_of
 from batchnuts.mcmc.model import DType, ModelError
 from batchnuts.mcmc.supports import Support
 from batchnuts.settings.schema import nearest, sentence
@@ -34,22 +35,24 @@ class Part:
     """Given the draw."""
     structure: Any
     """A drawn value, or what it is pinned to."""
+    saved: str
+    """Its name in files, which exclude slashes."""
     names: tuple[str, ...]
-    """The names of its leaves."""
+    """The names of its leaves, in files."""
     values: tuple[Any, ...]
     pinned: bool
 
     @property
     def nested(self) -> bool:
         """Whether its value is a structure."""
-        return self.names != (self.name,)
+        return self.names != (self.saved,)
 
     def packed(self, values: Values) -> Any:
         """Its value, of those of the leaves."""
         import tensorflow as tf
 
         if not self.nested:
-            return values[self.name]
+            return values[self.saved]
         return tf.nest.pack_sequence_as(self.structure, [values[leaf] for leaf in self.names])
 
 
@@ -79,6 +82,7 @@ class Parts:
                 + f" Its parts are {', '.join(names)}."
             )
         found = []
+        saved = names_in_files(title, "part", names)
         for name, distribution, value in zip(names, flat, drawn, strict=True):
             structure = _as_drawn(title, name, pins[name], value) if name in pins else value
             inside = list(leaves(structure))
@@ -87,7 +91,8 @@ class Parts:
                     name,
                     distribution,
                     structure,
-                    tuple(".".join((name, *leaf.path)) for leaf in inside),
+                    saved[name],
+                    tuple(".".join((saved[name], *leaf.path)) for leaf in inside),
                     tuple(leaf.value for leaf in inside),
                     name in pins,
                 )
@@ -104,7 +109,9 @@ class Parts:
                 f"Model {title!r}: all of its parts ({', '.join(names)}) are pinned; nothing is left to sample."
             )
         dtypes = {leaf: value.dtype for part in free for leaf, value in zip(part.names, part.values, strict=True)}
-        parts = cls(title, joint, tuple(found), one_dtype(title, dtypes))
+        dtype = one_dtype(title, dtypes)
+        refuse_discrete(title, {part.name: part.distribution for part in free})
+        parts = cls(title, joint, tuple(found), dtype)
         parts.check_density()
         return parts
 
@@ -207,7 +214,9 @@ class Parts:
 
         def values_of(structure: Any, parts: list[Part]) -> dict[str, Any]:
             flat = dict(zip([p.name for p in self.all], self.joint._model_flatten(structure), strict=True))
-            return {".".join((part.name, *leaf.path)): leaf.value for part in parts for leaf in leaves(flat[part.name])}
+            return {
+                ".".join((part.saved, *leaf.path)): leaf.value for part in parts for leaf in leaves(flat[part.name])
+            }
 
         def drawn(values: Values, seed: Any) -> Any:
             given = {part.name: part.structure for part in held}
@@ -224,7 +233,7 @@ class Parts:
             structure = self.structure(values)
             distributions, _ = self.joint.sample_distributions(seed=_SEED, value=structure)
             flat = dict(zip([p.name for p in self.all], self.joint._model_flatten(distributions), strict=True))
-            return {part.name: _pointwise(flat[part.name], part) for part in self.pinned if part.name in names}
+            return {part.saved: _pointwise(flat[part.name], part) for part in self.pinned if part.name in names}
 
         found: dict[str, Any] = {"prior": prior}
         if names:

@@ -63,6 +63,8 @@ def from_numpyro(
     _check_numbers(title, {f"the variable {key!r}": value for key, value in _around(model).items()}, dtype)
     bound: traces.Bound = (model, args, kwargs)
     found = found_sites(title, bound, dtype)
+    users = traces.Users(model, found.parts, found.empty, found.saved)
+    bound = (users, args, kwargs)
     names = AxisNames(title, found, checked_dims(f"Model {title!r}", dims))
     names.check_labels(checked_labels(f"Model {title!r}", coords))
     seed = np.zeros(2, "uint32")
@@ -249,7 +251,13 @@ def _observed_data(bound: traces.Bound, found: Found, names: AxisNames, dtype: D
     values = {site.name: found.values[site.name] for site in found.sites if site.kind == "observed"}
     computed = sorted(name for name, value in values.items() if isinstance(value, jax.core.Tracer))
     if computed:  # within the model, of data
-        compiled = LIBRARY.compiled(lambda key, _: [traces.first_trace(bound, key)[name]["value"] for name in computed])
+        sites = {there: name for name, there in found.saved.items()}
+
+        def run(key: Any, _: Any) -> list[Any]:
+            trace = traces.first_trace(bound, key)
+            return [trace[sites[name]]["value"] for name in computed]
+
+        compiled = LIBRARY.compiled(run)
         first, other = (compiled(traces.key_of(seed), np.zeros((), dtype)) for seed in (0, 1))
         for name, one, two in zip(computed, first, other, strict=True):
             values[name] = one
@@ -284,7 +292,8 @@ def _initializer(
         with traces.HANDLERS:
             trace = traces.first_trace(bound, key, strategy)
             latent = [name for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]]
-            return {traces.free_name(name): traces.unconstrained(trace[name]) for name in latent}
+            found = bound[0].sampled({name: traces.unconstrained(trace[name]) for name in latent})
+            return {traces.free_name(name): value for name, value in found.items()}
 
     many = LIBRARY.compiled(jax.vmap(one, in_axes=(0, None)))
 

@@ -6,7 +6,7 @@ Imported by numpyro.py, which first looks whether the library is there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from numpyro import distributions
 
 from batchnuts.bridges import numpyro_traces as traces
-from batchnuts.bridges.errors import failed, refuse_names
+from batchnuts.bridges.errors import failed, names_in_files
 from batchnuts.bridges.tracing import LIBRARY
 from batchnuts.mcmc.model import DType
 from batchnuts.mcmc.variables import RESERVED, ModelError
@@ -48,17 +48,27 @@ class Found:
     """Shapes of the unconstrained values of latent sites."""
     values: dict[str, Any]
     """Values of observed sites: arrays, or JAX's tracers of what the model computes."""
+    parts: dict[str, traces.Part]
+    """Latent sites that are sampled in part; `shapes` and `free` are those of the part."""
+    empty: dict[str, tuple[int, ...]]
+    """Shapes of the unconstrained values of latent sites of which nothing is sampled. Keys of both are NumPyro's."""
+    saved: dict[str, str]
+    """By the name that a site has in NumPyro: its name in files, and here."""
 
 
 def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
     """The model's sites; raises ModelError where it cannot be sampled."""
     sites: list[Site] = []
     observed: dict[str, Any] = {}
+    masks: dict[str, tuple[Any, tuple[int, ...]]] = {}
 
     def run(key: Any, _: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         with traces.WholePlates(title):
             trace = traces.first_trace(bound, key)
         sites[:] = [site for name, found in trace.items() if (site := _site(title, name, found)) is not None]
+        for site in sites:
+            if _is_rest_of_observed(site, trace) and (mask := _mask_of(trace[site.name]["fn"])) is not None:
+                masks[site.name] = (mask, tuple(trace[site.name]["fn"].batch_shape))
         observed.update({site.name: trace[site.name]["value"] for site in sites if site.kind == "observed"})
         free = {site.name: traces.unconstrained(trace[site.name]) for site in sites if site.kind == "latent"}
         return {site.name: trace[site.name]["value"] for site in sites if site.kind != "factor"}, free
@@ -71,6 +81,14 @@ def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
         of_types = isinstance(error, TypeError) and not isinstance(error, jax.errors.ConcretizationTypeError)
         advice = _advice_on(*bound[1:]) if of_types else ""
         raise failed(title, "running it to find its sites", error, advice) from error
+    parts = _parts(bound, masks, dtype)
+    empty = {name: free.pop(name) for name, part in parts.items() if not part.places}
+    for name in empty:
+        del shapes[name], parts[name]
+    sites[:] = [_of_part(site, parts) for site in sites if site.name not in empty]
+    for name, part in parts.items():
+        for found in (shapes, free):
+            found[name] = (len(part.places), *found[name][len(part.batch) :])
     if not free:
         known = ", ".join(f"{site.name} ({site.kind})" for site in sites)
         raise ModelError(
@@ -83,10 +101,67 @@ def found_sites(title: str, bound: traces.Bound, dtype: DType) -> Found:
                 f"Model {title!r}: its site {site.name!r} has shape {shapes[site.name]}, so there is nothing to "
                 "sample; leave it out."
             )
-    names = [*(site.name for site in sites), *(plate for site in sites for plate, *_ in site.plates)]
-    refuse_names(title, "site", names, "; `handlers.scope(..., divider='.')` makes names without")
-    in_order = {site.name: free[site.name] for site in sites if site.kind == "latent"}
-    return Found(sites, shapes, in_order, observed)
+    names = names_in_files(title, "site", [*(site.name for site in sites), *empty])
+    plates = names_in_files(title, "plate", [plate for site in sites for plate, *_ in site.plates])
+    in_order = {names[site.name]: free[site.name] for site in sites if site.kind == "latent"}
+    renamed = [
+        replace(
+            site, name=names[site.name], plates=tuple((plates[plate], dim, size) for plate, dim, size in site.plates)
+        )
+        for site in sites
+    ]
+    return Found(
+        renamed,
+        {names[name]: shape for name, shape in shapes.items()},
+        in_order,
+        {names[name]: value for name, value in observed.items()},
+        parts,
+        empty,
+        names,
+    )
+
+
+def _is_rest_of_observed(site: Site, trace: Mapping[str, Any]) -> bool:
+    """Whether NumPyro made the site of `obs_mask`: then what its mask leaves out reaches nothing, while a latent site
+    that a user masks may have a density elsewhere."""
+    whole = site.name.removesuffix("_unobserved")
+    others = (trace.get(name) for name in (whole, f"{whole}_observed"))
+    value, observed = (None if other is None else other["type"] for other in others)
+    return site.kind == "latent" and site.name != whole and (value, observed) == ("deterministic", "sample")
+
+
+def _mask_of(distribution: Any) -> Any:
+    """What a mask leaves of a site's batch, or None."""
+    while isinstance(distribution, distributions.ExpandedDistribution):
+        distribution = distribution.base_dist
+    return distribution._mask if isinstance(distribution, distributions.MaskedDistribution) else None
+
+
+def _parts(bound: traces.Bound, masks: dict[str, tuple[Any, tuple[int, ...]]], dtype: DType) -> dict[str, traces.Part]:
+    """The parts of these sites that are sampled. masks: with batch shapes; one that the model computes counts if it is
+    computed of data alone."""
+    computed = [name for name, (mask, _) in masks.items() if isinstance(mask, jax.core.Tracer)]
+    known = {name: mask for name, (mask, _) in masks.items() if name not in computed}
+    if computed:
+
+        def run(key: Any, _: Any) -> list[Any]:
+            trace = traces.first_trace(bound, key)
+            return [_mask_of(trace[name]["fn"]) for name in computed]
+
+        first, other = (LIBRARY.compiled(run)(traces.key_of(seed), np.zeros((), dtype)) for seed in (0, 1))
+        same = [name for name, one, two in zip(computed, first, other, strict=True) if np.array_equal(one, two)]
+        known |= {name: mask for name, mask in zip(computed, first, strict=True) if name in same}
+    left = {name: np.broadcast_to(np.asarray(mask), masks[name][1]) for name, mask in known.items()}
+    return {
+        name: traces.Part(mask.shape, tuple(map(int, np.flatnonzero(mask))))
+        for name, mask in left.items()
+        if not mask.all()
+    }
+
+
+def _of_part(site: Site, parts: Mapping[str, traces.Part]) -> Site:
+    """Elements of several plates have one axis."""
+    return replace(site, plates=(), event_names=()) if site.name in parts else site
 
 
 def _site(title: str, name: str, site: Mapping[str, Any]) -> Site | None:

@@ -5,8 +5,10 @@ Imported by numpyro.py, which first looks whether the library is there.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,6 +22,59 @@ from numpyro.infer import init_to_uniform
 from numpyro.infer import util as infer
 
 from batchnuts.mcmc.variables import ModelError
+
+
+@dataclass(frozen=True)
+class Part:
+    """The elements of a latent site that `obs_mask` leaves to be sampled, since they are not observed. The others, on
+    which nothing depends, are constants."""
+
+    batch: tuple[int, ...]
+    """The shape of the site's batch, whose elements the mask is of."""
+    places: tuple[int, ...]
+    """Those with a density, numbered in the batch."""
+
+    def of(self, value: Any) -> Any:
+        """[elements, *event] of a value [*batch, *event]."""
+        return jnp.reshape(value, (math.prod(self.batch), *value.shape[len(self.batch) :]))[np.array(self.places, int)]
+
+    def whole(self, value: Any) -> Any:
+        """[*batch, *event] of a value [elements, *event], with zeros elsewhere."""
+        empty = jnp.zeros((math.prod(self.batch), *value.shape[1:]), value.dtype)
+        return jnp.reshape(empty.at[np.array(self.places, int)].set(value), (*self.batch, *value.shape[1:]))
+
+
+@dataclass(frozen=True)
+class Users:
+    """The user's function, and which of its latent sites are sampled only in part."""
+
+    function: Any
+    parts: Mapping[str, Part]
+    empty: Mapping[str, tuple[int, ...]]
+    """Shapes of the unconstrained values of sites of which nothing is sampled."""
+    saved: Mapping[str, str]
+    """By the name of a site: its name in files."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
+        return self.function(*args, **kwargs)
+
+    def whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Unconstrained values by the names of sites, of those by `free_name`."""
+        sites = {free_name(there): name for name, there in self.saved.items()}
+        plain = {sites[name]: value for name, value in values.items()}
+        dtype = next(iter(plain.values())).dtype
+        found = {name: self.parts[name].whole(x) if name in self.parts else x for name, x in plain.items()}
+        return found | {name: jnp.zeros(shape, dtype) for name, shape in self.empty.items()}
+
+    def sampled(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Of values by the names of sites, the parts that are sampled, by names in files."""
+        return {
+            self.saved.get(name, name): self.parts[name].of(value) if name in self.parts else value
+            for name, value in values.items()
+            if name not in self.empty
+        }
+
 
 Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """A model and its arguments."""
@@ -115,83 +170,83 @@ def free_name(name: str) -> str:
     return f"unconstrained({name})"
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Unconstrained values by the names of sites."""
-    return {name[len("unconstrained(") : -1]: value for name, value in values.items()}
-
-
-def log_density(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> Any:
+def log_density(model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> Any:
     """With the Jacobians of all transformations."""
     with HANDLERS:
-        return -infer.potential_energy(_DefaultKey(model), args, kwargs, _plain(values))
+        return -infer.potential_energy(_DefaultKey(model), args, kwargs, model.whole(values))
 
 
-def constrained(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def constrained(
+    model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
     """The values of latent and deterministic sites at unconstrained `values`."""
     with HANDLERS:
         found: dict[str, Any] = infer.constrain_fn(
-            _DefaultKey(model), args, kwargs, _plain(values), return_deterministic=True
+            _DefaultKey(model), args, kwargs, model.whole(values), return_deterministic=True
         )
-    return found
+    return model.sampled(found)
 
 
 def natural_scale(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
+    model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Any]:
     """Latent sites, and the log-density of these: the sum of the sites' own, without Jacobians."""
     with HANDLERS:
         keyed = _DefaultKey(model)
-        latent = infer.constrain_fn(keyed, args, kwargs, _plain(values))
+        latent = infer.constrain_fn(keyed, args, kwargs, model.whole(values))
         density, _ = infer.log_density(keyed, args, kwargs, latent)
-    return latent, density
+    return model.sampled(latent), density
 
 
 def _trace_at(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any = None
+    model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any = None
 ) -> Any:
     """The trace at a draw's values; with a seed, observed sites are drawn again, and deterministic ones computed from
     these."""
     keyed = _DefaultKey(model)
-    latent = infer.constrain_fn(keyed, args, kwargs, _plain(values))
+    latent = infer.constrain_fn(keyed, args, kwargs, model.whole(values))
     inner = keyed if seed is None else effects.seed(_Unobserved(model), seed)
     return effects.trace(effects.substitute(inner, data=latent)).get_trace(*args, **kwargs)
 
 
 def log_likelihood(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
+    model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The log-likelihood of each observation, by site."""
     with HANDLERS:
         trace = _trace_at(model, args, kwargs, values)
-        return {name: site["fn"].log_prob(site["value"]) for name, site in trace.items() if _is_observed(site)}
+        observed = {name: site for name, site in trace.items() if _is_observed(site)}
+        return {model.saved[name]: site["fn"].log_prob(site["value"]) for name, site in observed.items()}
 
 
 def predictive(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any
+    model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], seed: Any
 ) -> dict[str, Any]:
     """Observed sites, drawn again."""
     with HANDLERS:
         names = [name for name, site in _trace_at(model, args, kwargs, values).items() if _is_observed(site)]
         trace = _trace_at(model, args, kwargs, values, seed)
-        return {name: trace[name]["value"] for name in names}
+        return {model.saved[name]: trace[name]["value"] for name in names}
 
 
 def drawn_again(
-    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], names: list[str], seed: Any
+    model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], names: list[str], seed: Any
 ) -> list[Any]:
     """Deterministic sites, computed from observed sites that are drawn again."""
     with HANDLERS:
         trace = _trace_at(model, args, kwargs, values, seed)
-        return [trace[name]["value"] for name in names]
+        found = {model.saved[name]: site["value"] for name, site in trace.items() if name in model.saved}
+        return [found[name] for name in names]
 
 
-def prior(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any) -> dict[str, Any]:
+def prior(model: Users, args: tuple[Any, ...], kwargs: dict[str, Any], seed: Any) -> dict[str, Any]:
     """Unconstrained values of a run of the model without its data."""
     with HANDLERS:
         plain = effects.trace(effects.seed(model, seed)).get_trace(*args, **kwargs)
         trace = effects.trace(effects.seed(_Unobserved(model), seed)).get_trace(*args, **kwargs)
         latent = [name for name, site in plain.items() if site["type"] == "sample" and not site["is_observed"]]
-        return {free_name(name): unconstrained(trace[name]) for name in latent}
+        found = model.sampled({name: unconstrained(trace[name]) for name in latent})
+        return {free_name(name): value for name, value in found.items()}
 
 
 def _is_observed(site: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.bridges.errors import PYMC, place_in_users_code, refuse_names, text_of
+from batchnuts.bridges.errors import PYMC, names_in_files, place_in_users_code, text_of
 from batchnuts.bridges.tracing import LIBRARY, around, can_be_traced, in_dtype
 from batchnuts.mcmc.model import Data, DType, Model, NaturalScale
 from batchnuts.mcmc.variables import ModelError, Variable, checked_dims, checked_labels
@@ -58,7 +58,7 @@ with _users_settings(), PYMC.importing():
     from pytensor.graph.traversal import ancestors, graph_inputs
     from pytensor.tensor.random.type import RandomType
 
-    from batchnuts.bridges.pymc_ops import missing_function, with_ours
+    from batchnuts.bridges.pymc_ops import missing_function, one_draw_for_all, translating, with_all_checks
 
 JITTER = 1.0
 """Chains start within this distance of PyMC's initial point, in each unconstrained number, as its own do."""
@@ -119,16 +119,16 @@ def from_pymc(
     names = tuple(value.name for value in values)
     shapes = {name: np.shape(point[name]) for name in names}
     reported = list(get_default_varnames(model.unobserved_value_vars, include_transformed=False))
-    refuse_names(title, "variable", [variable.name for variable in [*reported, *model.observed_RVs]])
-    density = _translated(title, "log-density", values, [model.logp()], ("log_density",), dtype)
-    generated = _translated(title, "variables", values, reported, tuple(v.name for v in reported), dtype)
+    names_in_files(title, "variable", [variable.name for variable in [*reported, *model.observed_RVs]])
+    density = _density(title, model, model.logp(), dtype)
+    generated = _translated(title, "variables", model, reported, dtype)
     functions: dict[str, Any] = {"generated": generated}
     zeros = [np.asarray(point[name], dtype) for name in names]
     seed = np.zeros(2, "uint32")
     if model.observed_RVs:
         observed = tuple(variable.name for variable in model.observed_RVs)
-        pointwise = model.logp(vars=model.observed_RVs, sum=False)
-        functions["log_likelihood"] = _translated(title, "log-likelihood", values, pointwise, observed, dtype)
+        pointwise = with_all_checks(model.logp(vars=model.observed_RVs, sum=False))
+        functions["log_likelihood"] = _translated(title, "log-likelihood", model, pointwise, dtype, observed)
         predictive = _drawn(title, "posterior predictive draws", values, lambda: _replaced(model), observed, dtype)
 
         def predict(seed: Any, *arrays: Any) -> Any:
@@ -178,9 +178,8 @@ def _natural_scale(title: str, model: Any, reported: list[Any], dtype: DType) ->
     """Free random variables, and the log-density without PyMC's Jacobians."""
     free = {variable.name for variable in model.free_RVs}
     graphs = [variable for variable in reported if variable.name in free]
-    values = list(model.value_vars)
-    natural = _translated(title, "variables", values, graphs, tuple(graph.name for graph in graphs), dtype)
-    density = _translated(title, "log-density", values, [model.logp(jacobian=False)], ("log_density",), dtype)
+    natural = _translated(title, "variables", model, graphs, dtype)
+    density = _density(title, model, model.logp(jacobian=False), dtype)
     return lambda given: (natural(given), _scalar(density, given))
 
 
@@ -249,31 +248,54 @@ def _initial_point(title: str, model: Any) -> dict[str, NDArray[Any]]:
         raise ModelError(f"Model {title!r}: PyMC finds no initial point: {text_of(error)}.") from error
     for name, array in point.items():
         if not np.isfinite(array).all():
-            raise ModelError(f"Model {title!r}: PyMC's initial point is not finite at {name!r}; give it an `initval`.")
+            raise ModelError(f"Model {title!r}: {_not_finite(model, name, array)}")
     return point
+
+
+def _not_finite(model: Any, name: str, point: NDArray[Any]) -> str:
+    """Which number of PyMC's initial point is not, by the name of a value variable, and what to do."""
+    variable = model.values_to_rvs[next(value for value in model.value_vars if value.name == name)]
+    given = model.rvs_to_initial_values.get(variable)
+    if given is None or isinstance(given, str):
+        return f"PyMC's initial point is not finite at {variable.name!r}; give it an `initval`."
+    numbers = np.asarray(given.eval() if hasattr(given, "eval") else given)
+    place = tuple(int(i) for i in np.argwhere(~np.isfinite(point))[0]) if numbers.shape == point.shape else ()
+    where = f" at {list(place)}" if place else ""
+    found = numbers[place] if place or not numbers.shape else numbers.tolist()
+    transform = type(model.rvs_to_transforms[variable]).__name__
+    return (
+        f"the `initval` of {variable.name!r} is {found}{where}, outside its support (its transform {transform} is not "
+        "finite there); expected a value inside, not at its edge."
+    )
 
 
 # Graphs
 
 
-def _as_function(inputs: list[Any], outputs: list[Any], dtype: DType) -> Callable[..., Any]:
+def _as_function(inputs: list[Any], outputs: list[Any], dtype: DType, checking: bool) -> Callable[..., Any]:
     """A graph as a function of JAX. PyTensor makes its constants arrays of JAX at once: of the model's dtype."""
 
     def make(_: Any) -> Callable[..., Any]:
-        with _without_warnings():
-            function: Callable[..., Any] = get_jaxified_graph(inputs=inputs, outputs=with_ours(outputs))
+        with _without_warnings(), translating(checking):
+            function: Callable[..., Any] = get_jaxified_graph(inputs=inputs, outputs=one_draw_for_all(outputs))
         return function
 
     function: Callable[..., Any] = LIBRARY.call(make, LIBRARY.tensor(np.zeros((), dtype)))
     return function
 
 
+def _density(title: str, model: Any, log_density: Any, dtype: DType) -> Translated:
+    return _translated(title, "log-density", model, with_all_checks([log_density]), dtype, ("log_density",))
+
+
 def _translated(
-    title: str, what: str, inputs: list[Any], outputs: list[Any], names: tuple[str, ...], dtype: DType
+    title: str, what: str, model: Any, outputs: list[Any], dtype: DType, names: tuple[str, ...] = ()
 ) -> Translated:
-    """A graph without random variables; raises ModelError for one that PyTensor cannot translate."""
+    """A graph of value variables without random ones, whose outputs have these names, or their own; raises ModelError
+    for one that PyTensor cannot translate."""
+    inputs = list(model.value_vars)
     try:
-        function = _as_function(inputs, outputs, dtype)
+        function = _as_function(inputs, outputs, dtype, model.check_bounds)
     except Exception as error:
         remedy = ""
         if isinstance(error, NotImplementedError):
@@ -284,7 +306,7 @@ def _translated(
             f"Model {title!r}: PyTensor cannot translate its {what} to JAX: {_reason(error)}"
             f"{place_in_users_code(error)}.{remedy}"
         ) from error
-    return Translated(function, tuple(value.name for value in inputs), names)
+    return Translated(function, tuple(v.name for v in inputs), names or tuple(v.name for v in outputs))
 
 
 def _drawn(
@@ -298,7 +320,7 @@ def _drawn(
         generators = list(dict.fromkeys(v for v in shared if isinstance(v.type, RandomType)))
         fresh = [generator.type() for generator in generators]
         graphs = clone_replace(outputs, replace=dict(zip(generators, fresh, strict=True)))
-        function = _as_function([*inputs, *fresh], graphs, dtype)
+        function = _as_function([*inputs, *fresh], graphs, dtype, checking=True)
     except Exception as error:
         say(f"Model {title!r}: there will be no {what}, since {_reason(error)}")
         return None

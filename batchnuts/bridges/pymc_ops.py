@@ -1,106 +1,176 @@
-"""Functions of PyTensor that it translates to JAX not at all, or so that XLA computes wrong gradients.
+"""How PyTensor translates graphs to JAX for this bridge: where it does otherwise than PyMC, or not at all.
 
-`erfcx` and `erfcinv` PyTensor takes from TensorFlow Probability for JAX, which cannot be imported beside a new JAX.
-Normal distribution functions need them, so `pm.TruncatedNormal`, `pm.OrderedProbit` and others.
-
-`clip`: XLA for processors computes a cheap array again in each loop that reads it, and rounds it differently there.
-For a number that is zero but for rounding, as are the squared distances of points to themselves in `pm.gp.cov`, one
-loop then finds that it was clipped and another that it was not: terms of the gradient that cancel do not. So which
-numbers are clipped is found out of one array, which is there first.
+**Functions** are those of `pymc_functions`. **Gradients of what is not chosen** stay zero (`slopes`). **Checks of
+parameters**, which PyTensor leaves out, make a log-density -inf, as in PyMC. All of it holds only for graphs that this
+bridge translates, and also within their scans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.scipy import special
+import pymc.sampling.jax  # noqa: F401  # registers its translations, which ours replace
+from pymc.logprob.utils import CheckParameterValue
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
-from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.op import Op
+from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.link.jax.dispatch import jax_funcify
-from pytensor.scalar.basic import Clip
-from pytensor.scalar.math import Erfcinv, Erfcx
+from pytensor.raise_op import Assert, CheckAndRaise
+from pytensor.scalar.basic import (
+    Abs,
+    Add,
+    Cast,
+    Clip,
+    Composite,
+    Expm1,
+    Identity,
+    Maximum,
+    Minimum,
+    Neg,
+    ScalarOp,
+    Second,
+    Sign,
+    Sub,
+    Switch,
+)
+from pytensor.scalar.math import BetaInc, Erfcinv, Erfcx, Log1mexp, Psi, Softplus, TriGamma
 from pytensor.tensor.elemwise import Elemwise
 
-_TERMS = 12
-_ASYMPTOTIC_FROM = {"float32": 5.0, "float64": 10.0}
-"""Where that many terms of the asymptotic series are exact to rounding, and exp(x^2) erfc(x) is still finite."""
+from batchnuts.bridges.pymc_functions import betainc, clip, erfcinv, erfcx, expm1, log1mexp, psi, softplus, tri_gamma
+from batchnuts.bridges.slopes import zero_stays_zero
+
+_OURS: dict[type, Callable[..., Any]] = {
+    BetaInc: betainc,
+    Clip: clip,
+    Erfcinv: erfcinv,
+    Erfcx: erfcx,
+    Expm1: expm1,
+    Log1mexp: log1mexp,
+    Psi: psi,
+    Softplus: softplus,
+    TriGamma: tri_gamma,
+}
 
 
-def clip(x: Any, lowest: Any, highest: Any) -> Any:
-    """x between the bounds; arrays, broadcast."""
-    compared = lax.stop_gradient(jnp.asarray(x))
-    if compared.ndim:  # an array that is indexed is not computed in the loop that reads it
-        rows = lax.iota(np.int32, compared.shape[0])
-        compared = compared.at[rows].get(mode="promise_in_bounds")
-    return jnp.where(compared < lowest, lowest, jnp.where(compared > highest, highest, x))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _checked(otherwise: float, value: Any, valid: Any) -> Any:
+    """value where the scalar `valid` is true; its gradient is that of value everywhere, as PyMC's is."""
+    return jnp.where(valid, value, otherwise)
 
 
-def erfcx(x: Any) -> Any:
-    """exp(x^2) erfc(x), elementwise, in the dtype of x.
-
-    For large x by its asymptotic series (Abramowitz and Stegun, 7.1.23), whose derivatives have no cancellation.
-    """
-    x = jnp.asarray(x)
-    x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
-    large = x > _ASYMPTOTIC_FROM[x.dtype.name]
-    small, beyond = jnp.where(large, 1.0, x), jnp.where(large, x, _ASYMPTOTIC_FROM[x.dtype.name])
-    series = jnp.ones_like(x)
-    for n in range(_TERMS, 0, -1):  # 1 - 1 / (2 x^2) (1 - 3 / (2 x^2) (1 - 5 / (2 x^2) (...)))
-        series = 1.0 - (2 * n - 1) / (2.0 * beyond * beyond) * series
-    return jnp.where(large, series / (beyond * np.sqrt(np.pi)), jnp.exp(small * small) * special.erfc(small))
+@_checked.defjvp  # type: ignore[untyped-decorator]
+def _slope_of_checked(otherwise: float, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    return _checked(otherwise, *primals), tangents[0]
 
 
-def erfcinv(x: Any) -> Any:
-    """The inverse of erfc, elementwise: erfc(y) = 2 ndtr(-sqrt(2) y)."""
-    return -special.ndtri(0.5 * x) * np.sqrt(0.5)
+def _check(op: CheckAndRaise, node: Apply) -> Callable[..., Any]:
+    """What PyTensor leaves out: a log-density that is -inf for invalid parameters, and NaN for what PyMC cannot compute
+    at all, where it raises an error."""
+    if not node.outputs[0].dtype.startswith("float"):
+        return lambda value, *_: value
+    otherwise = -np.inf if getattr(op, "can_be_replaced_by_ninf", False) else np.nan
+
+    def check(value: Any, *conditions: Any) -> Any:
+        valid = functools.reduce(jnp.logical_and, [jnp.asarray(c, bool) for c in conditions], jnp.asarray(True))
+        return _checked(otherwise, jnp.asarray(value), valid)
+
+    return check
 
 
-_OURS: dict[type, Callable[..., Any]] = {Clip: clip, Erfcx: erfcx, Erfcinv: erfcinv}
+_translating: ContextVar[bool | None] = ContextVar("translating", default=None)
+"""PyTensor translates a graph for this bridge: with its checks of parameters, or without. None: for someone else."""
 
 
-class InJax(Op):  # type: ignore[misc]
-    """A function of this module in place of an elementwise op, whose results have `type`."""
+def _translate_as_ours(of: type) -> None:
+    """Have PyTensor translate ops of a type by this module where this bridge asks for it, also within scans."""
+    theirs = jax_funcify.dispatch(of)
 
-    __props__ = ("of", "type")
+    def translated(op: Any, node: Any = None, **options: Any) -> Any:
+        checking = _translating.get()
+        if checking is None:
+            return theirs(op, node=node, **options)
+        if of is Elemwise:
+            return _with_zeros(op.scalar_op, node, theirs(op, node=node, **options))
+        if of is Composite:
+            return _one_by_one(op)
+        if of in _OURS:
+            return _OURS[of]
+        return _check(op, node) if checking else lambda value, *_: value
 
-    def __init__(self, of: type, type: Any) -> None:
-        self.of = of
-        self.type = type
-
-    def make_node(self, *inputs: Variable) -> Apply:
-        """See Op."""
-        return Apply(self, [*inputs], [self.type()])
-
-    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
-        """See Op; PyTensor computes what is constant."""
-        output_storage[0][0] = np.asarray(_OURS[self.of](*inputs)).astype(self.type.dtype)
-
-
-@jax_funcify.register(InJax)  # type: ignore[untyped-decorator]
-def _translated(op: InJax, **_: Any) -> Callable[..., Any]:
-    return _OURS[op.of]
+    jax_funcify.register(of)(translated)
 
 
-def with_ours(outputs: list[Any]) -> list[Any]:
-    """The same graphs with the functions of this module."""
+_WITH_FINITE_SLOPES = (Abs, Add, Cast, Clip, Composite, Identity, Maximum, Minimum, Neg, Second, Sign, Sub, Switch)
 
-    def ours(variable: Variable) -> Any:
-        op = None if variable.owner is None else variable.owner.op
-        if isinstance(op, MinibatchRandomVariable):
-            return variable.owner.inputs[0]  # one draw of it is as any: `total_size` scales the density alone
-        of = type(op.scalar_op) if isinstance(op, Elemwise) else None
-        return InJax(of, variable.type)(*variable.owner.inputs) if of in _OURS else None
 
-    while found := {variable: new for variable in ancestors(outputs) if (new := ours(variable)) is not None}:
+def _with_zeros(op: ScalarOp, node: Apply, function: Callable[..., Any]) -> Callable[..., Any]:
+    real = all(output.dtype.startswith("float") for output in node.outputs)
+    return zero_stays_zero(function) if real and not isinstance(op, _WITH_FINITE_SLOPES) else function
+
+
+def _one_by_one(composite: Composite) -> Callable[..., Any]:
+    """The functions that PyTensor fused into one, each on whole arrays: `clip` needs these, and gradients between."""
+    graph = composite.fgraph
+    steps = [(_with_zeros(node.op, node, jax_funcify(node.op, node=node)), node) for node in graph.toposort()]
+
+    def called(*inputs: Any) -> Any:
+        values = dict(zip(graph.inputs, inputs, strict=True))
+
+        def value_of(variable: Any) -> Any:
+            return variable.data.item() if isinstance(variable, Constant) else values[variable]
+
+        for function, node in steps:
+            values[node.outputs[0]] = function(*map(value_of, node.inputs))
+        results = [value_of(output) for output in graph.outputs]
+        return results[0] if len(results) == 1 else results
+
+    return called
+
+
+for _of in (*_OURS, CheckParameterValue, Assert, Composite, Elemwise):
+    _translate_as_ours(_of)
+
+
+@contextmanager
+def translating(checking: bool) -> Iterator[None]:
+    """PyTensor's translations to JAX within use this module. checking: parameters, as PyMC does (`check_bounds`)."""
+    token = _translating.set(checking)
+    try:
+        yield
+    finally:
+        _translating.reset(token)
+
+
+def one_draw_for_all(outputs: list[Any]) -> list[Any]:
+    """The same graphs without `pm.Minibatch` in what is drawn: one draw of it is as any, since `total_size` scales the
+    density alone."""
+
+    def draws(variable: Any) -> bool:
+        return variable.owner is not None and isinstance(variable.owner.op, MinibatchRandomVariable)
+
+    while found := {variable: variable.owner.inputs[0] for variable in ancestors(outputs) if draws(variable)}:
         outputs = clone_replace(outputs, replace=found)  # the arguments of what is new stay as they were
     return outputs
+
+
+def with_all_checks(densities: list[Any]) -> list[Any]:
+    """Log-densities that are -inf also where a check fails for which PyMC raises an error instead (bounds of
+    `pm.Censored` out of order, the parameters of a quantile function)."""
+
+    def conditions(density: Any) -> list[Any]:
+        checks = [v.owner for v in ancestors([density]) if v.owner and isinstance(v.owner.op, CheckParameterValue)]
+        return [valid for check in checks if not check.op.can_be_replaced_by_ninf for valid in check.inputs[1:]]
+
+    found = [(density, conditions(density)) for density in densities]
+    return [CheckParameterValue("", True)(density, *valid) if valid else density for density, valid in found]
 
 
 def missing_function(error: BaseException) -> str:

@@ -106,17 +106,43 @@ def leaves(structure: Any, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
         yield Leaf(path, structure)
 
 
+_DISCRETE = {
+    "Bernoulli", "BetaBinomial", "Binomial", "Categorical", "DeterminantalPointProcess", "DirichletMultinomial",
+    "FiniteDiscrete", "Geometric", "Multinomial", "NegativeBinomial", "OneHotCategorical", "OrderedLogistic",
+    "PlackettLuce", "Poisson", "PoissonLogNormalQuadratureCompound", "ProbitBernoulli", "QuantizedDistribution",
+    "Skellam", "StoppingRatioLogistic", "ZeroInflatedNegativeBinomial", "Zipf",
+}  # fmt: skip
+"""Classes of discrete distributions, some of whose values are floats."""
+
+
+def refuse_discrete(title: str, distributions: Mapping[str, Any]) -> None:
+    """Raise ModelError for distributions of integers, by the names of parts, whatever their dtype is."""
+    kinds = {}
+    for name, distribution in distributions.items():
+        inner = distribution
+        while (base := getattr(inner, "distribution", None)) is not None and type(inner).__name__ not in _DISCRETE:
+            inner = base
+        if any(kind.__name__ in _DISCRETE for kind in type(inner).__mro__):
+            kinds[name] = type(inner).__name__
+    if kinds:
+        raise _discrete(title, kinds)
+
+
+def _discrete(title: str, kinds: Mapping[str, str]) -> ModelError:
+    listed = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    return ModelError(
+        f"Model {title!r}: these parts are free and discrete: {listed}. NUTS moves real numbers only: pin them to "
+        "data, or sum them out of the density (tfd.MixtureSameFamily and tfd.HiddenMarkovModel do)."
+    )
+
+
 def one_dtype(title: str, dtypes: Mapping[str, Any]) -> DType:
     """The dtype of all parts, by their names; raises ModelError for discrete parts, and for floats that differ."""
     import tensorflow as tf
 
     discrete = [name for name, dtype in dtypes.items() if not tf.as_dtype(dtype).is_floating]
     if discrete:
-        kinds = ", ".join(f"{name} ({tf.as_dtype(dtypes[name]).name})" for name in discrete)
-        raise ModelError(
-            f"Model {title!r}: these parts are free and discrete: {kinds}. NUTS moves real numbers only: pin them to "
-            "data, or sum them out of the density (tfd.MixtureSameFamily and tfd.HiddenMarkovModel do)."
-        )
+        raise _discrete(title, {name: tf.as_dtype(dtypes[name]).name for name in discrete})
     found = {tf.as_dtype(dtype).name for dtype in dtypes.values()}
     if found == {"float32"}:
         return "float32"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,6 @@ from batchnuts.mcmc.engine import Engine
 from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.supports import Real
 from batchnuts.mcmc.variables import Variable
-from batchnuts.settings.schema import nearest
 
 POSITIONS = 8
 """Initial positions, and as many others, at which the log-density is compared with that of other values of a
@@ -84,10 +84,9 @@ def _moved(position: NDArray[Any], columns: NDArray[np.int64], to: float) -> NDA
 
 def _improper(model: Model, variable: Variable, whole: bool, places: NDArray[np.int64]) -> ModelError:
     name = variable.name if whole else variable.free_names()[int(places[0])]
-    others = [v.name for v in model.variables if v.name != variable.name]
-    alike = nearest(variable.name, others).removeprefix("; ").replace("did you", "Did you")
+    name = re.sub(r"unconstrained\((.*?)\)", r"\1", name)  # the user's own word for it
     return ModelError(
         f"Model {model.name!r}: its log-density does not depend on {name!r}: it has the same value wherever that "
         "parameter is. Without a prior its posterior is improper, so that it cannot be sampled. Use the parameter in "
-        f"the log-density, give it a prior, or leave it out of the model.{f' {alike}' if alike else ''}"
+        f"the log-density, give it a prior, or leave it out of the model."
     )

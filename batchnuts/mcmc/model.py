@@ -433,13 +433,15 @@ class Model:
     def dims_of(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         """Names of the axes of an array [*shape] of that name which is computed from one draw.
 
-        Those of `dims`; else of the data or variable of that name, if it has as many axes; else ArviZ's. Raises
-        ModelError where `dims` or `coords` do not fit the shape.
+        Those of `dims`; else of the data or variable of that name, or the first of observed data, as of a likelihood;
+        else ArviZ's. Raises ModelError where `dims` or `coords` do not fit the shape.
         """
         named, given = self.axes(), tuple(self.dims[name]) if name in self.dims else None
         if given is not None and len(given) != len(shape):
             raise ModelError(f"Model {self.name!r}: {name!r} has shape {shape}, but its dims are {given}.")
         dims = given or named.get(name, ())
+        if name in self.observed_data and np.shape(self.observed_data[name][1])[: len(shape)] == tuple(shape):
+            dims = dims[: len(shape)]
         if len(dims) != len(shape):
             dims = tuple(f"{name}_dim_{axis}" for axis in range(len(shape)))
         labels = self.labels()

@@ -26,6 +26,7 @@ from batchnuts.mcmc.model import Model, ModelError
 from batchnuts.mcmc.settings import ExecutionSettings
 from batchnuts.mcmc.variables import check_group, refuse_unknown_names
 from batchnuts.settings.schema import nearest
+from batchnuts.stopping import say
 
 ROWS = 1024
 """Most draws that are computed at once."""
@@ -34,6 +35,9 @@ MOST_NUMBERS = 1 << 22
 """The most numbers of results that are computed at once; where a draw has many, fewer draws are."""
 
 PRIOR_DRAWS = 1000
+
+_MOST_OF_PRIOR = 3
+"""How many times as many draws of the prior are made, at most, where values are not finite."""
 
 OF_DRAWS = ("generated", "log_likelihood", "predictive")
 """Functions of a draw's values."""
@@ -165,13 +169,34 @@ class Quantities:
         return self._of_draws(rows, self._keys(none if chain is None else chain, none if draw is None else draw))
 
     def of_prior(self, count: int = PRIOR_DRAWS) -> tuple[Arrays, dict[str, Arrays]]:
-        """Values drawn from the prior, and what is computed of them. Raises ModelError where a function fails."""
-        values: Arrays = self._run(self._prior, [random.lane_keys(self._stream("prior"), count)], ROWS)
+        """Values drawn from the prior, and what is computed of them. Draws that are not finite are made again, and a
+        line says so. Raises ModelError where a function fails, and where most draws are not finite."""
+        values = self._finite_draws(count)
         of_draws = [role for role in OF_DRAWS if getattr(self._model, role) is not None]
         if not of_draws:
             return values, {}
         keys = random.lane_keys(self._stream("prior_predictive"), count)
         return values, self._of_draws(self._model.unconstrain(values), keys)
+
+    def _finite_draws(self, count: int) -> Arrays:
+        parts: list[Arrays] = []
+        kept, made, without = 0, 0, ""
+        while kept < count and made < _MOST_OF_PRIOR * count:
+            keys = random.lane_keys(self._stream("prior"), count - kept, first=made)
+            drawn: Arrays = self._run(self._prior, [keys], ROWS)
+            finite = {name: np.isfinite(x).reshape(len(keys), -1).all(1) for name, x in drawn.items()}
+            without = without or next((name for name, good in finite.items() if not good.all()), "")
+            good = np.all(list(finite.values()), axis=0)
+            parts.append({name: x[good] for name, x in drawn.items()})
+            kept, made = kept + int(good.sum()), made + len(keys)
+        why = f"since its {without!r} is not finite (a transformation that is not defined at what the prior gives, say)"
+        if kept < count:
+            raise ModelError(
+                f"Model {self._model.name!r}: there are no draws of the prior: of {made}, {kept} can be used, {why}."
+            )
+        if made > count:
+            say(f"Model {self._model.name!r}: {made - count} of {made} draws of the prior were made again, {why}.")
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _keys(self, chain: NDArray[np.int64], draw: NDArray[np.int64]) -> NDArray[np.uint32]:
         """[n, 2]: a key for each of n draws."""

@@ -136,7 +136,7 @@ def test_a_config_names_a_target_and_its_options(tmp_path: Path) -> None:
     [
         (
             "inference_gym: EightSchool",
-            "no target 'EightSchool'; did you mean 'EightSchools'.*need no download: Banana",
+            r"no target 'EightSchool'; did you mean 'EightSchools'\? Those that need no download: Banana",
         ),
         ("inference_gym: banana", "did you mean 'Banana'"),
         ("inference_gym: NealsFunnel, options: {dims: 3}", "takes .ndims, .*not 'dims'; did you mean 'ndims'"),

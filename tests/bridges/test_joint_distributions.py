@@ -335,7 +335,17 @@ class NoBijector(tfd.Normal):
         (
             lambda: tfd.JointDistributionSequential([tfd.Poisson(2.0, name="n"), tfd.Normal(0.0, 1.0)]),
             {},
-            r"free and discrete: .*float32|no default bijector",
+            r"free and discrete: n \(Poisson\).*pin them to data",
+        ),
+        (
+            lambda: tfd.JointDistributionNamed({"n": tfd.Sample(tfd.Geometric(0.5), 3), "m": tfd.Normal(0.0, 1.0)}),
+            {},
+            r"free and discrete: n \(Geometric\)",
+        ),
+        (
+            lambda: tfd.JointDistributionNamed({"a/b": tfd.Normal(0.0, 1.0), "a.b": tfd.Normal(0.0, 1.0)}),
+            {},
+            "the parts 'a[./]b' and 'a[./]b' would both be 'a.b' in files",
         ),
         (
             lambda: tfd.JointDistributionNamed({"k": tfd.Bernoulli(0.5), "m": tfd.Normal(0.0, 1.0)}),
@@ -386,3 +396,37 @@ def test_a_version_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tfp, "__version__", "0.24.0")
     with pytest.raises(ModelError, match=r"tensorflow_probability 0\.24\.0 is installed; this bridge needs 0\.25"):
         Model.from_joint_distribution(coroutine(), x=Y)
+
+
+def test_slashes_are_dots_in_files() -> None:
+    """TensorFlow Probability has them in names of its own."""
+    series = np.cumsum(np.random.default_rng(0).normal(size=12)).astype("float32")
+    sts = tfp.sts
+    made = sts.Sum([sts.LocalLevel(observed_time_series=series), sts.Seasonal(4, observed_time_series=series)])
+    joint = made.joint_distribution(observed_time_series=series)
+    model = Model.from_joint_distribution(joint)
+    names = ["observation_noise_scale", "LocalLevel._level_scale", "Seasonal._drift_scale"]
+    assert [variable.name for variable in model.variables] == names
+    x = {"observation_noise_scale": 0.5, "LocalLevel._level_scale": 0.7, "Seasonal._drift_scale": 0.2}
+    there = {name.replace(".", "/"): tf.constant(value) for name, value in x.items()}
+    values = {name: tf.constant(value) for name, value in x.items()}
+    np.testing.assert_allclose(model.log_density(values), joint.log_prob(**there), rtol=1e-5)
+    assert set(model.prior(tf.constant([1, 2]))) == set(names)
+
+
+def test_draws_of_the_prior_that_are_not_finite_are_made_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bijector's inverse is not defined at 0 or 1, which a Beta of small parameters gives in float32."""
+
+    @tfd.JointDistributionCoroutineAutoBatched
+    def joint() -> Any:
+        top = yield tfd.HalfNormal(1.0, name="top")
+        yield tfd.Uniform(0.0, top * tf.ones(2), name="x")
+        share = yield tfd.Beta(0.02, 2.0, name="share")
+        yield tfd.Normal(share, 1.0, name="y")
+
+    model = Model.from_joint_distribution(joint, y=0.3)
+    values, computed = Quantities(model, ExecutionSettings(), 0).of_prior(200)
+    assert all(len(array) == 200 and np.isfinite(array).all() for array in values.values())
+    assert len(computed["predictive"]["y"]) == 200
+    said = capsys.readouterr().err
+    assert re.search(r"\d+ of \d+ draws of the prior were made again, since its 'share' is not finite", said), said

@@ -156,6 +156,119 @@ def test_axes_of_events_and_nested_plates() -> None:
     }
 
 
+def test_observations_that_are_vectors_keep_their_plate() -> None:
+    """Of their likelihood, one number for each vector."""
+    y = np.arange(8.0).reshape(4, 2)
+
+    def model() -> None:
+        mu = numpyro.sample("mu", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("time", 4):
+            numpyro.sample("y", dist.MultivariateNormal(mu, jnp.eye(2)), obs=y)
+
+    made = Model.from_numpyro(model, coords={"time": [2001, 2002, 2003, 2004]})
+    assert made.log_likelihood is not None
+    of_each = on_jax(made, lambda q: made.log_likelihood(made.constrain(q)), np.zeros(2, "float32"))["y"]
+    assert of_each.shape == (4,)
+    assert made.dims_of("y", (4,)) == ("time",)
+    assert made.dims_of("y", (4, 2)) == ("time", "y_dim_1")
+    assert made.dims_of("y", (2,)) == ("y_dim_0",)
+
+
+def test_slashes_are_dots_in_files(tmp_path: Any) -> None:
+    """Of sites under `handlers.scope`, and of their plates."""
+
+    def model() -> None:
+        mu = numpyro.sample("mu", dist.HalfNormal(1.0))
+        numpyro.deterministic("twice", 2 * mu)
+        with numpyro.plate("row", 4):
+            numpyro.sample("z", dist.Normal(mu, 1.0), obs=Z, obs_mask=KNOWN)
+
+    made = Model.from_numpyro(
+        numpyro.handlers.scope(model, prefix="a"), coords={"a.row": list("wxyz")}, dtype="float64"
+    )
+    plain = Model.from_numpyro(model, dtype="float64")
+    assert made.dims == {"a.mu": (), "a.twice": (), "a.z_unobserved": ("a.z_unobserved_dim_0",), "a.z": ("a.row",)}
+    at = np.array([0.3, -0.4])
+    np.testing.assert_allclose(
+        on_jax(made, made.flat_log_density, at), on_jax(plain, plain.flat_log_density, at), rtol=1e-12
+    )
+    for function in ("generated", "log_likelihood"):
+        found, wanted = (
+            on_jax(m, lambda q, m=m, role=function: getattr(m, role)(m.constrain(q)), at) for m in (made, plain)
+        )
+        assert {name.removeprefix("a."): value.tolist() for name, value in found.items()} == {
+            name: value.tolist() for name, value in wanted.items()
+        }
+    key = np.zeros(2, "uint32")
+    assert made.prior is not None
+    assert made.predictive is not None
+    assert set(on_jax(made, made.prior, key)) == {v.name for v in made.variables}
+    assert set(on_jax(made, lambda q: made.predictive(made.constrain(q), key), at)) == {"a.z_observed"}
+
+
+KNOWN = np.array([True, True, False, True])
+Z = np.array([1.0, 2.0, 0.0, 0.5])
+
+
+def partly(known: Any, of: Any = dist.Normal) -> None:
+    mu = numpyro.sample("mu", dist.LogNormal(0, 1))
+    with numpyro.plate("row", 4):
+        numpyro.sample("z", of(mu) if of is dist.Exponential else of(mu, 1.0), obs=Z, obs_mask=known)
+
+
+@pytest.mark.parametrize("as_array", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize("of", [dist.Normal, dist.Exponential])
+def test_of_partly_observed_data_the_rest_is_sampled(of: Any, as_array: Any) -> None:
+    """`obs_mask`: NumPyro's site `z_unobserved` has all elements, and those that are observed have no density."""
+    model = Model.from_numpyro(partly, as_array(KNOWN), of, dtype="float64")
+    assert [(v.name, v.shape) for v in model.variables][1:] == [("unconstrained(z_unobserved)", (1,))]
+    assert model.dims == {"mu": (), "z_unobserved": ("z_unobserved_dim_0",), "z": ("row",)}
+    at = np.array([0.3, -0.4])
+    mu, z = np.exp(at[0]), Z.copy()
+    z[2] = np.exp(at[1]) if of is dist.Exponential else at[1]
+    density = -np.log(np.sqrt(2 * np.pi)) - 0.5 * at[0] ** 2
+    of_normal = np.sum(-0.5 * (z - mu) ** 2 - np.log(np.sqrt(2 * np.pi)))
+    density += np.sum(np.log(mu) - mu * z) + at[1] if of is dist.Exponential else of_normal
+    np.testing.assert_allclose(on_jax(model, model.flat_log_density, at), density, rtol=1e-12)
+    assert model.generated is not None
+    values = on_jax(model, lambda q: model.generated(model.constrain(q)), at)
+    np.testing.assert_allclose(values["z"], z)
+    np.testing.assert_allclose(values["z_unobserved"], z[2:3])
+    assert model.prior is not None
+    assert on_jax(model, model.prior, np.zeros(2, "uint32"))["unconstrained(z_unobserved)"].shape == (1,)
+
+
+@pytest.mark.slow
+def test_partly_observed_data_are_checked_and_sampled() -> None:
+    from batchnuts import sample_chains
+
+    model = Model.from_numpyro(partly, KNOWN)
+    assert model.check().ok
+    result = sample_chains(model, chains=64, warmup=200, draws=100, seed=1)
+    z, mu = (result["posterior"][name].values for name in ("z", "mu"))
+    np.testing.assert_array_equal(z[..., KNOWN], np.broadcast_to(Z[KNOWN], (64, 100, 3)))
+    assert float((z[..., 2] - mu).std()) == pytest.approx(1.0, rel=0.05)
+
+
+def test_observed_in_full_or_not_at_all() -> None:
+    full, none = (Model.from_numpyro(partly, np.full(4, known)) for known in (True, False))
+    assert [v.name for v in full.variables] == ["unconstrained(mu)"]
+    assert [v.shape for v in none.variables] == [(), (4,)]
+
+
+def test_what_a_user_masks_is_sampled_whole() -> None:
+    """A site without a density of its own may get one elsewhere."""
+
+    def model() -> None:
+        with numpyro.handlers.mask(mask=False):
+            x = numpyro.sample("x", dist.Normal(0, 1).expand([2]))
+        numpyro.factor("more", -jnp.sum((x - 3.0) ** 2))
+
+    made = Model.from_numpyro(model, dtype="float64")
+    assert [v.shape for v in made.variables] == [(2,)]
+    np.testing.assert_allclose(on_jax(made, made.flat_log_density, np.array([3.0, 5.0])), -4.0)
+
+
 def test_starts_by_numpyros_strategies() -> None:
     def model() -> None:
         numpyro.sample("x", dist.Normal(100.0, 1.0))

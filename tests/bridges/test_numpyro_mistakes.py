@@ -17,7 +17,7 @@ numpyro = pytest.importorskip("numpyro", reason="the extra numpyro is not instal
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpyro.distributions as dist  # noqa: E402
-from numpyro_models import EFFECTS, ERRORS, Y, factor, keyed, schools  # noqa: E402
+from numpyro_models import EFFECTS, ERRORS, Y, factor, schools  # noqa: E402
 from pandas import Series  # noqa: E402
 
 
@@ -67,6 +67,11 @@ def pair() -> None:
     numpyro.sample("b", dist.Normal(jnp.zeros(3), 1))
 
 
+def alike() -> None:
+    numpyro.sample("a/x", dist.Normal(0, 1))
+    numpyro.sample("a.x", dist.Normal(0, 1))
+
+
 def slope(x: Any, y: Any) -> None:
     b = numpyro.sample("b", dist.Normal(0, 1).expand([12]).to_event(1))
     numpyro.sample("y", dist.Normal(x @ b, 1), obs=y)
@@ -81,7 +86,7 @@ def slope(x: Any, y: Any) -> None:
         (lambda: numpyro.sample("v", dist.Normal(numpyro.param("p", 1.0), 1)), (), {}, "'p' is a `numpyro.param`"),
         (lambda: numpyro.sample("v", dist.Delta(1.0)), (), {}, "'v' has a delta distribution"),
         (lambda: numpyro.sample("draw", dist.Normal(0, 1)), (), {}, "cannot be called 'draw'"),
-        (numpyro.handlers.scope(keyed, prefix="a"), (), {}, "its site 'a/x' has a slash, which netCDF files excl"),
+        (alike, (), {}, "the sites 'a/x' and 'a.x' would both be 'a.x' in files, which exclude slashes; rename one"),
         (lambda: numpyro.sample("v", dist.Normal(0, 1), obs=1.0), (), {}, r"its sites are v \(observed\)"),
         (lambda: 3, (), {}, "it has no `numpyro.sample` statement"),
         (of_shape, (Y[:, None],), {}, r"observations of shape \(12, 1\), but its distribution has shape \(12,\)"),
@@ -139,6 +144,17 @@ def test_a_model_without_observations_says_so(capsys: pytest.CaptureFixture[str]
     assert "Model 'schools': no site is observed and there is no factor, so its draws" in capsys.readouterr().err
     Model.from_numpyro(schools, ERRORS, y=EFFECTS)
     assert "observed" not in capsys.readouterr().err
+
+
+def test_an_improper_site_is_named_as_the_user_does() -> None:
+    """And no other name is proposed, which the density uses."""
+
+    def model() -> None:
+        numpyro.sample("mu", dist.Normal(0, 1))
+        numpyro.sample("mv", dist.ImproperUniform(dist.constraints.real, (2,), ()))
+
+    with pytest.raises(ModelError, match=r"does not depend on 'mv': .* or leave it out of the model\.$"):
+        Model.from_numpyro(model).check()
 
 
 def test_a_missing_observation_is_left_out_by_a_mask() -> None:

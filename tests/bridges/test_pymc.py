@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,9 +25,10 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import pytensor  # noqa: E402
 import pytensor.tensor as pt  # noqa: E402
+from pymc_distributions import DENSITIES, WITHOUT, Density  # noqa: E402
 
 import batchnuts.bridges.pymc  # noqa: E402, F401  (first, which keeps JAX's settings)
-from batchnuts.bridges.pymc_ops import erfcx  # noqa: E402
+from batchnuts.bridges.pymc_functions import erfcx  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS:UserWarning")
 
@@ -150,6 +153,68 @@ def test_density_gradient_and_values_are_pymcs(name: str) -> None:
     assert set(values) == {v.name for v in reported}
     for variable, one in zip(reported, theirs, strict=True):
         np.testing.assert_allclose(values[variable.name], one, rtol=1e-9, atol=1e-12)
+
+
+IN_EACH_RUN = {"Beta": {0, 1}, "Censored": {1}, "TruncatedNormal": {0}}
+"""By distribution, which of its lines."""
+
+
+def in_turn() -> Iterator[Any]:
+    seen: Counter[str] = Counter()
+    for density in DENSITIES:
+        quick = seen[density.of] in IN_EACH_RUN.get(density.of, ())
+        seen[density.of] += 1
+        yield pytest.param(density, id=density.of, marks=[] if quick else [pytest.mark.slow])
+
+
+@pytest.mark.filterwarnings("ignore:batched_dot|pytensor.tensor.linalg.trace:FutureWarning", "ignore:The Wishart")
+@pytest.mark.filterwarnings("ignore:Scan return signature:DeprecationWarning")
+@pytest.mark.parametrize("density", [*in_turn()])
+def test_parameters_are_checked_as_pymc_checks_them(density: Density) -> None:
+    """-inf where PyMC's density is, or raises an error; and the same value and gradient where it is finite."""
+    made = density.model()
+    model = Model.from_pymc(made)
+    library: Any = default_engine(model).library
+    ours = library.compiled(jax.value_and_grad(model.flat_log_density))
+    with pytensor.config.change_flags(mode="FAST_COMPILE", on_opt_error="ignore"):
+        value, gradient = made.compile_logp(), made.compile_dlogp()
+    for number, p in enumerate(density.invalid):
+        try:
+            expected = value({"p": np.array(p)})
+        except pm.logprob.utils.ParameterValueError:
+            expected = -np.inf
+        assert expected == -np.inf or number > 0
+        np.testing.assert_allclose(ours(library.tensor(np.array(p)))[0], expected, rtol=1e-9, err_msg=str(p))
+    for p in density.valid:
+        found, slope = map(np.asarray, ours(library.tensor(np.array(p))))
+        assert np.isfinite(found)
+        np.testing.assert_allclose(found, value({"p": np.array(p)}), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(slope, gradient({"p": np.array(p)}), rtol=1e-8, atol=1e-10)
+
+
+def test_the_table_has_all_of_pymcs_distributions() -> None:
+    without = {name for names in WITHOUT for name in names.split()}
+    assert {density.of for density in DENSITIES} | without == set(pm.distributions.__all__)
+
+
+@pytest.mark.filterwarnings("ignore:Scan return signature:DeprecationWarning")
+@pytest.mark.parametrize("checked", [True, False])
+def test_checks_hold_within_scans_and_where_the_user_keeps_them(checked: bool) -> None:
+    """`check_bounds=False` takes them out, as in PyMC."""
+
+    def step(x: Any, scale: Any) -> Any:
+        following = pm.Normal.dist(x, scale)
+        return following, pm.pytensorf.collect_default_updates([following])
+
+    def walk(steps: Any, scale: Any, size: Any) -> Any:
+        return pytensor.scan(step, outputs_info=[pt.zeros(())], non_sequences=[scale], n_steps=steps)[0]
+
+    with pm.Model(check_bounds=checked) as made:
+        scale = pm.Flat("scale")
+        pm.CustomDist("y", 3, scale, dist=walk, observed=[0.1, 0.2, 0.4])
+    model = Model.from_pymc(made)
+    found = on_jax(model, model.flat_log_density, np.array([-1.0]))
+    assert found == -np.inf if checked else np.isnan(found) or np.isfinite(found)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-11)])
@@ -315,6 +380,21 @@ def batches() -> Any:
 def test_mistakes(make: Any, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         Model.from_pymc(make())
+
+
+@pytest.mark.parametrize(
+    ("initval", "words"),
+    [
+        (-1.0, "the `initval` of 'x' is -1.0, outside its support .its transform LogTransform is not finite"),
+        ([1.0, 0.0], r"the `initval` of 'x' is 0.0 at \[1\], outside its support"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:(divide by zero|invalid value) encountered:RuntimeWarning")
+def test_an_initval_outside_its_support_is_named(initval: Any, words: str) -> None:
+    with pm.Model() as made:
+        pm.HalfNormal("x", 1, shape=np.shape(initval), initval=initval)
+    with pytest.raises(ModelError, match=words):
+        Model.from_pymc(made)
 
 
 def test_a_model_of_float32_is_not_computed_in_float64() -> None:

@@ -287,6 +287,32 @@ _IMAGE = floats(2, 4, 4, 3)
 _HALF = floats(2, 2, 2, 3)
 
 
+def _norm_training(op: Any, **more: Any) -> Any:
+    """Images and statistics, of which the op has its own."""
+    part = more.get("exponential_avg_factor", 1.0)
+    given = dict.fromkeys(("mean", "variance"), tf.constant([0.5, 1.0, 2.0] if part != 1.0 else [], tf.float32))
+
+    def function(x: Any) -> Any:
+        scale, offset = tf.constant([1.0, 2.0, 0.5]), tf.constant([0.1, -0.2, 0.3])
+        return op(x=x, scale=scale, offset=offset, is_training=True, **given, **more)[:3]
+
+    return function
+
+
+def _norm_training_gradient(op: Any) -> Any:
+    """By the formula's own derivative, through the op that has it."""
+
+    def function(x: Any, weights: Any) -> Any:
+        scale, offset = tf.constant([1.0, 2.0, 0.5]), tf.constant([0.1, -0.2, 0.3])
+        with tf.GradientTape() as tape:
+            tape.watch((x, scale, offset))
+            y = op(x=x, scale=scale, offset=offset, mean=[], variance=[], is_training=True)[0]
+            loss = tf.reduce_sum(weights * y)
+        return tape.gradient(loss, (x, scale, offset))
+
+    return function
+
+
 def _norm_gradient(op: Any, extra: int) -> Any:
     """In inference: mean and variance are given."""
 
@@ -301,6 +327,9 @@ def _norm_gradient(op: Any, extra: int) -> Any:
 
     return function
 
+
+_LEADS = ((), (2,), (2, 2))
+"""Of images in axes before theirs."""
 
 NETWORK_GRADIENTS = [
     composed(
@@ -330,11 +359,15 @@ NETWORK_GRADIENTS = [
     composed("FusedBatchNormGrad", _norm_gradient(_raw.FusedBatchNormGrad, 0), _IMAGE, _IMAGE),
     composed("FusedBatchNormGradV2", _norm_gradient(_raw.FusedBatchNormGradV2, 0), _IMAGE, _IMAGE),
     composed("FusedBatchNormGradV3", _norm_gradient(_raw.FusedBatchNormGradV3, 1), _IMAGE, _IMAGE),
-    case("AdjustContrastv2", _F, images=_IMAGE, contrast_factor=0.7),
-    case("AdjustHue", _F, images=probability(2, 4, 4, 3), delta=0.1),
-    case("AdjustSaturation", _F, images=probability(2, 4, 4, 3), scale=0.7),
-    case("RGBToHSV", _F, images=probability(2, 4, 4, 3)),
-    case("HSVToRGB", _F, images=probability(2, 4, 4, 3)),
+    composed("FusedBatchNorm", _norm_training(_raw.FusedBatchNorm), _IMAGE),
+    composed("FusedBatchNormV2", _norm_training(_raw.FusedBatchNormV2, exponential_avg_factor=0.25), _IMAGE),
+    composed("FusedBatchNormV3", _norm_training(_raw.FusedBatchNormV3, exponential_avg_factor=0.25), _IMAGE),
+    composed("FusedBatchNormGradV2", _norm_training_gradient(_raw.FusedBatchNormV2), _IMAGE, _IMAGE),
+    composed("FusedBatchNormGradV3", _norm_training_gradient(_raw.FusedBatchNormV3), _IMAGE, _IMAGE),
+    *(case("AdjustContrastv2", _F, images=floats(*lead, 4, 4, 3), contrast_factor=0.7) for lead in _LEADS),
+    *(case("AdjustHue", _F, images=probability(*lead, 4, 4, 3), delta=0.1) for lead in _LEADS),
+    *(case("AdjustSaturation", _F, images=probability(*lead, 4, 4, 3), scale=0.7) for lead in _LEADS),
+    *(case(op, _F, images=probability(*lead, 3)) for op in ("RGBToHSV", "HSVToRGB") for lead in ((), (5,), (2, 4, 4))),
 ]
 
 _SEED = small(2)

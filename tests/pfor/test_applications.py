@@ -121,6 +121,15 @@ def test_by_what_is_gathered(xla: bool) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_derivatives_of_nothing_are_empty(shape: tuple[int, ...]) -> None:
+    x = tf.zeros(shape)
+    assert jacobian(tf.sin, x).shape == (*shape, *shape)
+    assert jacobian(tf.reduce_sum, x).shape == shape
+    assert jacobian(lambda y: y[:, :0], tf.ones((2, 3))).shape == (2, 0, 2, 3)
+    assert hessian(lambda y: tf.reduce_sum(y**2), x).shape == (*shape, *shape)
+
+
 def test_indexed_slices_without_a_dense_shape_are_refused() -> None:
     with pytest.raises(PforError, match="without the dense_shape"):
         pfor(lambda i: tf.IndexedSlices(X[i], tf.range(4)), 6)

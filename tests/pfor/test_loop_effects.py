@@ -63,7 +63,34 @@ def _reads_what_it_updates(i: Any) -> Any:
     return VARIABLE.read_value() * 2.0  # here
 
 
+def _branches_of_unlike_shapes(i: Any) -> Any:
+    x = X[i]
+    return tf.cond(i > 1, lambda: x, lambda: x[:2])  # here
+
+
+def _cases_of_unlike_shapes(i: Any) -> Any:
+    x = X[i]
+    return tf.reduce_sum(tf.switch_case(i, [lambda: x, lambda: x[:2], lambda: x[:1]]))  # here
+
+
+def _takes_the_largest(i: Any) -> Any:
+    return tf.reduce_sum(tf.math.top_k(X[i], i)[0])  # here
+
+
+def _partitions(i: Any) -> Any:
+    return tf.dynamic_partition(X[i], tf.cast(X[i] > 1.0, tf.int32), 2)  # here
+
+
+def _common_entries(i: Any) -> Any:
+    return tf.sets.size(tf.sets.intersection(tf.range(3)[None] + i, tf.range(3)[None]))  # here
+
+
 REFUSED = {
+    _branches_of_unlike_shapes: r"branches give shapes \(2,\) and \(3,\), .* Reduce in the branches",
+    _cases_of_unlike_shapes: r"branches give shapes \(3,\) and \(2,\) and \(1,\)",
+    _takes_the_largest: "how many entries it takes depends on the iteration.* Take the largest number for all",
+    _partitions: r"lengths of its outputs depend on values.* Write tf.where\(partitions == k, x, 0\)",
+    _common_entries: "lengths of its outputs depend on values.* Write a comparison of all pairs",
     _prints: "effects of its own",
     _runs_python: "effects of its own",
     _ranges: "the ends of a range depend on the iteration",
@@ -95,6 +122,26 @@ def test_unknown_rank_is_refused() -> None:
 
     with pytest.raises(PforError, match="unknown rank"):
         function(X)
+
+
+@pytest.mark.filterwarnings("ignore::batchnuts.autobatch.pfor.FallbackWarning")
+@pytest.mark.parametrize("known", [False, True])
+def test_shapes_known_only_when_it_runs_must_be_the_same(known: bool) -> None:
+    """Of an op that runs row by row; the error names the op and its line."""
+
+    def left(i: Any) -> Any:
+        return tf.raw_ops.ListDiff(x=tf.range(5), y=tf.range(3) + (0 if known else 4) * i + i)[0]  # here
+
+    lines, first = inspect.getsourcelines(left)
+    line = first + next(k for k, text in enumerate(lines) if "# here" in text)
+    if known:
+        wanted = [[3, 4], [0, 4], [0, 1]]
+        np.testing.assert_array_equal(pfor(left, 3), wanted)
+        return
+    said = r"pfor cannot stack the outputs of op .*ListDiff"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said) as caught:
+        pfor(left, 3)
+    assert f"{__file__}:{line}" in str(caught.value)
 
 
 def test_rows_of_different_lengths_are_refused() -> None:

@@ -134,6 +134,44 @@ def test_as_the_sequential_loop(case: Case) -> None:
         assert_close(results, [body(tf.constant(i)) for i in range(ITERATIONS)], case.ulps)
 
 
+OTHER_DTYPES = ("complex64", "complex128", "float16", "bfloat16", "uint8", "int16", "int64", "bool")
+FAMILIES = sorted({REGISTRY[case.op].family for case in CASES})
+
+
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        pytest.param(family, dtype, marks=[] if (family, dtype) == ("reductions", "complex64") else [pytest.mark.slow])
+        for family in FAMILIES
+        for dtype in OTHER_DTYPES
+    ],
+)
+def test_dtypes_are_those_of_the_sequential_loop(family: str, dtype: str) -> None:
+    """Also those that an op has no case of: a converter that computes by other ops must keep them."""
+    compared = 0
+    for case in CASES:
+        if REGISTRY[case.op].family != family or dtype in case.dtypes or case.function is not None:
+            continue
+        body = varying_body(case, dtype)
+        try:
+            one = tf.function(body, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int32))
+        except (TypeError, ValueError):
+            continue  # the op is not of this dtype
+        found = tf.function(lambda body=body: pfor(body, ITERATIONS), autograph=False).get_concrete_function()
+        assert [tensor.dtype for tensor in found.outputs] == [tensor.dtype for tensor in one.outputs], name(case)
+        compared += 1
+    assert compared
+
+
+def varying_body(case: Case, dtype: str) -> Any:
+    """One iteration, in which all inputs vary that may, in a dtype that the case need not have."""
+    real = [value if dtype.startswith("complex") else value.real for value in drawn(case, "complex128")]
+    rows = [tf.cast(tf.constant(value), given.dtype or dtype) for value, given in zip(real, case.given)]
+    varying = choices(case)[0]
+    return lambda i: case.call([tf.gather(row, i) if varies else row[1] for row, varies in zip(rows, varying)], dtype)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
 @pytest.mark.parametrize("case", [case for case in CASES if case.xla], ids=name)

@@ -18,11 +18,13 @@ from batchnuts.autobatch.pfor import REGISTRY, pfor
 
 ITERATIONS = 4
 _rng = np.random.default_rng(7)
-# what a body has from the start, by kind: scalars, vectors, matrices, indices, conditions; a row for every iteration
+# what a body has from the start, by kind: scalars, vectors, matrices, images, indices, conditions; a row for every
+# iteration
 START = {
     "s": tf.constant(_rng.normal(size=(ITERATIONS,))),
     "v": tf.constant(_rng.normal(size=(ITERATIONS, 3))),
     "m": tf.constant(_rng.normal(size=(ITERATIONS, 3, 3))),
+    "c": tf.constant(_rng.normal(size=(ITERATIONS, 3, 3, 3))),
     "i": tf.constant(_rng.integers(0, 3, size=(ITERATIONS, 3)), tf.int32),
     "b": tf.constant(_rng.random(size=(ITERATIONS, 3)) < 0.5),
 }
@@ -52,6 +54,21 @@ def _loop(v: Any, i: Any) -> Any:
 
 def _lists(v: Any) -> Any:
     return tf.scan(lambda carry, x: 0.5 * carry + x, v)
+
+
+def _of_image(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of images in [0, 1], which TensorFlow has in float32, rounded so that a sum in another order gives the
+    same."""
+
+    def called(x: Any) -> Any:
+        found = tf.cast(function(tf.cast(tf.sigmoid(x), tf.float32)), tf.float64)
+        return tf.round(256.0 * found) / 256.0
+
+    return called
+
+
+def _filtered(x: Any) -> Any:
+    return tf.nn.conv2d(x[None], tf.ones([2, 2, 3, 3], x.dtype) / 12.0, 1, "SAME")[0]
 
 
 def _raw_entries(ops: str, names: str, *kinds: str) -> list[Entry]:
@@ -151,6 +168,20 @@ TABLE = [
     Entry("StatelessIf", "bv", "v", lambda b, x: tf.cond(b[0], lambda: tf.sin(x), lambda: x * 0.5)),
     Entry("StatelessWhile", "vi", "v", _loop),
     Entry("TensorListSetItem", "v", "v", _lists),
+    *_raw_entries("Sin Tanh", "x", "c"),
+    *_raw_entries("AddV2 Mul", "xy", "mc", "vc", "cc"),
+    Entry("Pack", "mmm", "c", lambda *x: tf.stack(x)),
+    Entry("Sum", "c", "m", lambda x: _bounded(tf.reduce_sum(x, 0))),
+    Entry("Max", "c", "m", lambda x: tf.reduce_max(x, 2)),
+    Entry("Softmax", "c", "c", tf.nn.softmax),
+    Entry("Softmax", "m", "m", tf.nn.softmax),
+    Entry("BatchMatMulV2", "cc", "c", lambda x, y: _bounded(tf.linalg.matmul(x, y))),
+    Entry("BatchMatMulV2", "cm", "c", lambda x, y: _bounded(tf.linalg.matmul(x, y))),
+    Entry("Conv2D", "c", "c", _filtered),
+    Entry("AvgPool", "c", "c", lambda x: tf.nn.avg_pool2d(x[None], 2, 1, "SAME")[0]),
+    Entry("AdjustContrastv2", "c", "c", _of_image(lambda x: tf.image.adjust_contrast(x, 0.5))),
+    Entry("AdjustSaturation", "c", "c", _of_image(lambda x: tf.image.adjust_saturation(x, 0.5))),
+    Entry("LowerBound", "vm", "i", lambda x, y: tf.searchsorted(tf.sort(x), y[0]) % 3),
     Entry("FFT", "v", "v", lambda x: tf.math.real(tf.signal.fft(tf.cast(x, tf.complex128)))),
 ]  # fmt: skip
 
@@ -183,11 +214,17 @@ steps = st.lists(
 choices = st.fixed_dictionaries({kind: st.booleans() for kind in START})
 
 
-def check(steps: list[Step], varying: dict[str, bool], **how: Any) -> None:
-    body = build(steps, varying)
+counts = st.integers(1, ITERATIONS)
+
+
+def check(steps: list[Step], varying: dict[str, bool], count: int, **how: Any) -> None:
+    compare(build(steps, varying), count, **how)
+
+
+def compare(body: Callable[[Any], list[Any]], count: int, **how: Any) -> None:
     compiled = tf.function(body, autograph=False, jit_compile=how["xla"])
-    rows = [compiled(tf.constant(i)) for i in range(ITERATIONS)]
-    run = tf.function(lambda: pfor(body, ITERATIONS, masked=how["masked"]), autograph=False, jit_compile=how["xla"])
+    rows = [compiled(tf.constant(i)) for i in range(count)]
+    run = tf.function(lambda: pfor(body, count, masked=how["masked"]), autograph=False, jit_compile=how["xla"])
     for found, *wanted in zip(run(), *rows):
         if found.dtype.is_floating:
             np.testing.assert_allclose(found, np.stack(wanted), rtol=1e-9, atol=1e-9)
@@ -197,24 +234,34 @@ def check(steps: list[Step], varying: dict[str, bool], **how: Any) -> None:
 
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
 @examples(25)
-@given(steps, choices)
-def test_random_bodies(steps: list[Step], varying: dict[str, bool]) -> None:
-    check(steps, varying, masked=None, xla=False)
+@given(steps, choices, counts)
+def test_random_bodies(steps: list[Step], varying: dict[str, bool], count: int) -> None:
+    check(steps, varying, count, masked=None, xla=False)
 
 
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
 @examples(12)
-@given(steps, choices)
-def test_random_bodies_masked(steps: list[Step], varying: dict[str, bool]) -> None:
-    check(steps, varying, masked=True, xla=False)
+@given(steps, choices, counts)
+def test_random_bodies_masked(steps: list[Step], varying: dict[str, bool], count: int) -> None:
+    check(steps, varying, count, masked=True, xla=False)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
 @examples(2)
-@given(steps, choices)
-def test_random_bodies_under_xla(steps: list[Step], varying: dict[str, bool]) -> None:
-    check(steps, varying, masked=None, xla=True)
+@given(steps, choices, counts)
+def test_random_bodies_under_xla(steps: list[Step], varying: dict[str, bool], count: int) -> None:
+    check(steps, varying, count, masked=None, xla=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::batchnuts.autobatch.pfor.FallbackWarning")
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_entry_of_the_table_alone(count: int) -> None:
+    """Random bodies have few of them in a default run."""
+    everything = dict.fromkeys(START, True)
+    bodies = [build([Step(number, (1, 1, 1))], everything) for number in range(len(TABLE))]
+    compare(lambda i: [body(i)[0] for body in bodies], count, masked=None, xla=False)
 
 
 def test_the_table_is_of_ops_that_have_converters() -> None:

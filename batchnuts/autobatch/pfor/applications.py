@@ -57,6 +57,8 @@ def jacobian(function: Callable[[Any], Tensor], x: Any, *, masked: bool | None =
         tape.watch(x)
         output = function(x)
         flat = tf.reshape(output, [-1])
+    if flat.shape[0] == 0:
+        return tf.nest.map_structure(lambda leaf: tf.zeros([*output.shape, *leaf.shape], leaf.dtype), x)
     length = flat.shape[0] if flat.shape[0] is not None else tf.size(flat)
 
     def row(i: Tensor) -> Any:

@@ -128,11 +128,12 @@ class Site:
         return tf.get_static_value(value.tensor) if isinstance(value, Invariant) else None
 
     def axis(self, k: int, rank: int) -> int:
-        """Input k, an axis of a tensor whose rows have this rank, counted from 0. Raises NoRule if not constant."""
+        """Input k, an axis (or a list of one) of a tensor whose rows have this rank, counted from 0. Raises NoRule if
+        not constant."""
         value = self.constant(k)
         if value is None:
             raise NoRule
-        return int(value) % rank if rank else 0
+        return int(value.item()) % rank if rank else 0
 
     def attr(self, name: str) -> Any:
         """An attribute of the op."""
@@ -247,6 +248,11 @@ def reshape(tensor: Tensor, sizes: Sequence[Any]) -> Tensor:
     if all(isinstance(size, int) for size in sizes) and tuple(sizes) == tuple(tensor.shape):
         return tensor
     return tf.reshape(tensor, tf.stack(sizes) if sizes and not all(isinstance(s, int) for s in sizes) else list(sizes))
+
+
+def broadcast(tensor: Tensor, sizes: Sequence[Any]) -> Tensor:
+    """To dimensions of which some may be scalars."""
+    return tf.broadcast_to(tensor, tf.stack(sizes) if not all(isinstance(s, int) for s in sizes) else list(sizes))
 
 
 def merge(tensor: Tensor, axes: int) -> Tensor:

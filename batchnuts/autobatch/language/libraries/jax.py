@@ -160,6 +160,14 @@ mlir.register_lowering(_once, mlir.lower_fun(_rows_by_number, multiple_results=F
 batching.defvectorized(_once)
 
 
+@jax.custom_jvp  # type: ignore[untyped-decorator]
+def _expm1(x: Array) -> Array:
+    return lax.expm1(x)
+
+
+_expm1.defjvps(lambda tangent, _, x: tangent * lax.exp(x))  # JAX has expm1(x) + 1, which has no digits far below 0
+
+
 class JaxLibrary(Formulas):
     """The `TensorLibrary` of JAX: arrays, and what stands for them while JAX traces.
 
@@ -196,7 +204,7 @@ class JaxLibrary(Formulas):
     exp = staticmethod(lax.exp)
     log = staticmethod(lax.log)
     log1p = staticmethod(lax.log1p)
-    expm1 = staticmethod(lax.expm1)
+    expm1 = staticmethod(_expm1)
     sqrt = staticmethod(lax.sqrt)
     sin = staticmethod(lax.sin)
     cos = staticmethod(lax.cos)

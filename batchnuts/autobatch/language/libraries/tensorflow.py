@@ -23,6 +23,15 @@ def _by_kind(boolean: Function, integer: Function) -> Any:
     return staticmethod(lambda x, y: (boolean if x.dtype == bool else integer)(x, y))
 
 
+def _erfinv(x: Array) -> Array:
+    """TensorFlow's own, without XLA, is a function of (x + 1) / 2, which has few digits of small numbers and of those
+    near 1: here of negative ones only, and with one step of Newton's method where they are small."""
+    sign = tf.where(x > 0.0, -tf.ones_like(x), tf.ones_like(x))
+    y = sign * tf.math.erfinv(sign * x)
+    step = (tf.math.erf(y) - x) * tf.exp(y * y) * (0.5 * np.sqrt(np.pi))
+    return y - tf.stop_gradient(tf.where(tf.abs(x) < 0.5, step, tf.zeros_like(x)))
+
+
 class TensorFlowLibrary(Formulas):
     """The `TensorLibrary` of TensorFlow: eager tensors, those of graphs, and variables."""
 
@@ -55,7 +64,7 @@ class TensorFlowLibrary(Formulas):
     sigmoid = staticmethod(tf.sigmoid)
     softplus = staticmethod(tf.nn.softplus)
     erf = staticmethod(tf.math.erf)
-    erfinv = staticmethod(tf.math.erfinv)
+    erfinv = staticmethod(_erfinv)
     gammaln = staticmethod(tf.math.lgamma)
     isfinite = staticmethod(tf.math.is_finite)
     isnan = staticmethod(tf.math.is_nan)

@@ -63,10 +63,24 @@ def conditional(site: Site) -> list[Value]:
     if isinstance(chosen, Invariant):
         return _one_branch(site, chosen.tensor, branches, inputs)
     assert isinstance(chosen, Stacked)
+    _refuse_unlike(branches)
     index = _branch_index(chosen.tensor, len(branches))
     if site.loop.static or site.loop.mask is not None or any(isinstance(value, ListHandle) for value in inputs):
         return _masked(site, index, branches, inputs)
     return _split(site, index, branches, inputs)
+
+
+def _refuse_unlike(branches: list[Any]) -> None:
+    """Raise Refused where branches that iterations take differently give tensors of different shapes."""
+    for results in zip(*(graph.outputs for graph in branches), strict=True):
+        shapes = [tensor.shape for tensor in results if tensor.dtype != tf.variant]
+        if any(not one.is_compatible_with(other) for one in shapes for other in shapes):
+            listed = " and ".join(dict.fromkeys(str(shape) for shape in shapes))
+            raise Refused(
+                f"its branches give shapes {listed}, and which of them is taken depends on the iteration, so rows "
+                "would have different shapes. Reduce in the branches (tf.reduce_sum and the like), or pad there to one "
+                "shape"
+            )
 
 
 def _branch_index(chosen: Tensor, branches: int) -> Tensor:

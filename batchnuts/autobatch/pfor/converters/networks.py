@@ -19,7 +19,6 @@ from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 IMAGES = """
     AvgPool AvgPool3D MaxPool MaxPool3D MaxPoolGrad MaxPoolGradGrad MaxPool3DGrad ResizeBilinear ResizeNearestNeighbor
     ResizeBilinearGrad LRN LRNGrad ExtractImagePatches Conv2D Conv3D DepthwiseConv2dNative Dilation2D
-    AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB
 """
 IMAGES_WITHOUT_XLA = "Dilation2D"
 BATCH_INPUTS = {
@@ -35,6 +34,14 @@ def images(site: Site) -> list[Value]:
     batch = BATCH_INPUTS.get(site.op.type, (0,))
     site.only(*batch)
     return _as_one_batch(site, batch)
+
+
+@converts("AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB", varying="the images")
+def colors(site: Site) -> list[Value]:
+    """The op takes any axes in front of an image's, or of a color's: merging rows with the first axis of one image
+    would have a contrast that all rows have in common."""
+    site.only(0)
+    return site.emit_rows(*site.tensors())
 
 
 def _as_one_batch(site: Site, batch: tuple[int, ...]) -> list[Value]:
@@ -152,26 +159,71 @@ def batch_norm(site: Site) -> list[Value]:
     """With the statistics given (inference), rows do not see each other: one batch. In training each has its own."""
     site.only(0)
     if site.attr("is_training"):
-        raise NoRule
+        return _batch_norm_of_rows(site)
     (first, *others) = site.emit(merge(site.tensor(0), 2), *site.tensors()[1:])
     lead = shape_of(site.tensor(0))[:2]
     return [Stacked(reshape(first, [*lead, *shape_of(first)[1:]])), *(Invariant(other) for other in others)]
 
 
+def _channels_last(site: Site, k: int) -> list[int]:
+    """The axes of rows of images, without the channels'. Raises NoRule where these are not the last."""
+    if site.attr("data_format") not in (b"NHWC", b"NDHWC"):
+        raise NoRule
+    return list(range(1, site.row_rank(k)))
+
+
+def _moments(value: Tensor, axes: list[int], dtype: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Deviations from the mean, and [rows, channels] mean and variance."""
+    value = tf.cast(value, dtype)
+    mean = tf.reduce_mean(value, axes, keepdims=True)
+    deviation = value - mean
+    return deviation, tf.squeeze(mean, axes), tf.reduce_mean(deviation * deviation, axes)
+
+
+def _beside(vector: Tensor, like: Tensor) -> Tensor:
+    """[rows, channels] with unit axes between."""
+    rows, channels = shape_of(vector)
+    return reshape(vector, [rows, *[1] * (like.shape.rank - 2), channels])
+
+
+def _batch_norm_of_rows(site: Site) -> list[Value]:
+    """Images, statistics (of the variance an unbiased estimate), and what the op's gradient takes."""
+    axes = _channels_last(site, 0)
+    value, scale, offset, running_mean, running_variance = site.tensors()
+    deviation, mean, variance = _moments(value, axes, scale.dtype)
+    images = deviation * _beside(tf.math.rsqrt(variance + site.attr("epsilon")), value) * scale + offset
+    count = tf.cast(product([shape_of(value)[axis] for axis in axes]), scale.dtype)
+    unbiased = variance * (count / tf.maximum(count - 1.0, 1.0))
+    new = [mean, unbiased]
+    part = float(site.attr("exponential_avg_factor"))
+    if part != 1.0:
+        new = [(1.0 - part) * old + part * one for old, one in zip((running_mean, running_variance), new)]
+    outputs = [tf.cast(images, value.dtype), *new, mean, variance]
+    spare = [site.loop.rows(tf.zeros([0], scale.dtype)) for _ in site.op.outputs[5:]]
+    return [Stacked(output) for output in (*outputs, *spare)]
+
+
 @converts("FusedBatchNormGradV3 FusedBatchNormGradV2 FusedBatchNormGrad", varying="y_backprop x")
 def batch_norm_gradient(site: Site) -> list[Value]:
-    """For inference: y = scale (x - mean) / sqrt(variance + epsilon) + offset, differentiated by hand for each row."""
-    site.only(0, 1)
-    if site.attr("is_training") or site.attr("data_format") != b"NHWC":
+    """y = scale (x - mean) / sqrt(variance + epsilon) + offset, differentiated by hand for each row: in inference with
+    the statistics given, in training with the row's own."""
+    if set(site.varying()) - {0, 1} and not (site.attr("is_training") and not site.varies(2)):
         raise NoRule
+    axes = _channels_last(site, 1)
     gradient, value = site.stacked(0), site.stacked(1)
     scale, mean, variance = site.tensors()[2:5]
-    deviation = tf.math.rsqrt(variance + site.attr("epsilon"))
-    axes = [1, 2, 3]
-    outputs = [
-        tf.cast(tf.cast(gradient, scale.dtype) * scale * deviation, gradient.dtype),
-        tf.reduce_sum(tf.cast(gradient, scale.dtype) * (tf.cast(value, scale.dtype) - mean) * deviation, axes),
-        tf.reduce_sum(tf.cast(gradient, scale.dtype), axes),
-    ]
+    into = tf.cast(gradient, scale.dtype)
+    of_offset = tf.reduce_sum(into, axes)
+    if site.attr("is_training"):
+        deviation, _, variance = _moments(value, axes, scale.dtype)
+        inverse = _beside(tf.math.rsqrt(variance + site.attr("epsilon")), value)
+        whitened = deviation * inverse
+        of_scale = tf.reduce_sum(into * whitened, axes)
+        count = tf.cast(product([shape_of(value)[axis] for axis in axes]), scale.dtype)
+        of_value = scale * inverse * (into - (_beside(of_offset, value) + whitened * _beside(of_scale, value)) / count)
+    else:
+        inverse = tf.math.rsqrt(variance + site.attr("epsilon"))
+        of_value = into * scale * inverse
+        of_scale = tf.reduce_sum(into * (tf.cast(value, scale.dtype) - mean) * inverse, axes)
     spare = [site.loop.rows(tf.zeros([0], scale.dtype)) for _ in range(2)]
-    return [Stacked(output) for output in (*outputs, *spare)]
+    return [Stacked(output) for output in (tf.cast(of_value, gradient.dtype), of_scale, of_offset, *spare)]

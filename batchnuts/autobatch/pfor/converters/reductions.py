@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from batchnuts.autobatch.pfor.errors import NoRule
+from batchnuts.autobatch.pfor.errors import NoRule, Refused
 from batchnuts.autobatch.pfor.registry import converts
-from batchnuts.autobatch.pfor.site import Site, merge, reshape, rows_from, rows_to, shape_of
+from batchnuts.autobatch.pfor.site import Site, broadcast, merge, reshape, rows_from, rows_to, shape_of
 from batchnuts.autobatch.pfor.values import Stacked, Tensor, Value
 
 
@@ -19,10 +19,6 @@ def reduction(site: Site) -> list[Value]:
     rank = site.row_rank(0)
     if axes is None:
         axes_of_rows = site.tensor(1) % rank + 1
-    elif axes.size == 0:
-        return (
-            [Stacked(site.tensor(0))] if site.op.type not in ("EuclideanNorm",) else [Stacked(tf.abs(site.tensor(0)))]
-        )
     else:
         axes_of_rows = tf.constant(np.atleast_1d(axes) % rank + 1, tf.int32)
     return site.emit_rows(site.tensor(0), axes_of_rows)
@@ -54,9 +50,13 @@ def softmax(site: Site) -> list[Value]:
 
 @converts("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits")
 def cross_entropy(site: Site) -> list[Value]:
-    """Rows of all iterations are one batch: loss and gradient."""
-    sizes = shape_of(site.stacked(0))
-    loss, gradient = site.emit(*(merge(site.stacked(k), 2) for k in range(2)))
+    """Rows of all iterations are one batch: loss and gradient. Logits and dense labels broadcast against each other."""
+    given = [site.stacked(k) for k in range(2)]
+    sizes = shape_of(given[0])
+    if site.op.type == "SoftmaxCrossEntropyWithLogits" and site.row_shape(0) != site.row_shape(1):
+        sizes = shape_of(given[0] + given[1])
+        given = [broadcast(tensor, sizes) for tensor in given]
+    loss, gradient = site.emit(*(merge(tensor, 2) for tensor in given))
     return [Stacked(reshape(loss, sizes[:2])), Stacked(reshape(gradient, sizes))]
 
 
@@ -137,7 +137,11 @@ def _rows_of_segments(site: Site, result: Tensor) -> Stacked:
 @converts("TopKV2", varying="input")
 def top_k(site: Site) -> list[Value]:
     """Along the last axis. How many cannot differ between rows."""
-    site.only(0)
+    if site.varies(1):
+        raise Refused(
+            "how many entries it takes depends on the iteration, so rows would have different lengths. Take the "
+            "largest number for all, top_k(x, most), and mask what is too much: tf.where(tf.range(most) < k, values, 0)"
+        )
     return site.emit_rows(*site.tensors())
 
 

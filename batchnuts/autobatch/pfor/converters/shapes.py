@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from batchnuts.autobatch.pfor.errors import NoRule, Refused
 from batchnuts.autobatch.pfor.registry import converts
-from batchnuts.autobatch.pfor.site import Site, merge, reshape, shape_of, with_axes
+from batchnuts.autobatch.pfor.site import Site, merge, reshape, rows_from, rows_to, shape_of, with_axes
 from batchnuts.autobatch.pfor.values import Invariant, Stacked, Tensor, Value
 
 # ---- what a shape is: never different between rows --------------------------------------------------------------
@@ -153,6 +153,15 @@ def space_to_batch(site: Site) -> list[Value]:
 
 
 # ---- joining and cutting ----------------------------------------------------------------------------------------
+
+
+@converts("DynamicPartition", varying="data")
+def partition(site: Site) -> list[Value]:
+    """With one partition for all rows: the axes of the partition go first, then back."""
+    site.only(0)
+    return [
+        Stacked(rows_from(part, 1)) for part in site.emit(rows_to(site.tensor(0), site.row_rank(1)), site.tensor(1))
+    ]
 
 
 @converts("Pack")
