@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_moments import Array, ChainMoments
 from batchnuts.mcmc.reductions import NESTED, Reduced, in_order, reduce_draws
-from batchnuts.mcmc.rhat_noise import RhatNoise
+from batchnuts.mcmc.rhat_noise import RhatNoise, noise_of_superchains
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +72,7 @@ def nested_of_moments(moments: ChainMoments, superchain: NDArray[np.int64], leng
 
 
 def _noise(scale: Array, superchain: NDArray[np.int64], kinds: int) -> RhatNoise:
-    count = len(np.unique(superchain))
-    return RhatNoise(scale, count - 1, np.full(scale.shape, float(len(superchain) - count)), kinds)
+    return noise_of_superchains(scale, len(superchain), len(np.unique(superchain)), kinds)
 
 
 def _require_superchains(superchain: NDArray[np.int64], length: int) -> None:

@@ -29,6 +29,10 @@ RHAT_LIMIT = 1.01
 FALSE_ALARM = 0.01
 """Probability that R-hat of chains which have converged fails a table of coefficients, at most."""
 
+FEWEST_EFFECTIVE = 200
+"""Effective draws that the noise is computed for at least: with fewer a verdict fails in any case, and a limit as wide as
+they allow would say yes of chains that disagree."""
+
 SHARE_KNOWN = 0.25
 """Degrees of freedom of an autocorrelation time, as a share of the effective draws that it gives: autocorrelations at
 several lags go into it."""
@@ -76,8 +80,16 @@ def joined_noise(parts: Sequence[RhatNoise]) -> RhatNoise:
 
 def noise_of_halves(sizes: Array, chains: int, half: int, kinds: int) -> RhatNoise:
     """That of R-hat of chains' halves with so many draws; sizes [coefficients]: `own_mean_size` of all draws."""
+    sizes = np.maximum(sizes, FEWEST_EFFECTIVE)
     # the variance of the mean of half a chain as a share of all, and the same over what is left within halves
     share = np.minimum(2 * chains / sizes, 0.5)
     return RhatNoise(
         share / (1.0 - share), 2 * chains - 1, SHARE_KNOWN * sizes, kinds, offset=1.0 / half, allowed=False
     )
+
+
+def noise_of_superchains(scale: Array, chains: int, superchains: int, kinds: int) -> RhatNoise:
+    """That of nested R-hat; scale [coefficients]: the variance of a superchain's mean that its chains let expect, over
+    that within superchains."""
+    scale = np.minimum(scale, superchains / FEWEST_EFFECTIVE)
+    return RhatNoise(scale, superchains - 1, np.full(scale.shape, float(chains - superchains)), kinds)

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 ESS_LIMIT = 400
 """Bulk ESS, over all chains together, from which on R-hat and standard errors can be trusted."""
 
-DIVERGENCE_SHARE = 0.001
+DIVERGENCE_SHARE = 0.002
 """Share of draws whose trajectory diverged, above which they do not represent the posterior. A region that trajectories
 cannot enter, and that holds this share of the posterior three standard deviations from its mean, moves the mean by
-0.003 standard deviations: the Monte Carlo error of 100,000 effective draws. A single divergence among thousands is no
+0.006 standard deviations: the Monte Carlo error of 28,000 effective draws. A single divergence among thousands is no
 more than rounding may give."""
 
 LONG_TREE_SHARE = 0.01
@@ -56,7 +56,7 @@ class Check:
 
     `ok` is True if R-hat (nested R-hat, where chains form superchains) is below 1.01 or what chance allows so few draws
     (rhat_noise.py), no chain is stuck away from others (stuck_chains.py) or began its draws far from them
-    (late_chains.py), the bulk ESS is at least 400 on all coefficients, at most one draw in 1,000 diverged, at most one
+    (late_chains.py), the bulk ESS is at least 400 on all coefficients, at most one draw in 500 diverged, at most one
     in 4 had its trajectory cut off at the maximum depth, and neither the log-density is rounded by more than 0.05
     (`Diagnostics.rounding`) nor draws to few values (`coarse`).
     `worst_rhat` is of the R-hat that decides. It and `min_ess` are NaN where they cannot be computed (see Diagnostics).

@@ -97,7 +97,10 @@ def false_alarms(budget: float) -> list[dict[str, Any]]:
             seen["size"].append(float(np.median(found.ess)) / effective_draws(chains, draws // 2 * 2, memory))
         rows.append(
             {"chains": chains, "draws": draws, "coefficients": coefficients, "memory": memory, "sets": sets}
-            | {"enough": effective_draws(chains, draws, memory) >= ESS_LIMIT}
+            | {
+                "enough": effective_draws(chains, draws, memory) >= ESS_LIMIT,
+                "moved": draws * (1 - memory) > 1 + memory,
+            }
             | {name: float(np.mean(values)) for name, values in seen.items()}
         )
     return rows
@@ -157,11 +160,9 @@ def draw(rows: list[dict[str, Any]], found: dict[tuple[str, int, int], list[floa
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.0), layout="constrained")
     for chains, colour in zip((16, 64, 1024), ("tab:blue", "tab:orange", "tab:green"), strict=True):
         for name, style in (("old", ":"), ("rhat", "-")):
-            points = [
-                (draws, np.mean([row[name] for row in rows if (row["chains"], row["draws"]) == (chains, draws) and row["enough"]]))
-                for draws in DRAWS
-                if any((row["chains"], row["draws"]) == (chains, draws) and row["enough"] for row in rows)
-            ]  # fmt: skip
+            some = [row for row in rows if row["chains"] == chains and row["enough"]]
+            by_draws = {draws: [row[name] for row in some if row["draws"] == draws] for draws in DRAWS}
+            points = [(draws, np.mean(shares)) for draws, shares in by_draws.items() if shares]
             left.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3)
         left.plot([], [], color=colour, label=f"{chains} chains")
     left.plot([], [], "k:", label="1.01, before")
@@ -186,9 +187,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the sets")
     scale = 0.1 if parser.parse_args().quick else 1.0
     start = time.perf_counter()
-    rows = false_alarms(scale * 4e6)
-    groups = [("all with 400 effective draws or more", [row for row in rows if row["enough"]])]
-    groups += [(f"- of {n} chains", [r for r in groups[0][1] if r["chains"] == n]) for n in CHAINS]
+    rows = false_alarms(scale * 1e6)
+    judged_by_rhat = [row for row in rows if row["enough"] and row["moved"]]
+    groups = [("400 effective draws or more", judged_by_rhat)]
+    groups += [(f"- of {n} chains", [r for r in judged_by_rhat if r["chains"] == n]) for n in CHAINS]
+    groups += [("- but chains of less than one effective draw", [r for r in rows if r["enough"] and not r["moved"]])]
     groups += [("fewer than 400 effective draws", [row for row in rows if not row["enough"]])]
     parts = ("old", "rhat", "stuck", "late", "lasting", "all")
     lines = []
@@ -212,7 +215,7 @@ def main() -> None:
         for chains in CHAINS
     ]))  # fmt: skip
     print()
-    found = power(int(np.ceil(scale * 50)))
+    found = power(int(np.ceil(scale * 30)))
     lines = [(f"{n}, {c} x {d}", *(f"{100 * share:.0f}%" for share in found[n, c, d])) for n, c, d in found]
     print(table(("fault, chains x draws", *(f"{size:g} sd" for size in SIZES)), lines))
     draw(rows, found)

@@ -96,8 +96,8 @@ def flagged(count: int) -> np.ndarray:
     ("name", "count", "ok", "advised"),
     [
         ("diverging", 1, True, False),
-        ("diverging", 2, True, False),
-        ("diverging", 3, False, True),  # more than one in 1,000
+        ("diverging", 4, True, False),
+        ("diverging", 5, False, True),  # more than one in 500
         ("reached_max_treedepth", 24, True, False),
         ("reached_max_treedepth", 120, True, True),
         ("reached_max_treedepth", 600, True, True),
