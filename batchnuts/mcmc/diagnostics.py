@@ -316,9 +316,9 @@ def diagnose(
     diverging: NDArray[Any] | DrawBlock | None = None,
     reached_max_treedepth: NDArray[Any] | DrawBlock | None = None,
     log_density: NDArray[Any] | DrawBlock | None = None,
-    left_support: NDArray[Any] | DrawBlock | None = None,
     superchain: NDArray[np.int64] | None = None,
     numbers: NDArray[np.int64] | None = None,
+    left_support: NDArray[Any] | DrawBlock | None = None,
 ) -> Diagnostics:
     """Diagnose draws `position`; the two flags are bool [chains, draws].
 

@@ -30,8 +30,8 @@ FALSE_ALARM = 0.01
 """Probability that R-hat of chains which have converged fails a table of coefficients, at most."""
 
 FEWEST_EFFECTIVE = 200
-"""Effective draws that the noise is computed for at least: with fewer a verdict fails in any case, and a limit as wide as
-they allow would say yes of chains that disagree."""
+"""Effective draws that the noise is computed for at least: with fewer a verdict fails in any case, and a limit as wide
+as they allow would say yes of chains that disagree."""
 
 SHARE_KNOWN = 0.25
 """Degrees of freedom of an autocorrelation time, as a share of the effective draws that it gives: autocorrelations at
