@@ -123,7 +123,7 @@ class StoppingRule:
         if self.until.conditions and draws.shape[1] >= last.not_before:
             decision = self._first_missing(draws, last)
             if not decision.missing:
-                return replace(decision, reason=f"{self._met()} {each}")
+                return replace(decision, reason=f"{self._met(decision.conditions)} {each}")
             if self.until.rhat is not None:
                 decision = self._hopeless(draws, last, decision)
                 if decision.reason is not None:
@@ -149,13 +149,17 @@ class StoppingRule:
         reason = f"R-hat cannot be met, because {which} {stay} from all others since draw {since}, after {length} draws"
         return replace(decision, reason=f"{reason} of each chain")
 
-    def _met(self) -> str:
-        """That all conditions hold, in words."""
+    def _met(self, conditions: tuple[Condition, ...]) -> str:
+        """That all conditions hold, in words; conditions: with what was found of them."""
         asked = self.until.parameters
         who = f"{', '.join(asked)} {'has' if len(asked) == 1 else 'have'}" if asked else "all sampled parameters have"
         said = [f"{WORDS[name]} >= {getattr(self.until, name):g}" for name in self.until.conditions if name in WORDS]
         if self.until.rhat is not None:
-            said.append(f"{'nested ' * self.nested}R-hat < {self.until.rhat:g}")
+            limit = f"{self.until.rhat:g}"
+            rhat = next((one for one in conditions if one.name == "rhat"), None)
+            if rhat is not None and rhat.found >= self.until.rhat:  # by what chance lets expect of so few draws
+                limit = f"{rhat.wanted:.4f} (worst {rhat.found:.4f}; {self.until.rhat:g} with what chance lets expect)"
+            said.append(f"{'nested ' * self.nested}R-hat < {limit}")
         return f"{who} {' and '.join(filter(None, [', '.join(said[:-1]), said[-1]]))}"
 
     def conditions(self) -> tuple[Condition, ...]:
