@@ -140,7 +140,7 @@ def draws_together(until: Until, groups: int, columns: int) -> float:
     of R-hat of groups that have converged is about 1 + 2 (q t - 1) / n for n draws in each of them
     (docs/how_many_chains.md): q is 1 on average; the largest of many columns has a chi-squared number, over its degrees
     of freedom, with one for each half of a chain. Superchains count as one column: what R-hat of them may be is not so
-    strict (`nested_rhat.limit_of`).
+    strict (`RhatNoise.asked`).
     """
     needed = [float(getattr(until, name)) / EFFICIENCY for name in until.conditions if name in WORDS]
     if until.rhat is not None:
