@@ -22,12 +22,19 @@ from batchnuts.autobatch import BatchnutsError
 from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
 from batchnuts.mcmc.convergence import convergence_of, rhat_noise_of
 from batchnuts.mcmc.draw_blocks import DrawBlock, as_block, columns_of, parts_of
-from batchnuts.mcmc.late_chains import late_by_density, late_by_moments
+from batchnuts.mcmc.late_chains import late_by_density, late_by_moments, mean_log_density
 from batchnuts.mcmc.nested_rhat import nested_of
 from batchnuts.mcmc.rank_normal import BLOCK, NormalScores
 from batchnuts.mcmc.reductions import NESTED, NOISE, STATISTICS, STUCK, SUMMARY, WORKING_BYTES, Reduced, reduce_draws
 from batchnuts.mcmc.rhat_noise import RHAT_LIMIT, RhatNoise, joined_noise
-from batchnuts.mcmc.stuck_chains import PERSISTENCE_LIMIT, StuckEvidence, evidence_of, has_enough_draws, stuck_of
+from batchnuts.mcmc.stuck_chains import (
+    PERSISTENCE_LIMIT,
+    StuckEvidence,
+    evidence_of,
+    far_below,
+    has_enough_draws,
+    stuck_of,
+)
 from batchnuts.settings.schema import in_words
 
 ROUNDING_LIMIT = 0.05
@@ -91,6 +98,8 @@ class Diagnostics:
     """Where chains form superchains: the share of the variance that is between chains and lasts (`stuck_chains.py`)."""
     stuck: tuple[int, ...] = ()
     """The numbers of chains that stay away from all others."""
+    low: tuple[int, ...] = ()
+    """Those of them whose log-density is far below that of the others."""
     late: tuple[int, ...] = ()
     """The numbers of chains whose draws begin before they have arrived (`late_chains.py`)."""
     not_finite: Mapping[str, int | None] = field(default_factory=dict)
@@ -218,11 +227,9 @@ class Diagnostics:
         """What was found of stuck chains, in words."""
         lines = []
         if self.stuck:
-            they, their = ("It is", "its") if len(self.stuck) == 1 else ("They are", "their")
             lines.append(
                 f"WARNING: {len(self.stuck)} of {self.chains} chains stayed away from all others: "
-                f"{some_numbers(self.stuck)}. {they} in another mode, or stuck where the density is low; inspect "
-                f"{their} draws."
+                f"{some_numbers(self.stuck)}. {self._where_stuck()}"
             )
         if self.late:
             one = len(self.late) == 1
@@ -238,6 +245,19 @@ class Diagnostics:
                 "chains and lasts: chains are stuck in different places, or have too few draws to tell."
             )
         return lines
+
+    def _where_stuck(self) -> str:
+        """What their log-densities say of the chains that are stuck."""
+        slowly = "in another mode, or in a part of the posterior that chains leave slowly"
+        if self.running:  # of which log-densities are not known
+            return f"That is {slowly}, or where the density is low."
+        high = tuple(number for number in self.stuck if number not in self.low)
+        said = []
+        if self.low:
+            said.append(f"The log-density of {named_chains(self.low)} is far below the others': a bad place.")
+        if high:
+            said.append(f"The log-density of {named_chains(high)} is like the others': {slowly}; compare their draws.")
+        return " ".join(said)
 
     def _kind(self) -> str:
         """Which R-hat decides, with its limit, in words."""
@@ -374,6 +394,9 @@ def diagnose(
     stuck = [stuck_of(_within(evidence, *bounds), chains, bounds[1] - bounds[0]) for bounds in _bounds(blocks)]
     is_stuck = np.any([one.mask for one in stuck], axis=0)
     numbered = np.arange(chains) if numbers is None else numbers
+    is_low = np.zeros(chains, bool)
+    if log_density is not None and is_stuck.any():
+        is_low = is_stuck & far_below(mean_log_density(log_density))
     return Diagnostics(
         names=tuple(names),
         columns=columns,
@@ -388,6 +411,7 @@ def diagnose(
         limits=joined_noise(noises).limits(len(names)) if noises else None,
         persistence=None if nested is None else np.concatenate([one.persistence for one in stuck]),
         stuck=tuple(numbered[is_stuck].tolist()),
+        low=tuple(numbered[is_low].tolist()),
         late=tuple(numbered[is_late & ~is_stuck].tolist()),
     )
 

@@ -32,7 +32,7 @@ ARRAYS = ("nested", "limits", "persistence")
 TEXTS = ("not_finite", "coarse")
 """Fields of Diagnostics that are attributes as JSON."""
 
-CHAINS = ("stuck", "late")
+CHAINS = ("stuck", "low", "late")
 """Fields of Diagnostics that are numbers of chains."""
 
 _OTHERS = ("names", "columns", "running", *CHAINS, *ARRAYS, *TEXTS)

@@ -80,6 +80,15 @@ def late_by_density(log_density: NDArray[Any] | DrawBlock) -> NDArray[np.bool_]:
     return beyond_a_gap(typical - low_first, typical - low, RATIO, NATS)
 
 
+def mean_log_density(log_density: NDArray[Any] | DrawBlock) -> Array:
+    """[chains]: the mean of each chain's log-densities [chains, draws]."""
+    block = as_block(log_density)
+    total = np.zeros(block.shape[0])
+    for part, _, _, values in parts_of(block):
+        total[part] += values[:, :, 0].sum(axis=1, dtype=np.float64)
+    return total / block.shape[1]
+
+
 def late_by_moments(mean: Array, variance: Array, coefficients: int) -> NDArray[np.bool_]:
     """[chains]: whose draws are larger than those of all others, in one of the coefficients of these moments.
 

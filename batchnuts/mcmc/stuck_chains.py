@@ -32,7 +32,8 @@ from batchnuts.mcmc.chain_moments import Array, ChainMoments
 from batchnuts.mcmc.quantile_functions import normal_exceeded
 from batchnuts.mcmc.rank_normal import BLOCK
 from batchnuts.mcmc.reductions import STUCK, Reduced, in_order, reduce_draws
-from batchnuts.mcmc.warmup.outliers import far_and_stay
+from batchnuts.mcmc.warmup.arrival import NATS
+from batchnuts.mcmc.warmup.outliers import FAR, far_and_stay
 
 MINIMUM_DRAWS_JUDGED = 10
 """The fewest draws of a chain: with fewer, a stuck chain cannot be distinguished from one in the tail."""
@@ -169,6 +170,13 @@ def stuck_of(parts: Iterable[StuckEvidence], chains: int, count: int) -> StuckCh
         found = (largest > limit) | away | still
         mask = found if found.sum() <= MOST_STUCK * chains else mask
     return StuckChains(mask, persistence, furthest)
+
+
+def far_below(mean_log_density: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """[chains]: whose mean log-density [chains] is FAR robust standard deviations below the median of all, and NATS."""
+    low, middle, high = np.quantile(mean_log_density, (0.25, 0.5, 0.75))
+    below: NDArray[np.bool_] = middle - mean_log_density > FAR * (high - low) / 1.349 + NATS
+    return below
 
 
 def _halves(scores: ChainMoments, draws: int) -> tuple[Array, Array]:

@@ -278,7 +278,7 @@ def _advice(found: Diagnostics, made: RunMade, lowest: float) -> Iterator[str]:
             yield f"There are few effective draws: raise draws until {wanted}."
         else:
             yield f"There are few effective draws: set sampler.until.ess_bulk to {ESS_LIMIT} or more, so that {wanted}."
-    if found.divergent_share > DIVERGENCE_SHARE:
+    if (found.divergences - found.left_support) > DIVERGENCE_SHARE * found.chains * found.draws:
         higher = [target for target in (0.9, 0.95, 0.99, 0.999) if target > (made.target_acceptance or 0.0)]
         raised = f"raise target_acceptance ({', '.join(f'{target:g}' for target in higher[:2])}), or " if higher else ""
         yield f"Some trajectories diverged: {raised}reparametrize the model."

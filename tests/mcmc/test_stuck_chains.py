@@ -137,3 +137,17 @@ def test_the_verdict_lists_them_by_number() -> None:
     judged = judge(found)
     assert not judged.ok
     assert any(line.startswith("Chain 1005 is stuck apart from the others") for line in judged.advice)
+
+
+@pytest.mark.parametrize(
+    ("below", "said"), [(0.0, "is like the others': in another mode, or in a part"), (500.0, "is far")]
+)
+def test_what_is_said_of_stuck_chains_depends_on_their_log_density(below: float, said: str) -> None:
+    values = healthy(64, 40)
+    log_density = -0.5 * (values**2).sum(axis=2)
+    values[5, :, 2] += 50.0
+    log_density[5] -= below
+    found = diagnose(values, ("a", "b", "c", "d"), log_density=log_density)
+    assert found.stuck == (5,)
+    assert found.low == ((5,) if below else ())
+    assert f"The log-density of chain 5 {said}" in found.verdict()

@@ -128,6 +128,9 @@ def test_trajectories_that_leave_where_the_density_is_finite_are_counted() -> No
     found = batchnuts.check(result_of(with_stats(diverging=flagged(40), max_energy_error=errors)))
     assert "Trajectories that ended where the log-density is not finite: 30 of these" in str(found)
     assert any("batchnuts.positive() for a scale" in line for line in found.advice)
+    assert any("raise target_acceptance" in line for line in found.advice)  # the other ten
+    found = batchnuts.check(result_of(with_stats(diverging=flagged(30), max_energy_error=errors)))
+    assert not any("raise target_acceptance" in line for line in found.advice)
 
 
 @pytest.mark.parametrize(
