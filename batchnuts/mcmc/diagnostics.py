@@ -27,6 +27,7 @@ from batchnuts.mcmc.nested_rhat import nested_of
 from batchnuts.mcmc.rank_normal import BLOCK, NormalScores
 from batchnuts.mcmc.reductions import NESTED, NOISE, STATISTICS, STUCK, SUMMARY, WORKING_BYTES, Reduced, reduce_draws
 from batchnuts.mcmc.rhat_noise import RHAT_LIMIT, RhatNoise, joined_noise
+from batchnuts.mcmc.rounding import ROUNDING_LIMIT, rounding_of
 from batchnuts.mcmc.stuck_chains import (
     PERSISTENCE_LIMIT,
     StuckEvidence,
@@ -37,10 +38,6 @@ from batchnuts.mcmc.stuck_chains import (
 )
 from batchnuts.settings.schema import in_words
 
-ROUNDING_LIMIT = 0.05
-"""Nats of rounding in the log-density above which acceptances are visibly wrong: exp(0.05) is 1.05."""
-COARSE = 4.0
-"""Units of rounding that a standard deviation should have: with 4 rounding adds half a percent to the variance."""
 MOST_NAMES = 5
 """Names that a line of the verdict has."""
 COLUMNS = ("mean", "sd", "5%", "95%", "mcse_mean", "mcse_sd", "ess_bulk", "ess_tail", "r_hat")
@@ -296,38 +293,6 @@ def _some(names: Sequence[str]) -> str:
     more = len(names) - MOST_NAMES
     shown = f"{', '.join(names[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
     return f"{shown} {'lies' if len(names) == 1 else 'lie'}"
-
-
-def coarse_of(
-    names: Sequence[str], mean: NDArray[np.float64], sd: NDArray[np.float64], dtypes: Sequence[np.dtype[Any] | None]
-) -> tuple[str, ...]:
-    """Those of the coefficients whose standard deviation is below COARSE units of rounding at their mean.
-
-    dtypes: of the draws of each; None for one that is not looked at. Coefficients that never move are none of them.
-    """
-    found = []
-    for name, centre, spread, dtype in zip(names, mean, sd, dtypes, strict=True):
-        if dtype is not None and dtype.kind == "f" and 0 < spread < COARSE * np.spacing(np.abs(centre).astype(dtype)):
-            found.append(name)
-    return tuple(found)
-
-
-def rounding_of(log_density: NDArray[Any] | DrawBlock) -> float:
-    """Nats to which such log-densities are rounded at least: the spacing of their dtype at their median size.
-
-    log_density [chains, draws], or a block of one coefficient. A difference of energies has an error of about as much,
-    whatever the step size. 0 if none is finite. Of an even number the smaller one of the two middle sizes counts.
-    """
-    info = np.finfo(log_density.dtype)
-    counts = np.zeros(info.maxexp - info.minexp + 2, np.int64)  # of exponents
-    for _, _, _, values in parts_of(as_block(log_density)):
-        finite = values[np.isfinite(values)]
-        exponents = np.where(finite == 0, info.minexp, np.frexp(finite)[1]) - info.minexp
-        counts += np.bincount(np.maximum(exponents, 0), minlength=len(counts))
-    if not counts.any():
-        return 0.0
-    exponent = int(np.searchsorted(np.cumsum(counts), (counts.sum() + 1) // 2)) + info.minexp
-    return float(np.spacing(np.ldexp(log_density.dtype.type(0.5), exponent)))
 
 
 def diagnose(

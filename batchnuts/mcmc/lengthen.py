@@ -26,7 +26,6 @@ from batchnuts.mcmc.chain_means import ChainMeans
 from batchnuts.mcmc.chain_states import ChainStates, InDraws
 from batchnuts.mcmc.checkpoint.file import CheckpointError
 from batchnuts.mcmc.checkpoint.saved_run import SavedRun
-from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draw_blocks import VariableBlock
 from batchnuts.mcmc.draws import WarmupReport, WindowTuning
 from batchnuts.mcmc.earlier_run import read_groups
@@ -34,6 +33,7 @@ from batchnuts.mcmc.execution.runner import Counts
 from batchnuts.mcmc.history import HistoryKeeper
 from batchnuts.mcmc.layout import GROUP_OF_FUNCTION
 from batchnuts.mcmc.metric_estimates import MetricParameters
+from batchnuts.mcmc.rounding import rounding_of
 from batchnuts.mcmc.saving import OutputError, reason_of
 from batchnuts.mcmc.storage.place import LocalPlace
 from batchnuts.mcmc.storage.url_place import place_of

@@ -24,7 +24,6 @@ import batchnuts
 from batchnuts.mcmc.chain_means import ChainMeans, chain_means
 from batchnuts.mcmc.checkpoint.saved_run import described, made_with
 from batchnuts.mcmc.content import Content
-from batchnuts.mcmc.diagnostics import rounding_of
 from batchnuts.mcmc.draw_blocks import DrawBlock
 from batchnuts.mcmc.draws import Draws
 from batchnuts.mcmc.groups import Group, datasets_of
@@ -32,6 +31,7 @@ from batchnuts.mcmc.history import History
 from batchnuts.mcmc.layout import Entries, Layout
 from batchnuts.mcmc.model import DATA_GROUPS, Data, Model
 from batchnuts.mcmc.quantities import PRIOR_DRAWS, Between
+from batchnuts.mcmc.rounding import rounding_of
 from batchnuts.mcmc.saving import root_attributes
 from batchnuts.mcmc.settings import ExecutionSettings, SamplerSettings
 from batchnuts.mcmc.superchains import count_superchains

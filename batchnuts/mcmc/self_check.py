@@ -93,7 +93,7 @@ def _starts(finite: NDArray[np.bool_], log_density: NDArray[Any], reasons: list[
     """All other positions are drawn again before a run, which so many finite ones let expect to succeed."""
     count, total = int(finite.sum()), len(finite)
     said = f"{count} of {total} initial positions have a finite log-density and gradient"
-    if count < total:
+    if 0 < count < total:
         said += ", and a run draws the others again"
     if unknown := int(np.isnan(log_density).sum()):
         said += (

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchnuts.mcmc.diagnostics import Diagnostics, rounding_of
+from batchnuts.mcmc.diagnostics import Diagnostics
 from batchnuts.mcmc.late_chains import late_by_moments
 from batchnuts.mcmc.nested_rhat import nested_of_moments
+from batchnuts.mcmc.rounding import rounding_of
 from batchnuts.mcmc.running_summary import RunningSummary, StatisticsTotals
 from batchnuts.mcmc.stuck_chains import evidence_of_moments, stuck_of
 from batchnuts.mcmc.superchains import superchain_of

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from batchnuts.mcmc.chain_moments import MINIMUM_DRAWS
 from batchnuts.mcmc.diagnostics import (
-    ROUNDING_LIMIT,
     Diagnostics,
     DiagnosticsError,
-    coarse_of,
     diagnose,
     named_chains,
 )
@@ -24,6 +22,7 @@ from batchnuts.mcmc.draw_blocks import VariableBlock, parts_of
 from batchnuts.mcmc.groups import AnyGroup, Group
 from batchnuts.mcmc.netcdf import plain
 from batchnuts.mcmc.rhat_noise import RHAT_LIMIT
+from batchnuts.mcmc.rounding import ROUNDING_LIMIT, coarse_of
 from batchnuts.mcmc.summary_group import diagnosed
 from batchnuts.mcmc.superchains import superchain_of
 from batchnuts.mcmc.supports import elements_that_vary
