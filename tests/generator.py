@@ -5,6 +5,9 @@ call themselves and each other. An `int` function gives an integer and is called
 arguments; a `record` function gives a namedtuple. Fuel bounds the recursion, counters bound the loops, and every
 variable is defined from the start. Integers are kept small by remainders, and floats are multiples of 1/16 of at most
 64, so that every backend computes them exactly.
+
+`d` is an array that nothing reads. In programs with strays its elements are stored outside of it on some lanes, which
+Python refuses for these lanes.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ STARTS = (
     "y = grid(x * 0.5)",
     "u = v[::-1]",
     'w = np.zeros(3, dtype="int64")',
+    "d = np.zeros((2, 3))",
     "p = (a % 5, (x, b % 7))",
     "r = Record(c, y, u)",
 )
@@ -54,6 +58,8 @@ class _Body:
     kind: str
     functions: dict[str, str]
     random: Random
+    strays: bool = False
+    """Whether stores may lie outside of their array."""
     calls: int = 0
     loops: int = 0
     """How many loops are open."""
@@ -178,8 +184,9 @@ class _Body:
         return lines
 
     def statement(self, depth: int) -> list[str]:
-        kinds = ["int", "int", "float", "vector", "augmented", "swap", "structure", "write", "call", "call", "return"]
-        kinds += ["element", "element", "walrus"]
+        kinds = ["int", "int", "float", "vector", "augmented", "swap", "structure", "structure", "write"]
+        kinds += ["call", "call", "return"]
+        kinds += ["element", "element", "walrus", *["unread"] * (5 if self.strays else 1)]
         kinds += ["if", "if", "for", "while", "each", "each", "self-loop"] if depth else []
         kinds += ["leave", "leave"] if self.loops else []
         target = self.pick(*INTEGERS)
@@ -200,6 +207,8 @@ class _Body:
                 return [f"w = write(w, {self.integer(1)} % 3, {self.integer(1)})"]
             case "element":
                 return [self.element()]
+            case "unread":
+                return [self.unread()]
             case "walrus":
                 return self.walrus(target, depth)
             case "call":
@@ -246,6 +255,16 @@ class _Body:
             "v[0], v[1] = v[1], v[0]",
             "u = v",
             "v += u - u",
+        )
+
+    def unread(self) -> str:
+        """A store into an array that is not read afterwards."""
+        index = f"{self.integer(1)} % {self.pick(3, 4, 5) if self.strays else 3}"
+        return self.pick(
+            f"d[{self.pick('0', 'b % 2')}, {index} - {self.pick(3, 0)}] = {self.float(0)}",
+            f"w = write(w, {index}, {self.integer(0)})" if not self.strays else f"d[1] = write(d[1], {index}, 0.5)",
+            f"d[{self.pick('a % 2', '-1')}] = r.x * np.ones(3)",
+            f"d[a % {self.pick(2, 3) if self.strays else 2}][1] = {self.float(0)}",
         )
 
     def walrus(self, target: str, depth: int) -> list[str]:
@@ -305,12 +324,15 @@ SELF_LOOPS = (
 """Loops whose body is one block."""
 
 
-def program(random: Random) -> str:
-    """The text of a program; its function `main_program` takes PARAMETERS."""
+def program(random: Random, strays: bool = False) -> str:
+    """The text of a program; its function `main_program` takes PARAMETERS.
+
+    strays: whether it stores elements outside of arrays, on some lanes.
+    """
     functions = {f"f{i}": random.choice(("int", "record")) for i in range(random.randint(1, 3))}
     parts = [HEAD]
     for name, kind in functions.items():
-        body = _Body(name, kind, functions, random)
+        body = _Body(name, kind, functions, random, strays)
         lines = body.statements(2) + body.statements(1)
         base = "(a - b) % 11" if kind == "int" else "Record(a - b, x, v)"
         head = ["if left <= 0:", f"    return {base}", "a, b = a % 101, b % 101", *STARTS]

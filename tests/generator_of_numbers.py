@@ -4,8 +4,9 @@
 and NaN; ranges end at the end of their dtype; literals may not fit what they meet; names are those that a compiler
 uses itself; the entry function has array defaults; and values around the functions change between two runs.
 
-A program's integers are of two kinds. A *typed* variable (t, s) has the dtype of the input `n` throughout, as NumPy's
-scalars have. A *plain* one (p, q) is made of Python's integers, as the variable of a range is, and kept small.
+A program's integers are of two kinds. A *typed* variable (t, s) has the dtype of the input `n`, as NumPy's scalars
+have, and in narrow dtypes is Python's own integer on some lanes. A *plain* one (p, q) is made of Python's integers, as
+the variable of a range is, and kept small.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class _Body:
     """The name in the program, by what it holds."""
     short: bool
     """Whether the product of two inputs fits int64, in which Python's integers are computed."""
+    narrow: bool
+    """Whether it is of 16 bits or fewer, so that products of four fit."""
     divides: bool
     """Whether floats are divided, which backends round differently."""
     loops: int = 0
@@ -149,6 +152,7 @@ class _Body:
 
     def statement(self, depth: int) -> list[str]:
         kinds = ["typed", "typed", "plain", "real", "write", "literal"] + (["if", "range", "range"] if depth else [])
+        kinds += ["mixed"] if self.narrow else []
         match self.random.choice(kinds):
             case "typed":
                 return [f"{self.pick('{t}', '{s}')} = {self.typed(2)}"]
@@ -157,8 +161,17 @@ class _Body:
             case "real":
                 return [f"{self.pick('{y}', '{z}')} = {self.real(2)}"]
             case "literal":
-                # Python's own integer only so far: it does not wrap, and no variable of a program is one
+                # Python's own integer only so far: it does not wrap, and int64 would
                 return [f"{{t}} = {self.typed(0)} if {self.condition()} else {self.literal()}", "{t} = {t} ^ {n} ^ {n}"]
+            case "mixed":
+                held, name = (
+                    f"{self.typed(0)} if {self.condition()} else {self.pick(1, 7, 100, -3)}",
+                    self.pick("t", "s"),
+                )
+                computed = (
+                    f"{{{name}}} {self.pick('+', '-', '*', '% 11 *', '& 96 ^')} {self.pick(f'{{{name}}}', '7', '1')}"
+                )
+                return [f"{{{name}}} = {held}", f"{self.pick('{t}', '{s}')} = {computed}"]
             case "write":
                 written = self.pick(self.typed(1), self.literal(), self.literal(), self.plain(0))
                 return [f"{{buffer}} = write({{buffer}}, {self.random.randrange(3)}, {written})"]
@@ -195,7 +208,8 @@ def program(random: Random, divides: bool = True) -> str:
     dtype = random.choice(INTEGERS)
     roles = ("n", "m", "x", "y", "given", "t", "s", "p", "q", "z", "buffer")
     names = dict(zip(roles, random.sample(NAMES, len(roles))))
-    body = _Body(random, names, short=np.dtype(dtype).itemsize < 4 or dtype == "int32", divides=divides)
+    short, narrow = np.dtype(dtype).itemsize < 4 or dtype == "int32", np.dtype(dtype).itemsize < 4
+    body = _Body(random, names, short, narrow, divides)
     starts = ["{t} = {n}", "{s} = {m}", "{p} = 1", "{q} = 0", "{z} = {x}", f'{{buffer}} = np.zeros(3, dtype="{dtype}")']
     lines = [*starts, *body.statements(2), *body.statements(2), "return {t}, {s}, {p}, {q}, {y}, {z}, {buffer}"]
     text = "".join(f"    {line.format_map(names)}\n" for line in lines)

@@ -37,7 +37,10 @@ UNSUPPORTED = (
         "walrus twice", "x = (y := n) * 2 + (y := 3)  # error", "needs an earlier value of 'y'.* a statement of its own"
     ),
     statement("field", "n.real = 1  # error", r"assignment to a field .* Instead, x = x._replace"),
-    statement("starred target", "x, *y = n, n, n  # error", r"assignment to `\*y` .* Instead, assign to plain names"),
+    statement("negative write", "x = write(x, -2, n)  # error", r"counted from the front, .* write x = x; x\[-2\] = n"),
+    statement(
+        "starred field", "x, *n.y = n, n, n  # error", r"assignment to `\*n.y` .* Instead, assign to plain names"
+    ),
     statement("bare expression", "x + 1  # error", r"the statement `x \+ 1`, whose value .* drop or assign it"),
     statement("print", "print(x)  # error", r"the statement `print\(x\)`, .* leave it out; .* executor='unbatched'"),
     statement(

@@ -83,13 +83,17 @@ FUNCTIONS = (
         "found the function 'g'.* `if` and `else` with a call in each",
     ),
     functions(
-        "a table by the lane", "x = PAIRS[n][1](n)  # error", "the index of a tuple .* Functions are chosen when the"
+        "a table by the lane",
+        "x = PAIRS[n][1](n)  # error",
+        r"`PAIRS\[n\]`, a function chosen by a value of the lane, .* write `if` and `else` with a call in each",
     ),
-    functions("a list by the lane", "h = [g, p][n % 2]  # error\nx = h(n)", "index of a list .* a call in each"),
+    functions(
+        "a list by the lane", "h = [g, p][n % 2]  # error\nx = h(n)", "a function chosen by a value .* a call in each"
+    ),
     functions(
         "a key by the lane",
         "x = TABLE['g' if n > 1 else 'h'](n)  # error",
-        "found the text 'g'. Texts are chosen when .* write `if` and `else` around what they choose",
+        "`TABLE.*`, a function chosen by a value of the lane, .* Instead, write `if` and `else` with a call in each",
     ),
     functions(
         "a function in a namedtuple",

@@ -331,21 +331,25 @@ def inline_used_twice(patch: pytest.MonkeyPatch) -> None:
 @mutant("inline")
 def inline_without_arguments(patch: pytest.MonkeyPatch) -> None:
     """an inlined body does not get its arguments"""
-    around(patch, inline, "_into", lambda true, caller, callee: true(caller, replace(callee, vars_in=())))
+    around(
+        patch, inline, "_into", lambda true, caller, callee, resume: true(caller, replace(callee, vars_in=()), resume)
+    )
 
 
 @mutant("eliminate")
 def drop_a_live_op(patch: pytest.MonkeyPatch) -> None:
     """one live variable of each block counts as dead"""
-    around(patch, eliminate, "_drop_dead", lambda true, ops, live: true(ops, live - set(sorted(live)[:1])))
+    around(
+        patch, eliminate, "_drop_dead", lambda true, ops, live, types: true(ops, live - set(sorted(live)[:1]), types)
+    )
 
 
 @mutant("eliminate")
 def drop_writes(patch: pytest.MonkeyPatch) -> None:
     """a write into a buffer counts as dead if it is the block's last op"""
 
-    def change(true: Any, ops: tuple[Op, ...], live: Any) -> tuple[Op, ...]:
-        return true(ops[:-1] if ops and isinstance(ops[-1], WriteRowOp) else ops, live)
+    def change(true: Any, ops: tuple[Op, ...], live: Any, types: Any) -> tuple[Op, ...]:
+        return true(ops[:-1] if ops and isinstance(ops[-1], WriteRowOp) else ops, live, types)
 
     around(patch, eliminate, "_drop_dead", change)
 

@@ -73,7 +73,7 @@ def arms_exchanged(patch: pytest.MonkeyPatch) -> None:
 @mutant("if_convert")
 def arm_sees_the_other(patch: pytest.MonkeyPatch) -> None:
     """both arms write to the same variables"""
-    patch.setattr(if_convert, "_fresh", lambda wanted, taken: wanted.rpartition(".")[0])
+    patch.setattr(if_convert, "fresh_name", lambda wanted, taken: wanted.rpartition(".")[0])
 
 
 @mutant("if_convert", costs=True)

@@ -9,15 +9,19 @@ from mutants import killed_by, replace_everywhere, rewrite
 
 from batchnuts.autobatch import inside
 from batchnuts.autobatch.backends.jax import uses
-from batchnuts.autobatch.frontend import source
+from batchnuts.autobatch.frontend import hidden_state, source
+from batchnuts.autobatch.ir import verify
 from batchnuts.autobatch.language import arrays, builtins, operators, pytree
-from batchnuts.autobatch.passes import flatten_structures
+from batchnuts.autobatch.passes import eliminate, flatten_structures, infer_types
 from batchnuts.autobatch.passes.infer_types import _Inference
 from batchnuts.autobatch.runtime import results
 from batchnuts.mcmc import check_model, variables
 from batchnuts.mcmc.layout import Layout
 
 MISTAKE = "compiler/test_errors.py::test_names_the_line_and_the_remedy"
+MIXED = "runtime/test_narrowing.py::test_a_variable_that_may_be_pythons_integer_never_wraps_where_python_does_not"
+HIDDEN = "compiler/test_hidden_state.py::test_a_random_number_is_refused_wherever_it_is_reached"
+UNREAD = "compiler/test_language.py::test_a_store_outside_of_an_array_that_is_not_read_is_an_error"
 HIGHER_ORDER = "runtime/test_inside_derivatives.py::test_derivatives_of_higher_order"
 OF_PYTHON = "mcmc/test_starts.py::test_a_function_of_python_that_fails_is_named_with_its_line"
 
@@ -28,6 +32,30 @@ OF_PYTHON = "mcmc/test_starts.py::test_a_function_of_python_that_fails_is_named_
 def results_are_cut_to_the_inferred_type(patch: pytest.MonkeyPatch) -> None:
     """a helper's float is cut to the integer that was inferred"""
     patch.setattr(results, "_holds", lambda dtype, array, weak: True)
+
+
+@killed_by("users helpers", f"{HIDDEN}[a helper]")
+def helpers_may_draw_random_numbers(patch: pytest.MonkeyPatch) -> None:
+    """only what a batched function itself calls is looked at"""
+    patch.setattr(hidden_state.StateFinder, "_in", lambda self, value: iter(()))
+
+
+@killed_by("users helpers", f"{MIXED}[of_one_expression-numpy]")
+def pythons_integers_wrap_as_arrays(patch: pytest.MonkeyPatch) -> None:
+    """a variable that is Python's integer on some lanes wraps there in the dtype of the others"""
+    patch.setattr(infer_types, "has_mixed", lambda types, assigned: False)
+
+
+@killed_by("users helpers", f"{UNREAD}[stores_and_returns]")
+def a_store_that_nothing_reads_may_lie_anywhere(patch: pytest.MonkeyPatch) -> None:
+    """of a write whose array is not read afterwards nothing is left"""
+    rewrite(patch, eliminate._drop_dead, "result += [must_hold, inside]", "result += []")
+
+
+@killed_by("users helpers", "compiler/test_names.py::test_every_door_refuses[a variable-lower]")
+def bodies_may_share_variables(patch: pytest.MonkeyPatch) -> None:
+    """a variable may be one of two bodies"""
+    rewrite(patch, verify.check_names, "other == function.name", "True")
 
 
 @killed_by("users helpers", f"{MISTAKE}[a wider dtype for few values-numpy]")

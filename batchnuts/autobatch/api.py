@@ -221,7 +221,7 @@ class BatchedFunction(LaneFunction):
         if code is None:
             code = self._block_code.put(key, {})
         notes = StacklessNotes(program, began) if collecting.get() else None
-        results = stackless.execute(
+        results = stackless.run_checked(
             program,
             target,
             code,

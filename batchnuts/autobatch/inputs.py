@@ -97,6 +97,8 @@ def as_array(name: str, leaf: Any) -> np.ndarray:
         scalar_object = array.dtype == object and not array.ndim
         found = type(leaf).__name__ if scalar_object else array.dtype
         instead = " Give arrays, in tuples, dicts, namedtuples or frozen dataclasses." if scalar_object else ""
+        if str(found).startswith(("bfloat16", "float8")):
+            instead = f" Give {name}.astype('float32'): there is no arithmetic of {found} here."
         raise LaneInputError(f"argument {name!r} holds {found}, expected numbers or booleans.{instead}")
     if array.dtype.itemsize > (16 if array.dtype.kind == "c" else 8):
         raise LaneInputError(f"argument {name!r} holds {array.dtype}; give a dtype of 64 bits at most (complex: 128).")

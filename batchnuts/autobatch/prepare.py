@@ -11,6 +11,7 @@ from batchnuts.autobatch.api import as_type
 from batchnuts.autobatch.backends.backend import Backend
 from batchnuts.autobatch.backends.registry import get_backend
 from batchnuts.autobatch.errors import LaneInputError, OptionError
+from batchnuts.autobatch.ir.cfg import without_dead_code
 from batchnuts.autobatch.ir.printer import show_type
 from batchnuts.autobatch.ir.program import Program
 from batchnuts.autobatch.ir.verify import MalformedProgramError, check_well_formed
@@ -51,7 +52,7 @@ class PreparedProgram:
             raise OptionError(f"executor must be one of {', '.join(EXECUTORS)}; found {executor!r}")
         leaves = self._lanes(inputs)
         if executor == "stackless":
-            return stackless.execute(self.with_calls, self.backend, None, *leaves, max_stack_depth=max_stack_depth)
+            return stackless.run_checked(self.with_calls, self.backend, None, *leaves, max_stack_depth=max_stack_depth)
         order = make_schedule(self.lowered, schedule, lambda: block_costs(self.lowered, self.backend))
         return virtual_machine.execute(
             self.lowered, self.backend, *leaves, max_stack_depth=max_stack_depth, schedule=order
@@ -98,7 +99,7 @@ def prepare(program: Program, *types: Any, backend: str = "tensorflow", mode: st
         inferred.update(result.var_defs if not inferred else {})
 
     target = get_backend(backend, mode)
-    compiled = compile_program(program, _input_types(program, types), target, observe)
+    compiled = compile_program(without_dead_code(program), _input_types(program, types), target, observe)
     for variable, declared in program.var_defs.items():
         if variable in inferred and inferred[variable] != declared:
             raise MalformedProgramError(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from array_libraries import HAS_JAX
+from from_source import load, marked_line
 from programs import BY_NAME
 
-from batchnuts.autobatch import LaneAssertionError, UnsupportedSyntaxError, batch, ops
+from batchnuts.autobatch import CompileError, LaneAssertionError, UnsupportedSyntaxError, batch, ops, write
 from batchnuts.autobatch.language.pytree import flatten
 
 WAYS: tuple[dict[str, Any], ...] = (
@@ -257,7 +259,7 @@ def test_methods_and_partial_functions_are_primitives() -> None:
     agrees(program, np.arange(8.0).reshape(4, 2), np.array([0, 1, 2, 3]))
 
 
-def test_a_partial_batched_function_is_refused() -> None:
+def test_a_partial_batched_function_is_called() -> None:
     inner = factory(1)
     bound = functools.partial(inner, 3)
 
@@ -265,7 +267,46 @@ def test_a_partial_batched_function_is_refused() -> None:
     def program(n):
         return bound() + n
 
-    with pytest.raises(Exception, match="call it directly in a batched function"):
+    agrees(program, N)
+
+
+def test_a_partial_of_values_of_the_lane_names_the_lambda() -> None:
+    @batch
+    def program(n):
+        h = functools.partial(stores_and_returns, np.zeros(2) + n)
+        return h(0)
+
+    with pytest.raises(UnsupportedSyntaxError, match=r"holds values of the lane, .* h = lambda y: f\(x, y\)"):
+        program.run(N, backend="numpy")
+
+
+@pytest.mark.parametrize(
+    ("unpack", "message"),
+    [
+        ("a, b, *c = (n,)", "cannot unpack 1 values into 2 names and a starred one"),
+        ("a, (b, *c, d) = n, (n,)", "cannot unpack 1 values into 2 names and a starred one"),
+        ("a, b = map(abs, (n,))", "cannot unpack 1 values into 2 names"),
+    ],
+)
+def test_values_that_are_too_few_are_counted(unpack: str, message: str, tmp_path: Path) -> None:
+    module = load(tmp_path, f"@batch\ndef f(n):\n    {unpack}  # error\n    return a\n")
+    with pytest.raises(CompileError, match=message) as caught:
+        module.f.run(N, backend="numpy")
+    assert str(caught.value).startswith(f"{module.__file__}:{marked_line(module)}:")
+
+
+def test_a_parameter_that_is_none_and_assigned_needs_another_name() -> None:
+    @batch
+    def scaled(n, by=None):
+        if by is None:
+            by = 2
+        return n * by
+
+    @batch
+    def program(n):
+        return scaled(n)
+
+    with pytest.raises(UnsupportedSyntaxError, match=r"'by' that is given None .* value = 0.0 if by is None else by"):
         program.run(N, backend="numpy")
 
 
@@ -373,10 +414,102 @@ def test_an_element_outside_the_array_is_an_error_in_all_ways() -> None:
 
     for i in (2, -3):
         for way in (*WAYS, {"mode": "xla"}, {"executor": "reference"}):
-            with pytest.raises(LaneAssertionError, match=r"(?s)x\[i\] = 1.0.*lane 1 wrote outside its buffer 'x'"):
+            with pytest.raises(LaneAssertionError, match=r"(?s)x\[i\] = 1.0.*lane 1: wrote outside its buffer 'x'"):
                 program.run(np.zeros((2, 2)), np.array([1, i]), **way)
         with pytest.raises(ValueError, match="outside the buffer's 2 rows"):
             program.function(np.zeros(2), i)
+
+
+@batch
+def stores_and_returns(x, i):
+    x[i] = 1.0
+    return i
+
+
+@batch
+def in_a_branch(x, i):
+    if i > 1:
+        x[i] = 1.0
+    else:
+        x[i] = 2.0
+    return i
+
+
+@batch
+def overwritten(x, i):
+    x[i] = 1.0
+    x = np.ones(2)
+    return x
+
+
+@batch
+def another_name(x, i):
+    y = x
+    y[i] = 1.0
+    return x
+
+
+@batch
+def of_a_row(x, i):
+    y = np.zeros((2, 2))
+    y[1, i] = x[0]
+    return x
+
+
+@batch
+def of_a_part(x, i):
+    first, second = (x, x + 1.0)
+    first[i] = 1.0
+    return second
+
+
+@batch
+def by_write(x, i):
+    y = write(x, i, 1.0)  # noqa: F841
+    return x
+
+
+@batch
+def in_a_called_one(x, i):
+    return stores_and_returns(x, i) + 1
+
+
+@batch
+def in_a_recursion(x, i):
+    x[i] = 1.0
+    return i if i % 2 == 0 else in_a_recursion(x, i - 1)
+
+
+UNREAD = (
+    stores_and_returns,
+    in_a_branch,
+    overwritten,
+    another_name,
+    of_a_row,
+    of_a_part,
+    by_write,
+    in_a_called_one,
+    in_a_recursion,
+)
+
+
+@pytest.mark.parametrize("program", UNREAD, ids=lambda program: program.__name__)
+def test_a_store_outside_of_an_array_that_is_not_read_is_an_error(program: Any) -> None:
+    x, inside, outside = np.zeros((2, 2)), np.array([1, 0]), np.array([0, 2])
+    agrees(program, x, inside)
+    with pytest.raises(ValueError, match="outside the buffer's 2 rows"):
+        program.function(x[0], 2)
+    for way in (*WAYS, {"executor": "reference"}):
+        with pytest.raises(LaneAssertionError, match=r"lane 1: wrote outside its buffer.* \(1 of 2 lanes in all\)"):
+            program.run(x, outside, **way)
+    if program is not in_a_recursion:  # the store itself is gone
+        assert " = write " not in program.dump("float64[2]", "int64", after="tail_calls", backend="numpy")
+
+
+def test_plain_python_names_the_index_that_is_written() -> None:
+    for program in (stores_and_returns, of_a_row):
+        with pytest.raises(ValueError, match="index -4 is outside the buffer's 2 rows"):
+            program.function(np.zeros(2), -4)
 
 
 # ---- loops that types decide ----------------------------------------------------------------------------------------

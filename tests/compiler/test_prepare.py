@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from batchnuts.autobatch import (
     CompileError,
     ControlFlowGraph,
     IndirectGotoOp,
+    LaneAssertionError,
     LaneInputError,
     MalformedProgramError,
     Primitive,
@@ -19,9 +21,16 @@ from batchnuts.autobatch import (
     Program,
     StackOverflowError,
     TensorType,
+    WriteRowOp,
+    allocate,
+    get_backend,
+    lower_function_calls,
     parse,
     prepare,
+    stackless,
+    virtual_machine,
 )
+from batchnuts.autobatch.runtime import reference
 
 LOOP = """
 main(x, n) -> power, i
@@ -112,6 +121,36 @@ def test_inputs_and_variables_may_be_structures() -> None:
     first, second = prepared.run(Pair(np.array([1, 2]), np.ones((2, 2))))
     np.testing.assert_array_equal(first, np.ones((2, 2)))
     np.testing.assert_array_equal(second, [1, 2])
+
+
+STORE = """
+main(x, i) -> y
+  main.entry:
+    one = {numpy.float64(1)}
+    buffer = write x, i, one
+    y = {i + 1} i
+    return
+"""
+
+
+def test_a_write_that_nothing_reads_is_within_its_buffer() -> None:
+    program = parse(STORE, namespace={"numpy": np})
+    inputs = (np.zeros((2, 3)), np.array([2, 3]))
+    prepared = prepare(program, "float64[3]", "int64", backend="numpy")
+    assert not any(isinstance(op, WriteRowOp) for block in prepared.lowered.graph.blocks for op in block.ops)
+    types = {"x": TensorType("float64", (3,)), "buffer": TensorType("float64", (3,)), "one": TensorType("float64")}
+    typed = program.replace(var_defs={**types, "i": TensorType("int64"), "y": TensorType("int64")})
+    backend = get_backend("numpy", "eager")
+    runs: tuple[Callable[[], Any], ...] = (
+        lambda: prepared.run(*inputs),
+        lambda: prepared.run(*inputs, executor="stackless"),
+        lambda: virtual_machine.execute(allocate(lower_function_calls(typed)), backend, *inputs),
+        lambda: stackless.execute(typed, backend, None, *inputs),
+        lambda: reference.execute(typed, *inputs),
+    )
+    for run in runs:
+        with pytest.raises(LaneAssertionError, match=r"lane 1: wrote outside its buffer 'x'.*\(1 of 2 lanes"):
+            run()
 
 
 @pytest.mark.parametrize(

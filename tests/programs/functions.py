@@ -200,7 +200,100 @@ def inner_functions(x, n):
     return a, b, total, applied(both, n, 2)
 
 
+def negated(x):
+    return -x
+
+
+def third(x):
+    return x / 3.0
+
+
+SCALED = functools.partial(halve, by=4.0)
+BY_KEY = {"a": negated, "b": third}
+NUMBERS = {"a": 2.0, "b": -1.0}
+WITH_SQUARES = True
+
+
+@batch
+def first_of_two(functions, x):
+    first, second = functions
+    return first(second(x))
+
+
+@batch
+def with_or_without(x, scale=None, shift=None):
+    value = x if scale is None else x * scale
+    if shift is None:
+        return value
+    return value + shift
+
+
+@batch
+def tables_of_plain_functions(x, n):
+    """Plain functions and batched ones in loops, by negative indices, by a loop's number and by keys."""
+    for h in (negated, third, square):
+        x = h(x)
+    for i in range(2):
+        x = STEPS[i](x) + (third, negated)[i](x) * i
+    for key in BY_KEY:
+        x = BY_KEY[key](x) + NUMBERS[key]
+    return STEPS[-1](x) + (negated, third)[-2](x), n
+
+
+@batch
+def partial_functions(x, n):
+    h = functools.partial(halve, by=8.0)
+    twice = functools.partial(square)
+    return SCALED(x) + h(x), SCALED(x, by=1.0) if n > 1 else twice(x), applied(SCALED, x, n)
+
+
+@batch
+def tuples_of_functions(x, n):
+    return first_of_two((square, halve), x), first_of_two((third, square), x) if n > 1 else first_of_two(STEPS, x)
+
+
+@batch
+def function_of_a_constant(x):
+    """What is not chosen may be written for other constants."""
+    if WITH_SQUARES:
+        h = square
+    else:
+        h = unknown_to_all  # noqa: F821
+    return h(x)
+
+
+@batch
+def maps(x, n):
+    a, b = map(halve, (x, 3.0 * x))
+    total = sum(map(negated, (a, b)))
+    for y in map(halve, (a, b), (2.0, 4.0)):
+        total += y
+    return total, list(map(square, [x, a]))[1] if n > 1 else a
+
+
+@batch
+def absent_arguments(x, n):
+    left_out = with_or_without(x) + with_or_without(x, shift=2.0)
+    return left_out, with_or_without(x, None, x) if n > 1 else with_or_without(x, x, None)
+
+
+@batch
+def starred_targets(x, v, n):
+    first, *rest = (x, n, 2.0 * x, 4.0)
+    *before, last = v
+    a, (*b, c), d = n, (x, 1.0, 2.0), *v[:1]
+    one, *none = (x,)
+    return first * rest[1] + rest[2], before[0] + last * len(before), a + b[1] * c + d, one + len(none)
+
+
 CASES = (
+    Case(tables_of_plain_functions, (floats(0.5, -2.0), ints(0, 3))),
+    Case(partial_functions, (floats(0.5, -2.0), ints(0, 3))),
+    Case(tuples_of_functions, (floats(0.5, -2.0), ints(0, 3))),
+    Case(function_of_a_constant, (floats(0.5, -2.0),)),
+    Case(maps, (floats(0.5, -2.0), ints(0, 3))),
+    Case(absent_arguments, (floats(0.5, -2.0), ints(0, 3))),
+    Case(starred_targets, (floats(0.5, -2.0), floats([1, 2, 3], [0.5, -4, 2]), ints(1, 2))),
     Case(by_name, (floats(0.5, -2.0), ints(0, 3))),
     Case(in_variables, (floats(0.5, -2.0), ints(0, 3))),
     Case(passes_functions, (floats(0.5, -2.0, 3.0), ints(0, 2, 4))),

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ways import ON_JAX, ON_NUMPY, ON_TENSORFLOW, ORACLE, Way
 
-from batchnuts.autobatch.errors import BatchnutsError, TypeConflictError
+from batchnuts.autobatch.errors import BatchnutsError, LaneAssertionError, TypeConflictError
 from batchnuts.autobatch.language.pytree import flatten
 from batchnuts.autobatch.scheduling.lane_flow import estimated_flow
 from batchnuts.autobatch.scheduling.policies import POLICIES, make_schedule
@@ -38,12 +38,33 @@ COMPILED = tuple(way for way in (*ON_TENSORFLOW, *ON_JAX) if way.compiles)
 JAX_EAGER = tuple(way for way in ON_JAX if not way.compiles)
 
 
+def is_refused(function: Any, lane: tuple[Any, ...]) -> bool:
+    """Whether plain Python refuses an index of the lane."""
+    try:
+        function.function(*lane)
+    except (IndexError, ValueError) as error:
+        if re.search("out of bounds|outside the buffer", str(error)):
+            return True
+        raise
+    return False
+
+
 def check(random: Random, *ways: Way) -> None:
-    text = program(random)
+    """What Python computes is found; lanes that it refuses for an index outside an array are named, and no others."""
+    text = program(random, strays=random.random() < 0.3)
     inputs = lanes(random, LANES)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("error")
         function = load(Path(folder), text).main_program
+        refused = [k for k, lane in enumerate(zip(*inputs)) if is_refused(function, lane)]
+        for way in ways if refused else ():
+            with pytest.raises(LaneAssertionError) as caught:
+                function.run(*inputs, **way.options)
+            pattern = rf"(?s).*lane {refused[0]}: .*\({len(refused)} of {LANES} lanes in all\)"
+            assert re.match(pattern, str(caught.value)), (way, text, inputs)
+        if len(refused) == LANES:
+            return
+        inputs = tuple(np.delete(values, refused, axis=0) for values in inputs)
         expected = function.run(*inputs, executor=ORACLE)
         for way in ways:
             found = function.run(*inputs, **way.options)
@@ -171,6 +192,7 @@ def test_the_generator_writes_what_it_promises() -> None:
     for features, minimum in ((common, 15), (rare, 3)):
         for feature in features:
             assert sum(feature in text for text in texts) >= minimum, feature
+    assert sum("d[" in program(Random(seed), strays=True) for seed in range(100)) >= 60
 
 
 def test_the_generator_of_numbers_writes_what_it_promises() -> None:

@@ -201,6 +201,12 @@ def test_a_dtype_that_only_numpy_has_is_refused() -> None:
         passes_on.run(np.zeros((2, 2), "longdouble"), np.zeros((2, 2)), 1, backend="numpy")
 
 
+def test_short_floats_are_refused_with_what_to_write() -> None:
+    dtypes = pytest.importorskip("ml_dtypes")
+    with pytest.raises(LaneInputError, match=r"'x' holds bfloat16, expected .* Give x.astype\('float32'\)"):
+        passes_on.run(np.zeros((2, 2), dtypes.bfloat16), np.zeros((2, 2)), 1, backend="numpy")
+
+
 def test_wrong_counts_of_arguments_are_reported_as_in_python() -> None:
     x = np.zeros((2, 2))
     with pytest.raises(LaneInputError, match="passes_on: missing a required argument: 'n'"):

@@ -239,3 +239,130 @@ def of_large(x, start):
 def test_large_numbers_cancel_before_they_are_rounded(way: dict[str, Any]) -> None:
     x, start = np.array([1.0, 3.0], np.float32), np.array([16777216, 16777220])
     assert of_large.run(x, start, **way).tolist() == [1.0, 15.0]
+
+
+# ---- variables that are Python's integers on some lanes -------------------------------------------------------------
+
+
+@autobatch.batch
+def twice(k):
+    return k + k
+
+
+@autobatch.batch
+def of_one_expression(n):
+    k = 100
+    if n > 1:
+        k = n
+    return k + k
+
+
+@autobatch.batch
+def of_a_part(n):
+    k = 100
+    if n > 1:
+        k = n
+    return (k + k) // 2 + n
+
+
+@autobatch.batch
+def of_a_condition(n):
+    k = 100
+    if n > 1:
+        k = n
+    return n if k + k > 150 else n + n
+
+
+@autobatch.batch
+def of_an_assignment(n):
+    k = 100
+    if n > 1:
+        k = n
+    k += k
+    return k // 4
+
+
+@autobatch.batch
+def of_a_structure(n):
+    pair = (100, 1)
+    if n > 1:
+        pair = (n, 2)
+    return pair[0] * 2 - 5
+
+
+@autobatch.batch
+def of_a_count(n):
+    count = 0
+    for _ in range(50):
+        count = count + 3
+        if n > 1:
+            count = n
+    return count
+
+
+@autobatch.batch
+def of_a_parameter(n):
+    return twice(n) if n > 1 else twice(100)
+
+
+@autobatch.batch
+def of_a_result(n):
+    k = number_or(n)
+    return -k - k
+
+
+@autobatch.batch
+def number_or(n):
+    if n > 1:
+        return n
+    return 100
+
+
+MIXED = [
+    of_one_expression,
+    of_a_part,
+    of_a_condition,
+    of_an_assignment,
+    of_a_structure,
+    of_a_count,
+    of_a_parameter,
+    of_a_result,
+]
+
+
+@every_way
+@pytest.mark.parametrize("function", MIXED, ids=lambda f: f.__name__)
+def test_a_variable_that_may_be_pythons_integer_never_wraps_where_python_does_not(
+    function: autobatch.BatchedFunction, way: dict[str, Any]
+) -> None:
+    """Wider, or with lanes on which nothing wraps, the results are Python's; the others stop, at their line."""
+    small = np.array([5, 7], np.int8)
+    np.testing.assert_array_equal(function.run(small, **way), [function.function(n) for n in small])
+    wide = np.array([5, 0], np.int16)
+    np.testing.assert_array_equal(function.run(wide, **way), [function.function(n) for n in wide])
+    with pytest.raises(LaneAssertionError, match=r"(?s)test_narrowing.*lane 1: .* wraps in int8, .*numpy.int8\(...\)"):
+        function.run(np.array([5, 0], np.int8), **way)
+
+
+def test_nothing_is_checked_where_no_variable_is_pythons() -> None:
+    @autobatch.batch
+    def hashed(n):
+        h = 7
+        h = n
+        for _ in range(3):
+            h = h * 31 + n
+        return h
+
+    @autobatch.batch
+    def known(n):
+        k = 3
+        if n > 1:
+            k = n
+        return k + k
+
+    values = np.array([100, -7], np.int8)
+    with np.errstate(all="ignore"):
+        expected = [hashed.function(n) for n in values]
+    np.testing.assert_array_equal(hashed.run(values, backend="numpy"), expected)
+    for function in (hashed, known):
+        assert "assert" not in function.dump("int8", after="infer_types", backend="numpy")

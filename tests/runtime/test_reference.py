@@ -100,7 +100,7 @@ def write_at(buffer, index):
 
 def test_a_write_outside_its_buffer_names_lane_and_line() -> None:
     with pytest.raises(
-        BatchnutsError, match=r"(?s)test_reference.py:.*# the write.*lane 2 wrote outside.*2 of 4 lanes"
+        BatchnutsError, match=r"(?s)test_reference.py:.*# the write.*lane 2: wrote outside.*2 of 4 lanes"
     ):
         write_at.run(np.zeros((4, 3)), np.array([0, 2, 3, -1]), executor="reference")
 

@@ -130,7 +130,7 @@ def test_a_write_outside_its_buffer_names_lane_and_line(outside: int, way: dict[
     with pytest.raises(BatchnutsError) as caught:
         write_at.run(np.zeros((4, 3)), np.array([0, 2, outside, 1]), **way)
     message = str(caught.value)
-    assert "lane 2 wrote outside its buffer" in message
+    assert "lane 2: wrote outside its buffer" in message
     assert "kept = write(kept, index, 1.0)  # the write" in message
     assert "test_virtual_machine.py:" in message
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from batchnuts.autobatch.errors import CompileError
 from batchnuts.autobatch.frontend import expressions
-from batchnuts.autobatch.frontend.expression_builder import ExpressionBuilder
+from batchnuts.autobatch.frontend.expression_builder import ExpressionBuilder, require_values
 from batchnuts.autobatch.frontend.inner_function import InnerFunction
 from batchnuts.autobatch.ir.program import COPY, FunctionCallOp, Primitive, PrimOp
 from batchnuts.autobatch.language import iteration
@@ -36,13 +36,18 @@ def has_functions(value: Any) -> bool:
     return any(is_function(part) or has_functions(part) for part in parts)
 
 
+def _is_table(value: Any) -> bool:
+    """Whether a constant is a tuple of functions."""
+    return type(value) is tuple and bool(value) and all(is_function(part) or _is_table(part) for part in value)
+
+
 @dataclass(frozen=True)
 class Callee:
     """A batched function, specialized to the functions that are passed to it as arguments."""
 
     function: LaneFunction
     given: tuple[tuple[str, Any], ...] = ()
-    """Parameters and the functions that they stand for."""
+    """Parameters and the functions, or None, that they stand for."""
 
 
 class CallBuilder(ExpressionBuilder):
@@ -59,6 +64,7 @@ class CallBuilder(ExpressionBuilder):
         """out = a call of a batched function."""
         arguments = self.bound(node, callee)
         functions = {p: self.function_given(a) for p, a in arguments.items() if isinstance(a, ast.expr)}
+        functions |= {p: None for p, a in arguments.items() if self.is_none(a)}
         given = tuple((p, value) for p, value in functions.items() if value is not expressions.UNKNOWN)
         for _, value in given:
             if isinstance(value, InnerFunction) and value.captured:
@@ -92,7 +98,9 @@ class CallBuilder(ExpressionBuilder):
         value = self.static(node)
         if isinstance(node, ast.Lambda):
             value = self.lambda_as_function(node)
-        return value if is_function(value) else expressions.UNKNOWN
+        elif isinstance(node, ast.Tuple) and any(map(self.is_function_given, node.elts)) and self.is_static(node):
+            value = self.evaluate(node)
+        return value if is_function(value) or _is_table(value) else expressions.UNKNOWN
 
     def lambda_as_function(self, node: ast.Lambda) -> InnerFunction:
         """A lambda as a function with a `return`."""
@@ -139,6 +147,11 @@ class CallBuilder(ExpressionBuilder):
             fits = bool(found) and not found.keys() & {k.arg for k in (*node.keywords, *keywords)}
             keywords += [ast.keyword(name, value) for name, value in found.items()] if fits else [keyword]
         return ast.copy_location(ast.Call(node.func, args, keywords), node)
+
+    def is_none(self, node: ast.expr | str) -> bool:
+        """Whether an argument, or the default of one that is left out, is None: known when the program is read."""
+        is_constant = isinstance(node, ast.Constant) and node.value is None
+        return is_constant or (isinstance(node, ast.Name) and self.static(node) is None)
 
     def is_function_given(self, node: ast.expr) -> bool:
         """Whether an argument is a function."""
@@ -222,9 +235,15 @@ class CallBuilder(ExpressionBuilder):
         nodes = [a.value if isinstance(a, ast.Starred) else a for a in node.args]
         inputs = tuple(self.variable(self.atom(a)) for a in nodes)
         name = getattr(callee, "__name__", "primitive")
+        found = self.state_finder.find(callee, name)
+        if found is not None:
+            self.refuse_hidden(node, found)
+        needing = self.needs_values(callee)
         settled = expressions.copier_of(self.namespace).helper(callee.function)
 
         def call(*args: Any) -> tuple[Any, ...]:
+            if needing is not None:
+                require_values(needing, args)
             values: list[Any] = []
             for value, star in zip(args, starred):
                 if star and callee.batched and is_array(value):

@@ -42,14 +42,12 @@ class _NotYet(Exception):
 class ComprehensionBuilder(ForLoopBuilder):
     """The comprehensions of one function."""
 
-    numbers: dict[str, int]
-    """Variables that are assigned once, a number known by now."""
     asked: dict[Hashable, int]
     """How often the length of the sequence at a place was asked for."""
 
     def in_order(self, node: ast.expr) -> ast.expr:
         """See ExpressionBuilder."""
-        return super().in_order(self.written_out(self.with_lambdas(node)))
+        return super().in_order(self.written_out(self.plain_calls(self.with_lambdas(node))))
 
     # ---- numbers ----------------------------------------------------------------------------------------------------
 
@@ -272,6 +270,7 @@ class ComprehensionBuilder(ForLoopBuilder):
         key = key, self.asked[key]
         learned = self.reading.learned.get(key)
         pure = self.purify(expressions.located(expression, written))
+        self.refuse_hidden_state(pure)
         names = expressions.names_read(pure, self.locals)
         function = expressions.compile_expression(pure, names, self.namespace, self.source.filename).function
         refusal = self.refusal_of_calls(node)

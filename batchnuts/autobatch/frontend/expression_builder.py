@@ -12,7 +12,6 @@ integer divided by zero) give a check, which is asserted right after the op.
 from __future__ import annotations
 
 import ast
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -21,6 +20,8 @@ import numpy as np
 
 from batchnuts.autobatch.errors import CompileError, Source, UndefinedVariableError, UnsupportedSyntaxError
 from batchnuts.autobatch.frontend import expressions, speculation, walrus
+from batchnuts.autobatch.frontend.helpers import is_helper
+from batchnuts.autobatch.frontend.hidden_state import Hidden, StateFinder, is_ours, needs_values, takes_seed
 from batchnuts.autobatch.frontend.source import FunctionSource
 from batchnuts.autobatch.frontend.unsupported import REWRITES
 from batchnuts.autobatch.ir.program import (
@@ -35,8 +36,10 @@ from batchnuts.autobatch.ir.program import (
     WriteRowOp,
     check_name,
 )
+from batchnuts.autobatch.language.arrays import tensor_library_of
 from batchnuts.autobatch.language.functions import LaneFunction, PrimitiveFunction, in_one_lane_code, sync, write
 from batchnuts.autobatch.language.operators import Checks
+from batchnuts.autobatch.language.pytree import flatten
 
 Finish = Callable[[Any], tuple[Any, ...]]
 """From an expression's value to the values of the variables that it is assigned to."""
@@ -50,6 +53,16 @@ class OpenBlock:
     ops: list[Op] = field(default_factory=list)
     terminator: Terminator | None = None
     gate: float = 0.0
+
+
+def require_values(found: Hidden, values: tuple[Any, ...]) -> None:
+    """Raise for a helper that is given arrays without values, and asks NumPy whether they are equal."""
+    if tensor_library_of(*flatten(values)[0]) is not None:
+        raise UnsupportedSyntaxError(
+            f"`{found.text}` in {found.within!r} cannot take a value of the lane on this backend: arrays have no "
+            "values while a program is traced, and NumPy then says False. Write ops.all(x == y).",
+            found.source,
+        )
 
 
 class ExpressionBuilder:
@@ -67,7 +80,10 @@ class ExpressionBuilder:
         self.parameters = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
         assigned = expressions.assigned_names(source.tree)
         for name in functions.keys() & assigned:
-            self.refuse(source.tree, f"a parameter {name!r} that is given a function and assigned", "use another name")
+            given = "None" if functions[name] is None else "a function"
+            rewrite = f"use another name: value = 0.0 if {name} is None else {name}, say" if given == "None" else ""
+            what = f"a parameter {name!r} that is given {given} and assigned"
+            self.refuse(source.tree, what, rewrite or "use another name")
         self.parameters = [p for p in self.parameters if p not in functions] + list(captured)
         self.locals = set(self.parameters) | assigned
         self.around = {**source.namespace, **functions}
@@ -80,6 +96,9 @@ class ExpressionBuilder:
         self.held: dict[str, ast.expr] = {}
         """The parts of the user's expressions that temporaries hold."""
         self.checks = 0
+        self.state_finder = StateFinder()
+        self.needing_values: dict[int, Hidden | None] = {}
+        """By the identity of a helper, what it calls that is wrong of arrays without values."""
         self.current = self.start(self.new_label("entry"))
 
     # ---- blocks -----------------------------------------------------------------------------------------------
@@ -152,10 +171,15 @@ class ExpressionBuilder:
         names = expressions.names_read(node, self.locals)
         for name in expressions.unknown_names(node, self.locals, self.namespace):
             raise UndefinedVariableError(self.unknown(name.id), self.source.at(name))
+        self.refuse_hidden_state(node)
+        read = expressions.constants_read(node, self.locals, self.namespace)
+        needing = next(filter(None, (self.needs_values(value) for _, value in read)), None)
         compiled = expressions.compile_expression(node, names, self.namespace, self.source.filename)
         evaluate, count = compiled.function, len(compiled.checks)
 
         def call(*values: Any) -> tuple[Any, ...]:
+            if needing is not None:
+                require_values(needing, values)
             checks = Checks(values)
             token = in_one_lane_code.set(True)
             try:
@@ -211,6 +235,7 @@ class ExpressionBuilder:
         """The value of an expression that `is_static`."""
         for name in expressions.unknown_names(node, self.locals, self.namespace):
             raise UndefinedVariableError(self.unknown(name.id), self.source.at(name))
+        self.refuse_hidden_state(node)
         compiled = expressions.compile_expression(node, (), self.namespace, self.source.filename)
         try:
             return compiled.function(Checks())
@@ -300,7 +325,6 @@ class ExpressionBuilder:
         def take_out(inner: ast.expr) -> ast.expr | None:
             if type(inner) in REWRITES:
                 self.refuse(inner, f"`{ast.unparse(inner)}`", REWRITES[type(inner)])
-            self.refuse_hidden_random(inner)
             self.refuse_decorated(inner)
             if isinstance(inner, ast.Call) and self.static(inner.func) is sync:
                 self.refuse(inner, "`sync` within an expression", "write it as a statement of its own")
@@ -309,7 +333,6 @@ class ExpressionBuilder:
             return ast.copy_location(ast.Name(self.atom(inner), ast.Load()), inner)
 
         def in_nested_scope(inner: ast.expr) -> None:
-            self.refuse_hidden_random(inner)
             callee = self.static(inner.func) if isinstance(inner, ast.Call) else None
             over_lanes = isinstance(callee, PrimitiveFunction) and callee.batched
             if isinstance(callee, LaneFunction) or over_lanes or callee is write:
@@ -335,12 +358,38 @@ class ExpressionBuilder:
             self.assign(saved[name], ast.copy_location(ast.Name(name, ast.Load()), node))
         return walrus.with_names(node, {place: saved[name] for place, name in places.items()})
 
-    def refuse_hidden_random(self, node: ast.expr) -> None:
-        """Raise for a call of a random number generator that all lanes would share."""
-        generator = getattr(self.static(node.func), "__self__", None) if isinstance(node, ast.Call) else None
-        if isinstance(generator, (np.random.RandomState, np.random.Generator, random.Random)):
-            what = f"`{ast.unparse(node)}`, whose random numbers do not belong to a lane,"
-            self.refuse(node, what, "draw with autobatch.random from a key that the lane has")
+    def refuse_hidden_state(self, node: ast.expr) -> None:
+        """Raise for what gives another value each time, random numbers that lanes would share, say: see StateFinder."""
+        for part, value in expressions.constants_read(node, self.locals, self.namespace):
+            found = self.state_finder.find(value, expressions.text_of(part))
+            if found is not None:
+                self.refuse_hidden(part, found)
+        for call in (part for part in ast.walk(node) if isinstance(part, ast.Call)):
+            if not call.args and not call.keywords and takes_seed(self.static(call.func)):
+                self.refuse_hidden(call, Hidden(expressions.text_of(call), random=True))
+
+    def needs_values(self, value: Any) -> Hidden | None:
+        """What a helper or primitive calls that is wrong of arrays without values."""
+        if not (is_helper(value) or isinstance(value, PrimitiveFunction)):
+            return None
+        if id(value) not in self.needing_values:
+            self.needing_values[id(value)] = StateFinder(needs_values).find(value, "")
+        return self.needing_values[id(value)]
+
+    def refuse_hidden(self, node: ast.AST, found: Hidden) -> NoReturn:
+        """Raise for what a name leads to, at its place in the code that reads it."""
+        within = f" in {found.within!r}" if found.within else ""
+        what = f"`{found.text}`{within}, whose random numbers do not belong to a lane,"
+        rewrite = "draw with autobatch.random from a key that the lane has"
+        if not found.random:
+            what = f"`{found.text}`{within}, which is called once, when the program is compiled, and not by each lane,"
+            rewrite = "give what it gives as an argument"
+        if found.source is None:
+            self.refuse(node, what, rewrite)
+        here = self.source.at(node)
+        place = f" in function {self.name!r}, which reaches it from {here.filename}:{here.line}"
+        text = f"{what} cannot be batched{'' if is_ours(here.filename) else place}. Instead, {rewrite}."
+        raise UnsupportedSyntaxError(text, found.source)
 
     def refuse_decorated(self, node: ast.expr) -> None:
         """Raise for a call of what a decorator above @batch made: it calls the batched function as plain code would."""
@@ -378,6 +427,10 @@ class ExpressionBuilder:
         """out = write(buffer, index, value)."""
         if node.keywords or len(node.args) != 3:
             self.refuse(node, "`write` with other than three positional arguments", "write(buffer, index, value)")
+        if expressions.is_literal_integer(node.args[1]) and ast.literal_eval(node.args[1]) < 0:
+            text = [ast.unparse(part) for part in node.args]
+            what = f"`{expressions.text_of(node)}`, whose index is counted from the front,"
+            self.refuse(node, what, f"write x = {text[0]}; x[{text[1]}] = {text[2]}")
         buffer, index, value = (self.variable(self.atom(a)) for a in node.args)
         self.emit(WriteRowOp(out, buffer, index, value, self.source.at(node)))
 

@@ -145,7 +145,9 @@ def static_value(node: ast.AST, local_names: set[str], namespace: Mapping[str, A
     if isinstance(node, ast.Subscript):
         table = static_value(node.value, local_names, namespace)
         index = node.slice
-        key: Any = index.value if isinstance(index, ast.Constant) else static_value(index, local_names, namespace)
+        key: Any = static_value(index, local_names, namespace)
+        if isinstance(index, ast.Constant) or is_literal_integer(index):
+            key = ast.literal_eval(index)
         if isinstance(table, (dict, list, tuple)) and key is not UNKNOWN:
             with contextlib.suppress(LookupError, TypeError):  # evaluated later, which says what is wrong
                 return table[key]
@@ -362,15 +364,31 @@ def copier_of(namespace: dict[str, Any]) -> ConstantCopier:
     return copier
 
 
+def _bound_in(node: ast.AST) -> set[str]:
+    """The names that an expression binds itself, in lambdas and comprehensions."""
+    bound = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return bound | {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+
+
+def constants_read(
+    node: ast.expr, local_names: set[str], namespace: Mapping[str, Any]
+) -> Iterator[tuple[ast.expr, Any]]:
+    """The parts of an expression that denote an object of enclosing scopes, the largest first, and the objects."""
+    local_names = local_names | _bound_in(node)
+    for part in ast.walk(node):
+        if isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(part.ctx, ast.Load):
+            value = static_value(part, local_names, namespace)
+            if value is not UNKNOWN:
+                yield part, value
+
+
 def with_constants(node: ast.expr, names: tuple[str, ...], namespace: dict[str, Any]) -> ast.expr:
     """A copy of the expression in which data and helpers of enclosing scopes have their present values.
 
     A backend that traces reads them once, and one that does not must not see later changes either. Such a value is
     named by a name, attributes and constant indices; copies go into the namespace, one for each text.
     """
-    bound = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-    bound |= {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
-    local_names = bound | set(names)
+    local_names = _bound_in(node) | set(names)
 
     class Constants(ast.NodeTransformer):
         def visit(self, inner: ast.AST) -> ast.AST:
@@ -415,14 +433,21 @@ class Pattern:
 
     names: tuple[str, ...]
     children: tuple[str | Pattern, ...]
+    star: int | None = None
+    """Which child takes the values that the others leave, as a list."""
 
     @staticmethod
     def of(target: ast.expr, refuse: Callable[[ast.expr], Any]) -> Pattern:
         """From the syntax of `a, (b, c)`; `refuse` is called for targets that are no plain names."""
         children: list[str | Pattern] = []
         names: list[str] = []
-        for element in target.elts:  # type: ignore[attr-defined]
+        star: int | None = None
+        for i, element in enumerate(target.elts):  # type: ignore[attr-defined]
             match element:
+                case ast.Starred(value=ast.Name(id=name)):
+                    star = i
+                    children.append(name)
+                    names.append(name)
                 case ast.Name(id=name):
                     children.append(name)
                     names.append(name)
@@ -432,16 +457,24 @@ class Pattern:
                     names.extend(child.names)
                 case _:
                     refuse(element)
-        return Pattern(tuple(names), tuple(children))
+        return Pattern(tuple(names), tuple(children), star)
 
     def take_apart(self, value: Any, source: Source) -> tuple[Any, ...]:
         """The values of the names. Raises CompileError, with the targets' place, for another number of values."""
+        if isinstance(value, Iterator):
+            value = tuple(value)
         if is_array(value) and static_shape(value) == ():
             raise CompileError(f"cannot unpack one number into {len(self.children)} names.", source)
         length = len(value) if isinstance(value, (tuple, list)) else python_len(value)
-        if length != len(self.children):
-            raise CompileError(f"cannot unpack {length} values into {len(self.children)} names.", source)
+        more = length - len(self.children) + 1
+        if more != 1 if self.star is None else more < 0:
+            least = "" if self.star is None else " and a starred one"
+            names = len(self.children) - bool(least)
+            raise CompileError(f"cannot unpack {length} values into {names} names{least}.", source)
+        values = [value[k] for k in range(length)]
+        if self.star is not None:
+            values[self.star : self.star + more] = [values[self.star : self.star + more]]
         result: list[Any] = []
-        for i, child in enumerate(self.children):
-            result.extend((value[i],) if isinstance(child, str) else child.take_apart(value[i], source))
+        for part, child in zip(values, self.children):
+            result.extend((part,) if isinstance(child, str) else child.take_apart(part, source))
         return tuple(result)

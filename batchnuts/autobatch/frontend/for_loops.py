@@ -22,6 +22,7 @@ import numpy as np
 
 from batchnuts.autobatch.errors import CompileError, Source
 from batchnuts.autobatch.frontend import expressions
+from batchnuts.autobatch.frontend.calls import has_functions
 from batchnuts.autobatch.frontend.loop_names import own_names, renamed
 from batchnuts.autobatch.frontend.sequences import (
     Apart,
@@ -120,6 +121,7 @@ class ForLoopBuilder(TargetBuilder):
 
     def sequence(self, node: ast.expr) -> Sequence:
         """What an expression after `in` gives; what is not known yet is evaluated now, into variables."""
+        node = self.plain_calls(node)
         function = self.static(node.func) if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and not any(isinstance(a, ast.Starred) for a in node.args):
             if function is enumerate:
@@ -131,7 +133,9 @@ class ForLoopBuilder(TargetBuilder):
             if function is range and not self.is_static(node):
                 return self.count(node)
         if self.is_static(node):
-            return Known(self.as_sequence(self.evaluate(node), node), expressions.text_of(node))
+            value = self.evaluate(node)
+            value = tuple(value) if type(value) is dict else value  # of its keys, which are known
+            return Known(self.as_sequence(value, node), expressions.text_of(node))
         held = self.temporary()
         if isinstance(node, ast.Name) or self.needs_variable(node):
             self.assign(held, node)
@@ -370,6 +374,9 @@ class ForLoopBuilder(TargetBuilder):
             item = expressions.located(sequence.in_round(k, self.hidden), node.iter)
             constants = set(self.bind_round(target, item, node))
             self.locals |= set(new_names.values()) - constants
+            number = sequence.value[k] if isinstance(sequence, Known) else None
+            if isinstance(target, ast.Name) and type(number) is int and not self.assigns(node, node.target):
+                self.numbers[target.id] = number
             following = [*starts, done][k + 1]
             self.loops.append(Loop(following, after))
             self.bodies.append([renamed(statement, new_names) for statement in node.body])
@@ -380,6 +387,18 @@ class ForLoopBuilder(TargetBuilder):
             self.end(GotoOp(following))
         self.copies = outer
         self.close(node, done, after)
+
+    @staticmethod
+    def assigns(node: ast.For, target: ast.expr) -> bool:
+        """Whether the body of a loop assigns its variable."""
+        return isinstance(target, ast.Name) and target.id in expressions.assigned_names(node)
+
+    def chooses_functions(self, node: ast.For) -> bool:
+        """Whether the body takes functions out of constants by the loop's variable."""
+        target = node.target.id if isinstance(node.target, ast.Name) else None
+        parts = [part for statement in node.body for part in ast.walk(statement) if isinstance(part, ast.Subscript)]
+        by_target = [part for part in parts if isinstance(part.slice, ast.Name) and part.slice.id == target]
+        return any(has_functions(self.table(part.value)) for part in by_target)
 
     def bind_round(self, target: ast.expr, item: ast.expr, node: ast.For) -> Iterator[str]:
         """target = item, of a round that is known; gives the names that are bound to constants."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from batchnuts.autobatch.errors import CompileError
 from batchnuts.autobatch.frontend import expressions, walrus
 from batchnuts.autobatch.frontend.calls import CallBuilder, has_functions, is_function
 from batchnuts.autobatch.frontend.expressions import UNKNOWN
@@ -38,6 +40,8 @@ class FunctionValueBuilder(CallBuilder):
     """Names that stood for a function in a block that has ended."""
     copies: tuple[Any, ...]
     loops: list[Any]
+    numbers: dict[str, int]
+    """Variables that are assigned once, a number known by now."""
     expanding: int = 0
 
     # ---- names ------------------------------------------------------------------------------------------------------
@@ -84,6 +88,11 @@ class FunctionValueBuilder(CallBuilder):
                 self.refuse(node, "a lambda whose defaults are values of the lane", "read them in its body")
             return node
         value = self.static(node)
+        if isinstance(node, ast.Call) and self.static(node.func) is functools.partial:
+            if not self.is_static(node):
+                what = f"`{ast.unparse(node)}`, which holds values of the lane,"
+                self.refuse(node, what, "write a lambda: h = lambda y: f(x, y)")
+            value = self.evaluate(node)
         if is_function(value):
             return value
         if isinstance(node, (ast.Tuple, ast.List, ast.Dict, ast.ListComp)) and self.is_static(node):
@@ -208,6 +217,66 @@ class FunctionValueBuilder(CallBuilder):
         self.expanding -= 1
         return expanded
 
+    def plain_calls(self, node: ast.expr) -> ast.expr:
+        """The expression in simpler calls.
+
+        `f(1, x)` for a call of partial(f, 1) of a batched `f`; `[f(x) for x in v]` for map(f, v); for `TABLE[i]` of a
+        number `i` that is known, the function.
+        """
+        inner = [part for part in ast.walk(node) if isinstance(part, (ast.Lambda, *COMPREHENSIONS))]
+        bound = {n.id for part in inner for n in ast.walk(part) if isinstance(n, ast.Name) and _binds(n)}
+        bound |= {a.arg for part in inner for a in ast.walk(part) if isinstance(a, ast.arg)}
+        replaced: dict[int, ast.AST] = {}
+        for call in ast.walk(node):
+            if isinstance(call, ast.Subscript) and self.is_choice(call) and not bound & set(self.names_read(call)):
+                replaced[id(call)] = expressions.located(self.hidden(self.chosen(call)), call)
+                return self.plain_calls(with_nodes(node, replaced))
+            if not isinstance(call, ast.Call) or bound & {n.id for n in ast.walk(call.func) if isinstance(n, ast.Name)}:
+                continue
+            function = self.static(call.func)
+            if type(function) is functools.partial and isinstance(function.func, (LaneFunction, PrimitiveFunction)):
+                given = {k.arg for k in call.keywords}
+                keywords = [ast.keyword(k, self.hidden(v)) for k, v in function.keywords.items() if k not in given]
+                arguments = [*map(self.hidden, function.args), *call.args]
+                made: ast.expr = ast.Call(self.hidden(function.func), arguments, [*keywords, *call.keywords])
+            elif function is map and self.maps_function(call):
+                names = [self.fresh("element", i + 1) for i in range(len(call.args) - 1)]
+                loads, stores = ([ast.Name(n, kind()) for n in names] for kind in (ast.Load, ast.Store))
+                over = call.args[1] if len(names) == 1 else ast.Call(self.hidden(zip), call.args[1:], [])
+                target = stores[0] if len(names) == 1 else ast.Tuple(list(stores), ast.Store())
+                each = ast.Call(call.args[0], list(loads), [])
+                made = ast.ListComp(each, [ast.comprehension(target, over, [], 0)])
+            else:
+                continue
+            replaced[id(call)] = expressions.located(made, call)
+            return self.plain_calls(with_nodes(node, replaced))
+        return node
+
+    def maps_function(self, call: ast.Call) -> bool:
+        """Whether a call of `map` names what it calls."""
+        return len(call.args) > 1 and _is_plain(call) and not isinstance(call.args[0], ast.Lambda)
+
+    def is_choice(self, node: ast.Subscript) -> bool:
+        """Whether it takes a function out of a constant by an index that reads variables."""
+        return bool(self.names_read(node.slice)) and has_functions(self.table(node.value))
+
+    def table(self, node: ast.expr) -> Any:
+        """The constant that an expression before an index is, written there or elsewhere."""
+        value = self.static(node)
+        written = value is UNKNOWN and isinstance(node, (ast.Tuple, ast.List, ast.Dict))
+        return self.held_function(node) if written else value
+
+    def chosen(self, node: ast.Subscript) -> Any:
+        """The function that is taken, by the number of a round of a loop that is written out."""
+        index = node.slice
+        if isinstance(index, ast.Name) and index.id in self.numbers:
+            try:
+                return self.table(node.value)[self.numbers[index.id]]
+            except LookupError as error:
+                raise CompileError(f"`{ast.unparse(node)}`: {error}.", self.source.at(node)) from None
+        what = f"`{expressions.text_of(node)}`, a function chosen by a value of the lane,"
+        self.refuse(node, what, "write `if` and `else` with a call in each, or loop over the functions themselves")
+
     def needs_variable(self, node: ast.expr) -> bool:
         """See ExpressionBuilder."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Lambda) and _is_plain(node):
@@ -258,6 +327,10 @@ class FunctionValueBuilder(CallBuilder):
 
 
 _BATCH = "batchnuts.autobatch.api"
+
+
+def _binds(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Store)
 
 
 def _is_plain(node: ast.Call) -> bool:

@@ -40,27 +40,29 @@ _CHANGING_OPS = ("STORE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELETE_SUBSCR", "
 def is_helper(value: Any) -> bool:
     """Whether a value is a function of the user's that is called as one operation."""
     if isinstance(value, (types.FunctionType, types.MethodType)):
-        return (isinstance(value, types.FunctionType) and _is_users_code(value.__code__)) or _is_users_method(value)
+        return (isinstance(value, types.FunctionType) and is_users_code(value.__code__)) or _is_users_method(value)
     if type(value) is functools.partial:
         return True
-    return callable(value) and _is_plain_object(value)
+    return callable(value) and is_plain_object(value)
 
 
 def _is_users_method(value: Any) -> bool:
     function = getattr(value, "__func__", None)
-    return isinstance(function, types.FunctionType) and _is_users_code(function.__code__)
+    return isinstance(function, types.FunctionType) and is_users_code(function.__code__)
 
 
-def _is_users_code(code: types.CodeType) -> bool:
+def is_users_code(code: types.CodeType) -> bool:
+    """Whether code is of no library: not Python's, not installed, not of this package."""
     return not code.co_filename.startswith(("<frozen", *_FOLDERS))
 
 
-def _is_users_class(kind: type) -> bool:
+def is_users_class(kind: type) -> bool:
+    """Whether a class is of no library."""
     functions = [part for part in vars(kind).values() if isinstance(part, types.FunctionType)]
-    return kind.__module__ == "__main__" or any(_is_users_code(part.__code__) for part in functions)
+    return kind.__module__ == "__main__" or any(is_users_code(part.__code__) for part in functions)
 
 
-def _is_plain_object(value: Any) -> bool:
+def is_plain_object(value: Any) -> bool:
     """Whether an object is nothing but its attributes: of a class of the user's that inherits from no library's."""
     if isinstance(value, (type, LaneFunction, PrimitiveFunction)) or not hasattr(value, "__dict__"):
         return False
@@ -68,7 +70,7 @@ def _is_plain_object(value: Any) -> bool:
         return True
     bases = [kind for kind in type(value).__mro__ if kind is not object]
     custom = {"__copy__", "__deepcopy__", "__getattr__", "__getattribute__", "__setattr__", "__del__", "__slots__"}
-    return all(_is_users_class(kind) for kind in bases) and not any(custom & vars(kind).keys() for kind in bases)
+    return all(is_users_class(kind) for kind in bases) and not any(custom & vars(kind).keys() for kind in bases)
 
 
 class ConstantCopier:
@@ -100,7 +102,7 @@ class ConstantCopier:
             parts = [self.settled(part) for part in value]
             return self._keep(value, tuple(parts) if type(value) is tuple else type(value)(*parts))
         if isinstance(value, types.FunctionType):
-            return self._function(value) if _is_users_code(value.__code__) else value
+            return self._function(value) if is_users_code(value.__code__) else value
         if isinstance(value, types.MethodType):
             return self._method(value.__func__, value.__self__, value)
         if type(value) is functools.partial:
@@ -108,14 +110,14 @@ class ConstantCopier:
             return self._keep(
                 value, functools.partial(self.settled(value.func), *map(self.settled, value.args), **keywords)
             )
-        if _is_plain_object(value):
+        if is_plain_object(value):
             return self._object(value)
         return value
 
     def helper(self, value: Any) -> Any:
         """What to call in place of a helper."""
         call = getattr(type(value), "__call__", None)  # noqa: B004
-        if _is_plain_object(value) and isinstance(call, types.FunctionType):
+        if is_plain_object(value) and isinstance(call, types.FunctionType):
             return self._method(call, value, value)
         return self.settled(value)
 
@@ -131,7 +133,7 @@ class ConstantCopier:
         return made
 
     def _method(self, function: Any, owner: Any, value: Any) -> Any:
-        if not isinstance(function, types.FunctionType) or not _is_users_code(function.__code__):
+        if not isinstance(function, types.FunctionType) or not is_users_code(function.__code__):
             return value
         names = function.__code__.co_varnames[:1]
         changes = bool(names) and names[0] in _changed_names(function)
@@ -142,7 +144,7 @@ class ConstantCopier:
         return value if name in changed and not isinstance(value, np.ndarray) else self.settled(value)
 
     def _function(self, function: types.FunctionType) -> Any:
-        codes = list(_codes(function.__code__))
+        codes = list(codes_of(function.__code__))
         operations = [op for code in codes for op in dis.get_instructions(code)]
         if any(op.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for op in operations):
             return function
@@ -164,6 +166,7 @@ class ConstantCopier:
         made.__defaults__ = self.settled(function.__defaults__) if function.__defaults__ else None
         made.__kwdefaults__ = self.settled(function.__kwdefaults__) if function.__kwdefaults__ else None
         made.__dict__.update(function.__dict__)
+        made.__module__ = function.__module__
         return made
 
 
@@ -175,17 +178,17 @@ def _is_empty(cell: types.CellType) -> bool:
     return False
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
     """A code object and those of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from codes_of(constant)
 
 
 @functools.lru_cache(maxsize=1024)
 def _changed_in(code: types.CodeType) -> frozenset[str]:
-    codes = list(_codes(code))
+    codes = list(codes_of(code))
     by_op = any(op.opname in _CHANGING_OPS for c in codes for op in dis.get_instructions(c))
     if not by_op and not any(_CHANGING_METHODS & set(c.co_names) for c in codes):
         return frozenset()

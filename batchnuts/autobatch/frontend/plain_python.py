@@ -18,10 +18,10 @@ from batchnuts.autobatch.frontend import expressions
 from batchnuts.autobatch.frontend.in_place import ROW, WRITE, Rewriter
 from batchnuts.autobatch.frontend.source import FunctionSource, read_function
 from batchnuts.autobatch.language.functions import write
-from batchnuts.autobatch.language.indexing import row
+from batchnuts.autobatch.language.indexing import row_of_plain_array
 from batchnuts.autobatch.parsing import copied
 
-_HIDDEN = {WRITE: write, ROW: row}
+_HIDDEN = {WRITE: write, ROW: row_of_plain_array}
 _IN_PLACE = 13
 """The argument of the first in-place operator among those of BINARY_OP."""
 

@@ -101,7 +101,7 @@ def _is_ours(function: Any) -> bool:
         return function in _BUILTINS or function.__bases__ == (tuple,)  # a NamedTuple
     if function in _BUILTINS:
         return True
-    return isinstance(function, (FunctionType, MethodType)) and function.__module__.startswith("batchnuts.")
+    return isinstance(function, (FunctionType, MethodType)) and (function.__module__ or "").startswith("batchnuts.")
 
 
 _BUILTINS = (bool, int, float, complex, abs, len, max, min, range, tuple, list, dict, zip, enumerate)

@@ -28,9 +28,10 @@ from batchnuts.autobatch.frontend.comprehensions import ComprehensionBuilder
 from batchnuts.autobatch.frontend.for_loops import Loop, Reading
 from batchnuts.autobatch.frontend.in_place import Rewriter
 from batchnuts.autobatch.frontend.inner_function import InnerFunction
+from batchnuts.autobatch.frontend.sequences import Known
 from batchnuts.autobatch.frontend.source import FunctionSource, read_function
 from batchnuts.autobatch.frontend.unsupported import KEYWORDS, REWRITES, instead_of_unused
-from batchnuts.autobatch.ir.cfg import call_graph, simplify
+from batchnuts.autobatch.ir.cfg import without_dead_code
 from batchnuts.autobatch.ir.program import (
     AssertOp,
     Block,
@@ -181,8 +182,9 @@ class _FunctionBuilder(ComprehensionBuilder):
         taken = bool(self.evaluate(node.test)) if self.is_static(node.test) else None
         for label, statements, always in ((yes, node.body, taken is True), (no, node.orelse, taken is False)):
             self.start(label)
-            with contextlib.nullcontext() if always else self.block():
-                self.body(statements)
+            if always or taken is None:  # what Python never runs may be written for other constants
+                with contextlib.nullcontext() if always else self.block():
+                    self.body(statements)
             self.end(GotoOp(after))
         self.start(after)
 
@@ -204,6 +206,9 @@ class _FunctionBuilder(ComprehensionBuilder):
         start, stop_bound, step = expressions.range_bounds(node.iter)
         if isinstance(step, ast.Constant) and step.value == 0:
             self.refuse(step, "a range with step 0", "give a step other than zero")
+        if self.is_static(node.iter) and self.chooses_functions(node):
+            self.write_out(node, Known(tuple(self.evaluate(node.iter)), expressions.text_of(node.iter)), None)
+            return
         if not node.orelse and self.has_one_element(node.iter):
             self.assign(node.target.id, start)
             once = self.new_label("endfor")
@@ -308,10 +313,4 @@ def build_program(root: LaneFunction, reading: Reading | None = None) -> Program
     call = FunctionCallOp(("main.return",), root_name, inputs, functions[0].source)
     main = ControlFlowGraph((Block("main.entry", (call,), IndirectGotoOp()),))
     program = Program(main, tuple(functions), inputs, ("main.return",))
-    return without_dead_functions(simplify(program))
-
-
-def without_dead_functions(program: Program) -> Program:
-    """The program without functions that only unreachable code called."""
-    reached = call_graph(program)["main"]
-    return program.replace(functions=tuple(f for f in program.functions if f.name in reached))
+    return without_dead_code(program)

@@ -162,6 +162,13 @@ def simplify(program: Program) -> Program:
     return program.with_functions({f.name: replace(f, graph=simplify_graph(f.graph)) for f in program.all_functions()})
 
 
+def without_dead_code(program: Program) -> Program:
+    """The program, simplified, without functions that no reachable block calls."""
+    program = simplify(program)
+    reached = call_graph(program)["main"]
+    return program.replace(functions=tuple(f for f in program.functions if f.name in reached))
+
+
 def computes_little(block: Block, most: int) -> bool:
     """Whether the block has no gate and at most this many computing ops, all cheap and unable to fail on any value."""
     computing = [op for op in block.ops if not (isinstance(op, PrimOp) and op.function is COPY)]

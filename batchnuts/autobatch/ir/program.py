@@ -24,7 +24,9 @@ A variable is a stack of frames whose top frame is what ops read and write. `Pus
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+import itertools
+import re
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -59,6 +61,9 @@ class VariableAllocation(enum.Enum):
     FULL = "full"
     """A stack per lane; the top frame is cached beside it."""
 
+
+RETURN_ADDRESS = "@"
+"""The name under which machines store return addresses, as if they were a variable."""
 
 STORED = (VariableAllocation.REGISTER, VariableAllocation.FULL)
 """The storage of variables that live from one block to another."""
@@ -112,13 +117,29 @@ class PrimOp:
 
 @dataclass(frozen=True)
 class WriteRowOp:
-    """var_out = buffer with row `index` (along its first axis) replaced by `value`; in place if var_out is buffer."""
+    """var_out = buffer with row `index` (along its first axis) replaced by `value`; in place if var_out is buffer.
+
+    Lanes on which the index lies outside stop, as by an AssertOp of `message`, also where nothing reads var_out.
+    """
 
     var_out: str
     buffer: str
     index: str
     value: str
     source: Source | None = field(default=None, compare=False)
+
+    @property
+    def message(self) -> str:
+        """What is said of a lane whose index lies outside."""
+        name = identifier(self.buffer)
+        shown = "" if re.fullmatch(r"_\d+", name) else f" {name!r}"  # a temporary, as of a row of a matrix
+        return f"wrote outside its buffer{shown}, within whose first axis the index must lie"
+
+
+def identifier(variable: str) -> str:
+    """A variable's name within its function; of a name without a function, as in programs by hand, all of it."""
+    function, dot, rest = variable.partition(".")
+    return rest if dot else function
 
 
 @dataclass(frozen=True)
@@ -352,12 +373,24 @@ def shared_arrays(program: Program) -> tuple[Shared, ...]:
 
 def mentioned(program: Program) -> frozenset[str]:
     """The variables of a program: those that its ops, terminators, parameters and results name."""
-    found = {v for f in program.all_functions() for v in (*f.vars_in, *f.vars_out)}
-    for block in (b for f in program.all_functions() for b in f.graph.blocks):
+    return frozenset().union(*map(mentioned_in, program.all_functions()))
+
+
+def mentioned_in(function: Function) -> frozenset[str]:
+    """The variables of one body, its parameters and results among them; an op that is none of the IR names none."""
+    found = {*function.vars_in, *function.vars_out}
+    for block in function.graph.blocks:
         found |= {*terminator_reads(block.terminator)}
         for op in block.ops:
-            found |= {op.var} if isinstance(op, (PushOp, PopOp)) else {*reads(op), *writes(op)}
+            if isinstance(op, Op):
+                found |= {op.var} if isinstance(op, (PushOp, PopOp)) else {*reads(op), *writes(op)}
     return frozenset(found)
+
+
+def fresh_name(wanted: str, taken: Container[str]) -> str:
+    """The wanted name of a variable or block, with the smallest number that makes it unique if it is taken."""
+    names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def jump_labels(terminator: Terminator) -> tuple[str, ...]:

@@ -6,13 +6,16 @@ A failure in a compiled function is a bug of ours; in a program built by hand it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
 
+from batchnuts.autobatch.errors import LaneInputError
 from batchnuts.autobatch.ir.cfg import predecessors, successors
 from batchnuts.autobatch.ir.dataflow import Analysis, block_liveness, function_liveness, liveness, solve
 from batchnuts.autobatch.ir.program import (
     COPY,
+    RETURN_ADDRESS,
     STORED,
     Block,
     ControlFlowGraph,
@@ -30,6 +33,8 @@ from batchnuts.autobatch.ir.program import (
     Terminator,
     VariableAllocation,
     jump_labels,
+    mentioned,
+    mentioned_in,
     reads,
     terminator_reads,
     writes,
@@ -46,11 +51,47 @@ def _require(condition: bool, message: str) -> None:
         raise MalformedProgramError(message)
 
 
-def check_structure(program: Program) -> None:
-    """Only ops of the IR; labels are unique and every jump has a target in the same body; calls and copies fit."""
-    counts = Counter(label for f in program.all_functions() for label in f.graph.labels)
-    repeated = [label for label, count in counts.items() if count > 1]
+def _twice(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def check_names(program: Program) -> None:
+    """Bodies have blocks; names of functions, labels and parameters are unique, and each variable is of one body."""
+    functions = program.all_functions()
+    twice = _twice(f.name for f in functions)
+    _require(
+        not twice, f"functions defined twice: {twice}; names are unique, and 'main' is that of the program's own graph"
+    )
+    repeated = _twice(label for f in functions for label in f.graph.labels)
     _require(not repeated, f"labels defined twice: {repeated}")
+    body_of: dict[str, str] = {}
+    for function in functions:
+        _require(bool(function.graph.blocks), f"function {function.name!r} has no block, expected its entry at least")
+        twice = _twice(function.vars_in)
+        _require(not twice, f"function {function.name!r} has the parameters {twice} twice")
+        both = [v for v in function.vars_in if v in function.vars_out and function.name != "main"]
+        _require(not both, f"function {function.name!r} has {both} as parameters and results; return a copy of each")
+        for variable in sorted(mentioned_in(function)):
+            _require(variable != RETURN_ADDRESS, f"variable {variable!r}: this name stands for return addresses")
+            other = body_of.setdefault(variable, function.name)
+            _require(
+                other == function.name,
+                f"{_first_mention(function, variable)} uses {variable!r}, which is a variable of {other!r}: names are "
+                f"unique in the whole program. Call it {function.name}.{variable.rpartition('.')[2]}, say",
+            )
+
+
+def _first_mention(function: Function, variable: str) -> str:
+    """The block, or else the head of the function, where a variable of it stands."""
+    for block in function.graph.blocks:
+        if variable in mentioned_in(replace(function, vars_in=(), vars_out=(), graph=ControlFlowGraph((block,)))):
+            return f"block {block.label!r}"
+    return f"function {function.name!r}"
+
+
+def check_structure(program: Program) -> None:
+    """Names, and only ops of the IR; every jump has a target in the same body; calls and copies fit."""
+    check_names(program)
     for function in program.all_functions():
         labels = set(function.graph.labels)
         for block in function.graph.blocks:
@@ -79,20 +120,26 @@ def _check_op(program: Program, block: Block, op: Op) -> None:
             f"block {block.label!r}: the call of {op.function!r} has {found[0]} inputs and {found[1]} outputs, "
             f"expected {expected[0]} and {expected[1]}",
         )
+    twice = _twice(writes(op))
+    _require(not twice, f"block {block.label!r}: an op writes {twice} twice")
     if isinstance(op, PrimOp):
-        twice = [v for v, count in Counter(op.vars_out).items() if count > 1]
-        _require(not twice, f"block {block.label!r}: an op writes {twice} twice")
         fits = op.function is not COPY or len(op.vars_in) == len(op.vars_out)
         _require(fits, f"block {block.label!r} copies {len(op.vars_in)} variables to {len(op.vars_out)}")
 
 
 def check_well_formed(program: Program) -> None:
-    """What lowering needs: structure, calls instead of jumps into functions, nothing read before it is assigned."""
+    """A program with calls: structure, owners, no pushes, nothing read before it is assigned."""
     check_structure(program)
     for function in program.all_functions():
         for block in function.graph.blocks:
             enters = isinstance(block.terminator, PushGotoOp)
             _require(not enters, f"block {block.label!r} ends in push_goto before lowering; call functions by a call")
+            pushes = any(isinstance(op, (PushOp, PopOp)) for op in block.ops)
+            _require(not pushes, f"block {block.label!r} pushes or pops before lowering, which adds what calls need")
+            _require(
+                block.owner == function.name,
+                f"block {block.label!r} of function {function.name!r} has the owner {block.owner!r}",
+            )
         for variable in sorted(function_liveness(function).at_start[function.graph.entry] - {*function.vars_in}):
             _raise_undefined(function, variable)
 
@@ -127,8 +174,10 @@ def _raise_undefined(function: Function, variable: str) -> NoReturn:
 
 
 def check_types(program: Program) -> None:
-    """Structure, and a TensorType at every leaf of every variable that a reachable op mentions."""
+    """Structure, and a TensorType at every leaf of every input, output and variable that an op mentions."""
     check_structure(program)
+    for variable in (*program.vars_in, *program.vars_out):
+        _require(variable in program.var_defs, f"{variable!r}, an input or output of the program, has no type")
     for function in program.all_functions():
         for block in function.graph.blocks:
             for op in block.ops:
@@ -221,6 +270,23 @@ def _same(a: Counter[str], b: Counter[str]) -> bool:
 
 def _body(graph: ControlFlowGraph, name: str) -> ControlFlowGraph:
     return ControlFlowGraph(tuple(block for block in graph.blocks if block.owner == name))
+
+
+def require_inputs(program: Program, inputs: tuple[Any, ...]) -> None:
+    """Raise LaneInputError unless there is one input for each of the program's."""
+    if len(inputs) != len(program.vars_in):
+        raise LaneInputError(
+            f"the program takes {len(program.vars_in)} inputs ({', '.join(program.vars_in)}), found {len(inputs)}."
+        )
+
+
+def check_lowered(program: Program) -> None:
+    """What the virtual machine needs: one graph without calls, and a type and a place for every variable."""
+    check_types(program)
+    _require(not program.functions, "the program has functions; lower_function_calls makes one graph of their bodies")
+    unplaced = mentioned(program) - program.var_alloc.keys()
+    _require(not unplaced, f"variables {sorted(unplaced)} have no place to live; allocate gives each one")
+    check_allocation(program)
 
 
 def check_allocation(program: Program) -> None:

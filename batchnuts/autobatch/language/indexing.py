@@ -178,3 +178,11 @@ def row(x: Any, index: Any) -> Any:
     if not is_array(index):
         return index + extent if index < 0 else index
     return _from_the_front(ops.cast(index, "int64"), extent)
+
+
+def row_of_plain_array(x: Any, index: Any) -> Any:
+    """The same in plain Python, where the values are known: ValueError for an index outside, as it is written."""
+    found = row(x, index)
+    if not 0 <= int(found) < len(x):
+        raise ValueError(f"write: index {int(index)} is outside the buffer's {len(x)} rows")
+    return found

@@ -7,12 +7,16 @@
         f.return = {2 * z} f.z
 
 Within each block a read of a copy becomes a read of its original, a value computed only to be copied is computed in
-place, and ops whose results are not read are removed.
+place, and ops whose results are not read are removed. Of a write that nobody reads it remains that its index must lie
+within the buffer:
+
+        f.x = write f.x, f.i, f.v      -->    f.x.inside = {0 <= i < 3} f.i
+                                              assert f.x.inside 'wrote outside its buffer ...'
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,14 +30,18 @@ from batchnuts.autobatch.ir.program import (
     IndirectGotoOp,
     Op,
     PopOp,
+    Primitive,
     PrimOp,
     Program,
     PushOp,
+    TensorType,
     WriteRowOp,
+    fresh_name,
     reads,
     terminator_reads,
     writes,
 )
+from batchnuts.autobatch.language import operators, ops
 
 Types = Mapping[str, Any]
 
@@ -48,22 +56,22 @@ def eliminate(program: Program) -> Program:
 
 
 def _once(program: Program) -> Program:
+    types = dict(program.var_defs)
     if not program.functions:
         live = liveness(program.graph, frozenset(program.vars_out), through_calls=True)
         blocks = tuple(
-            _block(b, _live_at_end(b, live.at_end[b.label], program.vars_out), program.var_defs)
-            for b in program.graph.blocks
+            _block(b, _live_at_end(b, live.at_end[b.label], program.vars_out), types) for b in program.graph.blocks
         )
-        return program.replace(graph=ControlFlowGraph(blocks))
+        return program.replace(graph=ControlFlowGraph(blocks), var_defs=types)
     functions = {}
     for function in program.all_functions():
         live = function_liveness(function)
         blocks = tuple(
-            _block(b, live.at_end[b.label] | (set(function.vars_out) if _returns(b) else frozenset()), program.var_defs)
+            _block(b, live.at_end[b.label] | (set(function.vars_out) if _returns(b) else frozenset()), types)
             for b in function.graph.blocks
         )
         functions[function.name] = replace(function, graph=ControlFlowGraph(blocks))
-    return program.with_functions(functions)
+    return program.with_functions(functions).replace(var_defs=types)
 
 
 def _returns(block: Block) -> bool:
@@ -74,11 +82,12 @@ def _live_at_end(block: Block, live: Variables, vars_out: tuple[str, ...]) -> Va
     return live | set(vars_out) if _returns(block) and block.owner == "main" else live
 
 
-def _block(block: Block, live_at_end: Variables, types: Types) -> Block:
+def _block(block: Block, live_at_end: Variables, types: MutableMapping[str, Any]) -> Block:
+    """The block with less to do; types of variables that it gets are added."""
     live_at_end |= set(terminator_reads(block.terminator))
-    ops = _read_originals(block.ops, types)
-    ops = _compute_in_place(ops, live_at_end, types)
-    return replace(block, ops=_drop_dead(ops, live_at_end))
+    code = _read_originals(block.ops, types)
+    code = _compute_in_place(code, live_at_end, types)
+    return replace(block, ops=_drop_dead(code, live_at_end, types))
 
 
 def _read_originals(ops: tuple[Op, ...], types: Types) -> tuple[Op, ...]:
@@ -152,9 +161,9 @@ def _maker(ops: list[Op], k: int, out: str, source: str) -> int | None:
     return None
 
 
-def _drop_dead(ops: tuple[Op, ...], live: Variables) -> tuple[Op, ...]:
+def _drop_dead(code: tuple[Op, ...], live: Variables, types: MutableMapping[str, Any]) -> tuple[Op, ...]:
     result: list[Op] = []
-    for op in reversed(ops):
+    for op in reversed(code):
         if isinstance(op, PrimOp):
             if op.function is COPY:
                 pairs = [(o, i) for o, i in zip(op.vars_out, op.vars_in) if o in live]
@@ -162,7 +171,24 @@ def _drop_dead(ops: tuple[Op, ...], live: Variables) -> tuple[Op, ...]:
             if not live & set(op.vars_out):
                 continue
         elif isinstance(op, WriteRowOp) and op.var_out not in live:
+            inside, must_hold = _bounds_of(op, types)
+            live = live_before_op(inside, live)
+            result += [must_hold, inside]
             continue
         live = live_before_op(op, live)
         result.append(op)
     return tuple(result[::-1])
+
+
+def _bounds_of(op: WriteRowOp, types: MutableMapping[str, Any]) -> tuple[PrimOp, AssertOp]:
+    """What a write does that nobody reads: it stops the lanes whose index lies outside."""
+    rows = types[op.buffer].shape[0]
+
+    def call(index: Any) -> tuple[Any, ...]:
+        index = ops.cast(index, "int64")
+        return (ops.logical_and(operators.greater_equal(index, 0), operators.less(index, rows)),)
+
+    inside = fresh_name(f"{op.buffer}.inside", types)
+    types[inside] = TensorType("bool")
+    function = Primitive(f"0 <= {op.index.rpartition('.')[2]} < {rows}", call, speculable=True, of_language=True)
+    return PrimOp((inside,), function, (op.index,), op.source), AssertOp(inside, op.message, op.source)

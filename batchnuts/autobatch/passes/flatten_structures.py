@@ -28,6 +28,7 @@ from batchnuts.autobatch.ir.program import (
     Program,
     TensorType,
     WriteRowOp,
+    fresh_name,
 )
 from batchnuts.autobatch.language.pytree import flatten, leaf_names, unflatten
 from batchnuts.autobatch.passes.infer_types import Evaluator
@@ -39,9 +40,12 @@ def flatten_structures(program: Program, evaluator: Evaluator) -> Program:
     """The program over leaf variables. `evaluator` finds, as in type inference, which leaves each op really uses."""
     leaves: dict[str, Names] = {}
     types: dict[str, TensorType] = {}
+    taken = set(program.var_defs)
     for variable, type_ in program.var_defs.items():
         members, tree = flatten(type_)
-        leaves[variable] = tuple(leaf_names(variable, tree))
+        taken.discard(variable)
+        leaves[variable] = tuple(fresh_name(name, taken) for name in leaf_names(variable, tree))
+        taken.update(leaves[variable])
         types.update(zip(leaves[variable], members))
 
     def expand(variables: Names) -> Names:
@@ -117,7 +121,8 @@ def _on_leaves(
 ) -> Primitive:
     """The op's primitive from its used input leaves to its wanted output leaves; other inputs get zeros, unread.
 
-    types, expected: of its arguments and results. gives_them: its results are the wanted leaves.
+    types, expected: of its arguments and results. gives_them: its results are the wanted leaves. The parts of its
+    expression, which name variables before this pass, are left out: types are settled.
     """
     primitive, used, wanted = op.function, tuple(used), tuple(wanted)
     inferred = [flatten(type_)[1] for type_ in expected]
@@ -128,7 +133,7 @@ def _on_leaves(
         flat_call = _from_leaves(primitive, trees, used)
 
     if gives_them:
-        return replace(primitive, call=flat_call)
+        return replace(primitive, call=flat_call, parts=())
 
     def call(*values: Any) -> tuple[Any, ...]:
         flat = [flatten(value) for value in flat_call(*values)]
@@ -138,7 +143,7 @@ def _on_leaves(
         results = [leaf for leaves, _ in flat for leaf in leaves]
         return tuple(results[i] for i in wanted)
 
-    return replace(primitive, call=call)
+    return replace(primitive, call=call, parts=())
 
 
 def _from_leaves(primitive: Primitive, trees: list[Any], used: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:

@@ -11,8 +11,6 @@ fail on any value are converted (`Primitive.speculable`): both now run on every 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Container
 from dataclasses import replace
 
 from batchnuts.autobatch.ir.cfg import computes_little, predecessors, simplify
@@ -27,6 +25,7 @@ from batchnuts.autobatch.ir.program import (
     Primitive,
     PrimOp,
     Program,
+    fresh_name,
     jump_labels,
 )
 from batchnuts.autobatch.language import ops
@@ -112,7 +111,7 @@ def _straighten(
         for op in arm:
             inputs = tuple(current.get(v, v) for v in op.vars_in)
             for out in op.vars_out:
-                current[out] = _fresh(f"{out}.{suffix}", types)
+                current[out] = fresh_name(f"{out}.{suffix}", types)
                 types[current[out]] = types[out]
             straight.append(replace(op, vars_in=inputs, vars_out=tuple(current[v] for v in op.vars_out)))
         results.append(current)
@@ -127,9 +126,3 @@ def _straighten(
     functions = {f.name: f for f in program.all_functions()}
     functions[function.name] = replace(function, graph=ControlFlowGraph(blocks))
     return simplify(program.with_functions(functions).replace(var_defs=types))
-
-
-def _fresh(wanted: str, taken: Container[str]) -> str:
-    """The wanted name, with the smallest number that makes it unique if it is taken."""
-    names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
-    return next(name for name in names if name not in taken)

@@ -52,6 +52,7 @@ from batchnuts.autobatch.passes.join_types import (
     rule_broken,
     weak_fits,
 )
+from batchnuts.autobatch.passes.mixed_numbers import MixedNumbers, has_mixed
 from batchnuts.autobatch.passes.narrowing import ADVICE, Narrowing
 from batchnuts.autobatch.passes.user_frames import deepest_frame, hint, message_of
 
@@ -268,9 +269,18 @@ class _Inference:
                 op.source,
             ) from None
 
-    def settle_block(self, block: Block, narrowing: Narrowing) -> Block:
-        ops = [checked for op in block.ops for checked in narrowing.checked(*self.settle_weak(op))]
+    def settle_block(self, block: Block, narrowing: Narrowing, mixed: MixedNumbers | None) -> Block:
+        ops: list[Op] = []
+        for op in block.ops:
+            ops += mixed.checks(op, narrowing.fresh_check) if mixed else ()
+            ops += narrowing.checked(*self.settle_weak(op))
         return replace(block, ops=tuple(ops))
+
+    def mixed_numbers(self) -> MixedNumbers | None:
+        """What variables that hold Python's integers and narrower ones may hold; None if there are none."""
+        assigned = {v: [a.type for a in found.values()] for v, found in self.assignments.items()}
+        found = has_mixed(self.types, assigned)
+        return MixedNumbers(self.program, self.types, self.evaluator) if found else None
 
     def settle_weak(self, op: Op) -> tuple[Op, list[tuple[str, str]]]:
         """The op as it must run once its weak inputs are arrays of Python's dtypes; what it casts to which dtype.
@@ -355,7 +365,7 @@ def infer_types(program: Program, input_types: tuple[Any, ...], evaluator: Evalu
         _check_settled(function, inference)
         _check_conditions(function, inference)
     narrowing = Narrowing(program, inference.types, evaluator)
-    settle = functools.partial(inference.settle_block, narrowing=narrowing)
+    settle = functools.partial(inference.settle_block, narrowing=narrowing, mixed=inference.mixed_numbers())
     settled = {f.name: _map_blocks(f, settle) for f in program.all_functions()}
     types = {variable: map_leaves(strengthen, t) for variable, t in (inference.types | narrowing.made).items()}
     settled = {name: _map_blocks(f, lambda b: drop_settled_checks(b, types, evaluator)) for name, f in settled.items()}

@@ -24,6 +24,7 @@ from batchnuts.autobatch.ir.program import (
     Op,
     PrimOp,
     Program,
+    fresh_name,
 )
 
 
@@ -31,7 +32,9 @@ def inline(program: Program) -> Program:
     """The program with every such function taken into its caller, repeatedly."""
     while (name := _candidate(program)) is not None:
         callee = program.function(name)
-        functions = {f.name: _into(f, callee) for f in program.all_functions() if f.name != name}
+        taken = frozenset(label for f in program.all_functions() for label in f.graph.labels)
+        resume = fresh_name(f"{name}.inlined", taken)
+        functions = {f.name: _into(f, callee, resume) for f in program.all_functions() if f.name != name}
         rest = tuple(f for f in program.functions if f.name != name)
         program = simplify(program.replace(functions=rest).with_functions(functions))
     return program
@@ -52,12 +55,11 @@ def _candidate(program: Program) -> str | None:
     return None
 
 
-def _into(caller: Function, callee: Function) -> Function:
+def _into(caller: Function, callee: Function, resume: str) -> Function:
     blocks: list[Block] = []
     for block in caller.graph.blocks:
         for i, op in enumerate(block.ops):
             if isinstance(op, FunctionCallOp) and op.function == callee.name:
-                resume = f"{callee.name}.inlined"
                 passed: Op = PrimOp(callee.vars_in, COPY, op.vars_in, op.source)
                 returned: Op = PrimOp(op.vars_out, COPY, callee.vars_out, op.source)
                 before = (*block.ops[:i], passed) if callee.vars_in else block.ops[:i]

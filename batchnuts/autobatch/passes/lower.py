@@ -33,6 +33,7 @@ from batchnuts.autobatch.ir.program import (
     Program,
     PushGotoOp,
     PushOp,
+    fresh_name,
     mentioned,
     terminator_reads,
 )
@@ -50,8 +51,9 @@ def lower_function_calls(program: Program) -> Program:
     check_well_formed(program)
     calls = call_graph(program)
     blocks: list[Block] = []
+    taken = {label for function in program.all_functions() for label in function.graph.labels}
     for function in program.all_functions():
-        blocks += _lower_body(program, function, calls)
+        blocks += _lower_body(program, function, calls, taken)
     program = program.replace(graph=ControlFlowGraph(tuple(blocks)), functions=())
     known = mentioned(program)
     return program.replace(var_defs={v: t for v, t in program.var_defs.items() if v in known})
@@ -62,10 +64,10 @@ def _copy(outs: tuple[str, ...], ins: tuple[str, ...], like: FunctionCallOp) -> 
     return [PrimOp(tuple(o for o, _ in pairs), COPY, tuple(i for _, i in pairs), like.source)] if pairs else []
 
 
-def _lower_body(program: Program, function: Function, calls: Calls) -> list[Block]:
+def _lower_body(program: Program, function: Function, calls: Calls, taken: set[str]) -> list[Block]:
+    """The blocks of one body; labels that are added are not among `taken`, and are added to it."""
     live = function_liveness(function)
     result = []
-    resumes = 0
     for block in function.graph.blocks:
         returned = set(function.vars_out) if isinstance(block.terminator, IndirectGotoOp) else set()
         live_after = live_after_ops(
@@ -77,8 +79,8 @@ def _lower_body(program: Program, function: Function, calls: Calls) -> list[Bloc
                 ops.append(op)
                 continue
             callee = program.function(op.function)
-            resumes += 1
-            resume = f"{function.name}.resume" + (f".{resumes}" if resumes > 1 else "")
+            resume = fresh_name(f"{function.name}.resume", taken)
+            taken.add(resume)
             recursive = op.function == function.name or function.name in calls[op.function]
             # formal parameters get a frame of their own with every call, so only other variables need saving
             saved = sorted(live_out - set(op.vars_out) - set(function.vars_in)) if recursive else []

@@ -236,12 +236,17 @@ class Narrowing:
         path = leaf_names(identifier, tree)[leaf]
         lowest, most = int(limits.min), int(limits.max)
         text = f"{lowest} <= {path}" if dtype == "uint64" else f"{lowest} <= {path} <= {most}"
-        held = self.fresh(variable, None)
-        self.made[held] = TensorType("bool")
+        held = self.fresh_check(variable)
         shown = self.texts.get(variable, path) if tree.kind is None else path
         message = f"the integer `{shown}` does not fit {dtype}, which holds {lowest} to {most}"
         function = Primitive(text, _within(leaf, lowest, most), speculable=True)
         return PrimOp((held,), function, (variable,), source), AssertOp(held, message, source)
+
+    def fresh_check(self, like: str) -> str:
+        """A new variable for a check, of type bool."""
+        held = self.fresh(like, None)
+        self.made[held] = TensorType("bool")
+        return held
 
     def fresh(self, like: str, kind: str | None) -> str:
         """A new variable of the same function; without a kind, one for a check."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from batchnuts.autobatch.backends.backend import Array, Backend, State
 from batchnuts.autobatch.ir.program import (
+    RETURN_ADDRESS,
     Block,
     BranchOp,
     FunctionCallOp,
@@ -37,7 +38,6 @@ from batchnuts.autobatch.profiling.counts import (
     StackProfile,
     Timeline,
 )
-from batchnuts.autobatch.runtime.lane_storage import RETURN_ADDRESS
 from batchnuts.autobatch.runtime.virtual_machine import VirtualMachine
 
 TIMELINE_LIMIT = 100_000

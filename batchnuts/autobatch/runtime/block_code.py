@@ -9,6 +9,7 @@ import numpy as np
 from batchnuts.autobatch.backends.backend import Array, Backend, State, StateArrays
 from batchnuts.autobatch.ir.dataflow import liveness
 from batchnuts.autobatch.ir.program import (
+    RETURN_ADDRESS,
     STORED,
     AssertOp,
     Block,
@@ -26,7 +27,7 @@ from batchnuts.autobatch.ir.program import (
 )
 from batchnuts.autobatch.language.shared import entry_of
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
-from batchnuts.autobatch.runtime.lane_storage import RETURN_ADDRESS, LaneStorage, LaneValues
+from batchnuts.autobatch.runtime.lane_storage import LaneStorage, LaneValues
 from batchnuts.autobatch.runtime.regions import Compute, Step, plan_block
 
 
@@ -121,9 +122,7 @@ class MachineBlocks:
             match step:
                 case PushOp(var):
                     codes[id(step)] = self.add_fault(Fault(FaultKind.STACK_OVERFLOW, var))
-                case WriteRowOp():
-                    codes[id(step)] = self.add_fault(Fault(FaultKind.OUTSIDE_BUFFER, step.buffer, step.source))
-                case AssertOp():
+                case WriteRowOp() | AssertOp():
                     codes[id(step)] = self.add_fault(Fault(FaultKind.ASSERTION, step.message, step.source))
         return codes
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from batchnuts.autobatch.errors import BatchnutsError, LaneAssertionError, Source, StackOverflowError, SweepLimitError
-from batchnuts.autobatch.runtime.lane_storage import RETURN_ADDRESS
+from batchnuts.autobatch.ir.program import RETURN_ADDRESS, identifier
 
 LARGEST_STACK_DEPTH = 1 << 16
 """How deep calls may nest where the user gives no limit."""
@@ -26,7 +26,6 @@ class FaultKind(enum.Enum):
 
     STACK_OVERFLOW = "stack overflow"
     CALL_DEPTH = "calls nested too deep"
-    OUTSIDE_BUFFER = "write outside a buffer"
     ASSERTION = "assertion"
     TOO_MANY_SWEEPS = "not ended within the sweeps that were given"
 
@@ -37,8 +36,8 @@ class Fault:
 
     kind: FaultKind
     subject: str
-    """The variable whose stack or buffer it is; the function called too deep; of an assertion, its message; the number
-    of sweeps."""
+    """The variable whose stack it is; the function called too deep; of an assertion or a write outside its buffer, its
+    message; the number of sweeps."""
     source: Source | None = None
 
     def error(
@@ -57,15 +56,10 @@ class Fault:
         match self.kind:
             case FaultKind.ASSERTION:
                 return LaneAssertionError(f"{place}lane {lane}: {self.subject}{count}.")
-            case FaultKind.OUTSIDE_BUFFER:
-                return LaneAssertionError(
-                    f"{place}lane {lane} wrote outside its buffer {self.subject.partition('.')[2]!r}{count}. "
-                    "The index must lie within the buffer's first axis."
-                )
             case FaultKind.STACK_OVERFLOW:
-                function, _, identifier = self.subject.partition(".")
+                function, name = self.subject.partition(".")[0], identifier(self.subject)
                 or_none = ", or None to let the stack grow" if can_grow else ""
-                what = "return addresses" if identifier == RETURN_ADDRESS else f"variable {identifier!r}"
+                what = "return addresses" if name == RETURN_ADDRESS else f"variable {name!r}"
                 return StackOverflowError(
                     f"lane {lane} recursed too deep in {function!r}: the stack of {what} holds {depth} frames"
                     f"{count}. " + (f"Give a larger max_stack_depth{or_none}." if is_given else _at_most(depth))

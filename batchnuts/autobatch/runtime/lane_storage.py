@@ -10,9 +10,6 @@ from batchnuts.autobatch.backends.backend import Array, Backend, State
 from batchnuts.autobatch.ir.program import TensorType, WriteRowOp
 from batchnuts.autobatch.language.shared import entry_of
 
-RETURN_ADDRESS = "@"
-"""The name under which return addresses are stored as if they were a variable."""
-
 
 class LaneValues(Mapping[str, Array]):
     """Variables while a block runs: what the block has set so far over what the state holds.

@@ -37,6 +37,7 @@ from batchnuts.autobatch.ir.program import (
     TensorType,
     WriteRowOp,
 )
+from batchnuts.autobatch.ir.verify import check_names, require_inputs
 from batchnuts.autobatch.language.arrays import read_only
 from batchnuts.autobatch.language.functions import write
 from batchnuts.autobatch.language.pytree import flatten, map_leaves
@@ -65,8 +66,11 @@ def execute(program: Program, *inputs: Any, max_stack_depth: int | None = None) 
 
     max_stack_depth: how many calls may nest, or frames lie beneath the top of a stack (None: 65,536).
     Raises StackOverflowError, LaneAssertionError, or BatchnutsError for a write outside its buffer, each for the
-    first lane on which it happens; InternalError for a malformed program.
+    first lane on which it happens; MalformedProgramError for names that are not unique, InternalError for what else is
+    malformed.
     """
+    check_names(program)
+    require_inputs(program, inputs)
     lanes = len(_first_leaf(inputs)) if inputs else 1
     results: list[tuple[Any, ...]] = []
     stopped: dict[int, Fault] = {}
@@ -159,7 +163,7 @@ class _Activation:
             case WriteRowOp(var_out, buffer, index, value):
                 rows = len(_first_leaf(self.read(buffer)))
                 if not 0 <= int(self.read(index)) < rows:
-                    raise _LaneStopped(Fault(FaultKind.OUTSIDE_BUFFER, buffer, op.source))
+                    raise _LaneStopped(Fault(FaultKind.ASSERTION, op.message, op.source))
                 self.assign((var_out,), (write(self.read(buffer), self.read(index), self.read(value)),))
             case AssertOp(condition, message, source):
                 if not self.read(condition):

@@ -41,6 +41,7 @@ from batchnuts.autobatch.ir.program import (
     terminator_reads,
     writes,
 )
+from batchnuts.autobatch.ir.verify import check_types, check_well_formed, require_inputs
 from batchnuts.autobatch.language.shared import entry_of
 from batchnuts.autobatch.runtime import faults
 from batchnuts.autobatch.runtime.faults import Fault, FaultKind
@@ -103,6 +104,34 @@ def execute(
     observe: Observer | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Run a typed program with calls on inputs [lanes, ...]; outputs [lanes, ...] on the host.
+
+    Checks it first, with every call: see `run_checked`. Raises MalformedProgramError for one that breaks the rules of
+    the IR, or has variables without a type.
+    """
+    check_well_formed(program)
+    check_types(program)
+    require_inputs(program, inputs)
+    return run_checked(
+        program,
+        backend,
+        block_code_cache,
+        *inputs,
+        max_stack_depth=max_stack_depth,
+        tally=tally,
+        observe=observe,
+    )
+
+
+def run_checked(
+    program: Program,
+    backend: Backend,
+    block_code_cache: BlockCodeCache | None,
+    *inputs: Array,
+    max_stack_depth: int | None = None,
+    tally: Tally | None = None,
+    observe: Observer | None = None,
+) -> tuple[np.ndarray, ...]:
+    """As `execute`, of a program that was checked when it was compiled.
 
     block_code_cache: a dictionary kept between runs of a program, so that blocks are made ready once and compiled
         once for a number of lanes; None for none. max_stack_depth: how deep calls may nest (None: 65,536).
@@ -332,8 +361,6 @@ class _Run:
 def _fault_of(step: Step) -> Fault | None:
     """What can go wrong in a step."""
     match step:
-        case AssertOp(_, message, source):
-            return Fault(FaultKind.ASSERTION, message, source)
-        case WriteRowOp(_, buffer, _, _, source):
-            return Fault(FaultKind.OUTSIDE_BUFFER, buffer, source)
+        case WriteRowOp() | AssertOp():
+            return Fault(FaultKind.ASSERTION, step.message, step.source)
     return None

@@ -40,6 +40,7 @@ from batchnuts.autobatch.backends.backend import (
 from batchnuts.autobatch.errors import StackOverflowError
 from batchnuts.autobatch.ir.printer import show_program
 from batchnuts.autobatch.ir.program import Program, VariableAllocation
+from batchnuts.autobatch.ir.verify import check_lowered, require_inputs
 from batchnuts.autobatch.language.shared import PREFIX
 from batchnuts.autobatch.runtime.block_code import MachineBlocks
 from batchnuts.autobatch.runtime.block_costs import Costs, block_work, costs_of
@@ -334,8 +335,11 @@ def execute(
 
     max_stack_depth: frames each stack may hold beneath its top; None starts small and grows, running again from
         the start, until no lane overflows.
-    Raises StackOverflowError when a lane recurses deeper than allowed (or than 65,536 frames).
+    Raises StackOverflowError when a lane recurses deeper than allowed (or than 65,536 frames), MalformedProgramError
+    for a program that breaks the rules of the IR, or is not lowered, typed and allocated.
     """
+    check_lowered(program)
+    require_inputs(program, inputs)
     machine = VirtualMachine(program, backend, len(inputs[0]), max_stack_depth or FIRST_STACK_DEPTH, schedule)
     return run_to_end(machine, inputs, grow=max_stack_depth is None)[1]
 
