@@ -5,6 +5,9 @@ Neither reading nor checking a config imports TensorFlow.
 
 from __future__ import annotations
 
+import copy
+import json
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,6 +51,8 @@ __all__ = [
 
 SUFFIXES = {"netcdf": (".nc", ".nc4", ".netcdf", ".h5", ".hdf5"), "zarr": (".zarr",)}
 """By format: the endings of paths that say so; the first one is that of a path that is made up."""
+
+CLUSTER = "execution.cluster"
 
 LARGE = 1_000_000_000
 """Bytes of a file from which on the format is Zarr, where that is left open."""
@@ -260,9 +265,25 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     return _check(content, origin)
 
 
-def config_of(resolved: dict[str, Any], file: Path) -> RunConfig:
-    """The config whose `resolved` this is, checked again; file: where it was kept. Raises ConfigError."""
-    return _check(resolved, Origin(file))
+def config_of(resolved: dict[str, Any], file: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config whose `resolved` this is, checked again; file: where it was kept. overrides: of `execution.cluster`.
+
+    A file may be somebody else's: it alone starts nothing and connects to nothing. Raises ConfigError.
+    """
+    content, origin = copy.deepcopy(resolved), Origin(file)
+    execution = content.get("execution")
+    named = execution.get("cluster") if isinstance(execution, dict) else None
+    if named is not None and not overrides:
+        value = named.get("address") if isinstance(named, dict) and list(named) == ["address"] else None
+        again = f"{CLUSTER}={value or json.dumps(named)}"
+        raise ConfigError(
+            f"{file}: {CLUSTER}: this run was made on the cluster {json.dumps(named)}. A file alone starts no cluster "
+            "and connects to none, since both may run any program: name it again on the command line, if you know "
+            f"where the file is from, or name another one: --resume RUN {shlex.quote(again)}"
+        )
+    for override in overrides:
+        apply_override(content, override, origin, _MAIN_KEYS)
+    return _check(content, origin)
 
 
 def _check(content: dict[str, Any], origin: Origin) -> RunConfig:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import re
 import sys
 import time
 import warnings
@@ -20,7 +19,6 @@ from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchnuts import __version__
 from batchnuts.after_run import keep_for_reports, write_report
 from batchnuts.ending import Ending
 from batchnuts.stopping import StopSignals, say
@@ -82,17 +80,11 @@ def main(argv: Sequence[str] | None = None, stop: StopSignals | None = None) -> 
 
 
 def _main(argv: Sequence[str] | None, stop: StopSignals, ending: Ending) -> int:
-    from batchnuts.config import describe_keys, packaged_configs
-    from batchnuts.settings.yaml import refuse_unknown_arguments
+    from batchnuts.arguments import parsed
 
-    parser = _parser(describe_keys(), packaged_configs())
-    arguments, unknown = parser.parse_known_intermixed_args(argv)
-    refuse_unknown_arguments(parser, unknown)
-    further = _further_draws(parser, arguments) if arguments.resume is not None else 0
+    arguments, further = parsed(argv)
     if not arguments.json:
         return _refused_or_run(arguments, stop, ending, further)
-    if arguments.dry_run:
-        parser.error("argument --json: not allowed with argument --dry-run")
     from batchnuts.progress.json_lines import JsonLines
 
     ending.lines = JsonLines(sys.stdout)
@@ -111,8 +103,8 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
         if arguments.resume is not None:
             run = _output_of(arguments.resume)
             if further:
-                return _lengthen(run, stop, ending, quiet=arguments.quiet, further=further)
-            return _resume(run, stop, ending, force=arguments.force, quiet=arguments.quiet)
+                return _lengthen(run, stop, ending, arguments, further)
+            return _resume(run, stop, ending, arguments)
         config = load_config(arguments.config, arguments.overrides)
         if arguments.dry_run:
             return dry_run(config, force=arguments.force)
@@ -136,61 +128,6 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
         return 1
 
 
-def _parser(keys: str, configs: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m batchnuts.sample",
-        description="Sample a model with recursive NUTS, many chains at once, and save the draws as netCDF for ArviZ.",
-        epilog=f"keys of a config (each can be given as an override, e.g. sampler.draws=1000):\n\n{keys}\n\n"
-        "exit codes: 0 done; 1 the run failed; 2 the command line or the config is wrong, or names an output that "
-        "cannot be written or a data file that is missing; 130 interrupted (Ctrl-C), 143 ended by SIGTERM, 129 by "
-        "SIGHUP, each with the draws so far saved, and a checkpoint to go on from.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    begun = parser.add_mutually_exclusive_group(required=True)
-    begun.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="go on with a run that was killed or interrupted, from its last checkpoint; RUN: the path of its output",
-    )
-    begun.add_argument(
-        "--config",
-        metavar="FILE",
-        help=f"YAML file: a path, or the name of a packaged config ({', '.join(configs)})",
-    )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key.path=value", help="set a key of the config; the value is read as YAML"
-    )
-    parser.add_argument("--force", action="store_true", help="replace the output file if it exists")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the resolved config as YAML and a forecast of memory and disk, check a model of your own, and stop",
-    )
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--quiet", action="store_true", help="no progress and no summary; print only the file's path")
-    shown.add_argument(
-        "--json",
-        action="store_true",
-        help="progress and the verdict as JSON on stdout, one object a line, instead of bars and the summary",
-    )
-    parser.add_argument("--version", action="version", version=f"batchnuts {__version__}")
-    return parser
-
-
-def _further_draws(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """How many draws --resume adds to a run that has ended; 0: it goes on with one that has not."""
-    match [re.fullmatch(r"sampler\.draws=\+([1-9][0-9]{0,8})", override) for override in arguments.overrides]:
-        case [] if not arguments.dry_run:
-            return 0
-        case [re.Match() as found] if not arguments.dry_run:
-            return int(found[1])
-    given = " ".join(["--dry-run"] * arguments.dry_run + arguments.overrides)
-    parser.error(
-        f"--resume goes on with the run's own config: found {given}; expected nothing else, or sampler.draws=+N with a "
-        "whole number N from 1 to 999999999, which makes a run longer that has ended"
-    )
-
-
 def _output_of(text: str) -> OutputLocation:
     """The absolute path of a run's output, or its URL."""
     from batchnuts.mcmc.url import location_of
@@ -199,7 +136,9 @@ def _output_of(text: str) -> OutputLocation:
     return location.resolve() if isinstance(location, Path) else location
 
 
-def _lengthen(location: OutputLocation, stop: StopSignals, ending: Ending, *, quiet: bool, further: int) -> int:
+def _lengthen(
+    location: OutputLocation, stop: StopSignals, ending: Ending, arguments: argparse.Namespace, further: int
+) -> int:
     """Make a run longer that has ended: its output is replaced once it has all draws."""
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME
@@ -212,13 +151,15 @@ def _lengthen(location: OutputLocation, stop: StopSignals, ending: Ending, *, qu
         raise OutputError(f"The run in {location} has not ended. Go on with --resume {location} first.")
     ended = ended_run(location, further)
     config = config_of(
-        {**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(location)}}, Path(str(location))
+        {**ended.saved.config, "output": ended.saved.config["output"] | {"path": str(location)}},
+        Path(str(location)),
+        arguments.overrides,
     )
     checked_path(config, location, force=True)
-    return _run(config, location, stop, ending, force=True, quiet=quiet, ended=ended)
+    return _run(config, location, stop, ending, force=True, quiet=arguments.quiet, ended=ended)
 
 
-def _resume(location: OutputLocation, stop: StopSignals, ending: Ending, *, force: bool, quiet: bool) -> int:
+def _resume(location: OutputLocation, stop: StopSignals, ending: Ending, arguments: argparse.Namespace) -> int:
     """Go on with the run whose output has this path."""
     from batchnuts.config import config_of
     from batchnuts.mcmc.checkpoint.keeper import NAME, Keeper
@@ -229,17 +170,17 @@ def _resume(location: OutputLocation, stop: StopSignals, ending: Ending, *, forc
     from batchnuts.output_path import checked_path
 
     saved = saved_run_of(location)
-    config = config_of(saved.config, folder_of(location) / NAME)
     if is_complete(location, saved.config):  # it was killed after it had written its output
         Keeper(folder_of(location), None, saved.config, saved).remove()
         ending.say("the run had ended; its output is complete.")
         ending.content["path"] = str(location)
         print(location, flush=True)
         return 0
+    config = config_of(saved.config, folder_of(location) / NAME, arguments.overrides)
     # the draws that were saved when it was interrupted, or a store that had just been begun
-    again = force or is_interrupted(location) or place_of(location).is_own()
+    again = arguments.force or is_interrupted(location) or place_of(location).is_own()
     checked_path(config, location, force=again)
-    return _run(config, location, stop, ending, force=again, quiet=quiet, saved=saved)
+    return _run(config, location, stop, ending, force=again, quiet=arguments.quiet, saved=saved)
 
 
 def _run(

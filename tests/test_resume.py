@@ -5,7 +5,9 @@ Those that are not to be seen from their first import on are forked (forked_runs
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5netcdf
 import numpy as np
 import pytest
 import xarray
@@ -20,7 +23,10 @@ from forked_runs import ForkedRun, run, start, start_and_end_while_drawing
 from test_cli_run import command
 from url_files import bucket_in
 
+from batchnuts.mcmc.checkpoint.file import read_checkpoint, write_checkpoint
 from batchnuts.mcmc.checkpoint.keeper import NAME
+from batchnuts.mcmc.checkpoint.saved_run import SavedRun
+from batchnuts.mcmc.resume import TYPES
 from batchnuts.mcmc.url import folder_of, location_of
 
 CONFIG = """\
@@ -220,6 +226,38 @@ MISTAKES = {
 def test_what_cannot_be_resumed(folder: Path, mistake: str) -> None:
     arguments, code, said = MISTAKES[mistake]
     assert re.search(said, run(*arguments, cwd=folder, code=code).stderr)
+
+
+def of_a_cluster(output: Path, cluster: dict[str, Any]) -> None:
+    """Write this cluster into the config of a run, as who made the file can."""
+    if folder_of(output).exists():
+        tree = read_checkpoint(folder_of(output) / NAME, [SavedRun, *TYPES])
+        tree.config["execution"]["cluster"] = cluster
+        write_checkpoint(folder_of(output) / NAME, tree)
+        return
+    with h5netcdf.File(output, "a") as file:
+        config = json.loads(file["adaptation"].attrs["config"])
+        config["execution"]["cluster"] = cluster
+        file["adaptation"].attrs["config"] = json.dumps(config)
+
+
+@pytest.mark.parametrize("made", ["ended", "interrupted"])
+def test_a_file_alone_starts_no_cluster(folder: Path, made: str, tmp_path: Path) -> None:
+    """Nor does one that names a program as its cluster, where the command line names it, too."""
+    output = tmp_path / "foreign.nc"
+    if made == "ended":
+        shutil.copy(folder / "whole.nc", output)
+    else:
+        start_and_end_while_drawing(["--config", "run.yaml", f"output.path={output}"], folder).communicate(60)
+    of_a_cluster(output, {"class": "subprocess.Popen", "args": ["touch", "was_run"]})
+    more = ["sampler.draws=+10"] if made == "ended" else []
+    said = run("--resume", str(output), *more, cwd=tmp_path, code=2).stderr
+    assert "A file alone starts no cluster and connects to none" in said
+    named = "execution.cluster={class: subprocess.Popen, args: [touch, was_run]}"
+    said = run("--resume", str(output), *more, named, cwd=tmp_path, code=2).stderr
+    assert f"command line, {named[:57]}" in said
+    assert "expected local, or a class of dask_jobqueue" in said
+    assert not (tmp_path / "was_run").exists()
 
 
 @pytest.mark.parametrize(

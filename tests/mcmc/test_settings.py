@@ -123,8 +123,8 @@ def test_bad_settings_are_named(values, message):
         ("tls://[::1]:8786", {"address": "tls://[::1]:8786"}),
         ({"class": "local", "jobs": 2, "memory_limit": "2 GB"}, {"class": "local", "jobs": 2, "memory_limit": "2 GB"}),
         (
-            {"class": "a.b.C", "jobs": 9, "queue": "q", "cores": 4},
-            {"class": "a.b.C", "jobs": 9, "queue": "q", "cores": 4},
+            {"class": "dask_cuda.b.C", "jobs": 9, "queue": "q", "cores": 4},
+            {"class": "dask_cuda.b.C", "jobs": 9, "queue": "q", "cores": 4},
         ),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import ipaddress
 import json
 import logging
 import os
@@ -77,6 +78,7 @@ def connected(settings: ClusterSettings, stop: StopSignals) -> Iterator[Client]:
                 "tcp://HOST:PORT), and give the address that it prints."
             ) from error
         ending.callback(_closed, client)
+        _warn_if_open(client.scheduler.address)
         _wait_for_a_worker(client, settings, stop)
         yield client
 
@@ -125,6 +127,7 @@ def _started(settings: ClusterSettings) -> Any:
         raise ClusterError(
             f"execution.cluster.class: found {settings.class_!r}, but {module} has no {name!r}."
         ) from None
+    _require_cluster(made, settings.class_)
     try:
         cluster = made(**settings.keywords)
         if settings.jobs is not None:
@@ -135,6 +138,40 @@ def _started(settings: ClusterSettings) -> Any:
             f"{type(error).__name__}: {_reason(error)}."
         ) from error
     return cluster
+
+
+def _require_cluster(made: Any, named: str) -> None:
+    """Raise ClusterError unless it is a class that starts workers: nothing else is called, whatever a config names.
+
+    Nor are the general classes, whose keywords name further ones that they call.
+    """
+    from distributed import SpecCluster
+    from distributed.deploy.cluster import Cluster
+
+    if not (isinstance(made, type) and issubclass(made, Cluster)) or made in (Cluster, SpecCluster):
+        what = f"the class {made.__name__}" if isinstance(made, type) else f"of type {type(made).__name__}"
+        raise ClusterError(
+            f"execution.cluster.class: found {named!r}, which is {what}; expected a subclass of distributed's Cluster "
+            "that starts workers, such as dask_jobqueue.SLURMCluster or distributed.LocalCluster. It was not called."
+        )
+
+
+def _warn_if_open(address: str) -> None:
+    """Where the scheduler's address can be reached from other machines without a certificate."""
+    scheme, _, place = address.partition("://")
+    host = place.rpartition(":")[0].strip("[]")
+    if scheme == "tcp" and host != "localhost" and not _is_loopback(host):
+        say(
+            f"warning: {address} is neither encrypted nor protected: whoever reaches the scheduler or a worker can run "
+            "any code there and in this process. Use it in a network that you trust, or tls:// (docs/clusters.md)."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _has_jobs(made: Any) -> bool:
