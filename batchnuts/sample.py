@@ -120,6 +120,11 @@ def _refused_or_run(arguments: argparse.Namespace, stop: StopSignals, ending: En
     except BatchnutsError as error:
         ending.say(str(error))
         return 1
+    except SystemExit as error:  # of the user's code, or of a library, where nothing else has found it
+        from batchnuts.mcmc.check_model import users_place
+
+        ending.say(f"the run was ended by SystemExit: {error}{users_place(error)}; nothing of it may end the program.")
+        return 1
     except MemoryError:
         ending.say(
             "the run does not fit into memory. Its largest arrays are chains x draws x dimension; lower "

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
 from batchnuts.bridges.errors import NUMPYRO, PYMC
 from batchnuts.bridges.tfp import import_tfp
+from batchnuts.mcmc.failures import ends_nothing
 from batchnuts.mcmc.model import DType, Model, ModelError
 from batchnuts.settings.schema import Settings, nearest, sentence, shown
 from batchnuts.settings.yaml import ConfigError
@@ -298,7 +299,7 @@ def called(key: str, place: str, function: Callable[..., Any], *args: Any, **kwa
     from batchnuts.bridges.errors import place_in_users_code, text_of
 
     try:
-        return function(*args, **kwargs)
+        return ends_nothing(function)(*args, **kwargs)
     except Exception as error:
         raise ConfigError(f"model.{key}: {place!r} failed with {text_of(error)}{place_in_users_code(error)}") from error
 
